@@ -1,0 +1,158 @@
+#include "base/dtype.h"
+
+#include "base/err.h"
+
+struct dtype_row {
+    const char *name;
+    size_t size;
+};
+
+static const struct dtype_row ROWS[DTYPE_COUNT] = {
+    [DTYPE_F32] = {"F32", 4},         [DTYPE_F16] = {"F16", 2}, [DTYPE_BF16] = {"BF16", 2}, [DTYPE_F8_E4M3] = {"F8_E4M3", 1},
+    [DTYPE_F8_E5M2] = {"F8_E5M2", 1}, [DTYPE_I32] = {"I32", 4}, [DTYPE_I64] = {"I64", 8},   [DTYPE_F64] = {"F64", 8},
+    [DTYPE_I8] = {"I8", 1},           [DTYPE_U8] = {"U8", 1},   [DTYPE_I16] = {"I16", 2},   [DTYPE_U16] = {"U16", 2},
+    [DTYPE_U32] = {"U32", 4},         [DTYPE_U64] = {"U64", 8}, [DTYPE_BOOL] = {"BOOL", 1}, [DTYPE_F8_E8M0] = {"F8_E8M0", 1},
+};
+
+const char *dtype_name(enum dtype dtype) {
+    return dtype > DTYPE_NONE && dtype < DTYPE_COUNT ? ROWS[dtype].name : "?";
+}
+
+enum dtype dtype_from_name(const char *name, size_t length) {
+    for (int d = DTYPE_NONE + 1; d < DTYPE_COUNT; d++) {
+        if (strlen(ROWS[d].name) == length && memcmp(ROWS[d].name, name, length) == 0) {
+            return (enum dtype)d;
+        }
+    }
+    return DTYPE_NONE;
+}
+
+size_t dtype_size(enum dtype dtype) {
+    return dtype > DTYPE_NONE && dtype < DTYPE_COUNT ? ROWS[dtype].size : 0;
+}
+
+bool dtype_is_float16_or_32(enum dtype dtype) {
+    return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+}
+
+float f32_from_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    uint32_t exponent = (h >> 10) & 0x1fu;
+    uint32_t fraction = h & 0x3ffu;
+    if (exponent == 0x1f) {
+        return f32_from_bits(sign | 0x7f800000u | fraction << 13);
+    }
+    if (exponent != 0) {
+        return f32_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    }
+    float magnitude = (float)fraction * 0x1p-24f; // zero and subnormals: exact
+    return f32_from_bits(sign | f32_bits(magnitude));
+}
+
+uint16_t f16_from_f32(float f) {
+    uint32_t bits = f32_bits(f);
+    uint16_t sign = (uint16_t)((bits >> 16) & 0x8000u);
+    uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+        return (uint16_t)(sign | 0x7e00u);
+    }
+    if (magnitude >= 0x477ff000u) { // 65520: the first that rounds to 2^16
+        return (uint16_t)(sign | 0x7c00u);
+    }
+    if (magnitude < 0x38800000u) { // below 2^-14: adding 0.5 aligns the subnormal's last bit with f32's, which rounds to even
+        uint32_t aligned = f32_bits(f32_from_bits(magnitude) + 0.5f);
+        return (uint16_t)(sign | (aligned - 0x3f000000u));
+    }
+    uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+float f32_from_e4m3(uint8_t code) {
+    uint32_t sign = (uint32_t)(code & 0x80u) << 24;
+    uint32_t exponent = (code >> 3) & 0xfu;
+    uint32_t fraction = code & 7u;
+    if (exponent == 0xf && fraction == 7) {
+        return f32_from_bits(sign | 0x7fc00000u);
+    }
+    if (exponent != 0) {
+        return f32_from_bits(sign | (exponent + 120) << 23 | fraction << 20);
+    }
+    return f32_from_bits(sign | f32_bits((float)fraction * 0x1p-9f));
+}
+
+float f32_from_e5m2(uint8_t code) {
+    return f32_from_f16((uint16_t)(code << 8));
+}
+
+static void widen_16(float (*convert)(uint16_t), const uint8_t *src, size_t count, float *dst) {
+    for (size_t i = 0; i < count; i++) {
+        uint16_t h;
+        memcpy(&h, src + 2 * i, sizeof h);
+        dst[i] = convert(h);
+    }
+}
+
+static void widen_bf16(const uint8_t *src, size_t count, float *dst) {
+    for (size_t i = 0; i < count; i++) {
+        uint16_t h;
+        memcpy(&h, src + 2 * i, sizeof h);
+        dst[i] = f32_from_bf16(h);
+    }
+}
+
+static void widen_8(float (*convert)(uint8_t), const uint8_t *src, size_t count, float *dst) {
+    for (size_t i = 0; i < count; i++) {
+        dst[i] = convert(src[i]);
+    }
+}
+
+void dtype_widen(enum dtype dtype, const void *src, size_t count, float *dst) {
+    if (count == 0) {
+        return;
+    }
+    switch (dtype) {
+    case DTYPE_F32:
+        memcpy(dst, src, count * sizeof *dst);
+        return;
+    case DTYPE_BF16:
+        widen_bf16(src, count, dst);
+        return;
+    case DTYPE_F16:
+        widen_16(f32_from_f16, src, count, dst);
+        return;
+    case DTYPE_F8_E4M3:
+        widen_8(f32_from_e4m3, src, count, dst);
+        return;
+    case DTYPE_F8_E5M2:
+        widen_8(f32_from_e5m2, src, count, dst);
+        return;
+    default:
+        INVARIANT(!"a float dtype");
+    }
+}
+
+void dtype_narrow(const float *src, size_t count, enum dtype dtype, void *dst) {
+    if (count == 0) {
+        return;
+    }
+    uint8_t *bytes = dst;
+    switch (dtype) {
+    case DTYPE_F32:
+        memcpy(dst, src, count * sizeof *src);
+        return;
+    case DTYPE_BF16:
+        for (size_t i = 0; i < count; i++) {
+            uint16_t h = bf16_from_f32(src[i]);
+            memcpy(bytes + 2 * i, &h, sizeof h);
+        }
+        return;
+    case DTYPE_F16:
+        for (size_t i = 0; i < count; i++) {
+            uint16_t h = f16_from_f32(src[i]);
+            memcpy(bytes + 2 * i, &h, sizeof h);
+        }
+        return;
+    default:
+        INVARIANT(!"F32, BF16 or F16");
+    }
+}

@@ -1,0 +1,81 @@
+// Element types, by the names of safetensors, and their conversions: one rounding, to nearest even, subnormals kept.
+// Pure functions; any thread.
+#ifndef EXPERTD_BASE_DTYPE_H
+#define EXPERTD_BASE_DTYPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum dtype {
+    DTYPE_NONE = 0,
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_F8_E4M3, // E4M3FN: bias 7, greatest 448, no Inf, 0x7F and 0xFF are NaN
+    DTYPE_F8_E5M2,
+    DTYPE_I32,
+    DTYPE_I64,
+    // seen in checkpoints, never on the wire
+    DTYPE_F64,
+    DTYPE_I8,
+    DTYPE_U8,
+    DTYPE_I16,
+    DTYPE_U16,
+    DTYPE_U32,
+    DTYPE_U64,
+    DTYPE_BOOL,
+    DTYPE_F8_E8M0,
+    DTYPE_COUNT
+};
+
+// "BF16"; "?" for a number that is no dtype.
+const char *dtype_name(enum dtype dtype);
+
+// DTYPE_NONE where the name is unknown. `length` bytes, no terminator needed.
+enum dtype dtype_from_name(const char *name, size_t length);
+
+// Bytes of one element; 0 for DTYPE_NONE.
+size_t dtype_size(enum dtype dtype);
+
+// F32, F16, BF16: what hidden states may be computed from without a scale.
+bool dtype_is_float16_or_32(enum dtype dtype);
+
+static inline float f32_from_bits(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint32_t f32_bits(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static inline float f32_from_bf16(uint16_t h) {
+    return f32_from_bits((uint32_t)h << 16);
+}
+
+// To nearest even, subnormals kept, overflow to Inf, NaN stays a (quiet) NaN.
+static inline uint16_t bf16_from_f32(float f) {
+    uint32_t bits = f32_bits(f);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return (uint16_t)((bits >> 16) | 0x0040u);
+    }
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float f32_from_f16(uint16_t h);
+uint16_t f16_from_f32(float f); // to nearest even, subnormals kept, overflow to Inf
+float f32_from_e4m3(uint8_t code);
+float f32_from_e5m2(uint8_t code);
+
+// `count` elements from any float dtype (F32, F16, BF16, F8) to f32. src may be misaligned and must not overlap dst.
+void dtype_widen(enum dtype dtype, const void *src, size_t count, float *dst);
+
+// `count` f32 to F32, BF16 or F16: one rounding each. dst may be misaligned and must not overlap src.
+void dtype_narrow(const float *src, size_t count, enum dtype dtype, void *dst);
+
+#endif

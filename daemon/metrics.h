@@ -1,0 +1,51 @@
+// Counters and histograms of the daemon: relaxed atomics that any thread adds to, text that the loop thread renders (Prometheus
+// 0.0.4). Everything is reserved at start.
+#ifndef EXPERTD_DAEMON_METRICS_H
+#define EXPERTD_DAEMON_METRICS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/err.h"
+
+enum metrics_stage { STAGE_QUEUE, STAGE_ROUTE, STAGE_EXCHANGE, STAGE_COMPUTE, STAGE_COMBINE, STAGE_TOTAL, STAGE_COUNT };
+const char *metrics_stage_name(enum metrics_stage stage); // "route": the names of traces and the answer's timings too
+
+struct metrics;
+
+struct metrics_options {
+    const uint32_t *layers;      // [num_layers] layer numbers
+    const uint32_t *num_experts; // [num_layers]
+    size_t num_layers;
+    const char *model, *version;
+};
+
+FALLIBLE metrics_create(const struct metrics_options *options, struct metrics **out);
+void metrics_destroy(struct metrics *metrics); // NULL is legal
+
+// One answered call or stream request: method "Forward" | "Stream" | "Describe" ..., a grpc status code, its latency.
+void metrics_call(struct metrics *metrics, const char *method, int grpc_code);
+void metrics_stage(struct metrics *metrics, enum metrics_stage stage, uint64_t nanoseconds);
+void metrics_batch(struct metrics *metrics, size_t layer_index, uint64_t tokens, uint64_t requests);
+// Rows each expert got in one batch, [num_experts of the layer]: kept as totals, shown as max/mean per layer.
+void metrics_expert_load(struct metrics *metrics, size_t layer_index, const uint64_t *rows);
+
+// What is not counted but asked for at the time of rendering.
+struct metrics_gauges {
+    int ready, draining;
+    uint64_t open_calls, queued_requests, queued_bytes;
+    uint64_t weights_bytes, scratch_bytes, resident_bytes;
+    uint64_t open_fds, threads;
+};
+// Appends the exposition text to `out` (a memory stream).
+void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, FILE *out);
+
+// For /api/status and the log: the greatest and the mean rows per expert of a layer; calls and tokens in all.
+struct metrics_totals {
+    uint64_t calls_ok, calls_failed, tokens, batches;
+};
+struct metrics_totals metrics_totals(struct metrics *metrics);
+double metrics_expert_imbalance(struct metrics *metrics, size_t layer_index); // max / mean, 0 before the first row
+
+#endif

@@ -1,0 +1,61 @@
+// Everything that can be configured, from one option table: flag > environment > file > default.
+// The only module that reads the environment. Owned by main; read-only afterwards.
+#ifndef EXPERTD_DAEMON_OPTIONS_H
+#define EXPERTD_DAEMON_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/dtype.h"
+#include "base/err.h"
+
+enum { OPTIONS_LISTEN_MAX = 8 };
+
+struct options {
+    char *model;                      // --model
+    char *listen[OPTIONS_LISTEN_MAX]; // --listen unix:PATH | HOST:PORT, repeatable
+    size_t listen_count;
+    char *http;               // --http HOST:PORT, "off" for none
+    uint32_t shards;          // --shards
+    uint32_t threads;         // --threads, in all
+    enum dtype compute_dtype; // --compute-dtype bf16|f32; DTYPE_NONE: as the checkpoint says
+    char *device;             // --device auto|cpu|... (cuda and sim are refused: not built yet)
+    bool have_layers;         // --layers A-B
+    uint32_t first_layer, last_layer;
+    char *kernels;              // --kernels auto|scalar|avx2|avx512|avx512bf16
+    char *hf_cache;             // --hf-cache: from HF_HUB_CACHE, HF_HOME, HOME where not given
+    uint64_t max_message_bytes; // 64 MiB
+    uint32_t max_batch_tokens;  // 4096: of one request, for now
+    uint32_t max_top_k;         // 64
+    uint32_t max_calls;         // calls open at once, 1024
+    uint32_t max_inflight;      // unanswered requests of one stream, 16
+    uint32_t max_queue;         // requests admitted and not answered, 256
+    uint64_t max_queue_bytes;   // their bytes in all, 256 MiB; at least max_message_bytes
+    uint32_t read_slots;        // messages being read at once, 8
+    uint64_t memory_max;        // of weights; 0: what is available
+    uint32_t rpc_threads;       // completion-queue threads, 1
+    uint32_t spin_us;           // of an idle team, 50
+    uint32_t drain_timeout_ms;  // SIGTERM to cancelling what still runs, 30000
+    uint32_t send_timeout_ms;   // a reader that does not read loses its stream, 30000
+    char *allow_uids;           // who may connect to a Unix socket: "any", "self", or uids, comma-separated; default self
+    char *log_level;            // error|warning|info|debug
+    // what main does instead of serving
+    bool check_config, print_config, version, help;
+    char *config; // --config FILE.yaml
+};
+
+// Parses all sources. `environment` is NULL-terminated, "NAME=value". ERR_USAGE (a flag; suggests the nearest), ERR_CONFIG (a
+// variable or the file, with line and the nearest key). Cross-checks values. out must be deinit'ed also on error.
+FALLIBLE options_parse(int argc, char *const *argv, char *const *environment, struct options *out);
+void options_deinit(struct options *options); // legal on a zeroed struct
+
+void options_print_help(FILE *out);
+// Effective configuration as YAML with each value's origin as a comment; loads again to the same.
+void options_print(const struct options *options, FILE *out);
+// "key=value ..." pairs for the start-up log, one call per option.
+void options_each(const struct options *options,
+                  void (*visit)(void *context, const char *key, const char *value, const char *origin), void *context);
+
+#endif

@@ -1,0 +1,105 @@
+// The gRPC transport as the daemon sees it: calls, messages and statuses, no gRPC type. daemon/grpc/ is behind it.
+//
+// Threads: each completion-queue thread owns the calls it accepted, and every callback of a call runs on that thread. rpc_*
+// functions on a call are for that thread only, except rpc_wake. Callbacks must not block. A call's life: opened, then message /
+// written as asked for, closed once (the peer's deadline, cancellation, or our status sent), then released when nothing is
+// outstanding: its memory goes when `released` returns.
+#ifndef EXPERTD_DAEMON_RPC_H
+#define EXPERTD_DAEMON_RPC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum rpc_method {
+    RPC_DESCRIBE,
+    RPC_FORWARD,
+    RPC_STREAM, // bidirectional
+    RPC_OPEN_REGION,
+    RPC_CLOSE_REGION,
+    RPC_HEALTH_CHECK,
+    RPC_HEALTH_WATCH,    // server streaming
+    RPC_REFLECT_V1,      // bidirectional
+    RPC_REFLECT_V1ALPHA, // bidirectional
+    RPC_METHOD_COUNT
+    // Any other path is answered UNIMPLEMENTED inside daemon/grpc/.
+};
+
+const char *rpc_method_name(enum rpc_method method); // "expertd.v1.Experts/Forward"
+
+struct rpc_server;
+struct rpc_call;
+
+// One whole message in one contiguous pooled buffer, owned by the receiver until rpc_buffer_release (any thread).
+struct rpc_buffer {
+    uint8_t *data; // 64-byte aligned
+    size_t length, capacity;
+};
+void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer);
+
+struct rpc_handler {
+    void *context;
+    // A call arrived on `thread`. Metadata only: nothing of it has been read. deadline_ns: CLOCK_NEVER where none.
+    // Returns the handler's own data for the call (rpc_call_data).
+    void *(*opened)(void *context, struct rpc_call *call, enum rpc_method method, unsigned thread, int64_t deadline_ns);
+    // The message asked for by rpc_read, owned by the handler now; NULL: the peer sends no more. error: the message could not be
+    // taken (ERR_TOO_LARGE, ERR_UNIMPLEMENTED for a compressed one, ERR_NOMEM): message is NULL and err_message() says what.
+    void (*message)(void *context, struct rpc_call *call, struct rpc_buffer *message, err_t error);
+    // The write asked for by rpc_write has left (ok) or never will; its buffers may be reused now.
+    void (*written)(void *context, struct rpc_call *call, bool ok);
+    // cancelled: the peer gave up, its deadline passed, or its connection died, before our status was sent.
+    void (*closed)(void *context, struct rpc_call *call, bool cancelled);
+    void (*released)(void *context, struct rpc_call *call);
+    // After rpc_wake, and after every time that it asked for: runs what is due on this thread and returns when it wants to be
+    // called next (CLOCK_NEVER: only on a wake).
+    int64_t (*tick)(void *context, unsigned thread, int64_t now_ns);
+};
+
+struct rpc_options {
+    unsigned threads;           // completion-queue threads
+    uint64_t max_message_bytes; // larger ones are refused with ERR_TOO_LARGE: the call fails, the connection stays
+    unsigned max_calls;         // calls open at once; more are refused with RESOURCE_EXHAUSTED
+    const struct rpc_handler *handler;
+};
+
+// Creates the server (grpc_init, tuning of the reference); nothing is bound yet.
+FALLIBLE rpc_create(const struct rpc_options *options, struct rpc_server **out);
+// Binds HOST:PORT; ERR_UNAVAILABLE names the address and what holds it. Port 0 is any: *bound_port says which. Before rpc_start.
+FALLIBLE rpc_listen_tcp(struct rpc_server *server, const char *address, int *bound_port);
+FALLIBLE rpc_start(struct rpc_server *server);
+// Hands an accepted, non-blocking, connected socket to gRPC, which owns it from here (also on error). Any thread, after rpc_start.
+FALLIBLE rpc_adopt(struct rpc_server *server, int fd);
+
+void *rpc_call_data(const struct rpc_call *call);
+const char *rpc_call_peer(const struct rpc_call *call);
+bool rpc_call_open(const struct rpc_call *call); // not closed and no status sent
+
+// Asks for the next message. One at a time.
+void rpc_read(struct rpc_call *call);
+// Sends one message: `header` is copied, `body` is borrowed until `written`. One at a time.
+void rpc_write(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
+// Ends the call with a status; details (an encoded google.rpc.Status, copied) go into grpc-status-details-bin; retry_after_ms >= 0
+// into grpc-retry-pushback-ms. After a pending write. Once; on a closed call it does nothing.
+struct rpc_status {
+    int code;            // grpc status code
+    const char *message; // copied
+    const uint8_t *details;
+    size_t details_length;
+    int64_t retry_after_ms;
+};
+void rpc_finish(struct rpc_call *call, const struct rpc_status *status);
+// A unary reply: rpc_write and rpc_finish(OK) in one batch. `written` follows.
+void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
+
+// Makes the thread's `tick` run soon. Any thread; coalesces.
+void rpc_wake(struct rpc_server *server, unsigned thread);
+
+// Refuses new connections and calls, lets open ones finish; done(context) runs on a completion-queue thread when none is left.
+// The owner ends streams and watches first (rpc_finish), or they never end.
+void rpc_shutdown(struct rpc_server *server, void (*done)(void *context), void *context);
+void rpc_cancel_all(struct rpc_server *server); // after the grace period
+void rpc_destroy(struct rpc_server *server);    // after done; joins the threads. NULL is legal
+
+#endif

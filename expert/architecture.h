@@ -1,0 +1,57 @@
+// The architecture table: what each model's MoE block computes and how it lies on disk, as data. A new model is a row.
+#ifndef EXPERTD_EXPERT_ARCHITECTURE_H
+#define EXPERTD_EXPERT_ARCHITECTURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "kernels/activation.h"
+#include "kernels/routing.h"
+
+enum shared_kind {
+    SHARED_NONE,
+    SHARED_PLAIN,   // + shared(x)
+    SHARED_SIGMOID, // + sigmoid(x . g) * shared(x)
+};
+
+// One MoE layer's parameters, resolved from a table row and config.json: all that its answer depends on beside the weights.
+struct layer_params {
+    uint32_t layer;             // the checkpoint's decoder layer number
+    uint32_t hidden_size;       // H
+    uint32_t intermediate_size; // I of a routed expert
+    uint32_t num_experts;       // E, identity experts left out
+    uint32_t num_zero_experts;  // Z: ids E .. E + Z - 1 return their input
+    struct routing routing;     // num_experts = E + Z, top_k = K; selection_bias is set at load
+    bool has_router;
+    bool router_has_bias; // added to the logits
+    bool router_has_selection_bias;
+    float routed_scale;    // of the routed sum; 1: none
+    bool weights_on_input; // Llama 4
+    struct activation activation;
+    bool expert_has_bias;
+    enum shared_kind shared;
+    uint32_t shared_intermediate_size; // 0 where SHARED_NONE
+    struct activation shared_activation;
+    bool needs_token_ids;    // hash routers: not served yet
+    bool needs_router_input; // two-input routers: not served yet
+};
+
+struct architecture; // a table row; columns in architecture_table.h, private to expert/
+
+// The row for config.json's model_type / architectures; ERR_CHECKPOINT names an unknown one and lists those that are known, or
+// says why one is refused (capacity routers, ...).
+struct config;
+FALLIBLE architecture_find(const struct config *config, const struct architecture **out);
+const char *architecture_model_type(const struct architecture *architecture);
+
+// Resolves a layer's parameters. `layer` counts dense layers too. ERR_CHECKPOINT names key and value where one is missing or
+// unusual.
+FALLIBLE architecture_params(const struct architecture *architecture, const struct config *config, uint32_t layer,
+                             struct layer_params *out);
+
+// What config.json says of the layer: does it hold experts? (The tensors decide; this is the cross-check.)
+FALLIBLE architecture_is_moe_layer(const struct architecture *architecture, const struct config *config, uint32_t layer, bool *out);
+
+#endif

@@ -1,0 +1,43 @@
+// A checkpoint's config.json: read once, asked by key. Bare Infinity and NaN (Python writes them) are accepted by a small filter
+// before jansson. Every getter names the file and the key in its error.
+#ifndef EXPERTD_EXPERT_CONFIG_H
+#define EXPERTD_EXPERT_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct config; // opaque: jansson stays in one source file
+
+FALLIBLE config_open(const char *path, struct config **out);
+FALLIBLE config_parse(const char *path, const char *text, size_t length, struct config **out);
+void config_destroy(struct config *config); // NULL is legal
+
+// The configuration of the text model: `text_config` (or language_config, llm_config, thinker...text_config) where there is one
+// with a model_type, else the whole. Borrowed.
+const struct config *config_text(const struct config *config);
+
+// `keys` is a list of alternatives, NULL-terminated: the first that is present and not null counts; two that are present and differ
+// are an error. *found false: none is there, *out untouched. ERR_CHECKPOINT for a wrong type or range.
+struct config_number {
+    bool found;
+    const char *key; // which alternative it was
+};
+FALLIBLE config_u32(const struct config *config, const char *const *keys, uint32_t *out, bool *found);
+FALLIBLE config_f64(const struct config *config, const char *const *keys, double *out, bool *found);
+FALLIBLE config_bool(const struct config *config, const char *const *keys, bool *out, bool *found);
+FALLIBLE config_string(const struct config *config, const char *const *keys, const char **out, bool *found);
+// An integer, or the element `index` of a list of integers (moe_topk). ERR_CHECKPOINT where the list is shorter.
+FALLIBLE config_u32_at(const struct config *config, const char *const *keys, size_t index, uint32_t *out, bool *found);
+// A list of integers or of strings; *count 0 and *found false where absent. Elements by config_list_*.
+FALLIBLE config_u32_list(const struct config *config, const char *const *keys, uint32_t *out, size_t max, size_t *count,
+                         bool *found);
+FALLIBLE config_string_at(const struct config *config, const char *const *keys, size_t index, const char **out, bool *found);
+bool config_has(const struct config *config, const char *key); // present and not null
+
+// The exact bytes of the file, for the model's digest. Borrowed.
+const char *config_text_bytes(const struct config *config, size_t *length);
+
+#endif

@@ -1,0 +1,68 @@
+// One batch through one MoE layer: route, plan, dispatch, experts, combine. The map of the compute is layer_forward in layer.c.
+#ifndef EXPERTD_EXPERT_LAYER_H
+#define EXPERTD_EXPERT_LAYER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/tensor.h"
+#include "expert/model.h"
+
+enum routing_source {
+    ROUTING_OWN,    // the model's router
+    ROUTING_LOGITS, // the caller's logits, the model's scoring
+    ROUTING_GIVEN,  // the caller's ids and weights, final
+};
+
+// One caller's rows. All views are borrowed until layer_forward returns; already checked by layer_request_check.
+struct layer_request {
+    size_t tokens;                   // T, may be 0
+    struct tensor_view hidden;       // [T, H] F32, F16, BF16, or F8 with a scale
+    struct tensor_view hidden_scale; // F8 only: [1], [T, 1] or [T, ceil(H / 128)] F32; dtype NONE: none
+    enum routing_source source;
+    struct tensor_view ids;     // GIVEN: [T, K'] I32 or I64
+    struct tensor_view weights; // GIVEN: [T, K'] F32, BF16 or F16
+    struct tensor_view logits;  // LOGITS: [T, E + Z] F32, BF16 or F16
+    bool shared;                // add the shared experts
+    enum dtype output_dtype;    // F32, BF16, F16
+    void *output;               // [T, H] in output_dtype; may be misaligned; written once, whole, or not at all on error
+};
+
+struct layer_limits {
+    uint32_t max_tokens; // of one batch
+    uint32_t max_top_k;  // of a caller's routes
+};
+
+// Does the request fit the layer? ERR_SHAPE_MISMATCH, ERR_DTYPE_UNSUPPORTED, ERR_TENSOR_BYTES, ERR_NO_ROUTER,
+// ERR_NO_SHARED_EXPERTS, ERR_EXPERT_OUT_OF_RANGE, ERR_TOO_LARGE, each with the request field. Does not look at `output`.
+FALLIBLE layer_request_check(const struct layer_request *request, const struct model_layer *layer,
+                             const struct layer_limits *limits);
+
+struct layer_timings { // nanoseconds
+    uint64_t route, exchange, compute, combine;
+};
+
+struct engine; // scratch and teams for one batch at a time; reserved at start
+
+struct engine_options {
+    const struct model *model; // borrowed for the engine's life
+    struct layer_limits limits;
+    struct team *team; // borrowed
+};
+
+// Reserves everything that a batch needs. ERR_NOMEM with figures.
+FALLIBLE engine_create(const struct engine_options *options, struct engine **out);
+void engine_destroy(struct engine *engine);
+uint64_t engine_scratch_bytes(const struct engine *engine);
+
+// Computes `count` requests of one layer as one batch; their tokens together are at most limits.max_tokens. No allocation.
+// expert_load (may be NULL) [E] is increased by the rows each expert got. timings may be NULL.
+FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, struct layer_request *requests, size_t count,
+                       uint64_t *expert_load, struct layer_timings *timings);
+
+// The scalar twin of the whole block for one request: plain loops, no packing tricks shared with the fast path beyond the stored
+// weights, one thread, allocates. Same bits.
+FALLIBLE layer_forward_reference(const struct model_layer *layer, enum dtype compute_dtype, struct layer_request *request);
+
+#endif

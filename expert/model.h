@@ -1,0 +1,74 @@
+// A model as it is served: its MoE layers, their weights packed for the kernels, on R ranks. Immutable after load.
+#ifndef EXPERTD_EXPERT_MODEL_H
+#define EXPERTD_EXPERT_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "expert/architecture.h"
+#include "kernels/team.h"
+#include "kernels/weights.h"
+#include "shard/placement.h"
+
+// The experts of one layer that one rank holds, or the shared expert (one group).
+struct expert_weights {
+    struct packed_weights gate, up, down; // gate.data NULL where not gated. [groups] x (I x H, I x H, H x I)
+    float *gate_bias, *up_bias;           // [groups, I] fp32, or NULL
+    float *down_bias;                     // [groups, H] fp32, or NULL
+};
+
+struct model_layer {
+    struct layer_params params;
+    char prefix[128];             // "model.layers.3.mlp.experts"
+    uint64_t weights_id;          // never 0
+    enum dtype weight_dtype;      // as stored
+    struct packed_weights router; // F32, one group, n = E + Z, k = H; data NULL without a router
+    float *router_bias;           // [E + Z] or NULL
+    float *selection_bias;        // [E + Z] or NULL; params.routing.selection_bias points here
+    struct placement placement;
+    struct expert_weights *ranks;      // [placement.ranks]
+    struct expert_weights shared;      // params.shared != SHARED_NONE
+    struct packed_weights shared_gate; // F32, n = 1, SHARED_SIGMOID only
+    uint64_t *expert_digests;          // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
+};
+
+struct model {
+    char name[256]; // what callers ask for: the folder's or the preset's name
+    char model_type[64];
+    uint8_t digest[16];
+    enum dtype compute_dtype;   // D
+    char numerics_id[64];       // "1/bf16/cpu"
+    struct model_layer *layers; // ascending by layer number
+    size_t num_layers;
+    struct arena arena;    // all weights
+    uint64_t stored_bytes; // of the MoE tensors on disk
+    // the greatest over all layers, for reserving scratch
+    uint32_t max_hidden_size, max_intermediate_size, max_experts, max_top_k, ranks;
+};
+
+struct model_options {
+    const char *model;        // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S]
+    enum dtype compute_dtype; // DTYPE_NONE: bf16, or f32 where every expert weight is F32
+    uint32_t ranks;           // --shards
+    bool have_layers;         // --layers A-B
+    uint32_t first_layer, last_layer;
+    uint64_t memory_bytes_max; // 0: what the machine has available; more is refused with the number of layers that would fit
+    struct team *team;         // packs in parallel; borrowed during the load
+    void (*progress)(void *context, uint64_t done_bytes, uint64_t all_bytes); // may be NULL
+    void *progress_context;
+};
+
+// ERR_CHECKPOINT (the file, the tensor, the rule), ERR_CONFIG (an unknown preset or layer range), ERR_NOMEM (figures).
+FALLIBLE model_load(const struct model_options *options, struct model *out);
+void model_deinit(struct model *model); // legal on a zeroed struct
+
+const struct model_layer *model_find_layer(const struct model *model, uint32_t layer); // NULL where it is not served
+
+// Turns `model` into a folder: the path itself, or for ORG/NAME the newest snapshot in the local Hugging Face cache
+// ($HF_HUB_CACHE, $HF_HOME/hub, ~/.cache/huggingface/hub: `cache` is that folder, found by the caller). ERR_CHECKPOINT says where
+// it looked.
+FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t path_bytes);
+
+#endif

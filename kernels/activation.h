@@ -1,0 +1,48 @@
+// From the gate and up sums of an expert to its hidden row, in fp32, rounded once to D at the end.
+// A row's bits depend on that row alone. Any thread.
+#ifndef EXPERTD_KERNELS_ACTIVATION_H
+#define EXPERTD_KERNELS_ACTIVATION_H
+
+#include <stddef.h>
+
+#include "base/dtype.h"
+
+enum activation_kind {
+    ACTIVATION_SILU,       // h = silu(g) * u
+    ACTIVATION_GELU_TANH,  // h = gelu_tanh(g) * u; not computed yet: refused at load
+    ACTIVATION_SWIGLU_OAI, // h = (u + 1) * (g / (1 + exp(-(alpha * g)))), g <= limit, -limit <= u <= limit (gpt-oss, MiniMax-M3)
+    ACTIVATION_RELU2,      // h = relu(u) * relu(u), not gated: there is no g (Nemotron-H)
+};
+
+enum activation_clamp {
+    CLAMP_NONE,
+    CLAMP_BEFORE, // g <= limit, |u| <= limit before the activation (DeepSeek-V4)
+    CLAMP_AFTER,  // silu(g) <= limit, |u| <= limit (Step-3.5)
+};
+
+struct activation {
+    enum activation_kind kind;
+    enum activation_clamp clamp; // propagates NaN
+    float alpha;                 // SWIGLU_OAI: 1.702
+    float limit;                 // SWIGLU_OAI: 7; the clamps' bound; 0: none
+};
+
+static inline int activation_is_gated(const struct activation *a) {
+    return a->kind != ACTIVATION_RELU2;
+}
+
+struct activation_args {
+    const struct activation *activation;
+    const float *gate;      // [width] sums, NULL where not gated
+    const float *up;        // [width] sums
+    const float *gate_bias; // [width] or NULL
+    const float *up_bias;   // [width] or NULL
+    size_t width;           // I
+    enum dtype dtype;       // D: F32 or BF16
+    void *out;              // [width] in D
+};
+
+// One row.
+void activation_row(const struct activation_args *args);
+
+#endif

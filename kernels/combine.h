@@ -1,0 +1,28 @@
+// A token's output from its result rows: fp32 fmas in the order of the choices, from +0; then the routed sum's scale, then the
+// shared row, then one rounding. Any thread; one row a call.
+#ifndef EXPERTD_KERNELS_COMBINE_H
+#define EXPERTD_KERNELS_COMBINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+
+struct combine_args {
+    size_t width;   // H
+    size_t choices; // K
+    const void *const
+        *rows;            // [K] result rows [H] in D; NULL: no expert in this slot. An identity expert's is the hidden row itself
+    const float *weights; // [K], or NULL: rows are added unweighted (the weights were on the input)
+    enum dtype dtype;     // D of the rows and of `shared`
+    float routed_scale;   // multiplies the routed sum where it is not 1
+    const void *shared;   // [H] in D, or NULL
+    enum dtype output_dtype; // F32, BF16 or F16
+    void *out;               // [H]; may be misaligned
+};
+
+enum { COMBINE_BLOCK = 256 }; // columns at a time, so that the accumulators stay in L1
+
+void combine_row(const struct combine_args *args);
+
+#endif

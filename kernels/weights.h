@@ -1,0 +1,32 @@
+// Weights as the grouped matmul reads them: packed once at load, one block per group, columns in panels, K in ascending order.
+// The layout belongs to kernels/cpu; nobody else looks inside a block.
+#ifndef EXPERTD_KERNELS_WEIGHTS_H
+#define EXPERTD_KERNELS_WEIGHTS_H
+
+#include <stddef.h>
+
+#include "base/dtype.h"
+
+// One group's matrix as it lies in a file: W[n][k] of the product y[n] = sum over k of x[k] * W[n][k].
+struct weight_source {
+    const void *data; // the element W[0][0]; may be misaligned
+    enum dtype dtype; // F32, F16 or BF16
+    size_t n_stride;  // elements from W[n][k] to W[n+1][k] (a transposed file has 1; interleaved rows have 2K)
+    size_t k_stride;  // elements from W[n][k] to W[n][k+1]
+};
+
+struct packed_weights {
+    enum dtype dtype;   // D: DTYPE_BF16 or DTYPE_F32
+    size_t groups;      // held here
+    size_t k, n;        // of every group
+    size_t group_bytes; // packed_group_bytes(dtype, k, n)
+    void *data;         // [groups][group_bytes], 64-byte aligned; owned by the model's arena
+};
+
+// Bytes of one packed group, a multiple of 64.
+size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n);
+
+// Packs one group, each element rounded once to dtype (F32 or BF16). dst: packed_group_bytes, 64-byte aligned. Any thread.
+void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst);
+
+#endif

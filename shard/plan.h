@@ -1,0 +1,47 @@
+// Which row goes where: from a batch's choices and a placement to each rank's rows, grouped by expert. A pure function, so that
+// every property of it is tested with plain arrays. Rows of one expert keep the order of (token, choice).
+#ifndef EXPERTD_SHARD_PLAN_H
+#define EXPERTD_SHARD_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "shard/placement.h"
+
+enum { PLAN_NO_ROW = UINT32_MAX };
+
+// Rows of all ranks lie one after another in one index space [0, rows): by rank, then expert, then (token, choice).
+struct plan {
+    const struct placement *placement; // borrowed
+    size_t tokens, top_k;              // T, K
+    size_t rows;                       // result rows in all: choices of an expert (not negative, not identity)
+    int32_t *group_sizes;              // [E] rows per expert
+    uint32_t *rank_rows;               // [R + 1] first row of each rank; rank_rows[R] = rows
+    uint32_t *row_token;               // [rows] token of each row
+    uint32_t *row_choice;              // [rows] index into ids of each row: token * top_k + choice
+    uint32_t *choice_row;              // [T * K] row of each choice, PLAN_NO_ROW: none (dropped, or an identity expert)
+};
+
+// What one rank computes: the arguments of its grouped matmuls.
+struct plan_rank {
+    const int32_t *group_sizes; // [num_actual_groups] of this rank's experts
+    size_t group_offset;        // its first expert
+    size_t num_actual_groups;   // its experts
+    size_t first_row, rows;     // its run of the plan's rows
+};
+
+// Bytes for a plan of up to max_tokens x max_top_k choices over num_experts and ranks.
+size_t plan_bytes(size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks);
+
+// Lays the plan's arrays into memory (plan_bytes, 64-byte aligned, owned by the caller).
+void plan_init(struct plan *plan, void *memory, size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks);
+
+// Fills the plan for ids [T, K]: negative = no expert; [E, E + num_zero_experts) = identity experts, which no rank computes.
+// ERR_EXPERT_OUT_OF_RANGE names the first other id, its token and choice.
+FALLIBLE plan_make(struct plan *plan, const struct placement *placement, const int32_t *ids, size_t tokens, size_t top_k,
+                   uint32_t num_zero_experts);
+
+struct plan_rank plan_for_rank(const struct plan *plan, uint32_t rank);
+
+#endif
