@@ -1,0 +1,56 @@
+// Where a checkpoint's MoE layers lie: finds the decoder layers that hold experts from the tensor names, detects how they are laid
+// out from names and shapes, checks every shape against config.json, and gives one answer whatever the layout was: for each expert
+// three strided matrices in the mapped files. Quantised tensors are refused by name.
+// Pure over an open checkpoint; any thread. Everything here borrows from the checkpoint, which must outlive it.
+#ifndef EXPERTD_EXPERT_LAYER_TENSORS_H
+#define EXPERTD_EXPERT_LAYER_TENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "expert/architecture.h"
+#include "expert/checkpoint.h"
+#include "kernels/weights.h"
+
+enum expert_part { PART_GATE, PART_UP, PART_DOWN, PART_COUNT };
+
+// A vector in a file.
+struct vector_source {
+    const void *data; // element 0, may be misaligned; NULL: there is none
+    enum dtype dtype; // F32, F16 or BF16
+    size_t stride;    // elements from one to the next (interleaved biases have 2)
+};
+
+// One expert. Gate and up are n = I, k = H; down is n = H, k = I.
+struct expert_source {
+    struct weight_source weight[PART_COUNT]; // weight[PART_GATE].data is NULL where the activation is not gated
+    struct vector_source bias[PART_COUNT];   // gate, up [I], down [H]; data NULL without
+};
+
+struct layer_tensors {
+    struct layer_params params;          // routing.selection_bias NULL: the loader sets it
+    char prefix[128];                    // the experts module's name: "model.layers.3.mlp.experts"
+    enum dtype weight_dtype;             // of the routed experts, as stored; one dtype a layer
+    struct weight_source router;         // n = E + Z, k = H; data NULL where !params.has_router
+    struct vector_source router_bias;    // [E + Z], params.router_has_bias
+    struct vector_source selection_bias; // [E + Z], params.router_has_selection_bias
+    struct expert_source *experts;       // [E], owned
+    struct expert_source shared;         // I = params.shared_intermediate_size; params.shared != SHARED_NONE
+    struct weight_source shared_gate;    // n = 1, k = H; SHARED_SIGMOID only
+    uint64_t stored_bytes;               // of all of the above in the files
+};
+
+struct layer_tensors_options {
+    bool have_layers; // --layers A-B: others are left out, and not checked beyond their names
+    uint32_t first_layer, last_layer;
+};
+
+// All MoE layers, ascending. ERR_CHECKPOINT names the tensor, what was found and what config.json led to expect; also where there
+// is no MoE layer at all. ERR_CONFIG where none of the wanted layers holds experts (the message lists those that do). *out is to be
+// freed by layer_tensors_free, on success only.
+FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct architecture *architecture,
+                            const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count);
+void layer_tensors_free(struct layer_tensors *layers, size_t count); // NULL is legal
+
+#endif
