@@ -32,7 +32,11 @@ struct layer_request {
 struct layer_limits {
     uint32_t max_tokens; // of one batch
     uint32_t max_top_k;  // of a caller's routes
+    size_t max_choices;  // tokens x choices of one batch: what memory is reserved for
 };
+
+// max_choices is max_tokens times the greatest router's K.
+struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tokens, uint32_t max_top_k);
 
 // Does the request fit the layer? ERR_SHAPE_MISMATCH, ERR_DTYPE_UNSUPPORTED, ERR_TENSOR_BYTES, ERR_NO_ROUTER,
 // ERR_NO_SHARED_EXPERTS, ERR_EXPERT_OUT_OF_RANGE, ERR_TOO_LARGE, each with the request field. Does not look at `output`.

@@ -1,0 +1,162 @@
+// Does a request fit a layer: everything that can be said before any arithmetic.
+#include <inttypes.h>
+#include <string.h>
+
+#include "expert/layer.h"
+
+static FALLIBLE check_bytes(const struct tensor_view *view, const char *field) {
+    uint64_t bytes;
+    err_t e = tensor_bytes(view->dtype, view->shape, view->rank, &bytes);
+    if (err_is(e)) {
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, field, "%s: %s", field, err_message());
+    }
+    if (bytes != view->bytes) {
+        char shape[TENSOR_SHAPE_TEXT_MAX];
+        FAIL_FIELD(ERR_TENSOR_BYTES, field, "%s: %" PRIu64 " bytes for %s%s: %" PRIu64 " expected", field, view->bytes,
+                   dtype_name(view->dtype), tensor_shape_text(view->shape, view->rank, shape), bytes);
+    }
+    return OK;
+}
+
+static FALLIBLE check_shape(const struct tensor_view *view, const char *field, uint64_t rows, uint64_t columns) {
+    if (view->rank != 2 || view->shape[0] != rows || view->shape[1] != columns) {
+        char shape[TENSOR_SHAPE_TEXT_MAX];
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, field, "%s: shape %s, [%" PRIu64 ", %" PRIu64 "] expected", field,
+                   tensor_shape_text(view->shape, view->rank, shape), rows, columns);
+    }
+    return check_bytes(view, field);
+}
+
+static bool is_f8(enum dtype dtype) {
+    return dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2;
+}
+
+static FALLIBLE check_hidden(const struct layer_request *request, const struct model_layer *layer,
+                             const struct layer_limits *limits) {
+    const struct tensor_view *hidden = &request->hidden;
+    if (!dtype_is_float16_or_32(hidden->dtype) && !is_f8(hidden->dtype)) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "hidden.dtype: %s: send F32, F16, BF16, F8_E4M3 or F8_E5M2",
+                   dtype_name(hidden->dtype));
+    }
+    if (hidden->rank != 2 || hidden->shape[1] != layer->params.hidden_size) {
+        char shape[TENSOR_SHAPE_TEXT_MAX];
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, "hidden.shape", "hidden.shape: %s, [T, %u] expected: layer %u has hidden size %u",
+                   tensor_shape_text(hidden->shape, hidden->rank, shape), layer->params.hidden_size, layer->params.layer,
+                   layer->params.hidden_size);
+    }
+    if (hidden->shape[0] > limits->max_tokens) {
+        FAIL_FIELD(ERR_TOO_LARGE, "hidden.shape",
+                   "hidden.shape: %" PRIu64 " tokens, at most %u in one request: split them, the answer's bytes stay the same",
+                   hidden->shape[0], limits->max_tokens);
+    }
+    return check_bytes(hidden, "hidden");
+}
+
+static FALLIBLE check_scale(const struct layer_request *request, uint32_t hidden_size) {
+    const struct tensor_view *scale = &request->hidden_scale;
+    if (scale->dtype == DTYPE_NONE) {
+        if (is_f8(request->hidden.dtype)) {
+            FAIL_FIELD(ERR_SHAPE_MISMATCH, "hidden_scale", "hidden_scale: missing: %s hidden states need F32 multipliers",
+                       dtype_name(request->hidden.dtype));
+        }
+        return OK;
+    }
+    if (!is_f8(request->hidden.dtype)) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "hidden_scale", "hidden_scale: only for F8 hidden states, these are %s",
+                   dtype_name(request->hidden.dtype));
+    }
+    if (scale->dtype != DTYPE_F32) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "hidden_scale.dtype", "hidden_scale.dtype: %s: send F32", dtype_name(scale->dtype));
+    }
+    uint64_t blocks = (hidden_size + 127) / 128;
+    bool one = scale->rank == 1 && scale->shape[0] == 1;
+    bool rows =
+        scale->rank == 2 && scale->shape[0] == request->hidden.shape[0] && (scale->shape[1] == 1 || scale->shape[1] == blocks);
+    if (!one && !rows) {
+        char shape[TENSOR_SHAPE_TEXT_MAX];
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, "hidden_scale.shape", "hidden_scale.shape: %s, [1], [T, 1] or [T, %" PRIu64 "] expected",
+                   tensor_shape_text(scale->shape, scale->rank, shape), blocks);
+    }
+    return check_bytes(scale, "hidden_scale");
+}
+
+static FALLIBLE check_ids_in_range(const struct layer_request *request, const struct model_layer *layer) {
+    uint32_t all = layer->params.num_experts + layer->params.num_zero_experts;
+    uint64_t columns = request->ids.shape[1];
+    for (uint64_t i = 0; i < request->ids.shape[0] * columns; i++) {
+        int64_t id;
+        if (request->ids.dtype == DTYPE_I32) {
+            int32_t narrow;
+            memcpy(&narrow, (const char *)request->ids.data + i * sizeof narrow, sizeof narrow);
+            id = narrow;
+        } else {
+            memcpy(&id, (const char *)request->ids.data + i * sizeof id, sizeof id);
+        }
+        if (id >= (int64_t)all) {
+            FAIL_FIELD(ERR_EXPERT_OUT_OF_RANGE, "routes.ids",
+                       "routes.ids: expert %" PRId64 " at token %" PRIu64 ", choice %" PRIu64
+                       ": layer %u has experts 0 to %u (negative: no expert in this slot)",
+                       id, i / columns, i % columns, layer->params.layer, all - 1);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE check_routes(const struct layer_request *request, const struct model_layer *layer,
+                             const struct layer_limits *limits) {
+    const struct tensor_view *ids = &request->ids, *weights = &request->weights;
+    if (ids->dtype != DTYPE_I32 && ids->dtype != DTYPE_I64) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "routes.ids.dtype", "routes.ids.dtype: %s: send I32 or I64", dtype_name(ids->dtype));
+    }
+    if (!dtype_is_float16_or_32(weights->dtype)) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "routes.weights.dtype", "routes.weights.dtype: %s: send F32, BF16 or F16",
+                   dtype_name(weights->dtype));
+    }
+    if (ids->rank != 2 || ids->shape[0] != request->tokens) {
+        char shape[TENSOR_SHAPE_TEXT_MAX];
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, "routes.ids.shape", "routes.ids.shape: %s, [%zu, K] expected, a row for each hidden row",
+                   tensor_shape_text(ids->shape, ids->rank, shape), request->tokens);
+    }
+    uint64_t choices = ids->shape[1];
+    if (choices > limits->max_top_k || choices * ids->shape[0] > (uint64_t)limits->max_choices) {
+        FAIL_FIELD(ERR_TOO_LARGE, "routes.ids.shape",
+                   "routes.ids.shape: %" PRIu64 " tokens of %" PRIu64 " choices: at most %u choices a token and %zu in all",
+                   ids->shape[0], choices, limits->max_top_k, limits->max_choices);
+    }
+    TRY(check_bytes(ids, "routes.ids"));
+    TRY(check_shape(weights, "routes.weights", ids->shape[0], choices));
+    return check_ids_in_range(request, layer);
+}
+
+static FALLIBLE check_routing(const struct layer_request *request, const struct model_layer *layer,
+                              const struct layer_limits *limits) {
+    if (request->source == ROUTING_GIVEN) {
+        return check_routes(request, layer, limits);
+    }
+    if (!layer->params.has_router) {
+        FAIL(ERR_NO_ROUTER, "layer %u has no router here: send routes", layer->params.layer);
+    }
+    if (request->source == ROUTING_OWN) {
+        return OK;
+    }
+    if (!dtype_is_float16_or_32(request->logits.dtype)) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "router_logits.dtype", "router_logits.dtype: %s: send F32, BF16 or F16",
+                   dtype_name(request->logits.dtype));
+    }
+    return check_shape(&request->logits, "router_logits", request->tokens, layer->params.routing.num_experts);
+}
+
+FALLIBLE layer_request_check(const struct layer_request *request, const struct model_layer *layer,
+                             const struct layer_limits *limits) {
+    TRY(check_hidden(request, layer, limits));
+    TRY(check_scale(request, layer->params.hidden_size));
+    TRY(check_routing(request, layer, limits));
+    if (request->shared && layer->params.shared == SHARED_NONE) {
+        FAIL_FIELD(ERR_NO_SHARED_EXPERTS, "shared_experts", "shared_experts: layer %u has none to include", layer->params.layer);
+    }
+    if (!dtype_is_float16_or_32(request->output_dtype)) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "output_dtype", "output_dtype: %s: ask for F32, BF16 or F16",
+                   dtype_name(request->output_dtype));
+    }
+    return OK;
+}
