@@ -73,8 +73,10 @@ FALLIBLE rpc_start(struct rpc_server *server);
 FALLIBLE rpc_adopt(struct rpc_server *server, int fd);
 
 void *rpc_call_data(const struct rpc_call *call);
-const char *rpc_call_peer(const struct rpc_call *call);
-bool rpc_call_open(const struct rpc_call *call); // not closed and no status sent
+enum rpc_method rpc_call_method(const struct rpc_call *call);
+unsigned rpc_call_thread(const struct rpc_call *call);
+const char *rpc_call_peer(const struct rpc_call *call); // "ipv4:127.0.0.1:40214", "fd:17" for an adopted socket
+bool rpc_call_open(const struct rpc_call *call);        // not closed and no status sent
 
 // Asks for the next message. One at a time.
 void rpc_read(struct rpc_call *call);
@@ -90,6 +92,10 @@ struct rpc_status {
     int64_t retry_after_ms;
 };
 void rpc_finish(struct rpc_call *call, const struct rpc_status *status);
+// Gives the call up at once, written or not: for a peer that does not read. The status is sent where the peer still takes it;
+// written(false), where a write is pending, and closed(cancelled) follow. On a closed call it does nothing. A peer whose socket has
+// taken nothing for two seconds after that loses its connection (an adopted one here; a TCP one through TCP_USER_TIMEOUT).
+void rpc_cancel(struct rpc_call *call, int code, const char *message);
 // A unary reply: rpc_write and rpc_finish(OK) in one batch. `written` follows.
 void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
 
