@@ -1,0 +1,140 @@
+#include "expert/engine.h"
+
+#include <stdlib.h>
+
+#include "kernels/grouped_matmul.h"
+#include "kernels/routing.h"
+
+struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tokens, uint32_t max_top_k) {
+    uint32_t top_k = model->max_top_k ? model->max_top_k : 1;
+    return (struct layer_limits){
+        .max_tokens = max_tokens,
+        .max_top_k = max_top_k > top_k ? max_top_k : top_k,
+        .max_choices = (size_t)max_tokens * top_k,
+    };
+}
+
+// What the model's layers ask of the scratch.
+struct engine_needs {
+    size_t row_bytes; // of a hidden row in D, rounded
+    size_t router_outputs;
+    size_t routing_bytes;
+    bool weights_on_input, shared;
+    uint32_t shared_intermediate_size;
+};
+
+static struct engine_needs needs_of(const struct model *model) {
+    struct engine_needs needs = {.row_bytes = arena_rounded(model->max_hidden_size * dtype_size(model->compute_dtype))};
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct layer_params *p = &model->layers[i].params;
+        size_t outputs = p->num_experts + p->num_zero_experts;
+        needs.router_outputs = outputs > needs.router_outputs ? outputs : needs.router_outputs;
+        size_t bytes = p->has_router ? arena_rounded(routing_scratch_bytes(&p->routing)) : 0;
+        needs.routing_bytes = bytes > needs.routing_bytes ? bytes : needs.routing_bytes;
+        needs.weights_on_input |= p->weights_on_input;
+        needs.shared |= p->shared != SHARED_NONE;
+        if (p->shared_intermediate_size > needs.shared_intermediate_size) {
+            needs.shared_intermediate_size = p->shared_intermediate_size;
+        }
+    }
+    return needs;
+}
+
+static struct ffn_sizes ffn_sizes_of(const struct engine *engine, const struct engine_needs *needs) {
+    const struct model *model = engine->model;
+    struct ffn_sizes sizes = {
+        .max_hidden_size = model->max_hidden_size,
+        .max_intermediate_size = model->max_intermediate_size,
+        .max_experts = model->max_experts,
+        .max_rows = engine->limits.max_choices,
+        .dtype = model->compute_dtype,
+    };
+    if (needs->shared_intermediate_size > sizes.max_intermediate_size) {
+        sizes.max_intermediate_size = needs->shared_intermediate_size;
+    }
+    return sizes;
+}
+
+// Every piece of the scratch, once: with memory NULL only its size is summed up, so that the two can never differ.
+struct layout {
+    char *memory;
+    size_t used;
+};
+
+static void *piece(struct layout *layout, size_t bytes) {
+    void *at = layout->memory ? layout->memory + layout->used : NULL;
+    layout->used += arena_rounded(bytes);
+    return at;
+}
+
+static size_t lay_out(struct engine *engine, const struct engine_needs *needs, char *memory) {
+    const struct model *model = engine->model;
+    size_t tokens = engine->limits.max_tokens, choices = engine->limits.max_choices;
+    unsigned threads = team_threads(engine->team);
+    struct layout layout = {.memory = memory};
+    engine->hidden = piece(&layout, tokens * needs->row_bytes);
+    engine->hidden_f32 = piece(&layout, tokens * model->max_hidden_size * sizeof(float));
+    engine->expanded = needs->weights_on_input ? piece(&layout, choices * needs->row_bytes) : NULL;
+    engine->ids = piece(&layout, choices * sizeof *engine->ids);
+    engine->weights = piece(&layout, choices * sizeof *engine->weights);
+    engine->token_request = piece(&layout, tokens * sizeof *engine->token_request);
+    engine->rows = piece(&layout, threads * engine->limits.max_top_k * sizeof *engine->rows);
+    engine->router.logits = piece(&layout, tokens * needs->router_outputs * sizeof(float));
+    engine->router.rows = piece(&layout, threads * needs->routing_bytes);
+    engine->router.routing_bytes = needs->routing_bytes;
+    engine->router.matmul = piece(&layout, grouped_matmul_scratch_bytes(tokens, 1));
+    if (needs->shared) {
+        engine->shared = piece(&layout, tokens * needs->row_bytes);
+        engine->shared_scale = piece(&layout, tokens * sizeof *engine->shared_scale);
+    }
+    engine->shared_tokens = piece(&layout, tokens * sizeof *engine->shared_tokens);
+    engine->shared_rows = piece(&layout, tokens * sizeof *engine->shared_rows);
+    void *plan = piece(&layout, plan_bytes(choices, 1, model->max_experts, model->ranks));
+    struct ffn_sizes sizes = ffn_sizes_of(engine, needs);
+    void *ffn = piece(&layout, ffn_scratch_bytes(&sizes));
+    if (memory) {
+        plan_init(&engine->plan, plan, choices, 1, model->max_experts, model->ranks);
+        ffn_scratch_init(&engine->ffn, &sizes, ffn);
+    }
+    return layout.used;
+}
+
+FALLIBLE engine_create(const struct engine_options *options, struct engine **out) {
+    *out = NULL;
+    struct engine *engine = calloc(1, sizeof *engine);
+    if (!engine) {
+        FAIL(ERR_NOMEM, "no memory for an engine");
+    }
+    engine->model = options->model;
+    engine->limits = options->limits;
+    engine->team = options->team;
+    struct engine_needs needs = needs_of(options->model);
+    struct exchange_options exchange = {
+        .ranks = options->model->ranks,
+        .max_rows = options->limits.max_choices,
+        .row_bytes_max = needs.row_bytes,
+    };
+    err_t e;
+    TRY_OUT(e, arena_init(&engine->arena, lay_out(engine, &needs, NULL)));
+    lay_out(engine, &needs, engine->arena.base);
+    engine->arena.used = engine->arena.bytes;
+    TRY_OUT(e, exchange_create_inproc(&exchange, &engine->exchange));
+    *out = engine;
+    return OK;
+out:
+    engine_destroy(engine);
+    return err_context(e, "scratch for batches of %u tokens (lower max_batch_tokens)", options->limits.max_tokens);
+}
+
+void engine_destroy(struct engine *engine) {
+    if (engine) {
+        exchange_destroy(engine->exchange);
+        arena_deinit(&engine->arena);
+        free(engine);
+    }
+}
+
+uint64_t engine_scratch_bytes(const struct engine *engine) {
+    struct engine_needs needs = needs_of(engine->model);
+    return engine->arena.bytes + engine->limits.max_choices * needs.row_bytes;
+}

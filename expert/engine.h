@@ -1,0 +1,39 @@
+// What layer.c's stages work in: the scratch of one batch, reserved at start from the limits. Private to expert/.
+#ifndef EXPERTD_EXPERT_ENGINE_H
+#define EXPERTD_EXPERT_ENGINE_H
+
+#include "base/arena.h"
+#include "expert/ffn.h"
+#include "expert/layer.h"
+#include "expert/router.h"
+#include "shard/exchange.h"
+#include "shard/plan.h"
+
+struct engine {
+    const struct model *model;
+    struct layer_limits limits;
+    struct team *team;
+    struct exchange *exchange;
+    struct arena arena;
+    uint64_t batches; // numbers the batches for the exchange
+
+    char *hidden;         // [max_tokens, H] in D, hidden_stride bytes apart
+    float *hidden_f32;    // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
+    size_t hidden_stride; // bytes, of the layer at hand
+    char *expanded;       // [max_choices, H] in D: weighted inputs; NULL where no layer weighs its inputs
+    int32_t *ids;         // [max_choices]
+    float *weights;       // [max_choices]
+    struct plan plan;
+    uint32_t *token_request; // [max_tokens] index of the request each token belongs to
+    const void **rows;       // [threads, max_top_k] the combine's row pointers
+    struct router_scratch router;
+    struct ffn_scratch ffn;
+    char *shared;            // [max_tokens, H] in D: the shared experts' rows
+    uint32_t *shared_tokens; // [max_tokens] tokens that want the shared experts
+    uint32_t *shared_rows;   // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none
+    float *shared_scale;     // [max_tokens] sigmoid of the shared gate
+};
+
+enum { SHARED_NO_ROW = UINT32_MAX };
+
+#endif

@@ -1,0 +1,334 @@
+// The map of the compute: layer_forward. Each stage does one thing over the whole batch and never calls the next.
+#include "expert/layer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "expert/engine.h"
+#include "kernels/combine.h"
+#include "kernels/grouped_matmul.h"
+#include "kernels/scalar_math.h"
+
+// One batch on its way through the stages.
+struct batch {
+    struct engine *engine;
+    const struct model_layer *layer;
+    struct layer_request *requests;
+    size_t count;         // requests
+    size_t tokens, top_k; // of the whole batch; requests with fewer choices leave columns empty
+    size_t shared_count;  // tokens that want the shared experts
+};
+
+static size_t element_bytes(const struct batch *b) {
+    return dtype_size(b->engine->model->compute_dtype);
+}
+
+// The first token of a request in the batch.
+static size_t first_token(const struct batch *b, size_t request) {
+    size_t first = 0;
+    for (size_t i = 0; i < request; i++) {
+        first += b->requests[i].tokens;
+    }
+    return first;
+}
+
+// ---- take in: hidden rows of any dtype to D, one rounding
+
+// The multiplier of columns [128 * block, 128 * block + 128) of an F8 row.
+static float scale_at(const struct tensor_view *scale, size_t row, size_t block) {
+    size_t columns = scale->rank == 2 ? (size_t)scale->shape[1] : 0;
+    size_t index = columns == 0 ? 0 : columns == 1 ? row : row * columns + block;
+    float value;
+    memcpy(&value, (const char *)scale->data + index * sizeof value, sizeof value);
+    return value;
+}
+
+static void take_in_row(void *context, size_t token, unsigned thread) {
+    (void)thread;
+    struct batch *b = context;
+    struct engine *engine = b->engine;
+    size_t request_index = engine->token_request[token];
+    const struct layer_request *request = &b->requests[request_index];
+    size_t row = token - first_token(b, request_index);
+    size_t width = b->layer->params.hidden_size;
+    float *wide = engine->hidden_f32 + token * width;
+    const char *source = (const char *)request->hidden.data + row * width * dtype_size(request->hidden.dtype);
+    dtype_widen(request->hidden.dtype, source, width, wide);
+    for (size_t i = 0; request->hidden_scale.dtype != DTYPE_NONE && i < width; i++) {
+        wide[i] *= scale_at(&request->hidden_scale, row, i / 128);
+    }
+    char *rounded = engine->hidden + token * engine->hidden_stride;
+    dtype_narrow(wide, width, engine->model->compute_dtype, rounded);
+    dtype_widen(engine->model->compute_dtype, rounded, width, wide); // what routers and gates read is the rounded row
+}
+
+static void take_in(struct batch *b) {
+    struct engine *engine = b->engine;
+    engine->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
+    b->shared_count = 0;
+    size_t token = 0;
+    for (size_t r = 0; r < b->count; r++) {
+        for (size_t t = 0; t < b->requests[r].tokens; t++, token++) {
+            engine->token_request[token] = (uint32_t)r;
+            engine->shared_rows[token] = SHARED_NO_ROW;
+            if (b->requests[r].shared) {
+                engine->shared_rows[token] = (uint32_t)b->shared_count;
+                engine->shared_tokens[b->shared_count++] = (uint32_t)token;
+            }
+        }
+    }
+    team_run(engine->team, b->tokens, take_in_row, b);
+}
+
+// ---- route
+
+static FALLIBLE route(struct batch *b) {
+    struct engine *engine = b->engine;
+    size_t width = b->layer->params.hidden_size, first = 0;
+    for (size_t r = 0; r < b->count; r++) {
+        struct router_args args = {
+            .layer = b->layer,
+            .hidden = engine->hidden_f32 + first * width,
+            .hidden_stride = width,
+            .tokens = b->requests[r].tokens,
+            .top_k = b->top_k,
+            .ids = engine->ids + first * b->top_k,
+            .weights = engine->weights + first * b->top_k,
+        };
+        TRY(router_forward(&b->requests[r], &args, &engine->router, engine->team));
+        first += b->requests[r].tokens;
+    }
+    return OK;
+}
+
+// ---- plan
+
+static FALLIBLE plan(struct batch *b) {
+    return plan_make(&b->engine->plan, &b->layer->placement, b->engine->ids, b->tokens, b->top_k,
+                     b->layer->params.num_zero_experts);
+}
+
+// ---- dispatch
+
+// Weights on the input: an expert sees round_D(w * x), a row for each choice.
+static void weigh_input_row(void *context, size_t row, unsigned thread) {
+    (void)thread;
+    struct batch *b = context;
+    struct engine *engine = b->engine;
+    size_t width = b->layer->params.hidden_size;
+    const float *x = engine->hidden_f32 + engine->plan.row_token[row] * width;
+    float w = engine->weights[engine->plan.row_choice[row]];
+    char *out = engine->expanded + row * engine->hidden_stride;
+    for (size_t begin = 0; begin < width; begin += COMBINE_BLOCK) {
+        float block[COMBINE_BLOCK];
+        size_t columns = width - begin < COMBINE_BLOCK ? width - begin : COMBINE_BLOCK;
+        for (size_t i = 0; i < columns; i++) {
+            block[i] = w * x[begin + i];
+        }
+        dtype_narrow(block, columns, engine->model->compute_dtype, out + begin * element_bytes(b));
+    }
+}
+
+static FALLIBLE dispatch(struct batch *b) {
+    struct engine *engine = b->engine;
+    bool expanded = b->layer->params.weights_on_input;
+    if (expanded) {
+        team_run(engine->team, engine->plan.rows, weigh_input_row, b);
+    }
+    struct exchange_batch out = {
+        .epoch = b->layer->placement.epoch,
+        .batch = ++engine->batches,
+        .plan = &engine->plan,
+        .hidden = expanded ? engine->expanded : engine->hidden,
+        .hidden_stride = engine->hidden_stride,
+        .expanded = expanded,
+    };
+    return exchange_dispatch(engine->exchange, &out, engine->hidden_stride);
+}
+
+// ---- experts
+
+static FALLIBLE rank_experts(struct batch *b, uint32_t rank) {
+    struct engine *engine = b->engine;
+    const struct layer_params *p = &b->layer->params;
+    struct exchange_work work;
+    TRY(exchange_inbox(engine->exchange, rank, &work));
+    struct ffn_args args = {
+        .weights = &b->layer->ranks[rank],
+        .activation = &p->activation,
+        .hidden_size = p->hidden_size,
+        .intermediate_size = p->intermediate_size,
+        .dtype = engine->model->compute_dtype,
+        .num_groups = p->num_experts,
+        .group_offset = work.plan.group_offset,
+        .group_sizes = work.plan.group_sizes,
+        .rows = work.plan.rows,
+        .hidden = work.hidden,
+        .hidden_stride = work.hidden_stride,
+        .hidden_rows = work.hidden_rows,
+        .results = work.results,
+        .results_stride = work.results_stride,
+    };
+    return ffn_forward(&args, &engine->ffn, engine->team);
+}
+
+static FALLIBLE experts(struct batch *b) {
+    for (uint32_t rank = 0; rank < b->layer->placement.ranks; rank++) {
+        TRY_IN(rank_experts(b, rank), "rank %u", rank);
+    }
+    return OK;
+}
+
+// ---- shared experts
+
+// sigmoid(x . g) of each token that wants the shared experts.
+static FALLIBLE shared_gates(struct batch *b) {
+    struct engine *engine = b->engine;
+    int32_t size = (int32_t)b->shared_count;
+    struct grouped_matmul_args m = {
+        .lhs = engine->hidden_f32,
+        .lhs_stride = b->layer->params.hidden_size,
+        .lhs_rows = engine->shared_tokens,
+        .rhs = &b->layer->shared_gate,
+        .group_sizes = &size,
+        .num_groups = 1,
+        .num_actual_groups = 1,
+        .m = b->shared_count,
+        .out = engine->shared_scale,
+        .out_stride = 1,
+    };
+    TRY(grouped_matmul(&m, engine->team, engine->router.matmul));
+    for (size_t i = 0; i < b->shared_count; i++) {
+        engine->shared_scale[i] = sigmoid_f32(engine->shared_scale[i]);
+    }
+    return OK;
+}
+
+static FALLIBLE shared_experts(struct batch *b) {
+    struct engine *engine = b->engine;
+    const struct layer_params *p = &b->layer->params;
+    if (b->shared_count == 0) {
+        return OK;
+    }
+    bool gated = p->shared == SHARED_SIGMOID;
+    if (gated) {
+        TRY(shared_gates(b));
+    }
+    int32_t size = (int32_t)b->shared_count;
+    struct ffn_args args = {
+        .weights = &b->layer->shared,
+        .activation = &p->shared_activation,
+        .hidden_size = p->hidden_size,
+        .intermediate_size = p->shared_intermediate_size,
+        .dtype = engine->model->compute_dtype,
+        .num_groups = 1,
+        .group_sizes = &size,
+        .rows = b->shared_count,
+        .hidden = engine->hidden,
+        .hidden_stride = engine->hidden_stride,
+        .hidden_rows = engine->shared_tokens,
+        .row_scale = gated ? engine->shared_scale : NULL,
+        .results = engine->shared,
+        .results_stride = engine->hidden_stride,
+    };
+    return ffn_forward(&args, &engine->ffn, engine->team);
+}
+
+// ---- combine
+
+// The result row of one choice: an expert's, the token's own where the expert is the identity, or none.
+static const void *choice_row(const struct batch *b, size_t token, size_t choice) {
+    const struct engine *engine = b->engine;
+    uint32_t row = engine->plan.choice_row[choice];
+    if (row != PLAN_NO_ROW) {
+        return exchange_result(engine->exchange, row);
+    }
+    return engine->ids[choice] < 0 ? NULL : engine->hidden + token * engine->hidden_stride;
+}
+
+static void combine_token(void *context, size_t token, unsigned thread) {
+    struct batch *b = context;
+    struct engine *engine = b->engine;
+    const struct layer_params *p = &b->layer->params;
+    size_t request_index = engine->token_request[token];
+    const struct layer_request *request = &b->requests[request_index];
+    const void **rows = engine->rows + thread * engine->limits.max_top_k;
+    for (size_t k = 0; k < b->top_k; k++) {
+        rows[k] = choice_row(b, token, token * b->top_k + k);
+    }
+    uint32_t shared = engine->shared_rows[token];
+    size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
+    struct combine_args args = {
+        .width = p->hidden_size,
+        .choices = b->top_k,
+        .rows = rows,
+        .weights = p->weights_on_input ? NULL : engine->weights + token * b->top_k,
+        .dtype = engine->model->compute_dtype,
+        .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
+        .shared = shared == SHARED_NO_ROW ? NULL : engine->shared + shared * engine->hidden_stride,
+        .output_dtype = request->output_dtype,
+        .out = (char *)request->output + (token - first_token(b, request_index)) * out_bytes,
+    };
+    combine_row(&args);
+}
+
+static void combine(struct batch *b) {
+    team_run(b->engine->team, b->tokens, combine_token, b);
+}
+
+// ---- the whole
+
+static FALLIBLE begin(struct batch *b) {
+    const struct layer_limits *limits = &b->engine->limits;
+    b->tokens = first_token(b, b->count);
+    for (size_t r = 0; r < b->count; r++) {
+        size_t choices = router_choices(&b->requests[r], b->layer);
+        b->top_k = choices > b->top_k ? choices : b->top_k;
+    }
+    if (b->tokens > limits->max_tokens || b->top_k > limits->max_top_k || b->tokens * b->top_k > limits->max_choices) {
+        FAIL(ERR_TOO_LARGE, "a batch of %zu tokens with %zu choices each: memory is reserved for %u tokens and %zu choices",
+             b->tokens, b->top_k, limits->max_tokens, limits->max_choices);
+    }
+    return OK;
+}
+
+static void count_load(const struct batch *b, uint64_t *expert_load) {
+    for (uint32_t e = 0; expert_load && e < b->layer->params.num_experts; e++) {
+        expert_load[e] += (uint64_t)b->engine->plan.group_sizes[e];
+    }
+}
+
+// Nanoseconds since the last lap.
+static uint64_t lap(int64_t *last_ns) {
+    int64_t now_ns = clock_now_ns();
+    uint64_t span = (uint64_t)(now_ns - *last_ns);
+    *last_ns = now_ns;
+    return span;
+}
+
+FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, struct layer_request *requests, size_t count,
+                       uint64_t *expert_load, struct layer_timings *timings) {
+    struct batch b = {.engine = engine, .layer = layer, .requests = requests, .count = count};
+    struct layer_timings spent = {0};
+    int64_t clock_ns = clock_now_ns();
+    TRY(begin(&b));
+    take_in(&b);
+    TRY_IN(route(&b), "route");
+    TRY_IN(plan(&b), "plan");
+    spent.route = lap(&clock_ns);
+    TRY_IN(dispatch(&b), "dispatch");
+    spent.exchange = lap(&clock_ns);
+    TRY_IN(experts(&b), "experts");
+    TRY_IN(shared_experts(&b), "shared experts");
+    spent.compute = lap(&clock_ns);
+    TRY_IN(exchange_collect(engine->exchange), "collect");
+    spent.exchange += lap(&clock_ns);
+    combine(&b);
+    spent.combine = lap(&clock_ns);
+    count_load(&b, expert_load);
+    if (timings) {
+        *timings = spent;
+    }
+    return OK;
+}

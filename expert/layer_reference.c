@@ -1,0 +1,244 @@
+// The scalar twin of a layer: one token at a time, one choice at a time, one thread, plain loops. It shares the row functions whose
+// formulas exist once (routing, activation) and the stored weights with the fast path, and nothing of how work is cut, grouped,
+// gathered or combined.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "expert/layer.h"
+#include "kernels/activation.h"
+#include "kernels/grouped_matmul.h"
+#include "kernels/routing.h"
+#include "kernels/scalar_math.h"
+
+struct twin {
+    const struct model_layer *layer;
+    enum dtype dtype;
+    const struct layer_request *request;
+    size_t top_k;
+    float *wide;             // [H] the hidden row in D, widened
+    void *hidden;            // [H] in D
+    void *input;             // [H] in D: what an expert sees
+    float *logits;           // [E + Z]
+    int32_t *ids;            // [K]
+    float *weights;          // [K]
+    float *gate, *up, *sums; // [max(I, shared I)], [H]
+    void *inner;             // [max(I, shared I)] in D
+    void *result;            // [H] in D
+    float *row;              // [H] a result row, widened
+    float *out;              // [H]
+    void *scratch;           // routing_row's
+};
+
+// y = x W^T for one row and one group of packed weights.
+static FALLIBLE multiply(const void *x, const struct packed_weights *weights, size_t group, float *y) {
+    struct packed_weights one = *weights;
+    one.groups = 1;
+    one.data = (char *)weights->data + group * weights->group_bytes;
+    int32_t size = 1;
+    struct grouped_matmul_args args = {
+        .lhs = x,
+        .lhs_stride = weights->k,
+        .rhs = &one,
+        .group_sizes = &size,
+        .num_groups = 1,
+        .num_actual_groups = 1,
+        .m = 1,
+        .out = y,
+        .out_stride = weights->n,
+    };
+    return grouped_matmul_reference(&args);
+}
+
+struct twin_expert {
+    const struct expert_weights *weights;
+    size_t group;
+    const struct activation *activation;
+    uint32_t width;
+    float scale; // of the sum before its rounding
+    bool scaled;
+};
+
+// result = round_D(down(activation(gate(x), up(x)))).
+static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
+    const struct expert_weights *w = e->weights;
+    uint32_t hidden_size = t->layer->params.hidden_size;
+    bool gated = activation_is_gated(e->activation);
+    if (gated) {
+        TRY(multiply(t->input, &w->gate, e->group, t->gate));
+    }
+    TRY(multiply(t->input, &w->up, e->group, t->up));
+    struct activation_args a = {
+        .activation = e->activation,
+        .gate = gated ? t->gate : NULL,
+        .up = t->up,
+        .gate_bias = w->gate_bias ? w->gate_bias + e->group * e->width : NULL,
+        .up_bias = w->up_bias ? w->up_bias + e->group * e->width : NULL,
+        .width = e->width,
+        .dtype = t->dtype,
+        .out = t->inner,
+    };
+    activation_row(&a);
+    TRY(multiply(t->inner, &w->down, e->group, t->sums));
+    for (uint32_t i = 0; i < hidden_size; i++) {
+        if (w->down_bias) {
+            t->sums[i] += w->down_bias[e->group * hidden_size + i];
+        }
+        if (e->scaled) {
+            t->sums[i] *= e->scale;
+        }
+    }
+    dtype_narrow(t->sums, hidden_size, t->dtype, t->result);
+    dtype_widen(t->dtype, t->result, hidden_size, t->row);
+    return OK;
+}
+
+static void take_in(struct twin *t, size_t token) {
+    uint32_t width = t->layer->params.hidden_size;
+    const struct layer_request *r = t->request;
+    dtype_widen(r->hidden.dtype, (const char *)r->hidden.data + token * width * dtype_size(r->hidden.dtype), width, t->wide);
+    const struct tensor_view *scale = &r->hidden_scale;
+    for (uint32_t i = 0; scale->dtype != DTYPE_NONE && i < width; i++) {
+        size_t columns = scale->rank == 2 ? (size_t)scale->shape[1] : 0;
+        size_t index = columns == 0 ? 0 : columns == 1 ? token : token * columns + i / 128;
+        float value;
+        memcpy(&value, (const char *)scale->data + index * sizeof value, sizeof value);
+        t->wide[i] *= value;
+    }
+    dtype_narrow(t->wide, width, t->dtype, t->hidden);
+    dtype_widen(t->dtype, t->hidden, width, t->wide);
+}
+
+static FALLIBLE route(struct twin *t, size_t token) {
+    const struct layer_request *r = t->request;
+    const struct routing *routing = &t->layer->params.routing;
+    if (r->source == ROUTING_GIVEN) {
+        size_t first = token * t->top_k;
+        for (size_t k = 0; k < t->top_k; k++) {
+            int64_t id;
+            int32_t narrow;
+            if (r->ids.dtype == DTYPE_I32) {
+                memcpy(&narrow, (const char *)r->ids.data + (first + k) * sizeof narrow, sizeof narrow);
+                id = narrow;
+            } else {
+                memcpy(&id, (const char *)r->ids.data + (first + k) * sizeof id, sizeof id);
+            }
+            t->ids[k] = id < 0 ? -1 : (int32_t)id;
+        }
+        dtype_widen(r->weights.dtype, (const char *)r->weights.data + first * dtype_size(r->weights.dtype), t->top_k, t->weights);
+        return OK;
+    }
+    size_t outputs = routing->num_experts;
+    if (r->source == ROUTING_LOGITS) {
+        dtype_widen(r->logits.dtype, (const char *)r->logits.data + token * outputs * dtype_size(r->logits.dtype), outputs,
+                    t->logits);
+    } else {
+        TRY(multiply(t->wide, &t->layer->router, 0, t->logits));
+        for (size_t e = 0; t->layer->router_bias && e < outputs; e++) {
+            t->logits[e] += t->layer->router_bias[e];
+        }
+    }
+    routing_row(routing, t->logits, t->ids, t->weights, t->scratch);
+    return OK;
+}
+
+// One choice added to the token's output.
+static FALLIBLE add_choice(struct twin *t, size_t k) {
+    const struct layer_params *p = &t->layer->params;
+    int32_t id = t->ids[k];
+    if (id < 0) {
+        return OK;
+    }
+    const float *row = t->wide;
+    if ((uint32_t)id < p->num_experts) {
+        memcpy(t->input, t->hidden, p->hidden_size * dtype_size(t->dtype));
+        for (uint32_t i = 0; p->weights_on_input && i < p->hidden_size; i++) {
+            float product = t->weights[k] * t->wide[i];
+            dtype_narrow(&product, 1, t->dtype, (char *)t->input + i * dtype_size(t->dtype));
+        }
+        uint32_t rank = placement_rank(&t->layer->placement, (uint32_t)id);
+        struct twin_expert e = {
+            .weights = &t->layer->ranks[rank],
+            .group = (uint32_t)id - placement_first(&t->layer->placement, rank),
+            .activation = &p->activation,
+            .width = p->intermediate_size,
+        };
+        TRY(expert_row(t, &e));
+        row = t->row;
+    }
+    for (uint32_t i = 0; i < p->hidden_size; i++) {
+        t->out[i] = p->weights_on_input ? t->out[i] + row[i] : fmaf(t->weights[k], row[i], t->out[i]);
+    }
+    return OK;
+}
+
+static FALLIBLE add_shared(struct twin *t) {
+    const struct layer_params *p = &t->layer->params;
+    struct twin_expert e = {
+        .weights = &t->layer->shared,
+        .activation = &p->shared_activation,
+        .width = p->shared_intermediate_size,
+        .scaled = p->shared == SHARED_SIGMOID,
+    };
+    if (e.scaled) {
+        TRY(multiply(t->wide, &t->layer->shared_gate, 0, &e.scale));
+        e.scale = sigmoid_f32(e.scale);
+    }
+    memcpy(t->input, t->hidden, p->hidden_size * dtype_size(t->dtype));
+    TRY(expert_row(t, &e));
+    for (uint32_t i = 0; i < p->hidden_size; i++) {
+        t->out[i] += t->row[i];
+    }
+    return OK;
+}
+
+static FALLIBLE forward_token(struct twin *t, size_t token) {
+    const struct layer_params *p = &t->layer->params;
+    const struct layer_request *r = t->request;
+    take_in(t, token);
+    TRY(route(t, token));
+    memset(t->out, 0, p->hidden_size * sizeof *t->out);
+    for (size_t k = 0; k < t->top_k; k++) {
+        TRY(add_choice(t, k));
+    }
+    for (uint32_t i = 0; r->source != ROUTING_GIVEN && p->routed_scale != 1.0f && i < p->hidden_size; i++) {
+        t->out[i] *= p->routed_scale;
+    }
+    if (r->shared) {
+        TRY(add_shared(t));
+    }
+    size_t row_bytes = p->hidden_size * dtype_size(r->output_dtype);
+    dtype_narrow(t->out, p->hidden_size, r->output_dtype, (char *)r->output + token * row_bytes);
+    return OK;
+}
+
+FALLIBLE layer_forward_reference(const struct model_layer *layer, enum dtype compute_dtype, struct layer_request *request) {
+    const struct layer_params *p = &layer->params;
+    size_t hidden_size = p->hidden_size;
+    size_t width = p->intermediate_size > p->shared_intermediate_size ? p->intermediate_size : p->shared_intermediate_size;
+    size_t outputs = (size_t)p->num_experts + p->num_zero_experts;
+    struct twin t = {.layer = layer, .dtype = compute_dtype, .request = request};
+    t.top_k = request->source == ROUTING_GIVEN ? (size_t)request->ids.shape[1] : p->routing.top_k;
+    size_t floats[] = {hidden_size, hidden_size, hidden_size, outputs,     t.top_k,     t.top_k,    width,
+                       width,       hidden_size, width,       hidden_size, hidden_size, hidden_size};
+    void **places[] = {(void **)&t.wide,    &t.hidden,        &t.input,       (void **)&t.logits, (void **)&t.ids,
+                       (void **)&t.weights, (void **)&t.gate, (void **)&t.up, (void **)&t.sums,   &t.inner,
+                       &t.result,           (void **)&t.row,  (void **)&t.out};
+    enum { PLACES = sizeof floats / sizeof floats[0] };
+    struct arena arena;
+    size_t bytes = arena_rounded(p->has_router ? routing_scratch_bytes(&p->routing) : 0);
+    for (size_t i = 0; i < PLACES; i++) {
+        bytes += arena_rounded(floats[i] * sizeof(float));
+    }
+    TRY(arena_init(&arena, bytes));
+    err_t e = OK;
+    for (size_t i = 0; i < PLACES && !err_is(e); i++) {
+        e = arena_take(&arena, floats[i] * sizeof(float), places[i]);
+    }
+    t.scratch = arena.base + arena.used;
+    for (size_t token = 0; token < request->tokens && !err_is(e); token++) {
+        e = forward_token(&t, token);
+    }
+    arena_deinit(&arena);
+    return e;
+}
