@@ -7,6 +7,7 @@
 #define EXPERTD_BASE_ERR_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum err_code {
