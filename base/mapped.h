@@ -10,8 +10,8 @@
 
 enum { MAPPED_RANGES_MAX = 8192, MAPPED_EXIT_CODE = 65 };
 
-// Names a range. `path` is borrowed until mapped_remove. Past MAPPED_RANGES_MAX ranges it does nothing: the fault is then reported
-// without its file's name.
+// Names a range. `path` is borrowed until mapped_remove. Past MAPPED_RANGES_MAX ranges it does nothing: a fault there is then an
+// ordinary SIGBUS.
 void mapped_add(const void *start, size_t bytes, const char *path);
 void mapped_remove(const void *start); // before the range is unmapped; of a range that was not added it does nothing
 

@@ -1,0 +1,78 @@
+#include "base/mapped.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+// A signal handler is given no context, so this one table is the process's own. A slot belongs to whoever moved `start` from FREE
+// to CLAIMED; `end` and `path` are written before `start` is published, so the handler never sees half a slot.
+struct mapped_range {
+    atomic_uintptr_t start;
+    uintptr_t end;
+    const char *path;
+};
+
+enum { FREE = 0, CLAIMED = 1 };
+
+static struct mapped_range ranges[MAPPED_RANGES_MAX];
+
+void mapped_add(const void *start, size_t bytes, const char *path) {
+    for (size_t i = 0; i < MAPPED_RANGES_MAX; i++) {
+        uintptr_t expected = FREE;
+        if (atomic_load_explicit(&ranges[i].start, memory_order_relaxed) == FREE &&
+            atomic_compare_exchange_strong(&ranges[i].start, &expected, CLAIMED)) {
+            ranges[i].end = (uintptr_t)start + bytes;
+            ranges[i].path = path;
+            atomic_store_explicit(&ranges[i].start, (uintptr_t)start, memory_order_release);
+            return;
+        }
+    }
+}
+
+void mapped_remove(const void *start) {
+    for (size_t i = 0; i < MAPPED_RANGES_MAX; i++) {
+        if (atomic_load_explicit(&ranges[i].start, memory_order_acquire) == (uintptr_t)start) {
+            atomic_store_explicit(&ranges[i].start, FREE, memory_order_release);
+            return;
+        }
+    }
+}
+
+static const char *path_at(uintptr_t address) {
+    for (size_t i = 0; i < MAPPED_RANGES_MAX; i++) {
+        uintptr_t start = atomic_load_explicit(&ranges[i].start, memory_order_acquire);
+        if (start > CLAIMED && address >= start && address < ranges[i].end) {
+            return ranges[i].path;
+        }
+    }
+    return NULL;
+}
+
+static void say(const char *text) {
+    ssize_t written = write(STDERR_FILENO, text, strlen(text));
+    (void)written; // the process ends anyway
+}
+
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    (void)context;
+    const char *path = path_at((uintptr_t)info->si_addr);
+    if (!path) {
+        signal(number, SIG_DFL); // not a file of ours: the fault happens again, with the default's core dump
+        return;
+    }
+    say("expertd: the file ");
+    say(path);
+    say(" changed or became unreadable while it was read: do not write into a checkpoint that is being served\n");
+    _exit(MAPPED_EXIT_CODE);
+}
+
+FALLIBLE mapped_install_handler(void) {
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGBUS, &action, NULL) != 0) {
+        FAIL(ERR_INTERNAL, "cannot set the handler of SIGBUS");
+    }
+    return OK;
+}

@@ -1,0 +1,163 @@
+#include "base/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HEADER_ALIGN = 8 }; // the header is padded with spaces, so that the data begins aligned
+
+static int compare_text(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+static FALLIBLE check_distinct(const struct safetensors_entry *entries, size_t count) {
+    const char **names = calloc(count + 1, sizeof *names);
+    if (!names) {
+        FAIL(ERR_NOMEM, "no memory for %zu names", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        names[i] = entries[i].name;
+    }
+    qsort(names, count, sizeof *names, compare_text);
+    const char *twice = NULL;
+    for (size_t i = 1; i < count; i++) {
+        twice = strcmp(names[i - 1], names[i]) == 0 ? names[i] : twice;
+    }
+    free(names);
+    if (twice) {
+        FAIL(ERR_INVALID, "tensor %s is given twice", twice);
+    }
+    return OK;
+}
+
+static FALLIBLE check_view(const struct safetensors_entry *entry) {
+    uint64_t bytes;
+    if (dtype_size(entry->view.dtype) == 0 || entry->view.rank > TENSOR_RANK_MAX || entry->name[0] == '\0' ||
+        strlen(entry->name) > SAFETENSORS_NAME_BYTES_MAX || strcmp(entry->name, "__metadata__") == 0) {
+        FAIL(ERR_INVALID, "tensor \"%.64s\" has a name, dtype or rank that a file cannot hold", entry->name);
+    }
+    TRY_IN(tensor_bytes(entry->view.dtype, entry->view.shape, entry->view.rank, &bytes), "tensor %s", entry->name);
+    if (bytes != entry->view.bytes) {
+        FAIL(ERR_INVALID, "tensor %s has %" PRIu64 " bytes, its shape needs %" PRIu64, entry->name, entry->view.bytes, bytes);
+    }
+    return OK;
+}
+
+static void put_quoted(FILE *out, const char *text) {
+    fputc('"', out);
+    for (const char *c = text; *c; c++) {
+        if ((unsigned char)*c < 0x20) {
+            fprintf(out, "\\u%04x", (unsigned)*c);
+        } else {
+            fprintf(out, "%s%c", *c == '"' || *c == '\\' ? "\\" : "", *c);
+        }
+    }
+    fputc('"', out);
+}
+
+static void put_entry(FILE *out, const struct safetensors_entry *entry, uint64_t begin) {
+    put_quoted(out, entry->name);
+    fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtype_name(entry->view.dtype));
+    for (uint32_t i = 0; i < entry->view.rank; i++) {
+        fprintf(out, "%s%" PRIu64, i ? "," : "", entry->view.shape[i]);
+    }
+    fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + entry->view.bytes);
+}
+
+// The header with its length before it, padded.
+static FALLIBLE make_header(const struct safetensors_entry *entries, size_t count, char **header, size_t *length) {
+    FILE *out = open_memstream(header, length);
+    if (!out) {
+        FAIL(ERR_NOMEM, "no memory for the header");
+    }
+    fwrite("\0\0\0\0\0\0\0", 1, 8, out); // the length, once it is known
+    fputc('{', out);
+    uint64_t begin = 0;
+    for (size_t i = 0; i < count; i++) {
+        fprintf(out, "%s", i ? "," : "");
+        put_entry(out, &entries[i], begin);
+        begin += entries[i].view.bytes;
+    }
+    fputc('}', out);
+    for (long at = ftell(out); at % HEADER_ALIGN; at++) {
+        fputc(' ', out);
+    }
+    bool failed = ferror(out) != 0;
+    if (fclose(out) != 0 || failed) {
+        free(*header);
+        FAIL(ERR_NOMEM, "no memory for the header");
+    }
+    for (int i = 0; i < 8; i++) {
+        (*header)[i] = (char)((uint64_t)(*length - 8) >> (8 * i));
+    }
+    return OK;
+}
+
+static FALLIBLE write_all(int fd, const void *bytes, uint64_t size) {
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t written = write(fd, at, size);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            FAIL(ERR_IO, "%s", strerror(written < 0 ? errno : ENOSPC));
+        }
+        at += written;
+        size -= (uint64_t)written;
+    }
+    return OK;
+}
+
+static FALLIBLE write_contents(int fd, const struct safetensors_entry *entries, size_t count) {
+    char *header;
+    size_t length;
+    TRY(make_header(entries, count, &header, &length));
+    err_t e = write_all(fd, header, length);
+    free(header);
+    TRY(e);
+    for (size_t i = 0; i < count; i++) {
+        TRY(write_all(fd, entries[i].view.data, entries[i].view.bytes));
+    }
+    if (fsync(fd) != 0) {
+        FAIL(ERR_IO, "%s", strerror(errno));
+    }
+    return OK;
+}
+
+static FALLIBLE write_file(const char *temporary, const char *path, const struct safetensors_entry *entries, size_t count) {
+    (void)unlink(temporary); // an earlier process of this number may have left one
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0) {
+        FAIL(ERR_IO, "%s", strerror(errno));
+    }
+    err_t e = write_contents(fd, entries, count);
+    if (close(fd) != 0 && !err_is(e)) {
+        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+    }
+    if (!err_is(e) && rename(temporary, path) != 0) {
+        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+    }
+    if (err_is(e)) {
+        (void)unlink(temporary);
+    }
+    return e;
+}
+
+FALLIBLE safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count) {
+    TRY_IN(check_distinct(entries, count), "%s", path);
+    for (size_t i = 0; i < count; i++) {
+        TRY_IN(check_view(&entries[i]), "%s", path);
+    }
+    char *temporary;
+    if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
+        FAIL(ERR_NOMEM, "no memory for a path");
+    }
+    err_t e = write_file(temporary, path, entries, count);
+    free(temporary);
+    return err_context(e, "cannot write %s", path);
+}
