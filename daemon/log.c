@@ -109,11 +109,14 @@ static unsigned piece(const unsigned char *p, char out[8]) {
     switch (*p) {
     case '"':
     case '\\':
-        return (unsigned)snprintf(out, 8, "\\%c", *p) - 1;
+        snprintf(out, 8, "\\%c", *p);
+        return 1;
     case '\n':
-        return (unsigned)snprintf(out, 8, "\\n") - 1;
+        snprintf(out, 8, "\\n");
+        return 1;
     case '\t':
-        return (unsigned)snprintf(out, 8, "\\t") - 1;
+        snprintf(out, 8, "\\t");
+        return 1;
     default:
         break;
     }

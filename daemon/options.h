@@ -44,6 +44,9 @@ struct options {
     // what main does instead of serving
     bool check_config, print_config, version, help;
     char *config; // --config FILE.yaml
+    // [a row of the option table each] where the value came from: "default", "flag --model", "environment EXPERTD_MODEL",
+    // "file FILE:line". NULL where the parse ended before it.
+    char **origins;
 };
 
 // Parses all sources. `environment` is NULL-terminated, "NAME=value". ERR_USAGE (a flag; suggests the nearest), ERR_CONFIG (a

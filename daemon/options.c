@@ -1,0 +1,167 @@
+#include "daemon/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/options_address.h"
+#include "daemon/options_defaults.h"
+#include "daemon/options_sources.h"
+#include "daemon/options_table.h"
+#include "daemon/options_value.h"
+
+enum { ORIGIN_MAX = OPTIONS_VALUE_MAX + OPTIONS_NAME_MAX };
+
+enum source { FROM_FILE, FROM_ENVIRONMENT, FROM_FLAGS, SOURCE_COUNT }; // the later wins
+
+struct sources {
+    struct options_settings settings[SOURCE_COUNT];
+};
+
+static FALLIBLE set_origin(struct options *out, enum options_key key, const char *text) {
+    char *copy = strdup(text);
+    if (!copy) {
+        FAIL(ERR_NOMEM, "no memory for the origin of a value");
+    }
+    free(out->origins[key]);
+    out->origins[key] = copy;
+    return OK;
+}
+
+// Every source's value is checked, also one that another overrides: a mistake waits in no file for the day its flag is gone.
+static FALLIBLE apply(const struct options_row *row, enum source source, const struct options_setting *setting,
+                      struct options *out) {
+    if (!setting->count) {
+        return OK;
+    }
+    char name[OPTIONS_NAME_MAX], origin[ORIGIN_MAX];
+    switch (source) {
+    case FROM_FLAGS:
+        options_flag_name(row, name);
+        TRY_IN(options_value_parse(row, setting->texts, setting->count, ERR_USAGE, out), "%s", name);
+        snprintf(origin, sizeof origin, "flag %s", name);
+        break;
+    case FROM_ENVIRONMENT:
+        options_variable_name(row, name);
+        TRY_IN(options_value_parse(row, setting->texts, setting->count, ERR_CONFIG, out), "%s", name);
+        snprintf(origin, sizeof origin, "environment %s", name);
+        break;
+    default:
+        TRY_IN(options_value_parse(row, setting->texts, setting->count, ERR_CONFIG, out), "%s: key %s (line %zu)", out->config,
+               row->name, setting->line);
+        snprintf(origin, sizeof origin, "file %s:%zu", out->config, setting->line);
+        break;
+    }
+    return set_origin(out, options_key_of(row), origin);
+}
+
+static FALLIBLE apply_fallback(const struct options_row *row, struct options *out) {
+    TRY(set_origin(out, options_key_of(row), "default"));
+    char text[OPTIONS_NAME_MAX], *texts[] = {text};
+    if (!row->fallback) {
+        return OK;
+    }
+    snprintf(text, sizeof text, "%s", row->fallback);
+    return options_value_parse(row, texts, 1, ERR_INTERNAL, out);
+}
+
+// The file is named by a flag or a variable, so those two come before the others.
+static FALLIBLE apply_config(struct sources *sources, struct options *out) {
+    const struct options_row *row = &OPTIONS_ROWS[OPTION_CONFIG];
+    TRY(apply(row, FROM_ENVIRONMENT, &sources->settings[FROM_ENVIRONMENT].rows[OPTION_CONFIG], out));
+    TRY(apply(row, FROM_FLAGS, &sources->settings[FROM_FLAGS].rows[OPTION_CONFIG], out));
+    return out->config ? options_read_file(out->config, &sources->settings[FROM_FILE]) : OK;
+}
+
+static FALLIBLE apply_all(const struct sources *sources, struct options *out) {
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        for (size_t source = 0; source < SOURCE_COUNT; source++) {
+            TRY(apply(&OPTIONS_ROWS[i], (enum source)source, &sources->settings[source].rows[i], out));
+        }
+    }
+    return OK;
+}
+
+// The code of a fault in what several options say together: a usage error where a flag had its part in it.
+static enum err_code blame(const struct options *options, enum options_key a, enum options_key b) {
+    bool flag = strncmp(options->origins[a], "flag", 4) == 0 || strncmp(options->origins[b], "flag", 4) == 0;
+    return flag ? ERR_USAGE : ERR_CONFIG;
+}
+
+static FALLIBLE check_queue(const struct options *options) {
+    if (options->max_queue_bytes >= options->max_message_bytes) {
+        return OK;
+    }
+    char queue[OPTIONS_NAME_MAX], message[OPTIONS_NAME_MAX];
+    FAIL(blame(options, OPTION_MAX_QUEUE_BYTES, OPTION_MAX_MESSAGE_BYTES),
+         "max_queue_bytes is %s (%s), less than max_message_bytes, %s (%s): a message of that size could never be admitted; raise "
+         "the first or lower the second",
+         options_value_text(&OPTIONS_ROWS[OPTION_MAX_QUEUE_BYTES], options, 0, queue), options->origins[OPTION_MAX_QUEUE_BYTES],
+         options_value_text(&OPTIONS_ROWS[OPTION_MAX_MESSAGE_BYTES], options, 0, message),
+         options->origins[OPTION_MAX_MESSAGE_BYTES]);
+}
+
+static FALLIBLE check_addresses(const struct options *options) {
+    for (size_t i = 0; i < options->listen_count; i++) {
+        if (strcmp(options->listen[i], options->http) == 0 && options_address_port(options->http) != 0) {
+            FAIL(blame(options, OPTION_LISTEN, OPTION_HTTP), "listen (%s) and http (%s) are both %s: give one another port",
+                 options->origins[OPTION_LISTEN], options->origins[OPTION_HTTP], options->http);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE check_all(const struct options *options) {
+    TRY(check_queue(options));
+    TRY(check_addresses(options));
+    if (!options->model && !options->check_config && !options->print_config) {
+        FAIL(ERR_USAGE, "no model to serve: give --model DIR, ORG/NAME or synthetic:PRESET; expertd --help says more");
+    }
+    return OK;
+}
+
+static FALLIBLE read_and_apply(int argc, char *const *argv, char *const *environment, struct sources *sources,
+                               struct options *out) {
+    TRY(options_read_flags(argc, argv, &sources->settings[FROM_FLAGS]));
+    out->help = sources->settings[FROM_FLAGS].rows[OPTION_HELP].count > 0;
+    out->version = sources->settings[FROM_FLAGS].rows[OPTION_VERSION].count > 0;
+    if (out->help || out->version) {
+        return OK; // whatever else is wrong, help is to be had
+    }
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        TRY(apply_fallback(&OPTIONS_ROWS[i], out));
+    }
+    TRY(options_read_environment(environment, &sources->settings[FROM_ENVIRONMENT]));
+    TRY(apply_config(sources, out));
+    TRY(apply_all(sources, out));
+    TRY(options_set_computed(environment, out));
+    return check_all(out);
+}
+
+FALLIBLE options_parse(int argc, char *const *argv, char *const *environment, struct options *out) {
+    memset(out, 0, sizeof *out);
+    struct sources *sources = calloc(1, sizeof *sources);
+    out->origins = calloc(OPTION_COUNT, sizeof *out->origins);
+    err_t e = OK;
+    if (!sources || !out->origins) {
+        e = err_record(ERR_NOMEM, NULL, "no memory for the options");
+        goto out;
+    }
+    e = read_and_apply(argc, argv, environment, sources, out);
+    for (size_t i = 0; i < SOURCE_COUNT; i++) {
+        options_settings_deinit(&sources->settings[i]);
+    }
+out:
+    free(sources);
+    return e;
+}
+
+void options_deinit(struct options *options) {
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        options_value_clear(&OPTIONS_ROWS[i], options);
+        if (options->origins) {
+            free(options->origins[i]);
+        }
+    }
+    free(options->origins);
+    memset(options, 0, sizeof *options);
+}

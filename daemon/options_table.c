@@ -1,0 +1,320 @@
+#include "daemon/options_table.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/options.h"
+
+#define FIELD(name) offsetof(struct options, name)
+#define KIB (1ull << 10)
+#define MIB (1ull << 20)
+
+// A message's length is an int inside gRPC; a day is long enough for any timeout.
+enum { MESSAGE_BYTES_GREATEST = 0x7fffffff, DAY_MS = 86400000 };
+
+const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
+    [OPTION_MODEL] = {.name = "model",
+                      .type = OPTIONS_TEXT,
+                      .offset = FIELD(model),
+                      .value = "MODEL",
+                      .help =
+                          "What to serve: the folder of a checkpoint, ORG/NAME in the local Hugging Face cache (never fetched), or "
+                          "synthetic:PRESET[,layers=N][,experts=N][,seed=S]. Required."},
+    [OPTION_LAYERS] = {.name = "layers",
+                       .type = OPTIONS_LAYERS,
+                       .offset = FIELD(have_layers),
+                       .fallback = "all",
+                       .value = "A-B",
+                       .help = "Serve only the MoE layers numbered A to B, or all."},
+    [OPTION_COMPUTE_DTYPE] = {.name = "compute_dtype",
+                              .type = OPTIONS_DTYPE,
+                              .offset = FIELD(compute_dtype),
+                              .fallback = "auto",
+                              .value = "TYPE",
+                              .help = "auto, bf16 or f32. auto is f32 where every expert weight is F32, else bf16."},
+    [OPTION_HF_CACHE] = {.name = "hf_cache",
+                         .type = OPTIONS_TEXT,
+                         .offset = FIELD(hf_cache),
+                         .value = "DIR",
+                         .help = "Where ORG/NAME is looked up [default: $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub]."},
+    [OPTION_LISTEN] = {.name = "listen",
+                       .type = OPTIONS_LISTEN,
+                       .offset = FIELD(listen),
+                       .value = "ADDRESS",
+                       .help = "Where gRPC is served: unix:PATH or HOST:PORT (port 0: any free one). Repeatable; in a variable, "
+                               "comma-separated [default: unix:$RUNTIME_DIRECTORY/expertd.sock, or in $XDG_RUNTIME_DIR where "
+                               "that is set instead, and 127.0.0.1:7411]."},
+    [OPTION_HTTP] = {.name = "http",
+                     .type = OPTIONS_ADDRESS,
+                     .offset = FIELD(http),
+                     .fallback = "127.0.0.1:7412",
+                     .value = "HOST:PORT",
+                     .help = "Where /metrics, /health/live, /health/ready, /api/status and the status page are served, or off."},
+    [OPTION_ALLOW_UIDS] = {.name = "allow_uids",
+                           .type = OPTIONS_UIDS,
+                           .offset = FIELD(allow_uids),
+                           .fallback = "self",
+                           .value = "UIDS",
+                           .help = "Who may connect to a Unix socket: self (this user and root), any, or numeric user ids, "
+                                   "comma-separated."},
+    [OPTION_DEVICE] = {.name = "device",
+                       .type = OPTIONS_DEVICE,
+                       .offset = FIELD(device),
+                       .fallback = "auto",
+                       .value = "DEVICE",
+                       .help = "auto or cpu. This version computes on the CPU only."},
+    [OPTION_KERNELS] = {.name = "kernels",
+                        .type = OPTIONS_CHOICE,
+                        .offset = FIELD(kernels),
+                        .fallback = "auto",
+                        .choices = "auto|scalar|avx2|avx512|avx512bf16",
+                        .value = "SET",
+                        .help = "auto, scalar, avx2, avx512 or avx512bf16; auto takes the best that this CPU runs."},
+    [OPTION_SHARDS] = {.name = "shards",
+                       .type = OPTIONS_NUMBER,
+                       .offset = FIELD(shards),
+                       .fallback = "1",
+                       .least = 1,
+                       .greatest = 1024,
+                       .value = "N",
+                       .help = "Shards in this process that the experts are spread over. Answers do not depend on it."},
+    [OPTION_THREADS] = {.name = "threads",
+                        .type = OPTIONS_NUMBER,
+                        .offset = FIELD(threads),
+                        .least = 1,
+                        .greatest = 4096,
+                        .value = "N",
+                        .help = "Compute threads, over all shards together [default: the CPUs this process may use]."},
+    [OPTION_SPIN_US] = {.name = "spin_us",
+                        .type = OPTIONS_NUMBER,
+                        .offset = FIELD(spin_us),
+                        .fallback = "50",
+                        .least = 0,
+                        .greatest = 1000000,
+                        .value = "US",
+                        .help = "Microseconds that idle compute threads spin before they sleep."},
+    [OPTION_MEMORY_MAX] = {.name = "memory_max",
+                           .type = OPTIONS_BYTES,
+                           .offset = FIELD(memory_max),
+                           .fallback = "0",
+                           .least = 0,
+                           .greatest = INT64_MAX,
+                           .value = "BYTES",
+                           .help = "Memory that the weights may take; 0 is what is available."},
+    [OPTION_MAX_MESSAGE_BYTES] = {.name = "max_message_bytes",
+                                  .type = OPTIONS_BYTES,
+                                  .offset = FIELD(max_message_bytes),
+                                  .fallback = "64MiB",
+                                  .least = 4 * KIB,
+                                  .greatest = MESSAGE_BYTES_GREATEST,
+                                  .value = "BYTES",
+                                  .help = "Largest message taken; larger ones are refused, the connection stays."},
+    [OPTION_MAX_BATCH_TOKENS] = {.name = "max_batch_tokens",
+                                 .type = OPTIONS_NUMBER,
+                                 .offset = FIELD(max_batch_tokens),
+                                 .fallback = "4096",
+                                 .least = 1,
+                                 .greatest = 1 << 20,
+                                 .value = "N",
+                                 .help = "Most tokens in a batch, and so in a request."},
+    [OPTION_MAX_TOP_K] = {.name = "max_top_k",
+                          .type = OPTIONS_NUMBER,
+                          .offset = FIELD(max_top_k),
+                          .fallback = "64",
+                          .least = 1,
+                          .greatest = 1024,
+                          .value = "N",
+                          .help = "Most experts per token that a caller's routes may name."},
+    [OPTION_MAX_CALLS] = {.name = "max_calls",
+                          .type = OPTIONS_NUMBER,
+                          .offset = FIELD(max_calls),
+                          .fallback = "1024",
+                          .least = 1,
+                          .greatest = 1 << 20,
+                          .value = "N",
+                          .help = "Most calls open at once."},
+    [OPTION_MAX_INFLIGHT] = {.name = "max_inflight",
+                             .type = OPTIONS_NUMBER,
+                             .offset = FIELD(max_inflight),
+                             .fallback = "16",
+                             .least = 1,
+                             .greatest = 1 << 16,
+                             .value = "N",
+                             .help = "Most unanswered requests of one stream."},
+    [OPTION_MAX_QUEUE] = {.name = "max_queue",
+                          .type = OPTIONS_NUMBER,
+                          .offset = FIELD(max_queue),
+                          .fallback = "256",
+                          .least = 1,
+                          .greatest = 1 << 20,
+                          .value = "N",
+                          .help = "Most requests admitted and not yet answered; more are told when to come back."},
+    [OPTION_MAX_QUEUE_BYTES] = {.name = "max_queue_bytes",
+                                .type = OPTIONS_BYTES,
+                                .offset = FIELD(max_queue_bytes),
+                                .fallback = "256MiB",
+                                .least = 4 * KIB,
+                                .greatest = 1ull << 50,
+                                .value = "BYTES",
+                                .help = "Their bytes in all; at least max_message_bytes."},
+    [OPTION_READ_SLOTS] = {.name = "read_slots",
+                           .type = OPTIONS_NUMBER,
+                           .offset = FIELD(read_slots),
+                           .fallback = "8",
+                           .least = 1,
+                           .greatest = 1024,
+                           .value = "N",
+                           .help = "Messages being read at once, each counted as max_message_bytes until it is in."},
+    [OPTION_RPC_THREADS] = {.name = "rpc_threads",
+                            .type = OPTIONS_NUMBER,
+                            .offset = FIELD(rpc_threads),
+                            .fallback = "1",
+                            .least = 1,
+                            .greatest = 64,
+                            .value = "N",
+                            .help = "Threads that serve gRPC."},
+    [OPTION_DRAIN_TIMEOUT_MS] = {.name = "drain_timeout_ms",
+                                 .type = OPTIONS_NUMBER,
+                                 .offset = FIELD(drain_timeout_ms),
+                                 .fallback = "30000",
+                                 .least = 0,
+                                 .greatest = DAY_MS,
+                                 .value = "MS",
+                                 .help = "Milliseconds from SIGTERM until what still runs is cancelled."},
+    [OPTION_SEND_TIMEOUT_MS] = {.name = "send_timeout_ms",
+                                .type = OPTIONS_NUMBER,
+                                .offset = FIELD(send_timeout_ms),
+                                .fallback = "30000",
+                                .least = 1,
+                                .greatest = DAY_MS,
+                                .value = "MS",
+                                .help = "Milliseconds after which a client that does not read its answers loses its stream."},
+    [OPTION_LOG_LEVEL] = {.name = "log_level",
+                          .type = OPTIONS_CHOICE,
+                          .offset = FIELD(log_level),
+                          .fallback = "info",
+                          .choices = "error|warning|info|debug",
+                          .value = "LEVEL",
+                          .help = "error, warning, info or debug."},
+    [OPTION_CONFIG] = {.name = "config",
+                       .type = OPTIONS_TEXT,
+                       .offset = FIELD(config),
+                       .reach = OPTIONS_NOT_IN_FILE,
+                       .value = "FILE",
+                       .help = "YAML file of the options above: key: value, with underscores or dashes."},
+    [OPTION_CHECK_CONFIG] = {.name = "check_config",
+                             .type = OPTIONS_SWITCH,
+                             .offset = FIELD(check_config),
+                             .reach = OPTIONS_FLAG_ONLY,
+                             .help = "Check the configuration and exit."},
+    [OPTION_PRINT_CONFIG] = {.name = "print_config",
+                             .type = OPTIONS_SWITCH,
+                             .offset = FIELD(print_config),
+                             .reach = OPTIONS_FLAG_ONLY,
+                             .help = "Print every value and where it came from, as a file for --config, and exit."},
+    [OPTION_VERSION] = {.name = "version",
+                        .type = OPTIONS_SWITCH,
+                        .offset = FIELD(version),
+                        .reach = OPTIONS_FLAG_ONLY,
+                        .help = "Print the version and exit."},
+    [OPTION_HELP] =
+        {.name = "help", .type = OPTIONS_SWITCH, .offset = FIELD(help), .reach = OPTIONS_FLAG_ONLY, .help = "Print this and exit."},
+};
+
+const struct options_group OPTIONS_GROUP_TITLES[OPTIONS_GROUPS] = {
+    {OPTION_MODEL, "Model"},
+    {OPTION_LISTEN, "Addresses"},
+    {OPTION_DEVICE, "Machine"},
+    {OPTION_MAX_MESSAGE_BYTES, "Limits"},
+    {OPTION_DRAIN_TIMEOUT_MS, "Service"},
+    {OPTION_CONFIG, "Configuration"},
+};
+
+const char *options_flag_name(const struct options_row *row, char out[OPTIONS_NAME_MAX]) {
+    snprintf(out, OPTIONS_NAME_MAX, "--%s", row->name);
+    for (char *p = out; *p; p++) {
+        *p = *p == '_' ? '-' : *p;
+    }
+    return out;
+}
+
+const char *options_variable_name(const struct options_row *row, char out[OPTIONS_NAME_MAX]) {
+    snprintf(out, OPTIONS_NAME_MAX, "EXPERTD_%s", row->name);
+    for (char *p = out; *p; p++) {
+        *p = (char)toupper((unsigned char)*p);
+    }
+    return out;
+}
+
+static char plain(char c) {
+    return c == '-' ? '_' : c;
+}
+
+static bool same_name(const char *row_name, const char *name, size_t length) {
+    if (strlen(row_name) != length) {
+        return false;
+    }
+    for (size_t i = 0; i < length; i++) {
+        if (row_name[i] != plain(name[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+const struct options_row *options_find(const char *name, size_t length) {
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if (same_name(OPTIONS_ROWS[i].name, name, length)) {
+            return &OPTIONS_ROWS[i];
+        }
+    }
+    return NULL;
+}
+
+static unsigned least_of(unsigned a, unsigned b) {
+    return a < b ? a : b;
+}
+
+// Levenshtein's distance by Wagner and Fischer, one row at a time, where case and the kind of dash cost nothing.
+static unsigned distance(const char *a, size_t a_length, const char *b, size_t b_length) {
+    unsigned cost[OPTIONS_NAME_MAX + 1];
+    for (size_t j = 0; j <= b_length; j++) {
+        cost[j] = (unsigned)j;
+    }
+    for (size_t i = 1; i <= a_length; i++) {
+        unsigned diagonal = cost[0];
+        cost[0] = (unsigned)i;
+        for (size_t j = 1; j <= b_length; j++) {
+            bool same = tolower((unsigned char)plain(a[i - 1])) == b[j - 1];
+            unsigned replaced = diagonal + !same;
+            diagonal = cost[j];
+            cost[j] = least_of(replaced, 1 + least_of(cost[j], cost[j - 1]));
+        }
+    }
+    return cost[b_length];
+}
+
+static size_t length_apart(const struct options_row *row, size_t length) {
+    size_t own = strlen(row->name);
+    return own > length ? own - length : length - own;
+}
+
+const struct options_row *options_nearest(const char *name, size_t length, enum options_reach reach) {
+    if (length == 0 || length >= OPTIONS_NAME_MAX) {
+        return NULL;
+    }
+    const struct options_row *nearest = NULL;
+    unsigned best = (unsigned)(length > 4 ? length / 2 : 2) + 1; // beyond that a guess is no help
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const struct options_row *row = &OPTIONS_ROWS[i];
+        unsigned apart = row->reach <= reach ? distance(name, length, row->name, strlen(row->name)) : UINT_MAX;
+        // Of two as near, the one of like length: a typo seldom drops a word.
+        if (apart < best || (apart == best && nearest && length_apart(row, length) < length_apart(nearest, length))) {
+            best = apart;
+            nearest = row;
+        }
+    }
+    return nearest;
+}
