@@ -1,0 +1,188 @@
+// Exact sizes before anything is reserved: the same walk first measures, then hands out the arena.
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "expert/loader.h"
+#include "expert/memory.h"
+
+struct layout {
+    struct arena *arena; // NULL: measure only
+    uint64_t bytes;      // taken so far
+};
+
+static FALLIBLE take(struct layout *layout, uint64_t count, uint64_t size, void **out) {
+    uint64_t bytes;
+    *out = NULL;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > INT64_MAX - ARENA_ALIGN ||
+        __builtin_add_overflow(layout->bytes, (uint64_t)arena_rounded(bytes), &layout->bytes)) {
+        FAIL(ERR_NOMEM, "more than 2^63 bytes of weights");
+    }
+    return layout->arena ? arena_take(layout->arena, bytes, out) : OK;
+}
+
+static FALLIBLE take_packed(struct layout *layout, enum dtype dtype, size_t groups, const struct supply_matrix *matrix,
+                            struct packed_weights *out) {
+    uint64_t elements; // a generous bound, so that packed_group_bytes cannot wrap
+    if (__builtin_mul_overflow((uint64_t)matrix->n + 4096, (uint64_t)matrix->k + 4096, &elements) || elements > INT64_MAX / 8) {
+        FAIL(ERR_NOMEM, "a matrix of %zu x %zu is larger than any memory", matrix->n, matrix->k);
+    }
+    *out = (struct packed_weights){.dtype = dtype, .groups = groups, .k = matrix->k, .n = matrix->n};
+    out->group_bytes = packed_group_bytes(dtype, matrix->k, matrix->n);
+    return take(layout, groups, out->group_bytes, &out->data);
+}
+
+// Room for `groups` experts, each like `expert`.
+static FALLIBLE take_experts(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
+                             uint32_t expert, size_t groups, enum dtype dtype, struct expert_weights *out) {
+    struct packed_weights *matrices[] = {&out->gate, &out->up, &out->down};
+    float **biases[] = {&out->gate_bias, &out->up_bias, &out->down_bias};
+    *out = (struct expert_weights){0};
+    for (int i = 0; i < 3; i++) {
+        struct supply_matrix m;
+        if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE + i), &m)) {
+            TRY(take_packed(layout, dtype, groups, &m, matrices[i]));
+        }
+        if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE_BIAS + i), &m)) {
+            void *bias;
+            TRY(take(layout, (uint64_t)groups * m.k, sizeof(float), &bias));
+            *biases[i] = bias;
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE take_router(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
+                            struct model_layer *out) {
+    struct supply_matrix m;
+    void *bias = NULL;
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_ROUTER, &m)) {
+        TRY(take_packed(layout, DTYPE_F32, 1, &m, &out->router));
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_ROUTER_BIAS, &m)) {
+        TRY(take(layout, m.k, sizeof(float), &bias));
+        out->router_bias = bias;
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_SELECTION_BIAS, &m)) {
+        TRY(take(layout, m.k, sizeof(float), &bias));
+        out->selection_bias = bias;
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_SHARED_GATE, &m)) {
+        TRY(take_packed(layout, DTYPE_F32, 1, &m, &out->shared_gate));
+    }
+    return OK;
+}
+
+static FALLIBLE lay_out_layer(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
+                              uint32_t ranks, enum dtype dtype, struct model_layer *out) {
+    *out = (struct model_layer){.params = tensors->params, .weight_dtype = tensors->weight_dtype};
+    memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
+    TRY(placement_contiguous(tensors->params.num_experts, ranks, 1, &out->placement));
+    void *memory;
+    TRY(take(layout, ranks, sizeof *out->ranks, &memory));
+    out->ranks = memory;
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct expert_weights measured;
+        size_t groups = placement_first(&out->placement, r + 1) - placement_first(&out->placement, r);
+        TRY(take_experts(layout, supply, tensors, 0, groups, dtype, out->ranks ? &out->ranks[r] : &measured));
+    }
+    if (tensors->params.shared != SHARED_NONE) {
+        TRY(take_experts(layout, supply, tensors, SUPPLY_SHARED, 1, dtype, &out->shared));
+    }
+    TRY(take_router(layout, supply, tensors, out));
+    out->params.routing.selection_bias = out->selection_bias;
+    TRY(take(layout, tensors->params.num_experts, sizeof(uint64_t), &memory));
+    out->expert_digests = memory;
+    return OK;
+}
+
+static FALLIBLE check_params(const struct layer_params *params) {
+    if (params->hidden_size == 0 || params->intermediate_size == 0 || params->num_experts == 0 ||
+        params->routing.num_experts == 0 || (params->shared != SHARED_NONE && params->shared_intermediate_size == 0)) {
+        FAIL(ERR_CHECKPOINT, "a size is 0: hidden %u, expert width %u, experts %u, shared width %u", params->hidden_size,
+             params->intermediate_size, params->num_experts, params->shared_intermediate_size);
+    }
+    return params->has_router ? routing_check(&params->routing) : OK;
+}
+
+static uint32_t greater(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+static void take_maxima(struct model *model, const struct layer_params *params) {
+    model->max_hidden_size = greater(model->max_hidden_size, params->hidden_size);
+    model->max_intermediate_size = greater(model->max_intermediate_size, params->intermediate_size);
+    model->max_intermediate_size = greater(model->max_intermediate_size, params->shared_intermediate_size);
+    model->max_experts = greater(model->max_experts, greater(params->num_experts, params->routing.num_experts));
+    model->max_top_k = greater(model->max_top_k, params->routing.top_k);
+}
+
+void loader_memory_limit(const struct model_options *options, struct memory_limit *out) {
+    memory_available(out);
+    if (options->memory_bytes_max > 0 && options->memory_bytes_max < out->bytes) {
+        out->bytes = options->memory_bytes_max;
+        snprintf(out->what, sizeof out->what, "the configured memory limit");
+    }
+}
+
+uint64_t loader_staging_bytes(const struct supply *supply, const struct model_options *options) {
+    uint64_t threads = options->team ? team_threads(options->team) : 1;
+    return threads * arena_rounded(supply_staging_bytes(supply));
+}
+
+static FALLIBLE refuse(const struct supply *supply, const struct model *model, const struct memory_limit *limit, uint64_t bytes,
+                       size_t fitting) {
+    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], hint[160];
+    if (fitting == 0) {
+        snprintf(hint, sizeof hint, "not one layer would fit");
+    } else {
+        snprintf(hint, sizeof hint, "%zu %s would fit: --layers %u-%u", fitting, fitting == 1 ? "layer" : "layers",
+                 supply->layers[0].params.layer, supply->layers[fitting - 1].params.layer);
+    }
+    FAIL(ERR_NOMEM, "%s: %zu MoE layers in %s take %s of memory, and %s may be taken (%s); %s", model->name, supply->count,
+         dtype_name(model->compute_dtype), memory_text(bytes, need), memory_text(limit->bytes, have), limit->what, hint);
+}
+
+static FALLIBLE measure(const struct supply *supply, const struct model_options *options, const struct model *model,
+                        uint64_t *arena_bytes) {
+    struct layout layout = {0};
+    struct memory_limit limit;
+    void *none;
+    size_t fitting = 0;
+    loader_memory_limit(options, &limit);
+    uint64_t staging = loader_staging_bytes(supply, options);
+    TRY(take(&layout, supply->count, sizeof *model->layers, &none));
+    for (size_t i = 0; i < supply->count; i++) {
+        struct model_layer layer;
+        const struct layer_params *params = &supply->layers[i].params;
+        TRY_IN(check_params(params), "layer %u (%s)", params->layer, supply->layers[i].prefix);
+        TRY_IN(lay_out_layer(&layout, supply, &supply->layers[i], options->ranks, model->compute_dtype, &layer), "layer %u (%s)",
+               params->layer, supply->layers[i].prefix);
+        bool fits = layout.bytes <= limit.bytes && staging <= limit.bytes - layout.bytes;
+        fitting = fits ? i + 1 : fitting;
+    }
+    if (fitting < supply->count) {
+        return refuse(supply, model, &limit, layout.bytes + staging, fitting);
+    }
+    *arena_bytes = layout.bytes;
+    return OK;
+}
+
+FALLIBLE loader_reserve(const struct supply *supply, const struct model_options *options, struct model *model) {
+    uint64_t bytes;
+    TRY(measure(supply, options, model, &bytes));
+    TRY_IN(arena_init(&model->arena, bytes), "%s", model->name);
+    struct layout layout = {.arena = &model->arena};
+    void *layers;
+    TRY(take(&layout, supply->count, sizeof *model->layers, &layers));
+    model->layers = layers;
+    model->num_layers = supply->count;
+    model->ranks = options->ranks;
+    for (size_t i = 0; i < supply->count; i++) {
+        TRY(lay_out_layer(&layout, supply, &supply->layers[i], options->ranks, model->compute_dtype, &model->layers[i]));
+        take_maxima(model, &model->layers[i].params);
+    }
+    INVARIANT(layout.bytes == bytes);
+    return OK;
+}

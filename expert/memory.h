@@ -1,0 +1,29 @@
+// How much memory this process may still take without pushing the machine, or its control group, over the edge.
+// Reads /proc and /sys/fs/cgroup; any thread; nothing is cached.
+#ifndef EXPERTD_EXPERT_MEMORY_H
+#define EXPERTD_EXPERT_MEMORY_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { MEMORY_LIMIT_TEXT_MAX = 320 };
+
+struct memory_limit {
+    uint64_t bytes;                   // UINT64_MAX: nothing says
+    char what[MEMORY_LIMIT_TEXT_MAX]; // what sets it: "MemAvailable of /proc/meminfo", "memory.max of control group /a/b"
+};
+
+// The least of MemAvailable and, for each control group (version 2) from this process's upwards, memory.max less what is in use and
+// cannot be reclaimed. A file that is missing or says nothing sets no limit.
+void memory_available(struct memory_limit *out);
+
+// The same below another root than "": for tests.
+void memory_available_at(const char *root, struct memory_limit *out);
+
+enum { MEMORY_TEXT_MAX = 32 };
+
+// "12.3 GiB", "640 KiB" into text, for messages; returns text.
+const char *memory_text(uint64_t bytes, char text[MEMORY_TEXT_MAX]);
+
+#endif

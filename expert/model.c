@@ -1,0 +1,118 @@
+#include "expert/model.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "expert/loader.h"
+#include "expert/synthetic.h"
+#include "kernels/backend.h"
+
+enum { NUMERICS_VERSION = 1 };
+
+// A folder is known by its last component, whatever way leads there ("." too); anything else by the name it was asked for by.
+static void name_model(const char *asked, const char *folder, char *out, size_t out_bytes) {
+    char path[PATH_MAX];
+    const char *name = asked;
+    if (strcmp(asked, folder) == 0 && realpath(folder, path)) {
+        const char *slash = strrchr(path, '/');
+        name = slash && slash[1] ? slash + 1 : path;
+    }
+    snprintf(out, out_bytes, "%.*s", (int)out_bytes - 1, name);
+}
+
+static FALLIBLE open_supply(const struct model_options *options, struct supply *supply, struct model *model) {
+    struct layer_tensors_options layers = {
+        .have_layers = options->have_layers, .first_layer = options->first_layer, .last_layer = options->last_layer};
+    if (synthetic_is(options->model)) {
+        snprintf(model->name, sizeof model->name, "%s", options->model);
+        return synthetic_supply(options->model, &layers, supply);
+    }
+    char folder[PATH_MAX];
+    TRY(hub_resolve(options->model, options->hf_cache, folder, sizeof folder));
+    name_model(options->model, folder, model->name, sizeof model->name);
+    return supply_open_checkpoint(folder, &layers, supply);
+}
+
+static bool is_stored_as(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum dtype dtype) {
+    bool all = true;
+    for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
+        struct supply_matrix m;
+        all = all && (!supply_describe(supply, layer, expert, (enum supply_tensor)t, &m) || m.source.dtype == dtype);
+    }
+    return all;
+}
+
+static bool all_experts_are_f32(const struct supply *supply) {
+    for (size_t i = 0; i < supply->count; i++) {
+        const struct layer_tensors *layer = &supply->layers[i];
+        bool all = is_stored_as(supply, layer, SUPPLY_SHARED, DTYPE_F32);
+        for (uint32_t e = 0; e < layer->params.num_experts && all; e++) {
+            all = is_stored_as(supply, layer, e, DTYPE_F32);
+        }
+        if (!all) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static FALLIBLE choose_numerics(const struct supply *supply, enum dtype asked, struct model *model) {
+    if (asked != DTYPE_NONE && asked != DTYPE_BF16 && asked != DTYPE_F32) {
+        FAIL(ERR_CONFIG, "compute dtype %s: layers are computed in bf16 or f32", dtype_name(asked));
+    }
+    model->compute_dtype = asked != DTYPE_NONE ? asked : all_experts_are_f32(supply) ? DTYPE_F32 : DTYPE_BF16;
+    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s", NUMERICS_VERSION,
+             model->compute_dtype == DTYPE_F32 ? "f32" : "bf16", kernel_arithmetic());
+    return OK;
+}
+
+FALLIBLE model_load(const struct model_options *options, struct model *out) {
+    struct supply supply = {0};
+    struct model model = {0};
+    struct loader_digests *digests = NULL;
+    err_t e;
+    *out = (struct model){0};
+    TRY_OUT(e, open_supply(options, &supply, &model));
+    TRY_OUT(e, choose_numerics(&supply, options->compute_dtype, &model));
+    snprintf(model.model_type, sizeof model.model_type, "%s", supply.model_type);
+    TRY_OUT(e, loader_reserve(&supply, options, &model));
+    digests = calloc(supply.count, sizeof *digests);
+    if (!digests) {
+        e = err_record(ERR_NOMEM, NULL, "no memory for the digests of %zu layers", supply.count);
+        goto out;
+    }
+    TRY_OUT(e, loader_pack(&supply, options, &model, digests));
+    loader_identify(&supply, digests, &model);
+    *out = model;
+    model = (struct model){0}; // taken
+    e = OK;
+out:
+    free(digests);
+    model_deinit(&model);
+    supply_close(&supply);
+    return e;
+}
+
+void model_deinit(struct model *model) {
+    arena_deinit(&model->arena);
+    *model = (struct model){0};
+}
+
+const struct model_layer *model_find_layer(const struct model *model, uint32_t layer) {
+    size_t low = 0, high = model->num_layers;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        uint32_t number = model->layers[middle].params.layer;
+        if (number == layer) {
+            return &model->layers[middle];
+        }
+        if (number < layer) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,174 @@
+#include "expert/supply.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "expert/digest.h"
+#include "expert/synthetic.h"
+
+enum { RELEASE_BYTES_MIN = 64 << 10 }; // smaller ranges are not worth a system call
+
+void supply_close(struct supply *supply) {
+    layer_tensors_free(supply->layers, supply->count);
+    checkpoint_close(supply->checkpoint);
+    *supply = (struct supply){0};
+}
+
+FALLIBLE supply_open_checkpoint(const char *folder, const struct layer_tensors_options *options, struct supply *out) {
+    struct supply supply = {0};
+    const struct architecture *architecture = NULL;
+    err_t e;
+    TRY_OUT(e, checkpoint_open(folder, &supply.checkpoint));
+    const struct config *config = checkpoint_config(supply.checkpoint);
+    TRY_OUT(e, architecture_find(config, &architecture));
+    TRY_OUT(e, layer_tensors_find(supply.checkpoint, architecture, options, &supply.layers, &supply.count));
+    snprintf(supply.model_type, sizeof supply.model_type, "%s", architecture_model_type(architecture));
+    supply.identity = config_text_bytes(config, &supply.identity_length);
+    *out = supply;
+    return OK;
+out:
+    supply_close(&supply);
+    return e;
+}
+
+static bool is_vector(enum supply_tensor tensor) {
+    return (tensor >= SUPPLY_GATE_BIAS && tensor <= SUPPLY_DOWN_BIAS) || tensor == SUPPLY_ROUTER_BIAS ||
+           tensor == SUPPLY_SELECTION_BIAS;
+}
+
+static void shape_of(const struct layer_params *p, uint32_t expert, enum supply_tensor tensor, struct supply_matrix *out) {
+    size_t width = expert == SUPPLY_SHARED ? p->shared_intermediate_size : p->intermediate_size;
+    size_t outputs = p->routing.num_experts;
+    const struct {
+        size_t n, k;
+    } shapes[SUPPLY_TENSORS] = {
+        [SUPPLY_GATE] = {width, p->hidden_size},
+        [SUPPLY_UP] = {width, p->hidden_size},
+        [SUPPLY_DOWN] = {p->hidden_size, width},
+        [SUPPLY_GATE_BIAS] = {1, width},
+        [SUPPLY_UP_BIAS] = {1, width},
+        [SUPPLY_DOWN_BIAS] = {1, p->hidden_size},
+        [SUPPLY_ROUTER] = {outputs, p->hidden_size},
+        [SUPPLY_ROUTER_BIAS] = {1, outputs},
+        [SUPPLY_SELECTION_BIAS] = {1, outputs},
+        [SUPPLY_SHARED_GATE] = {1, p->hidden_size},
+    };
+    out->n = shapes[tensor].n;
+    out->k = shapes[tensor].k;
+}
+
+static void source_in_file(const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                           struct weight_source *out) {
+    const struct expert_source *e = expert == SUPPLY_SHARED ? &layer->shared : &layer->experts[expert];
+    const struct vector_source *vector = tensor == SUPPLY_ROUTER_BIAS      ? &layer->router_bias
+                                         : tensor == SUPPLY_SELECTION_BIAS ? &layer->selection_bias
+                                         : is_vector(tensor)               ? &e->bias[PART_GATE + (tensor - SUPPLY_GATE_BIAS)]
+                                                                           : NULL;
+    if (vector) {
+        *out = (struct weight_source){.data = vector->data, .dtype = vector->dtype, .n_stride = 0, .k_stride = vector->stride};
+        return;
+    }
+    *out = tensor == SUPPLY_ROUTER        ? layer->router
+           : tensor == SUPPLY_SHARED_GATE ? layer->shared_gate
+                                          : e->weight[PART_GATE + (tensor - SUPPLY_GATE)];
+}
+
+bool supply_describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                     struct supply_matrix *out) {
+    *out = (struct supply_matrix){0};
+    shape_of(&layer->params, expert, tensor, out);
+    if (!supply->checkpoint) {
+        out->source = (struct weight_source){.dtype = layer->weight_dtype, .n_stride = out->k, .k_stride = 1};
+        return synthetic_has(&layer->params, expert, tensor);
+    }
+    bool shared_only = expert == SUPPLY_SHARED && tensor < SUPPLY_EXPERT_TENSORS;
+    if (shared_only && layer->params.shared == SHARED_NONE) {
+        return false;
+    }
+    source_in_file(layer, expert, tensor, &out->source);
+    return out->source.data != NULL;
+}
+
+static size_t staging_of(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, int first, int end) {
+    size_t most = 0;
+    for (int t = first; t < end; t++) {
+        struct supply_matrix m;
+        if (supply_describe(supply, layer, expert, (enum supply_tensor)t, &m)) {
+            size_t bytes = supply->checkpoint ? digest_scratch_bytes(&m.source, m.n, m.k) : (size_t)supply_matrix_bytes(&m);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
+size_t supply_staging_bytes(const struct supply *supply) {
+    size_t most = 0;
+    for (size_t i = 0; i < supply->count; i++) {
+        const struct layer_tensors *layer = &supply->layers[i];
+        size_t bytes = staging_of(supply, layer, SUPPLY_SHARED, 0, SUPPLY_TENSORS);
+        most = bytes > most ? bytes : most;
+        for (uint32_t e = 0; e < layer->params.num_experts; e++) {
+            bytes = staging_of(supply, layer, e, 0, SUPPLY_EXPERT_TENSORS);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
+bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                  void *staging, struct supply_matrix *out) {
+    if (!supply_describe(supply, layer, expert, tensor, out)) {
+        return false;
+    }
+    if (!supply->checkpoint) {
+        synthetic_fill(supply->seed, layer->params.layer, expert, tensor, out->n, out->k, staging);
+        out->source.data = staging;
+    }
+    return true;
+}
+
+uint64_t supply_matrix_bytes(const struct supply_matrix *matrix) {
+    return (uint64_t)matrix->n * matrix->k * dtype_size(matrix->source.dtype);
+}
+
+struct page_range {
+    char *start;
+    size_t bytes;
+};
+
+// The whole pages that the matrix touches. Its neighbours' codes on the edges are only read again.
+static struct page_range pages_of(const struct supply_matrix *m) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t last = (m->n - 1) * m->source.n_stride + (m->k - 1) * m->source.k_stride;
+    uintptr_t start = (uintptr_t)m->source.data / page * page;
+    uintptr_t end = (uintptr_t)m->source.data + (last + 1) * dtype_size(m->source.dtype);
+    end = (end + page - 1) / page * page;
+    return (struct page_range){.start = (char *)start, .bytes = end - start};
+}
+
+FALLIBLE supply_prepare(const struct supply *supply, const struct supply_matrix *matrix) {
+    if (!supply->checkpoint) {
+        return OK;
+    }
+    struct page_range pages = pages_of(matrix);
+    (void)madvise(pages.start, pages.bytes, MADV_WILLNEED); // advice: reading works without
+    // Populating tells of a file that shrank with an error, where touching its pages would end the process. Kernels before 5.14 do
+    // not know it; there the handler of base/mapped.h names the file.
+    if (madvise(pages.start, pages.bytes, MADV_POPULATE_READ) != 0 && errno == EFAULT) {
+        FAIL(ERR_CHECKPOINT, "the file became shorter while it was read: do not change a checkpoint under a loading daemon");
+    }
+    return OK;
+}
+
+void supply_release(const struct supply *supply, const struct supply_matrix *matrix) {
+    if (!supply->checkpoint) {
+        return;
+    }
+    struct page_range pages = pages_of(matrix);
+    if (pages.bytes >= RELEASE_BYTES_MIN) {
+        (void)madvise(pages.start, pages.bytes, MADV_DONTNEED);
+    }
+}

@@ -1,0 +1,79 @@
+// Where the loader gets weights from, one tensor at a time: a mapped checkpoint, or a synthetic model whose tensors are generated.
+// Both describe themselves as layer_tensors, so that sizing, packing and digests have one path. Vectors are matrices of one row.
+// Immutable once open; any thread may fetch, each with its own staging memory.
+#ifndef EXPERTD_EXPERT_SUPPLY_H
+#define EXPERTD_EXPERT_SUPPLY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "expert/checkpoint.h"
+#include "expert/layer_tensors.h"
+#include "kernels/weights.h"
+
+// An expert's tensors stand in the order in which its digest takes them: part of every weights_id, never to be changed.
+enum supply_tensor {
+    SUPPLY_GATE,      // [I, H]
+    SUPPLY_UP,        // [I, H]
+    SUPPLY_DOWN,      // [H, I]
+    SUPPLY_GATE_BIAS, // [I]
+    SUPPLY_UP_BIAS,   // [I]
+    SUPPLY_DOWN_BIAS, // [H]
+    SUPPLY_EXPERT_TENSORS,
+    SUPPLY_ROUTER = SUPPLY_EXPERT_TENSORS, // [E + Z, H]
+    SUPPLY_ROUTER_BIAS,                    // [E + Z]
+    SUPPLY_SELECTION_BIAS,                 // [E + Z]
+    SUPPLY_SHARED_GATE,                    // [1, H]
+    SUPPLY_TENSORS
+};
+
+// In place of an expert's number: the layer's shared expert; also what goes with the tensors that belong to no expert.
+#define SUPPLY_SHARED UINT32_MAX
+
+struct supply {
+    struct layer_tensors *layers; // [count], ascending; owned. Generated: only params, prefix and dtype are set
+    size_t count;
+    struct checkpoint *checkpoint; // owned; NULL where the weights are generated
+    uint64_t seed;                 // generated: of every tensor
+    char model_type[64];
+    const char *identity; // config.json's bytes, or the synthetic model's canonical text below: for the model's digest
+    size_t identity_length;
+    char canonical[128];
+};
+
+struct supply_matrix {
+    size_t n, k;                 // a vector has n = 1
+    struct weight_source source; // data NULL until fetched where the weights are generated
+};
+
+// The supply's own release; each opener is declared with its kind (supply_open_checkpoint, synthetic_supply).
+void supply_close(struct supply *supply); // legal on a zeroed struct
+
+// A folder's MoE layers. ERR_CHECKPOINT, ERR_CONFIG and ERR_IO as checkpoint_open, architecture_find and layer_tensors_find say.
+// `out` is to be closed on success only.
+FALLIBLE supply_open_checkpoint(const char *folder, const struct layer_tensors_options *options, struct supply *out);
+
+// The tensor's shape and how it lies; false where the layer has none.
+bool supply_describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                     struct supply_matrix *out);
+
+// Bytes of staging memory that a thread needs for supply_fetch of any tensor (0 for a checkpoint), and of scratch for the tensors'
+// digests; the greatest over all layers.
+size_t supply_staging_bytes(const struct supply *supply);
+
+// As supply_describe, with data: in the mapped file (borrowed from the supply) or generated into `staging`.
+bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
+                  void *staging, struct supply_matrix *out);
+
+// Bytes of the tensor as stored.
+uint64_t supply_matrix_bytes(const struct supply_matrix *matrix);
+
+// Asks for the tensor's pages ahead of its reading. ERR_CHECKPOINT where the file has become shorter since it was opened. A
+// generated tensor needs nothing.
+FALLIBLE supply_prepare(const struct supply *supply, const struct supply_matrix *matrix);
+// Its pages may go: they count as this process's memory until then. They are read again where a neighbour needs them.
+void supply_release(const struct supply *supply, const struct supply_matrix *matrix);
+
+#endif

@@ -1,0 +1,196 @@
+#include "expert/synthetic.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "expert/synthetic_presets.h"
+
+static const char SCHEME[] = "synthetic:";
+
+enum { NAME_MAX_BYTES = 64, KEYS_MAX = 16 };
+
+bool synthetic_is(const char *model) {
+    return strncmp(model, SCHEME, sizeof SCHEME - 1) == 0;
+}
+
+const char *synthetic_preset(size_t i) {
+    return i < SYNTHETIC_PRESET_COUNT ? SYNTHETIC_PRESETS[i].name : NULL;
+}
+
+// Levenshtein's distance of two short texts, one row at a time.
+static size_t distance(const char *a, size_t a_length, const char *b) {
+    size_t row[NAME_MAX_BYTES + 1];
+    size_t b_length = strlen(b);
+    for (size_t j = 0; j <= b_length; j++) {
+        row[j] = j;
+    }
+    for (size_t i = 1; i <= a_length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b_length; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            best = row[j] + 1 < best ? row[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            row[j] = best;
+        }
+    }
+    return row[b_length];
+}
+
+static FALLIBLE unknown_preset(const char *name, size_t length) {
+    const char *nearest = NULL;
+    size_t least = length; // a wholly different name is no suggestion
+    char list[512] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < SYNTHETIC_PRESET_COUNT; i++) {
+        const char *preset = SYNTHETIC_PRESETS[i].name;
+        size_t d = length <= NAME_MAX_BYTES ? distance(name, length, preset) : length;
+        // What was cut short ("deepseek") is as near as it gets.
+        d = length > 0 && strncmp(preset, name, length) == 0 ? 0 : d;
+        if (d < least) {
+            least = d;
+            nearest = preset;
+        }
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", preset);
+    }
+    int shown = length > NAME_MAX_BYTES ? NAME_MAX_BYTES : (int)length;
+    FAIL(ERR_CONFIG, "unknown preset %.*s%s%s%s; the presets are %s", shown, name, nearest ? ": did you mean " : "",
+         nearest ? nearest : "", nearest ? "?" : "", list);
+}
+
+struct spec {
+    const struct synthetic_preset *preset;
+    uint32_t layers, experts;
+    uint64_t seed;
+};
+
+static FALLIBLE parse_number(const char *key, size_t key_length, const char *text, size_t length, uint64_t max, uint64_t *out) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < length; i++) {
+        unsigned digit = (unsigned)(text[i] - '0');
+        if (digit > 9 || __builtin_mul_overflow(value, (uint64_t)10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)digit, &value)) {
+            FAIL(ERR_CONFIG, "%.*s=%.32s: not a number", (int)key_length, key, text);
+        }
+    }
+    if (length == 0 || value > max) {
+        FAIL(ERR_CONFIG, "%.*s=%.32s: a number up to %" PRIu64 " is wanted", (int)key_length, key, text, max);
+    }
+    *out = value;
+    return OK;
+}
+
+static FALLIBLE parse_key(const char *text, size_t length, struct spec *spec) {
+    const char *equals = memchr(text, '=', length);
+    size_t key = equals ? (size_t)(equals - text) : length;
+    const char *value = equals ? equals + 1 : text + length;
+    size_t value_length = length - key - (equals ? 1 : 0);
+    uint64_t number = 0;
+    if (key == 4 && memcmp(text, "seed", 4) == 0) {
+        return parse_number(text, key, value, value_length, UINT64_MAX, &spec->seed);
+    }
+    if (key == 6 && memcmp(text, "layers", 6) == 0) {
+        TRY(parse_number(text, key, value, value_length, UINT32_MAX, &number));
+        if (number == 0 || number > spec->preset->layers) {
+            FAIL(ERR_CONFIG, "layers=%" PRIu64 ": %s has %u MoE layers, so 1 to %u", number, spec->preset->name,
+                 spec->preset->layers, spec->preset->layers);
+        }
+        spec->layers = (uint32_t)number;
+        return OK;
+    }
+    if (key == 7 && memcmp(text, "experts", 7) == 0) {
+        TRY(parse_number(text, key, value, value_length, ROUTING_EXPERTS_MAX, &number));
+        spec->experts = (uint32_t)number;
+        return OK;
+    }
+    FAIL(ERR_CONFIG, "unknown key %.*s: layers=N, experts=N and seed=S may follow the preset", (int)(key < 64 ? key : 64), text);
+}
+
+static FALLIBLE parse_spec(const char *model, struct spec *out) {
+    const char *at = model + sizeof SCHEME - 1;
+    size_t length = strcspn(at, ",");
+    *out = (struct spec){0};
+    for (size_t i = 0; i < SYNTHETIC_PRESET_COUNT && !out->preset; i++) {
+        const struct synthetic_preset *preset = &SYNTHETIC_PRESETS[i];
+        if (strlen(preset->name) == length && memcmp(preset->name, at, length) == 0) {
+            *out = (struct spec){.preset = preset, .layers = preset->layers, .experts = preset->params.num_experts};
+        }
+    }
+    if (!out->preset) {
+        return unknown_preset(at, length);
+    }
+    at += length;
+    for (int keys = 0; *at == ','; keys++) {
+        if (keys == KEYS_MAX) {
+            FAIL(ERR_CONFIG, "more than %d keys follow the preset", KEYS_MAX);
+        }
+        at++;
+        length = strcspn(at, ",");
+        TRY(parse_key(at, length, out));
+        at += length;
+    }
+    return OK;
+}
+
+static struct layer_params params_of(const struct spec *spec, uint32_t layer) {
+    struct layer_params params = spec->preset->params;
+    params.layer = layer;
+    params.num_experts = spec->experts;
+    params.routing.num_experts = spec->experts;
+    params.shared_activation = params.activation;
+    return params;
+}
+
+static bool wanted(const struct layer_tensors_options *options, uint32_t layer) {
+    return !options->have_layers || (layer >= options->first_layer && layer <= options->last_layer);
+}
+
+static FALLIBLE fill_layers(const struct spec *spec, const struct layer_tensors_options *options, struct supply *out) {
+    uint32_t first = spec->preset->first_layer;
+    out->layers = calloc(spec->layers, sizeof *out->layers);
+    if (!out->layers) {
+        FAIL(ERR_NOMEM, "no memory for a table of %u layers", spec->layers);
+    }
+    for (uint32_t layer = first; layer < first + spec->layers; layer++) {
+        if (!wanted(options, layer)) {
+            continue;
+        }
+        struct layer_tensors *l = &out->layers[out->count++];
+        l->params = params_of(spec, layer);
+        l->weight_dtype = DTYPE_BF16;
+        snprintf(l->prefix, sizeof l->prefix, "model.layers.%u.%s.experts", layer, spec->preset->block);
+    }
+    if (out->count == 0) {
+        FAIL(ERR_CONFIG, "no layer of %u-%u holds experts: layers %u-%u do", options->first_layer, options->last_layer, first,
+             first + spec->layers - 1);
+    }
+    return OK;
+}
+
+FALLIBLE synthetic_supply(const char *model, const struct layer_tensors_options *options, struct supply *out) {
+    struct spec spec;
+    struct supply supply = {0};
+    err_t e;
+    TRY_OUT(e, parse_spec(model, &spec));
+    struct layer_params params = params_of(&spec, 0);
+    TRY_OUT(e, routing_check(&params.routing));
+    TRY_OUT(e, fill_layers(&spec, options, &supply));
+    supply.seed = spec.seed;
+    snprintf(supply.model_type, sizeof supply.model_type, "%s", spec.preset->model_type);
+    snprintf(supply.canonical, sizeof supply.canonical, "%s%s,layers=%u,experts=%u,seed=%" PRIu64, SCHEME, spec.preset->name,
+             spec.layers, spec.experts, spec.seed);
+    *out = supply;
+    // Into the caller's struct, not the one on this stack.
+    out->identity = out->canonical;
+    out->identity_length = strlen(out->canonical);
+    return OK;
+out:
+    supply_close(&supply);
+    // A wrong name of a model is a wrong configuration, whatever part of it does not fit.
+    e.code = e.code == ERR_NOMEM ? ERR_NOMEM : ERR_CONFIG;
+    return err_context(e, "model %.160s", model);
+}

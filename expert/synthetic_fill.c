@@ -1,0 +1,87 @@
+// The values of synthetic models' tensors. Part of every synthetic model's weights_id: never to be changed for a given seed.
+#include <string.h>
+
+#include "expert/synthetic.h"
+
+enum {
+    WORD_VALUES = 8,    // one 64-bit word gives eight values, a byte each
+    BYTE_VALUES = 256,  // odd numbers -255, -253 ... 255: exact in BF16's eight bits, symmetric, never 0, deviation 147.8
+    VECTOR_SHIFT = 12,  // of biases: 147.8 / 4096 = 0.036
+    DEVIATION_LOG2 = 7, // 147.8 is about 2^7.2
+};
+
+bool synthetic_has(const struct layer_params *params, uint32_t expert, enum supply_tensor tensor) {
+    bool shared = expert == SUPPLY_SHARED;
+    const struct activation *activation = shared ? &params->shared_activation : &params->activation;
+    bool expert_there = !shared || params->shared != SHARED_NONE;
+    bool biased = !shared && params->expert_has_bias;
+    switch (tensor) {
+    case SUPPLY_GATE:
+        return expert_there && activation_is_gated(activation);
+    case SUPPLY_UP:
+    case SUPPLY_DOWN:
+        return expert_there;
+    case SUPPLY_GATE_BIAS:
+        return biased && activation_is_gated(activation);
+    case SUPPLY_UP_BIAS:
+    case SUPPLY_DOWN_BIAS:
+        return biased;
+    case SUPPLY_ROUTER:
+        return params->has_router;
+    case SUPPLY_ROUTER_BIAS:
+        return params->has_router && params->router_has_bias;
+    case SUPPLY_SELECTION_BIAS:
+        return params->has_router && params->router_has_selection_bias;
+    case SUPPLY_SHARED_GATE:
+        return params->shared == SHARED_SIGMOID;
+    case SUPPLY_TENSORS:
+        break;
+    }
+    return false;
+}
+
+// splitmix64's output function (Steele, Lea, Flood 2014): a bijection whose outputs over a counter pass as random.
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static uint64_t word_at(uint64_t key, uint64_t index) {
+    return mix(key + (index + 1) * 0x9e3779b97f4a7c15u);
+}
+
+// The shift that brings the deviation 2^7.2 nearest to 1 / sqrt(k).
+static int shift_of(size_t k) {
+    int log2 = 0; // of sqrt(k), rounded to nearest: 2 log2 - 1 <= log2(k) < 2 log2 + 1
+    while (log2 < 31 && ((size_t)1 << (2 * log2 + 1)) <= k) {
+        log2++;
+    }
+    return DEVIATION_LOG2 + log2;
+}
+
+static void fill_table(int shift, uint16_t table[BYTE_VALUES]) {
+    float unit = 1;
+    for (int i = 0; i < shift; i++) {
+        unit *= 0.5f;
+    }
+    for (int byte = 0; byte < BYTE_VALUES; byte++) {
+        table[byte] = bf16_from_f32((float)(2 * byte - 255) * unit);
+    }
+}
+
+void synthetic_fill(uint64_t seed, uint32_t layer, uint32_t expert, enum supply_tensor tensor, size_t n, size_t k, void *out) {
+    uint64_t key = mix(mix(mix(seed + 1) + layer + 1) ^ (((uint64_t)expert << 8) + (uint64_t)tensor));
+    uint16_t table[BYTE_VALUES];
+    bool vector = n == 1 && tensor != SUPPLY_SHARED_GATE && tensor != SUPPLY_ROUTER;
+    fill_table(vector ? VECTOR_SHIFT : shift_of(k), table);
+    uint16_t *values = out;
+    size_t count = n * k;
+    for (size_t i = 0; i < count; i += WORD_VALUES) {
+        uint64_t word = word_at(key, i / WORD_VALUES);
+        size_t left = count - i < WORD_VALUES ? count - i : WORD_VALUES;
+        for (size_t j = 0; j < left; j++) {
+            values[i + j] = table[(word >> (8 * j)) & 0xffu];
+        }
+    }
+}
