@@ -1,0 +1,65 @@
+"""Fixtures. EXPERTD_BUILD names the build folder under test (build, build-asan, build-tsan)."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from harness import paths
+from harness.checkpoints import Case
+from harness.daemon import Daemon
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "threads: several threads or connections at once; also run under ThreadSanitizer")
+
+
+def pytest_report_header():
+    return f"expertd under test: {paths.BIN / 'expertd'}"
+
+
+@functools.cache
+def load_case(name):
+    return Case(name)
+
+
+@pytest.fixture(scope="session")
+def case():
+    return load_case
+
+
+@pytest.fixture
+def start_daemon():
+    """Starts daemons that must end cleanly when the test ends."""
+    running = []
+
+    def start(*arguments, **options):
+        daemon = Daemon(*arguments, **options)
+        running.append(daemon)
+        return daemon
+
+    yield start
+    for daemon in running:
+        if daemon.process.poll() is None:
+            daemon.stop()
+        daemon.kill()
+
+
+@pytest.fixture(scope="module")
+def served(request):
+    """One daemon for a module: a gated shared expert, a dense first layer, one MoE layer (1). MODEL in the module changes it."""
+    options = getattr(request.module, "DAEMON_OPTIONS", ())
+    daemon = Daemon(*options, model=load_case(getattr(request.module, "MODEL", "qwen2_moe")).folder)
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def client(served):
+    with served.client() as client:
+        yield client
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(7)

@@ -1,0 +1,206 @@
+"""The daemon as a process: started on a private Unix socket and free TCP ports, watched through its log, stopped by SIGTERM."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import grpc
+
+from .paths import BIN, ROOT, SLOW
+from .protos import pb, rpc
+
+READY_SECONDS = 20 * SLOW
+STOP_SECONDS = 20 * SLOW
+CALL_SECONDS = 20 * SLOW
+CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
+                   ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+SANITIZER_SIGNS = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error:", "WARNING: ThreadSanitizer",
+                   "broken invariant")
+PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+
+
+def sanitizer_environment():
+    """A report ends the process with a status of its own; the tests look for the report too."""
+    return {
+        "ASAN_OPTIONS": "exitcode=99:detect_leaks=1:detect_stack_use_after_return=1",
+        "LSAN_OPTIONS": f"suppressions={ROOT}/tests/lsan.supp:print_suppressions=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TSAN_OPTIONS": f"exitcode=98:suppressions={ROOT}/tests/tsan.supp",
+    }
+
+
+def clean_environment(extra=None):
+    """No EXPERTD_… of the caller's, no notification socket, no hub cache."""
+    keep = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
+    return {**keep, "HOME": "/nonexistent", **sanitizer_environment(), **(extra or {})}
+
+
+def run_program(program, *arguments, env=None, timeout=20 * SLOW, **options):
+    """Runs a program of the build to its end. Returns the CompletedProcess, with text."""
+    return subprocess.run([str(BIN / program), *map(str, arguments)], env=clean_environment(env), timeout=timeout,
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
+
+
+class Daemon:
+    def __init__(self, *arguments, model=None, listen=None, http="127.0.0.1:0", env=None, wait=True, tcp=True):
+        self.folder = tempfile.TemporaryDirectory(prefix="expertd-e2e-")
+        self.socket = os.path.join(self.folder.name, "expertd.sock")
+        self.command = [str(BIN / "expertd")]
+        if model is not None:
+            self.command += ["--model", str(model)]
+        for address in listen if listen is not None else [f"unix:{self.socket}"] + (["127.0.0.1:0"] if tcp else []):
+            self.command += ["--listen", address]
+        self.command += ["--http", http, *map(str, arguments)]
+        self.lines, self._more, self._ended = [], threading.Condition(), False
+        self.process = subprocess.Popen(self.command, env=clean_environment(env), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if wait:
+            try:
+                self.wait_for("ready")
+            except BaseException:
+                self.kill()
+                raise
+
+    def _read(self):
+        for line in self.process.stderr:
+            with self._more:
+                self.lines.append(line.rstrip("\n"))
+                self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    # ---- the log
+
+    @property
+    def log(self):
+        with self._more:
+            return "\n".join(self.lines)
+
+    def events(self, name):
+        """The key=value pairs of each log line of that event."""
+        with self._more:
+            lines = list(self.lines)
+        found = []
+        for line in lines:
+            pairs = {key: value[1:-1] if value.startswith('"') else value for key, value in PAIR.findall(line)}
+            if pairs.get("event") == name:
+                found.append(pairs)
+        return found
+
+    def wait_for(self, event, seconds=READY_SECONDS, count=1):
+        deadline = time.monotonic() + seconds
+        while len(self.events(event)) < count:
+            with self._more:
+                left = deadline - time.monotonic()
+                if left <= 0 or self._ended:
+                    break
+                self._more.wait(left)
+        found = self.events(event)
+        assert len(found) >= count, f"no event={event} within {seconds} s\n{shlex.join(self.command)}\n{self.log}"
+        return found[count - 1]
+
+    # ---- addresses
+
+    @property
+    def tcp(self):
+        return next(e["address"] for e in self.events("listening") if not e["address"].startswith("unix:"))
+
+    @property
+    def http(self):
+        return self.events("http")[0]["address"]
+
+    def get(self, path, method="GET"):
+        """(status, body) of an HTTP request."""
+        request = urllib.request.Request(f"http://{self.http}{path}", method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    # ---- calls
+
+    def channel(self, tcp=False, options=()):
+        return grpc.insecure_channel(self.tcp if tcp else f"unix:{self.socket}", options=CHANNEL_OPTIONS + list(options))
+
+    def client(self, **options):
+        return Client(self.channel(**options))
+
+    # ---- its process
+
+    def memory(self):
+        """Resident bytes, threads and open descriptors."""
+        status = open(f"/proc/{self.process.pid}/status").read()
+        read = lambda key: int(re.search(rf"^{key}:\s+(\d+)", status, re.M).group(1))
+        return {"rss": read("VmRSS") * 1024, "peak": read("VmHWM") * 1024, "threads": read("Threads"),
+                "fds": len(os.listdir(f"/proc/{self.process.pid}/fd"))}
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+        self.process.stderr.close()
+        self.folder.cleanup()
+
+    def wait_exit(self, seconds=STOP_SECONDS):
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the daemon did not end within {seconds} s\n{self.log}") from None
+        self._reader.join(5)
+        return status
+
+    def stop(self, expected=0):
+        """SIGTERM, and all that must hold at an end: the exit status, no sanitizer report, no socket left behind."""
+        try:
+            if self.process.poll() is None:
+                self.signal()
+            status = self.wait_exit()
+            assert not any(sign in self.log for sign in SANITIZER_SIGNS), self.log
+            assert status == expected, f"exit status {status}, expected {expected}\n{self.log}"
+            assert not os.path.exists(self.socket), "the socket was left behind"
+        finally:
+            self.kill()
+
+
+class Client:
+    """A channel with the two stubs' calls and the deadline that every call of a test has."""
+
+    def __init__(self, channel):
+        self.channel = channel
+        self.stub = rpc.ExpertsStub(channel)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.channel.close()
+
+    def describe(self, model="", **options):
+        return self.stub.Describe(pb.DescribeRequest(model=model), timeout=CALL_SECONDS, **options)
+
+    def forward(self, request=None, timeout=CALL_SECONDS, **fields):
+        return self.stub.Forward(request or pb.ForwardRequest(**fields), timeout=timeout)
+
+    def stream(self, requests, timeout=CALL_SECONDS):
+        return self.stub.Stream(iter(requests), timeout=timeout)
+
+    def raw(self, method, data, timeout=CALL_SECONDS, **options):
+        """A unary call with bytes as they are."""
+        call = self.channel.unary_unary(f"/expertd.v1.Experts/{method}", request_serializer=lambda b: b,
+                                        response_deserializer=lambda b: b)
+        return call(data, timeout=timeout, **options)

@@ -1,0 +1,17 @@
+"""Where things are, and how much slower the build under test is than a release build."""
+
+import os
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUILD = (ROOT / os.environ.get("EXPERTD_BUILD", "build")).resolve()
+BIN = BUILD / "bin"
+GOLDENS = ROOT / "tests" / "goldens" / "layers"
+
+SANITIZER = next((name for name in ("asan", "tsan") if name in BUILD.name), "")
+# Deadlines of tests are multiplied by it; nothing else depends on speed.
+SLOW = {"": 1, "asan": 4, "tsan": 10}[SANITIZER]
+
+# Golden cases of the architectures that are served; the others must be refused by name.
+SERVED_CASES = ("mixtral", "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe", "deepseek_v3",
+                "gpt_oss", "llama4")
