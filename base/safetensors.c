@@ -1,16 +1,15 @@
 #include "base/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json_reader.h"
 #include "base/mapped.h"
+#include "base/regular_file.h"
 
 enum { LENGTH_BYTES = 8 }; // the little-endian u64 before the header
 
@@ -372,28 +371,6 @@ FALLIBLE safetensors_parse(const char *path, const void *bytes, uint64_t size, s
     return e;
 }
 
-// Opens a regular file. What `stat` says comes first, since opening a FIFO or a device may itself do something; O_NONBLOCK is for
-// what takes its place in between.
-static FALLIBLE open_regular(const char *path, int *fd, uint64_t *size) {
-    struct stat status;
-    if (stat(path, &status) != 0) {
-        FAIL(ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    if (!S_ISREG(status.st_mode)) {
-        FAIL(ERR_CHECKPOINT, "%s is no regular file", path);
-    }
-    *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-    if (*fd < 0) {
-        FAIL(ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    if (fstat(*fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-        close(*fd);
-        FAIL(ERR_CHECKPOINT, "%s is no regular file", path);
-    }
-    *size = (uint64_t)status.st_size;
-    return OK;
-}
-
 static FALLIBLE map_file(const char *path, int fd, uint64_t size, void **map) {
     *map = NULL;
     if (size == 0) {
@@ -409,9 +386,9 @@ static FALLIBLE map_file(const char *path, int fd, uint64_t size, void **map) {
 
 FALLIBLE safetensors_open(const char *path, struct safetensors *out) {
     *out = (struct safetensors){0};
-    int fd = -1;
-    uint64_t size = 0;
-    TRY(open_regular(path, &fd, &size));
+    int fd;
+    uint64_t size;
+    TRY(regular_file_open(path, &fd, &size));
     void *map;
     err_t e = map_file(path, fd, size, &map);
     close(fd);

@@ -19,23 +19,29 @@ void config_destroy(struct config *config); // NULL is legal
 // with a model_type, else the whole. Borrowed.
 const struct config *config_text(const struct config *config);
 
+enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_KEY_DEPTH_MAX = 4 };
+
 // `keys` is a list of alternatives, NULL-terminated: the first that is present and not null counts; two that are present and differ
-// are an error. *found false: none is there, *out untouched. ERR_CHECKPOINT for a wrong type or range.
-struct config_number {
-    bool found;
-    const char *key; // which alternative it was
-};
+// are an error. "ffn_config.moe_top_k" looks into an object. *found false: none is there, *out untouched. ERR_CHECKPOINT for a
+// wrong type or range. config_f64 may give an infinity or NaN.
 FALLIBLE config_u32(const struct config *config, const char *const *keys, uint32_t *out, bool *found);
 FALLIBLE config_f64(const struct config *config, const char *const *keys, double *out, bool *found);
 FALLIBLE config_bool(const struct config *config, const char *const *keys, bool *out, bool *found);
 FALLIBLE config_string(const struct config *config, const char *const *keys, const char **out, bool *found);
-// An integer, or the element `index` of a list of integers (moe_topk). ERR_CHECKPOINT where the list is shorter.
+// A number, or the element `index` of a list of numbers (moe_topk). ERR_CHECKPOINT where the list is shorter; a null element is not
+// found.
 FALLIBLE config_u32_at(const struct config *config, const char *const *keys, size_t index, uint32_t *out, bool *found);
+FALLIBLE config_f64_at(const struct config *config, const char *const *keys, size_t index, double *out, bool *found);
 // A list of integers or of strings; *count 0 and *found false where absent. Elements by config_list_*.
 FALLIBLE config_u32_list(const struct config *config, const char *const *keys, uint32_t *out, size_t max, size_t *count,
                          bool *found);
 FALLIBLE config_string_at(const struct config *config, const char *const *keys, size_t index, const char **out, bool *found);
-bool config_has(const struct config *config, const char *key); // present and not null
+bool config_has(const struct config *config, const char *key);           // present and not null
+size_t config_list_length(const struct config *config, const char *key); // 0 where there is no list
+// A value as it stands in the file (`silu`, `true`, `2.5`, `[8, 8]`), cut to fit; false where it is not there or null.
+bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes);
+// The file's name, for messages.
+const char *config_path(const struct config *config);
 
 // The exact bytes of the file, for the model's digest. Borrowed.
 const char *config_text_bytes(const struct config *config, size_t *length);
