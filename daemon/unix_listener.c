@@ -1,0 +1,295 @@
+#include "daemon/unix_listener.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/clock.h"
+#include "daemon/lockfile.h"
+#include "daemon/log.h"
+
+enum {
+    BACKLOG = 128,
+    ACCEPTS_A_TURN = 64, // then the loop's other handles get theirs
+    PAUSE_MS = 100,      // after running out of descriptors or memory
+    HANDLES = 2,
+    LOG_TEXT_MAX = 256
+};
+
+// Says a repeated complaint once a second, with how many it stands for.
+struct complaint {
+    int64_t next_ns;
+    unsigned long held_back;
+};
+
+struct unix_listener {
+    uv_poll_t poll;
+    uv_timer_t pause;
+    unsigned closing; // handles not closed yet
+    int fd;
+    struct sockaddr_un address;
+    char *allow_uids;
+    bool bound;
+    dev_t device; // of the socket file that we made
+    ino_t inode;
+    struct lockfile lock;
+    void (*accepted)(void *context, int fd, uid_t uid);
+    void *context;
+    struct complaint refusals, shortages;
+};
+
+bool unix_listener_allows(const char *allow_uids, uid_t own, uid_t peer) {
+    if (strcmp(allow_uids, "any") == 0) {
+        return true;
+    }
+    if (strcmp(allow_uids, "self") == 0) {
+        return peer == own || peer == 0;
+    }
+    for (const char *p = allow_uids; *p;) {
+        char *end;
+        unsigned long uid = strtoul(p, &end, 10);
+        if (end == p) {
+            return false;
+        }
+        if (uid == peer) {
+            return true;
+        }
+        p = *end == ',' ? end + 1 : end;
+    }
+    return false;
+}
+
+// True where the complaint is due; *held_back are those since the last.
+static bool is_due(struct complaint *complaint, unsigned long *held_back) {
+    int64_t now_ns = clock_now_ns();
+    if (now_ns < complaint->next_ns) {
+        complaint->held_back++;
+        return false;
+    }
+    *held_back = complaint->held_back;
+    *complaint = (struct complaint){.next_ns = now_ns + NS_PER_S};
+    return true;
+}
+
+static void refuse_peer(struct unix_listener *listener, int fd, const struct ucred *peer) {
+    unsigned long held_back;
+    char path[LOG_TEXT_MAX];
+    if (is_due(&listener->refusals, &held_back)) {
+        log_line(LOG_LEVEL_WARNING, "peer_refused", "socket=%s uid=%ld pid=%ld since_last=%lu",
+                 log_quote(listener->address.sun_path, path, sizeof path), (long)peer->uid, (long)peer->pid, held_back);
+    }
+    close(fd);
+}
+
+static void take_peer(struct unix_listener *listener, int fd) {
+    struct ucred peer = {.uid = (uid_t)-1, .pid = -1};
+    socklen_t length = sizeof peer;
+    bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer;
+    if (known && unix_listener_allows(listener->allow_uids, geteuid(), peer.uid)) {
+        listener->accepted(listener->context, fd, peer.uid);
+    } else {
+        refuse_peer(listener, fd, &peer);
+    }
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events);
+
+static void on_pause_over(uv_timer_t *timer) {
+    struct unix_listener *listener = timer->data;
+    uv_poll_start(&listener->poll, UV_READABLE, on_readable);
+}
+
+// Out of descriptors the connection stays in the backlog, and the poll would say so without end: look away for a while.
+static void pause_accepting(struct unix_listener *listener, int cause) {
+    unsigned long held_back;
+    char path[LOG_TEXT_MAX], text[LOG_TEXT_MAX];
+    if (is_due(&listener->shortages, &held_back)) {
+        log_line(LOG_LEVEL_ERROR, "accept_failed", "socket=%s cause=%s since_last=%lu",
+                 log_quote(listener->address.sun_path, path, sizeof path), log_quote(strerror(cause), text, sizeof text),
+                 held_back);
+    }
+    uv_poll_stop(&listener->poll);
+    uv_timer_start(&listener->pause, on_pause_over, PAUSE_MS, 0);
+}
+
+static bool is_of_the_peer(int cause) {
+    return cause == EINTR || cause == ECONNABORTED || cause == EPROTO;
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events) {
+    struct unix_listener *listener = poll->data;
+    (void)events;
+    if (status < 0) {
+        pause_accepting(listener, -status);
+        return;
+    }
+    // `accepted` may stop the listener: its descriptor is -1 then.
+    for (int i = 0; i < ACCEPTS_A_TURN && listener->fd >= 0; i++) {
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            take_peer(listener, fd);
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return;
+        } else if (!is_of_the_peer(errno)) {
+            pause_accepting(listener, errno);
+            return;
+        }
+    }
+}
+
+// ---- start
+
+static FALLIBLE set_address(struct unix_listener *listener, const char *path) {
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof listener->address.sun_path) {
+        FAIL(ERR_UNAVAILABLE, "the path of a Unix socket has 1 to %zu bytes, not %zu: %s", sizeof listener->address.sun_path - 1,
+             length, path);
+    }
+    listener->address.sun_family = AF_UNIX;
+    memcpy(listener->address.sun_path, path, length + 1);
+    return OK;
+}
+
+// Whether a process listens there that knows nothing of our lock: only a refused connection says that nobody does.
+static bool is_dead(const struct sockaddr_un *address) {
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return false;
+    }
+    int result = connect(fd, (const struct sockaddr *)address, sizeof *address);
+    int cause = errno;
+    close(fd);
+    return result != 0 && cause == ECONNREFUSED;
+}
+
+static FALLIBLE clear_path(const struct sockaddr_un *address) {
+    const char *path = address->sun_path;
+    struct stat there;
+    if (lstat(path, &there) != 0) {
+        return OK; // what else is wrong with the path, bind says
+    }
+    if (!S_ISSOCK(there.st_mode)) {
+        FAIL(ERR_UNAVAILABLE, "%s exists and is not a socket: remove it, or choose another path", path);
+    }
+    if (!is_dead(address)) {
+        FAIL(ERR_UNAVAILABLE, "another program listens on %s: stop it, or choose another path", path);
+    }
+    if (unlink(path) != 0 && errno != ENOENT) {
+        FAIL(ERR_UNAVAILABLE, "cannot replace the stale socket %s: %s", path, strerror(errno));
+    }
+    return OK;
+}
+
+static FALLIBLE bind_and_listen(struct unix_listener *listener, unsigned mode) {
+    const char *path = listener->address.sun_path;
+    listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (listener->fd < 0) {
+        FAIL(ERR_UNAVAILABLE, "cannot make a Unix socket: %s", strerror(errno));
+    }
+    // bind takes the descriptor's mode less the umask, so the file is never wider than asked; chmod gives back what the umask
+    // took, before listen lets the first peer in.
+    if (fchmod(listener->fd, mode) != 0 ||
+        bind(listener->fd, (struct sockaddr *)&listener->address, sizeof listener->address) != 0) {
+        FAIL(ERR_UNAVAILABLE, "cannot bind %s: %s", path, strerror(errno));
+    }
+    listener->bound = true;
+    struct stat made = {0};
+    int looked = lstat(path, &made);
+    listener->device = made.st_dev;
+    listener->inode = made.st_ino;
+    if (looked != 0 || chmod(path, mode) != 0 || listen(listener->fd, BACKLOG) != 0) {
+        FAIL(ERR_UNAVAILABLE, "cannot listen on %s: %s", path, strerror(errno));
+    }
+    return OK;
+}
+
+static FALLIBLE open_socket(struct unix_listener *listener, const struct unix_listener_options *options) {
+    TRY(set_address(listener, options->path));
+    char lock_path[sizeof listener->address.sun_path + sizeof ".lock"];
+    snprintf(lock_path, sizeof lock_path, "%s.lock", options->path);
+    TRY_IN(lockfile_take(lock_path, &listener->lock), "cannot listen on %s", options->path);
+    TRY(clear_path(&listener->address));
+    unsigned by_rule = strcmp(options->allow_uids, "self") == 0 ? 0600 : 0666;
+    return bind_and_listen(listener, options->mode ? options->mode : by_rule);
+}
+
+// Only what is still ours: a path that somebody replaced is theirs.
+static void remove_socket(struct unix_listener *listener) {
+    struct stat there;
+    if (listener->bound && lstat(listener->address.sun_path, &there) == 0 && there.st_dev == listener->device &&
+        there.st_ino == listener->inode) {
+        unlink(listener->address.sun_path);
+    }
+    listener->bound = false;
+}
+
+static void close_files(struct unix_listener *listener) {
+    if (listener->fd >= 0) {
+        close(listener->fd);
+        listener->fd = -1;
+    }
+    remove_socket(listener);
+    lockfile_release(&listener->lock);
+}
+
+static void on_closed(uv_handle_t *handle) {
+    struct unix_listener *listener = handle->data;
+    if (--listener->closing == 0) {
+        free(listener->allow_uids);
+        free(listener);
+    }
+}
+
+static FALLIBLE start_polling(struct unix_listener *listener, uv_loop_t *loop) {
+    int result = uv_poll_init(loop, &listener->poll, listener->fd);
+    if (result != 0) {
+        FAIL(ERR_UNAVAILABLE, "cannot watch %s: %s", listener->address.sun_path, uv_strerror(result));
+    }
+    uv_timer_init(loop, &listener->pause);
+    listener->poll.data = listener->pause.data = listener;
+    uv_poll_start(&listener->poll, UV_READABLE, on_readable);
+    return OK;
+}
+
+FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct unix_listener **out) {
+    *out = NULL;
+    struct unix_listener *listener = calloc(1, sizeof *listener);
+    if (!listener) {
+        FAIL(ERR_NOMEM, "no memory for a listener");
+    }
+    listener->fd = -1;
+    listener->accepted = options->accepted;
+    listener->context = options->context;
+    err_t e = OK;
+    listener->allow_uids = strdup(options->allow_uids);
+    if (!listener->allow_uids) {
+        e = err_record(ERR_NOMEM, NULL, "no memory for a listener");
+        goto out;
+    }
+    TRY_OUT(e, open_socket(listener, options));
+    TRY_OUT(e, start_polling(listener, options->loop));
+    *out = listener;
+    return OK;
+out:
+    close_files(listener);
+    free(listener->allow_uids);
+    free(listener);
+    return e;
+}
+
+void unix_listener_stop(struct unix_listener *listener) {
+    if (!listener || listener->closing) {
+        return;
+    }
+    listener->closing = HANDLES;
+    uv_poll_stop(&listener->poll); // before its descriptor goes
+    close_files(listener);
+    uv_close((uv_handle_t *)&listener->poll, on_closed);
+    uv_close((uv_handle_t *)&listener->pause, on_closed);
+}

@@ -1,0 +1,33 @@
+// A Unix socket on the libuv loop whose peers are checked by user id before anybody else sees them. It accepts and hands the
+// descriptors on; it reads nothing. Loop thread only.
+#ifndef EXPERTD_DAEMON_UNIX_LISTENER_H
+#define EXPERTD_DAEMON_UNIX_LISTENER_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+
+struct unix_listener;
+
+struct unix_listener_options {
+    void *loop;             // uv_loop_t *, untyped so that libuv stays in .c files
+    const char *path;       // at most 107 bytes; PATH.lock beside it tells live from stale
+    const char *allow_uids; // as struct options has it, checked there; copied
+    unsigned mode;          // of the socket file; 0: 0600 for "self", 0666 for others, whom only their user id lets in
+    // A connected, non-blocking, close-on-exec socket, owned by the callee.
+    void (*accepted)(void *context, int fd, uid_t uid);
+    void *context;
+};
+
+// Binds and listens before it returns. ERR_UNAVAILABLE: a live daemon holds the path (its process id is named), something that is
+// no socket lies there, or the folder does not let us. The socket file of a daemon that died is replaced.
+FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct unix_listener **out);
+// Closes the socket and removes its files at once; its memory goes on the loop afterwards. Connections handed on stay. NULL is
+// legal.
+void unix_listener_stop(struct unix_listener *listener);
+
+// Whether a process of user `own` that was told `allow_uids` lets `peer` in: pure. "self" is the same user, or root.
+bool unix_listener_allows(const char *allow_uids, uid_t own, uid_t peer);
+
+#endif
