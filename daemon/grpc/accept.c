@@ -1,0 +1,119 @@
+// Calls as they arrive: which method, until when, and whether there is room.
+#include <grpc/support/time.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/grpc/core.h"
+
+static const char *const METHOD_NAMES[RPC_METHOD_COUNT] = {
+    [RPC_DESCRIBE] = "expertd.v1.Experts/Describe",
+    [RPC_FORWARD] = "expertd.v1.Experts/Forward",
+    [RPC_STREAM] = "expertd.v1.Experts/Stream",
+    [RPC_OPEN_REGION] = "expertd.v1.Experts/OpenRegion",
+    [RPC_CLOSE_REGION] = "expertd.v1.Experts/CloseRegion",
+    [RPC_HEALTH_CHECK] = "grpc.health.v1.Health/Check",
+    [RPC_HEALTH_WATCH] = "grpc.health.v1.Health/Watch",
+    [RPC_REFLECT_V1] = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    [RPC_REFLECT_V1ALPHA] = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+};
+
+const char *rpc_method_name(enum rpc_method method) {
+    INVARIANT((unsigned)method < RPC_METHOD_COUNT);
+    return METHOD_NAMES[method];
+}
+
+// RPC_METHOD_COUNT where the path is none of ours. Paths begin with a slash.
+static int find_method(grpc_slice path) {
+    const char *text = (const char *)GRPC_SLICE_START_PTR(path);
+    size_t length = GRPC_SLICE_LENGTH(path);
+    for (int method = 0; method < RPC_METHOD_COUNT; method++) {
+        if (length == strlen(METHOD_NAMES[method]) + 1 && !memcmp(text + 1, METHOD_NAMES[method], length - 1)) {
+            return method;
+        }
+    }
+    return RPC_METHOD_COUNT;
+}
+
+static int64_t monotonic_ns(gpr_timespec deadline) {
+    gpr_timespec forever = gpr_inf_future(deadline.clock_type);
+    if (!gpr_time_cmp(deadline, forever)) {
+        return CLOCK_NEVER;
+    }
+    gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+    if (left.tv_sec >= CLOCK_NEVER / NS_PER_S) {
+        return CLOCK_NEVER;
+    }
+    return clock_add_ns(clock_now_ns(), left.tv_sec * (int64_t)NS_PER_S + left.tv_nsec);
+}
+
+static void request_call(struct accept_slot *slot) {
+    struct rpc_thread *thread = slot->thread;
+    grpc_call_details_init(&slot->details);
+    grpc_metadata_array_init(&slot->metadata);
+    TAG_HAND_OVER(&slot->tag);
+    grpc_call_error failed = grpc_server_request_call(thread->server->server, &slot->call, &slot->details, &slot->metadata,
+                                                      thread->queue, thread->queue, &slot->tag);
+    INVARIANT(failed == GRPC_CALL_OK);
+}
+
+static void refuse_unknown(struct accept_slot *slot) {
+    char text[256];
+    snprintf(text, sizeof text,
+             "unknown method %.*s: this server has expertd.v1.Experts, grpc.health.v1.Health and server reflection",
+             (int)(GRPC_SLICE_LENGTH(slot->details.method) > 120 ? 120 : GRPC_SLICE_LENGTH(slot->details.method)),
+             (const char *)GRPC_SLICE_START_PTR(slot->details.method));
+    struct rpc_status status = {.code = GRPC_STATUS_UNIMPLEMENTED, .message = text, .retry_after_ms = -1};
+    call_begin(slot->thread, &(struct call_start){.raw = slot->call, .method = RPC_METHOD_COUNT}, &status);
+}
+
+static void refuse_full(struct accept_slot *slot, int method) {
+    char text[128];
+    snprintf(text, sizeof text, "%u calls are open, the most that this server takes (max_calls): try again later",
+             slot->thread->server->max_calls);
+    struct rpc_status status = {.code = GRPC_STATUS_RESOURCE_EXHAUSTED, .message = text, .retry_after_ms = -1};
+    call_begin(slot->thread, &(struct call_start){.raw = slot->call, .method = method}, &status);
+}
+
+// Calls of Health and reflection are left out of max_calls: a full server still says how it is, and they have bounds of their own.
+static bool is_counted(int method) {
+    return method < RPC_HEALTH_CHECK;
+}
+
+static void dispatch(struct accept_slot *slot) {
+    struct rpc_server *server = slot->thread->server;
+    int method = find_method(slot->details.method);
+    if (method == RPC_METHOD_COUNT) {
+        refuse_unknown(slot);
+        return;
+    }
+    bool counted = is_counted(method);
+    if (counted && atomic_fetch_add(&server->open_calls, 1) >= server->max_calls) {
+        atomic_fetch_sub(&server->open_calls, 1);
+        refuse_full(slot, method);
+        return;
+    }
+    struct call_start start = {
+        .raw = slot->call, .method = method, .counted = counted, .deadline_ns = monotonic_ns(slot->details.deadline)};
+    call_begin(slot->thread, &start, NULL);
+}
+
+static void on_accept(struct tag *tag, bool ok) {
+    struct accept_slot *slot = TAG_OWNER(tag, struct accept_slot, tag);
+    if (ok) {
+        dispatch(slot);
+    }
+    grpc_call_details_destroy(&slot->details);
+    grpc_metadata_array_destroy(&slot->metadata);
+    if (ok) {
+        request_call(slot); // once the server stops, this comes back not ok
+    }
+}
+
+void accept_start(struct rpc_thread *thread) {
+    for (size_t i = 0; i < ACCEPTS_PER_THREAD; i++) {
+        thread->accepts[i].thread = thread;
+        thread->accepts[i].tag.done = on_accept;
+        request_call(&thread->accepts[i]);
+    }
+}

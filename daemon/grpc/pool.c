@@ -1,0 +1,98 @@
+#include "daemon/grpc/pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Two classes per power of two (1, 1.5, 2, 3, 4 ... times the smallest), so that at most a third of a buffer is unused.
+enum { SMALLEST_BYTES = 4096 };
+
+static size_t class_bytes(unsigned size_class) {
+    size_t power = (size_t)SMALLEST_BYTES << (size_class / 2);
+    return size_class % 2 ? power + power / 2 : power;
+}
+
+static unsigned class_of(size_t length) {
+    unsigned size_class = 0;
+    while (size_class < POOL_CLASSES - 1 && class_bytes(size_class) < length) {
+        size_class++;
+    }
+    return size_class;
+}
+
+err_t pool_init(struct pool *pool, uint64_t idle_bytes_max) {
+    memset(pool, 0, sizeof *pool);
+    pool->idle_bytes_max = idle_bytes_max;
+    int failed = pthread_mutex_init(&pool->mutex, NULL);
+    if (failed) {
+        FAIL(ERR_INTERNAL, "the message pool's mutex: %s", strerror(failed));
+    }
+    return OK;
+}
+
+static void buffer_free(struct pool_buffer *buffer) {
+    free(buffer->buffer.data);
+    free(buffer);
+}
+
+void pool_deinit(struct pool *pool) {
+    for (unsigned i = 0; i < POOL_CLASSES; i++) {
+        while (pool->idle[i]) {
+            struct pool_buffer *buffer = pool->idle[i];
+            pool->idle[i] = buffer->next;
+            buffer_free(buffer);
+        }
+    }
+    pthread_mutex_destroy(&pool->mutex);
+}
+
+static struct pool_buffer *buffer_new(unsigned size_class) {
+    struct pool_buffer *buffer = calloc(1, sizeof *buffer);
+    if (!buffer) {
+        return NULL;
+    }
+    buffer->size_class = size_class;
+    buffer->buffer.capacity = class_bytes(size_class);
+    buffer->buffer.data = aligned_alloc(POOL_ALIGNMENT, buffer->buffer.capacity);
+    if (!buffer->buffer.data) {
+        free(buffer);
+        return NULL;
+    }
+    return buffer;
+}
+
+struct rpc_buffer *pool_take(struct pool *pool, size_t length) {
+    unsigned size_class = class_of(length);
+    if (class_bytes(size_class) < length) {
+        return NULL;
+    }
+    pthread_mutex_lock(&pool->mutex);
+    struct pool_buffer *buffer = pool->idle[size_class];
+    if (buffer) {
+        pool->idle[size_class] = buffer->next;
+        pool->idle_bytes -= buffer->buffer.capacity;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    if (!buffer) {
+        buffer = buffer_new(size_class);
+    }
+    if (!buffer) {
+        return NULL;
+    }
+    buffer->buffer.length = length;
+    return &buffer->buffer;
+}
+
+void pool_give(struct pool *pool, struct rpc_buffer *given) {
+    struct pool_buffer *buffer = (struct pool_buffer *)(void *)given;
+    pthread_mutex_lock(&pool->mutex);
+    bool keep = pool->idle_bytes + buffer->buffer.capacity <= pool->idle_bytes_max;
+    if (keep) {
+        buffer->next = pool->idle[buffer->size_class];
+        pool->idle[buffer->size_class] = buffer;
+        pool->idle_bytes += buffer->buffer.capacity;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    if (!keep) {
+        buffer_free(buffer);
+    }
+}

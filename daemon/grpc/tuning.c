@@ -1,0 +1,67 @@
+#include "daemon/grpc/tuning.h"
+
+#include <limits.h>
+#include <malloc.h>
+#include <stdlib.h>
+
+// glibc refuses a threshold above half a heap's size, which is 32 MiB on 64-bit machines.
+enum {
+    MIB = 1 << 20,
+    MMAP_THRESHOLD = 32 * MIB,
+    TRIM_THRESHOLD = 2000000000,
+    TOP_PAD = 64 * MIB,
+    READ_CHUNK = MIB,
+    LOOKAHEAD = 65536,
+    KEEPALIVE_TIME_MS = 30000,
+    KEEPALIVE_TIMEOUT_MS = 15000,
+    PING_INTERVAL_MIN_MS = 5000,
+};
+
+void tuning_process(void) {
+    // Reads of 1 MiB in place of 64 KiB: a 16 MB message is some ten slices instead of 290. An operator's own choice stands.
+    setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
+    // Without these glibc gives each large message's pages back and faults them in again for the next.
+    mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
+    mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD);
+    mallopt(M_TOP_PAD, TOP_PAD);
+}
+
+// A string's key is not written to; gRPC's type lacks the const.
+static grpc_arg integer(const char *key, int value) {
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
+}
+
+grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls) {
+    int streams = max_calls > INT_MAX / 2 ? INT_MAX : (int)(2 * max_calls);
+    const grpc_arg args[] = {
+        // A second daemon on the port must fail, not share it.
+        integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        integer(GRPC_ARG_TCP_READ_CHUNK_SIZE, READ_CHUNK),
+        integer(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, READ_CHUNK),
+        integer(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 * READ_CHUNK),
+        // The transport takes in this much of a message that nobody has asked for yet, and no more.
+        integer(GRPC_ARG_HTTP2_BDP_PROBE, 0),
+        integer(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, LOOKAHEAD),
+        // gRPC's own limit looks at a message only when all of it is there: nothing is saved by it, and its error has no details.
+        integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),
+        integer(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        // identity alone is offered, and nothing is ever inflated.
+        integer(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
+        integer(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
+        integer(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
+        // Half-open connections; the timeout is TCP_USER_TIMEOUT too, which ends a peer that acknowledges nothing.
+        integer(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
+        integer(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+        integer(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        // Clients may ping more often than gRPC's five minutes.
+        integer(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, PING_INTERVAL_MIN_MS),
+        // Above max_calls, so that a client on one connection is refused at once and not kept waiting in silence.
+        integer(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams),
+        integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+    };
+    _Static_assert(sizeof args == sizeof tuning->args, "TUNING_ARGS counts them");
+    for (size_t i = 0; i < TUNING_ARGS; i++) {
+        tuning->args[i] = args[i];
+    }
+    return (grpc_channel_args){.num_args = TUNING_ARGS, .args = tuning->args};
+}

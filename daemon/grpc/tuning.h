@@ -1,0 +1,18 @@
+// What makes gRPC's C core fit this daemon: environment, allocator and channel arguments, with the reason of each.
+#ifndef EXPERTD_DAEMON_GRPC_TUNING_H
+#define EXPERTD_DAEMON_GRPC_TUNING_H
+
+#include <grpc/grpc.h>
+
+enum { TUNING_ARGS = 17 };
+
+struct tuning {
+    grpc_arg args[TUNING_ARGS];
+};
+
+// Process-wide; before grpc_init and before other threads read the environment.
+void tuning_process(void);
+// Arguments that live in `tuning`.
+grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls);
+
+#endif
