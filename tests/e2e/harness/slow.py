@@ -1,0 +1,33 @@
+"""Requests that take a while, on any machine and under any sanitizer: a synthetic layer, and as many tokens as the time needs."""
+
+import time
+
+import numpy as np
+
+from .protos import pb
+from .tensors import tensor
+
+# Eight experts of a real shape: 75 MB of weights, some 75 MFLOP a token.
+MODEL = "synthetic:qwen3-30b-a3b,layers=1,experts=8"
+HIDDEN, EXPERTS = 2048, 8
+TOKENS_MAX = 3000
+
+
+class SlowLayer:
+    def __init__(self, client):
+        self.client = client
+        self.layer = client.describe().models[0].layers[0].layer
+        client.forward(self.request(8))
+        begun = time.monotonic()
+        client.forward(self.request(64))
+        self.seconds_per_token = (time.monotonic() - begun) / 64
+
+    def request(self, tokens, **fields):
+        hidden = tensor(np.full((tokens, HIDDEN), 0.5, np.float32), "BF16")
+        routes = pb.Routes(ids=tensor(np.tile(np.arange(EXPERTS), (tokens, 1)), "I32"),
+                           weights=tensor(np.full((tokens, EXPERTS), 0.125, np.float32)))
+        return pb.ForwardRequest(layer=getattr(self, "layer", 0), hidden=hidden, routes=routes, **fields)
+
+    def lasting(self, seconds, **fields):
+        tokens = int(seconds / self.seconds_per_token)
+        return self.request(min(max(tokens, 1), TOKENS_MAX), **fields)

@@ -1,0 +1,345 @@
+"""Checkpoints that are damaged or lie: exit 65 at once, naming the file and the tensor; never a crash, a hang or a large allocation."""
+
+import json
+import os
+import resource
+import struct
+import subprocess
+import time
+
+import pytest
+
+from harness.checkpoints import copy_case, rewrite_header
+from harness.daemon import SANITIZER_SIGNS, clean_environment
+from harness.paths import BIN, GOLDENS, SANITIZER, SERVED_CASES, SLOW
+
+EXPERT = "model.layers.0.block_sparse_moe.experts.1.w1.weight"
+GATE = "model.layers.0.block_sparse_moe.gate.weight"
+SECONDS = 1.0 * SLOW
+RSS_MAX = 150 << 20
+REFUSED = sorted(path.name for path in GOLDENS.iterdir() if path.name not in SERVED_CASES)
+
+
+def load(folder):
+    """Tries to serve a folder. Returns (exit status, standard error, seconds, greatest resident bytes)."""
+    begun = time.monotonic()
+    process = subprocess.Popen([str(BIN / "expertd"), "--model", str(folder), "--listen", "127.0.0.1:0", "--http", "off"],
+                               env=clean_environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               errors="replace")
+    try:
+        text = process.stderr.read() if wait(process, 20 * SLOW) else ""
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    finally:
+        process.stderr.close()
+    return process.returncode, text, time.monotonic() - begun, usage.ru_maxrss * 1024
+
+
+def wait(process, seconds):
+    """Until it has ended, not yet reaped; kills what hangs."""
+    deadline = time.monotonic() + seconds
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > deadline:
+            process.kill()
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def refused(folder, *named, status=65):
+    code, text, seconds, rss = load(folder)
+    assert code == status, f"exit {code}\n{text}"
+    assert not any(sign in text for sign in SANITIZER_SIGNS), text
+    for name in named:
+        assert name in text, f"{name!r} is not named in\n{text}"
+    assert seconds < SECONDS, f"{seconds:.2f} s"
+    if not SANITIZER:
+        assert rss < RSS_MAX, f"{rss >> 20} MiB"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return copy_case("mixtral", tmp_path)
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    return copy_case("qwen3_moe_sharded", tmp_path)
+
+
+def change_entry(**changes):
+    def change(header):
+        header[EXPERT].update(changes)
+        return header
+
+    return change
+
+
+def shift(name, begin=0, end=0):
+    def change(header):
+        offsets = header[name]["data_offsets"]
+        header[name]["data_offsets"] = [offsets[0] + begin, offsets[1] + end]
+        return header
+
+    return change
+
+
+def as_text(change):
+    """A change of the header's text, for what a dict cannot say."""
+    return lambda header: change(json.dumps(header)).encode()
+
+
+def deep(header):
+    header["__metadata__"] = "DEEP"
+    return json.dumps(header).replace('"DEEP"', "[" * 100000 + "]" * 100000).encode()
+
+
+HEADERS = {
+    "gap": (shift(EXPERT, begin=2), EXPERT),
+    "overlap": (shift(EXPERT, begin=-2), None),
+    "end_before_begin": (change_entry(data_offsets=[100, 50]), EXPERT),
+    "end_past_the_file": (change_entry(data_offsets=[0, 1 << 50]), None),
+    "offset_past_64_bits": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [36893488147419103232,', 1)), None),
+    "negative_offset": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [-1,', 1)), None),
+    "offset_with_a_fraction": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [0.5,', 1)), None),
+    "offset_in_float_notation": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [0.0,', 1)), None),
+    "three_offsets": (change_entry(data_offsets=[0, 1, 2]), EXPERT),
+    "no_offsets": (change_entry(data_offsets=None), EXPERT),
+    "size_is_not_shape_times_dtype": (change_entry(shape=[47, 64]), EXPERT),
+    "shape_product_overflows": (change_entry(shape=[1 << 33, 1 << 33]), EXPERT),
+    "shape_bits_overflow": (change_entry(shape=[1 << 62]), EXPERT),
+    "negative_dimension": (change_entry(shape=[-48, -64]), EXPERT),
+    "dimension_is_a_text": (change_entry(shape=["48", "64"]), EXPERT),
+    "shape_is_no_list": (change_entry(shape=3072), EXPERT),
+    "rank_is_absurd": (change_entry(shape=[1] * 2000), EXPERT),
+    "unknown_dtype": (change_entry(dtype="BF17"), EXPERT),
+    "dtype_is_a_number": (change_entry(dtype=16), EXPERT),
+    "entry_is_a_list": (lambda header: {**header, EXPERT: [1, 2]}, EXPERT),
+    "header_is_a_list": (lambda header: b"[]", None),
+    "header_is_a_text": (lambda header: b'"header"', None),
+    "header_is_empty": (lambda header: b"", None),
+    "not_json": (as_text(lambda t: t[:-5]), None),
+    "json_and_more": (as_text(lambda t: t + "{}"), None),
+    "bare_nan": (as_text(lambda t: t.replace('"data_offsets": [0,', '"data_offsets": [NaN,', 1)), None),
+    "bad_utf8": (lambda header: json.dumps(header).encode().replace(b"block_sparse", b"block\xff\xfe\xfdparse", 1), None),
+    "nul_in_a_name": (as_text(lambda t: t.replace("block_sparse_moe.gate", "block_sparse_moe\\u0000gate", 1)), None),
+    "key_twice": (as_text(lambda t: t[:-1] + f', "{EXPERT}": ' + json.dumps({"dtype": "BF16", "shape": [0], "data_offsets": [0, 0]}) + "}"),
+                  EXPERT),
+    "metadata_is_no_map_of_texts": (lambda header: {**header, "__metadata__": {"a": 1}}, None),
+    "deeply_nested": (deep, None),
+    "name_is_absurdly_long": (lambda header: {**header, "x" * 100000: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}, None),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_that_breaks_a_rule_is_refused(folder, name):
+    change, tensor = HEADERS[name]
+    rewrite_header(folder / "model.safetensors", change)
+    refused(folder, "model.safetensors", *([tensor] if tensor else []))
+
+
+def header_length(length):
+    return lambda data: struct.pack("<Q", length) + data[8:]
+
+
+FILES = {
+    "empty": lambda data: b"",
+    "seven_bytes": lambda data: data[:7],
+    "only_a_length": lambda data: data[:8],
+    "cut_in_the_header": lambda data: data[:100],
+    "cut_in_the_data": lambda data: data[:-1],
+    "bytes_after_the_end": lambda data: data + b"\0",
+    "length_of_100_megabytes": header_length(100_000_000),
+    "length_past_the_limit": header_length(100_000_001),
+    "length_of_all_ones": header_length((1 << 64) - 1),
+    "length_wraps": header_length((1 << 64) - 8),
+    "length_past_the_file": lambda data: header_length(len(data) - 7)(data),
+    "noise": lambda data: os.urandom(4096),
+    "a_pickle": lambda data: b"PK\x03\x04" + data,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_none_is_refused(folder, name):
+    file = folder / "model.safetensors"
+    file.write_bytes(FILES[name](file.read_bytes()))
+    refused(folder, "model.safetensors")
+
+
+def test_a_large_file_of_a_lying_header_allocates_nothing(folder):
+    """A header length within the rules, in a sparse file: spaces, as far as the file goes."""
+    with open(folder / "model.safetensors", "r+b") as file:
+        file.truncate(8 + 99_999_999)
+        file.write(struct.pack("<Q", 99_999_999))
+    refused(folder, "model.safetensors")
+
+
+def test_a_fifo_is_refused_and_not_waited_for(folder):
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    refused(folder, "model.safetensors")
+
+
+def test_a_device_or_folder_is_no_file(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("/dev/zero")
+    refused(folder, "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+    refused(folder, "model.safetensors")
+
+
+def test_a_link_to_a_regular_file_is_read(folder, start_daemon, tmp_path):
+    """As in a hub cache's snapshot."""
+    (folder / "model.safetensors").rename(tmp_path / "blob")
+    (folder / "model.safetensors").symlink_to(tmp_path / "blob")
+    start_daemon(model=folder)
+
+
+def test_what_is_missing_is_named(folder, tmp_path):
+    (folder / "model.safetensors").rename(folder / "other.bin")
+    refused(folder, "model.safetensors")
+    (folder / "other.bin").rename(folder / "model.safetensors")
+    (folder / "config.json").unlink()
+    refused(folder, "config.json")
+    refused(tmp_path / "nowhere", "nowhere")
+
+
+CONFIGS = {
+    "not_json": (lambda text: text[:-3], None),
+    "empty": (lambda text: "", None),
+    "a_list": (lambda text: "[]", None),
+    "model_type_unknown": (lambda text: text.replace('"mixtral"', '"mistletoe"'), "mistletoe"),
+    "experts_lie": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 9'), None),
+    "experts_huge": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 4000000000'), None),
+    "experts_negative": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": -8'), "num_local_experts"),
+    "experts_text": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": "8"'), "num_local_experts"),
+    "experts_disagree": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 8, "num_experts": 6'), "num_experts"),
+    "top_k_zero": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 0'), "num_experts_per_tok"),
+    "top_k_past_the_experts": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 9'), "num_experts_per_tok"),
+    "hidden_size_lies": (lambda text: text.replace('"hidden_size": 64', '"hidden_size": 65'), None),
+    "width_lies": (lambda text: text.replace('"intermediate_size": 48', '"intermediate_size": 40'), None),
+    "activation_unknown": (lambda text: text.replace('"silu"', '"snake"'), "snake"),
+    "key_twice": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "num_experts_per_tok": 3'), None),
+    "deeply_nested": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "x": ' + "[" * 99999 + "]" * 99999), None),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_that_lies_is_refused(folder, name):
+    change, named = CONFIGS[name]
+    file = folder / "config.json"
+    text = file.read_text()
+    changed = change(text)
+    assert changed != text
+    file.write_text(changed)
+    refused(folder, *([named] if named else ["config.json"] if name in ("not_json", "empty", "a_list") else []))
+
+
+def test_bare_infinity_and_nan_in_a_config_are_read(folder, start_daemon):
+    file = folder / "config.json"
+    text = file.read_text()
+    file.write_text(text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "a": [Infinity, -Infinity, NaN]'))
+    start_daemon(model=folder)
+
+
+def rename(old, new):
+    def change(header):
+        return {new if name == old else name: entry for name, entry in header.items()}
+
+    return change
+
+
+def test_an_expert_that_is_missing_is_named(folder):
+    rewrite_header(folder / "model.safetensors", rename(EXPERT, "model.layers.0.unknown.weight"))
+    refused(folder, EXPERT)
+
+
+def test_a_router_that_is_missing_is_named(folder):
+    rewrite_header(folder / "model.safetensors", rename(GATE, "model.layers.0.unknown.weight"))
+    refused(folder, "model.layers.0")
+
+
+def test_an_expert_of_another_shape_is_named(folder):
+    rewrite_header(folder / "model.safetensors", change_entry(shape=[64, 48]))
+    refused(folder, EXPERT)
+
+
+def test_an_expert_of_integers_is_named(folder):
+    rewrite_header(folder / "model.safetensors", change_entry(dtype="I16"))
+    refused(folder, EXPERT)
+
+
+def change_index(folder, change):
+    file = folder / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    index = change(index) or index
+    file.write_text(index if isinstance(index, str) else json.dumps(index))
+
+
+def first_expert(index):
+    return next(name for name in index["weight_map"] if ".experts." in name)
+
+
+def point(value):
+    def change(index):
+        index["weight_map"][first_expert(index)] = value
+
+    return change
+
+
+INDEXES = {
+    "not_json": (lambda index: json.dumps(index)[:-4], None),
+    "no_weight_map": (lambda index: {"metadata": {}}, "weight_map"),
+    "weight_map_is_a_list": (lambda index: {"weight_map": []}, "weight_map"),
+    "a_number": (point(3), None),
+    "up_and_out": (point("../model.safetensors"), "../"),
+    "absolute": (point("/etc/passwd"), "/etc/passwd"),
+    "a_folder_below": (point("sub/model.safetensors"), "sub/"),
+    "dots": (point(".."), None),
+    "empty_name": (point(""), None),
+    "file_that_is_not_there": (point("model-00009-of-00003.safetensors"), "model-00009-of-00003.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_an_index_that_lies_is_refused(sharded, name):
+    change, named = INDEXES[name]
+    change_index(sharded, change)
+    refused(sharded, *([named] if named else ["index"]))
+
+
+def test_a_tensor_that_is_not_in_its_file_is_named(sharded):
+    def change(index):
+        name = first_expert(index)
+        here = index["weight_map"][name]
+        index["weight_map"][name] = next(file for file in index["weight_map"].values() if file != here)
+
+    change_index(sharded, change)
+    index = json.loads((sharded / "model.safetensors.index.json").read_text())
+    refused(sharded, first_expert(index))
+
+
+def test_a_total_size_that_lies_is_not_trusted(sharded, start_daemon):
+    change_index(sharded, lambda index: index.setdefault("metadata", {}).update(total_size=1 << 62))
+    start_daemon(model=sharded)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_row_of_the_table_fits_is_refused_by_name(name, case):
+    code, text, seconds, _ = load(GOLDENS / name)
+    assert code == 65, text
+    assert seconds < SECONDS
+    metadata = case(name).metadata
+    named = (metadata["model_type"], metadata["architecture"], "quant", "weight_scale", "_scales", "weight_packed")
+    assert any(word in text for word in named), text
+
+
+def test_limits_of_the_process_are_no_crash():
+    """Too little address space is an error like another."""
+    if SANITIZER:
+        pytest.skip("the sanitizers reserve terabytes")
+    done = subprocess.run([str(BIN / "expertd"), "--model", "synthetic:mixtral-8x7b,layers=1", "--listen", "127.0.0.1:0", "--http",
+                           "off"], env=clean_environment(), capture_output=True, text=True, timeout=30,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)))
+    assert done.returncode == 69, done.stderr

@@ -1,0 +1,168 @@
+"""Configuration: flags, variables and the file, their order, what is refused and how it is said."""
+
+import re
+import subprocess
+import time
+
+import pytest
+
+from harness.daemon import run_program
+from harness.paths import SLOW
+
+MODEL = "synthetic:tiny"
+
+
+def check_config(*arguments, **options):
+    return run_program("expertd", "--check-config", *arguments, **options)
+
+
+def print_config(*arguments, **options):
+    done = run_program("expertd", "--print-config", *arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def value_of(text, key):
+    """(value, origin) of a key in --print-config's output."""
+    found = re.search(rf"^{key}: (\S+) # (.*)$", text, re.M)
+    assert found, text
+    return found.group(1).strip('"'), found.group(2)
+
+
+def test_flag_over_variable_over_file_over_default(tmp_path):
+    file = tmp_path / "expertd.yaml"
+    file.write_text(f"model: {MODEL}\n# four\nshards: 4\nthreads: 3\nmax_queue: 7\n")
+    text = print_config("--config", file, "--shards", 2, env={"EXPERTD_THREADS": "5", "EXPERTD_SHARDS": "3"})
+    shards, threads, queue, spin = (value_of(text, key) for key in ("shards", "threads", "max_queue", "spin_us"))
+    assert shards[0] == "2" and "flag" in shards[1]
+    assert threads[0] == "5" and "EXPERTD_THREADS" in threads[1]
+    assert queue[0] == "7" and str(file) in queue[1] and "5" in queue[1], "the file and its line"
+    assert spin == ("50", "default")
+
+
+def test_what_is_printed_loads_again_to_the_same(tmp_path):
+    first = print_config("--model", MODEL, "--shards", 2, "--max-message-bytes", "8MiB", "--listen", "127.0.0.1:0", "--listen",
+                         "unix:/tmp/x.sock", "--http", "off", "--allow-uids", "0,33")
+    file = tmp_path / "again.yaml"
+    file.write_text(first)
+    strip = lambda text: re.sub(r" # .*", "", text).split("\n# ")[0]
+    again = print_config("--config", file)
+    values = lambda text: [line.split(" # ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert values(again) == values(first)
+    assert strip(first)
+
+
+def test_a_good_configuration_is_checked_without_serving(tmp_path):
+    done = check_config("--model", MODEL)
+    assert done.returncode == 0, done.stderr
+    begun = time.monotonic()
+    file = tmp_path / "empty.yaml"
+    file.write_text(f"# only this\nmodel: {MODEL}\n")
+    assert check_config("--config", file).returncode == 0
+    assert time.monotonic() - begun < 5 * SLOW
+
+
+USAGE = {
+    "unknown_flag": (["--shrads", "2"], "--shards"),
+    "no_value": (["--model"], "--model"),
+    "not_a_number": (["--shards", "two"], "--shards"),
+    "negative": (["--threads", "-1"], "--threads"),
+    "zero_shards": (["--shards", "0"], "--shards"),
+    "too_many": (["--shards", "99999999999"], "--shards"),
+    "bad_dtype": (["--compute-dtype", "f64"], "f32"),
+    "bad_address": (["--listen", "nowhere"], "--listen"),
+    "bad_port": (["--listen", "127.0.0.1:99999"], "99999"),
+    "stray_word": (["serve"], "serve"),
+    "twice": (["--shards", "1", "--shards", "2"], "twice"),
+    "layers_backwards": (["--layers", "5-2"], "5-2"),
+    "unknown_kernels": (["--kernels", "mmx"], "mmx"),
+    "cuda": (["--device", "cuda"], "cuda"),
+    "bad_uids": (["--allow-uids", "root"], "root"),
+    "message_too_small": (["--max-message-bytes", "1"], "--max-message-bytes"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_a_wrong_command_line_exits_64_and_names_the_cause(name):
+    arguments, named = USAGE[name]
+    model = [] if name == "no_value" else ["--model", MODEL]
+    done = check_config(*model, *arguments)
+    assert done.returncode == (69 if name == "cuda" else 64), done.stderr
+    assert named in done.stderr and len(done.stderr.splitlines()) <= 3
+
+
+FILES = {
+    "unknown_key": ("model: {m}\nshards: 1\nmax_quue: 5\n", "unknown key max_quue (line 3): did you mean max_queue?"),
+    "key_twice": ("model: {m}\nshards: 1\nshards: 2\n", "line 3"),
+    "wrong_type": ("model: {m}\nshards: [1, 2]\n", "shards (line 2)"),
+    "mapping": ("model: {m}\nthreads:\n  a: 1\n", "threads (line 2)"),
+    "not_a_number": ("model: {m}\nthreads: many\n", "line 2"),
+    "out_of_range": ("model: {m}\n\nshards: 0\n", "line 3"),
+    "not_yaml": ("model: {m}\n  - [broken\n", "line"),
+    "a_list": ("- model\n", "line 1"),
+    "no_value": ("model: {m}\nshards:\n", "line 2"),
+    "alias": ("model: &a {m}\nhttp: *a\n", "line 1"),
+    "binary": ("model: {m}\nshards: \x00\x01\n", ""),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_wrong_file_exits_78_and_names_the_line(name, tmp_path):
+    text, named = FILES[name]
+    file = tmp_path / "expertd.yaml"
+    file.write_text(text.replace("{m}", MODEL))
+    done = check_config("--config", file)
+    assert done.returncode == 78, done.stderr
+    assert named in done.stderr and str(file) in done.stderr
+
+
+def test_a_file_that_is_not_there_exits_78(tmp_path):
+    done = check_config("--config", tmp_path / "none.yaml")
+    assert done.returncode == 78 and "none.yaml" in done.stderr
+
+
+def test_a_wrong_variable_exits_78_and_is_named():
+    done = check_config("--model", MODEL, env={"EXPERTD_SHARDS": "few"})
+    assert done.returncode == 78 and "EXPERTD_SHARDS" in done.stderr
+    done = check_config("--model", MODEL, env={"EXPERTD_SHRADS": "1"})
+    assert done.returncode == 78 and "EXPERTD_SHRADS" in done.stderr and "EXPERTD_SHARDS" in done.stderr
+
+
+def test_no_model_is_a_wrong_command_line():
+    done = run_program("expertd", "--check-config")
+    assert done.returncode in (64, 78) and "--model" in done.stderr
+
+
+def test_an_unknown_preset_exits_78_with_the_known_ones():
+    done = run_program("expertd", "--model", "synthetic:qwen9", "--http", "off", "--listen", "127.0.0.1:0")
+    assert done.returncode == 78 and "qwen3-30b-a3b" in done.stderr
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_number_of_layers_that_would():
+    done = run_program("expertd", "--model", "synthetic:qwen3-30b-a3b", "--memory-max", "4GiB", "--http", "off", "--listen",
+                       "127.0.0.1:0")
+    assert done.returncode in (69, 78), done.stderr
+    assert re.search(r"\b3 layers\b|layers=3\b", done.stderr), done.stderr  # 1.21 GB each
+
+
+@pytest.mark.parametrize("program", ["expertd", "expertctl", "expertd-verify", "make-checkpoint"])
+def test_help_says_what_it_is(program):
+    done = run_program(program, "--help")
+    assert done.returncode == 0 and "sage" in done.stdout and program in done.stdout
+
+
+def test_version_is_one_line():
+    done = run_program("expertd", "--version")
+    assert done.returncode == 0 and re.fullmatch(r"expertd \d+\.\d+\.\d+.*\n", done.stdout)
+
+
+def test_every_option_of_the_help_has_a_key_in_print_config():
+    flags = set(re.findall(r"^\s+--([a-z0-9-]+)", run_program("expertd", "--help").stdout, re.M))
+    keys = set(re.findall(r"^#? ?([a-z0-9_]+):", print_config("--model", MODEL), re.M))
+    switches = {"help", "version", "check-config", "print-config"}
+    assert {flag.replace("-", "_") for flag in flags - switches} == keys
+
+
+def test_output_to_a_closed_pipe_is_no_crash():
+    process = subprocess.Popen(["sh", "-c", "\"$0\" --help | true", run_program.__globals__["BIN"] / "expertd"])
+    assert process.wait(20) == 0

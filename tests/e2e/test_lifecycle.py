@@ -1,0 +1,405 @@
+"""From start to end: binding, loading, readiness, drain, exit codes; and the HTTP listener beside it."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+from harness import slow
+from harness.daemon import Daemon, clean_environment, run_program
+from harness.errors import failure_of_call, raises
+from harness.paths import BIN, ROOT, SLOW
+from harness.protos import pb
+from harness.tensors import tensor
+
+# Seconds of loading on any machine of today.
+LARGE = "synthetic:qwen3-30b-a3b,layers=2"
+
+
+def small(layer=1, hidden=96):
+    return pb.ForwardRequest(layer=layer, hidden=tensor(np.ones((1, hidden))))
+
+
+# ---- addresses
+
+
+def test_a_second_daemon_on_a_live_socket_fails_at_once(served, client):
+    begun = time.monotonic()
+    done = run_program("expertd", "--model", "synthetic:tiny", "--listen", f"unix:{served.socket}", "--http", "off")
+    assert done.returncode == 69 and time.monotonic() - begun < 2 * SLOW
+    assert served.socket in done.stderr
+    assert client.forward(small()).output.data, "the first one goes on"
+    with served.client() as fresh:
+        assert fresh.forward(small()).output.data, "and its socket is still its own"
+
+
+def test_a_second_daemon_on_a_live_port_fails_at_once(served):
+    done = run_program("expertd", "--model", "synthetic:tiny", "--listen", served.tcp, "--http", "off")
+    assert done.returncode == 69 and served.tcp in done.stderr
+
+
+def test_an_http_port_in_use_exits_69(served):
+    done = run_program("expertd", "--model", "synthetic:tiny", "--listen", "127.0.0.1:0", "--http", served.http)
+    assert done.returncode == 69 and served.http in done.stderr
+
+
+def test_a_stale_socket_is_replaced(case, tmp_path, start_daemon):
+    path = tmp_path / "stale.sock"
+    daemon = start_daemon(model=case("mixtral").folder, listen=[f"unix:{path}"])
+    daemon.process.kill()
+    daemon.process.wait()
+    assert path.exists(), "a killed daemon leaves its socket"
+    again = start_daemon(model=case("mixtral").folder, listen=[f"unix:{path}"])
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        from harness.protos import rpc
+        assert rpc.ExpertsStub(channel).Describe(pb.DescribeRequest(), timeout=10).models
+    again.stop()
+    assert not path.exists()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
+    path = tmp_path / "precious"
+    path.write_text("keep me")
+    done = run_program("expertd", "--model", "synthetic:tiny", "--listen", f"unix:{path}", "--http", "off")
+    assert done.returncode == 69 and str(path) in done.stderr and path.read_text() == "keep me"
+
+
+def test_a_socket_in_no_folder_exits_69(tmp_path):
+    done = run_program("expertd", "--model", "synthetic:tiny", "--listen", f"unix:{tmp_path}/none/x.sock", "--http", "off")
+    assert done.returncode == 69 and f"{tmp_path}/none/x.sock" in done.stderr
+
+
+def test_a_socket_path_that_is_too_long_is_refused():
+    done = run_program("expertd", "--model", "synthetic:tiny", "--listen", "unix:/tmp/" + "x" * 200, "--http", "off")
+    assert done.returncode in (64, 69) and "xxx" in done.stderr
+
+
+FOREIGN_CLIENT = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from harness.protos import pb, rpc
+import grpc
+os.setgid(65534)
+os.setuid(65534)
+try:
+    rpc.ExpertsStub(grpc.insecure_channel("unix:" + sys.argv[2])).Describe(pb.DescribeRequest(), timeout=5)
+    print("served")
+except grpc.RpcError as error:
+    print(error.code().name)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("allow, expected", [("self", {"UNAVAILABLE", "PERMISSION_DENIED"}), ("any", {"served"}),
+                                             ("65534", {"served"}), ("1,2", {"UNAVAILABLE", "PERMISSION_DENIED"})])
+def test_peers_of_the_unix_socket_are_checked(allow, expected, case, start_daemon):
+    daemon = start_daemon("--allow-uids", allow, model=case("mixtral").folder)
+    os.chmod(daemon.folder.name, 0o755)
+    done = subprocess.run([sys.executable, "-c", FOREIGN_CLIENT, str(ROOT / "tests" / "e2e"), daemon.socket], text=True,
+                          stdout=subprocess.PIPE, timeout=60)
+    assert done.stdout.strip() in expected
+    with daemon.client() as client:
+        assert client.describe().models, "its own user is served"
+
+
+def test_the_socket_is_a_socket_and_gone_afterwards(case, start_daemon):
+    daemon = start_daemon(model=case("mixtral").folder)
+    assert stat.S_ISSOCK(os.stat(daemon.socket).st_mode)
+    daemon.stop()  # asserts that it is gone
+    assert os.listdir(os.path.dirname(daemon.socket)) == [] if os.path.isdir(os.path.dirname(daemon.socket)) else True
+
+
+# ---- loading
+
+
+@pytest.mark.threads
+def test_calls_while_loading_are_answered_loading(start_daemon):
+    daemon = start_daemon(model=LARGE, wait=False)
+    daemon.wait_for("listening", count=2)
+    daemon.wait_for("http")
+    with daemon.client() as client:
+        with raises("UNAVAILABLE", "LOADING") as raised:
+            client.forward(small(0, 2048))
+        assert raised.failure.retry_seconds > 0
+        assert daemon.get("/health/live")[0] == 200
+        assert daemon.get("/health/ready")[0] == 503
+        assert not daemon.events("ready"), "it was still loading"
+        daemon.wait_for("ready", seconds=120 * SLOW)
+        assert daemon.get("/health/ready")[0] == 200
+        layer = client.describe().models[0].layers[0].layer
+        assert client.forward(small(layer, 2048)).output.data
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_loading_ends_it_at_once(start_daemon, number):
+    daemon = start_daemon(model=LARGE, wait=False)
+    daemon.wait_for("listening")
+    begun = time.monotonic()
+    daemon.signal(number)
+    assert daemon.wait_exit() == 0
+    assert time.monotonic() - begun < 5 * SLOW
+
+
+# ---- drain
+
+
+def start_slow(start_daemon, *arguments, **options):
+    daemon = start_daemon("--max-message-bytes", 32 << 20, *arguments, model=slow.MODEL, **options)
+    client = daemon.client()
+    return daemon, client, slow.SlowLayer(client)
+
+
+@pytest.mark.threads
+def test_sigterm_lets_a_running_call_finish_and_refuses_new_ones(start_daemon):
+    daemon, client, layer = start_slow(start_daemon)
+    expected = client.forward(layer.request(2)).output.data
+    running = client.stub.Forward.future(layer.lasting(2.0), timeout=60 * SLOW)
+    idle_stream = client.stream(iter(lambda: time.sleep(3600), 0))
+    while "expertd_queued_requests 1" not in daemon.get("/metrics")[1]:
+        time.sleep(0.02)
+    daemon.signal()
+    daemon.wait_for("draining")
+    with raises("UNAVAILABLE") as raised:
+        client.forward(layer.request(1))
+    # A connection that gRPC has told to go away may fail below the daemon's own answer.
+    assert raised.failure.reason in ("DRAINING", None)
+    assert running.result().output.data[:len(expected)] == expected, "the answer is whole and right"
+    assert daemon.wait_exit() == 0
+    with pytest.raises(grpc.RpcError):
+        next(idle_stream)
+    client.channel.close()
+
+
+@pytest.mark.threads
+def test_a_drain_that_takes_too_long_is_cut_off(start_daemon):
+    daemon, client, layer = start_slow(start_daemon, "--drain-timeout-ms", 200)
+    running = client.stub.Forward.future(layer.request(slow.TOKENS_MAX), timeout=120 * SLOW)
+    while "expertd_queued_requests 1" not in daemon.get("/metrics")[1]:
+        time.sleep(0.02)
+    daemon.signal()
+    with pytest.raises(grpc.RpcError) as caught:
+        running.result()
+    assert failure_of_call(caught.value).code in ("UNAVAILABLE", "CANCELLED")
+    assert daemon.wait_exit(60 * SLOW) == 0
+    client.channel.close()
+
+
+def test_a_second_signal_does_no_harm(case, start_daemon):
+    daemon = start_daemon(model=case("mixtral").folder)
+    daemon.signal()
+    daemon.signal(signal.SIGINT)
+    daemon.signal()
+    assert daemon.wait_exit() == 0
+
+
+# ---- overload
+
+
+@pytest.mark.threads
+def test_a_full_queue_refuses_early_and_says_when_to_come_back(start_daemon):
+    daemon, client, layer = start_slow(start_daemon, "--max-queue", 2)
+    running = [client.stub.Forward.future(layer.lasting(1.5), timeout=60 * SLOW) for _ in range(2)]
+    while "expertd_queued_requests 2" not in daemon.get("/metrics")[1]:
+        time.sleep(0.02)
+    begun = time.monotonic()
+    with raises("RESOURCE_EXHAUSTED", "QUEUE_FULL") as raised:
+        client.forward(layer.request(1))
+    assert time.monotonic() - begun < 0.5 * SLOW and raised.failure.retry_seconds > 0
+    assert all(future.result().output.data for future in running)
+    assert client.forward(layer.request(1)).output.data
+    client.channel.close()
+
+
+@pytest.mark.threads
+def test_a_call_whose_caller_left_is_not_computed(start_daemon):
+    daemon, client, layer = start_slow(start_daemon)
+    first = client.stub.Forward.future(layer.lasting(1.0), timeout=60 * SLOW)
+    while "expertd_queued_requests 1" not in daemon.get("/metrics")[1]:
+        time.sleep(0.02)
+    waiting = [client.stub.Forward.future(layer.lasting(3.0), timeout=60 * SLOW) for _ in range(4)]
+    time.sleep(0.3)
+    for call in waiting:
+        call.cancel()
+    begun = time.monotonic()
+    assert first.result().output.data
+    assert client.forward(layer.request(1)).output.data
+    assert time.monotonic() - begun < 6 * SLOW, "the cancelled ones were computed after all"
+    client.channel.close()
+
+
+# ---- systemd
+
+
+@pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
+def test_systemd_is_told_ready_and_stopping(case, tmp_path, start_daemon, abstract):
+    address = f"\0expertd-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(address)
+        notify.settimeout(20 * SLOW)
+        daemon = start_daemon(model=case("mixtral").folder, env={"NOTIFY_SOCKET": address.replace("\0", "@")})
+        messages = []
+        while not any("READY=1" in message for message in messages):
+            messages.append(notify.recv(4096).decode())
+        assert not any("STOPPING=1" in message for message in messages)
+        daemon.signal()
+        while not any("STOPPING=1" in message for message in messages):
+            messages.append(notify.recv(4096).decode())
+        assert daemon.wait_exit() == 0
+
+
+# ---- the log and HTTP
+
+
+def test_the_start_up_log_says_what_is_served_and_with_what(served):
+    for event in ("listening", "http", "ready"):
+        assert served.events(event), served.log
+    for word in ("qwen2_moe", "kernels=", "numerics"):
+        assert word in served.log, word
+    assert all("event=" in line for line in served.log.splitlines()), "every line is key=value"
+
+
+def test_http_pages(served, client):
+    client.forward(small())
+    assert served.get("/health/live")[0] == 200 and served.get("/health/ready")[0] == 200
+    status = json.loads(served.get("/api/status")[1])
+    assert "qwen2_moe" in json.dumps(status)
+    assert served.get("/nothing")[0] == 404
+    assert served.get("/metrics", method="POST")[0] == 405
+    assert served.get("/health/live", method="HEAD")[1] == ""
+
+
+def metric(daemon, name, *labels):
+    total = 0.0
+    for line in daemon.get("/metrics")[1].splitlines():
+        if line.split("{")[0].split(" ")[0] == name and all(label in line for label in labels):
+            total += float(line.split()[-1])
+    return total
+
+
+def test_metrics_count_what_was_done(served, client):
+    before = metric(served, "expertd_tokens_total")
+    client.forward(layer=1, hidden=tensor(np.ones((7, 96))))
+    with raises("NOT_FOUND"):
+        client.forward(layer=9)
+    text = served.get("/metrics")[1]
+    assert metric(served, "expertd_tokens_total") == before + 7
+    assert metric(served, "expertd_calls_total", 'method="Forward"', "NOT_FOUND") >= 1 or "NotFound" in text or 'code="5"' in text
+    for line in text.splitlines():
+        assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2 and float(line.rsplit(" ", 1)[1]) is not None
+    for name in ("expertd_calls_total", "expertd_tokens_total", "expertd_open_calls", "expertd_queued_requests"):
+        assert f"# TYPE {name} " in text
+
+
+def test_http_withstands_slow_and_rude_callers(served):
+    host, port = served.http.rsplit(":", 1)
+    rude = [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 100000 + b"\r\n\r\n", b"\0" * 1000, b"GET /\r\n\r\n",
+            b"GET " + b"/" * 50000 + b" HTTP/1.1\r\n\r\n"]
+    held = [socket.create_connection((host, int(port))) for _ in range(100)]
+    try:
+        for data in rude:
+            with socket.create_connection((host, int(port))) as connection:
+                connection.settimeout(15 * SLOW)
+                try:
+                    connection.sendall(data)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):
+                        pass
+                except OSError:
+                    pass
+    finally:
+        for connection in held:
+            connection.close()
+    deadline = time.monotonic() + 15 * SLOW
+    while True:
+        try:
+            assert served.get("/health/live")[0] == 200
+            return
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_http_may_be_off(case, start_daemon):
+    daemon = start_daemon(model=case("mixtral").folder, http="off")
+    assert not daemon.events("http")
+
+
+# ---- the hub cache
+
+
+def test_org_name_is_found_in_the_local_cache(case, tmp_path, start_daemon):
+    """Snapshots hold links to blobs; the newest counts; nothing is fetched."""
+    repository = tmp_path / "models--acme--tiny-moe"
+    snapshot = repository / "snapshots" / "abc123"
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc123")
+    for file in case("mixtral").folder.iterdir():
+        if file.name != "golden.safetensors":
+            (repository / "blobs" / f"blob-{file.name}").write_bytes(file.read_bytes())
+            (snapshot / file.name).symlink_to(f"../../blobs/blob-{file.name}")
+    daemon = start_daemon(model="acme/tiny-moe", env={"HF_HUB_CACHE": str(tmp_path)})
+    with daemon.client() as client:
+        assert client.describe().models[0].name in ("acme/tiny-moe", "tiny-moe")
+
+
+def test_org_name_that_is_not_there_says_where_it_looked(tmp_path):
+    done = run_program("expertd", "--model", "acme/none", "--listen", "127.0.0.1:0", "--http", "off",
+                       env={"HF_HUB_CACHE": str(tmp_path)})
+    assert done.returncode == 65 and str(tmp_path) in done.stderr
+
+
+@pytest.mark.threads
+def test_many_daemons_start_and_stop_at_once(case):
+    """Each with its own socket: nothing is shared by accident."""
+    faults = []
+
+    def one(index):
+        try:
+            daemon = Daemon(model=case("mixtral").folder, tcp=bool(index % 2))
+            with daemon.client() as client:
+                client.forward(small(0, 64))
+            daemon.stop()
+        except BaseException as error:
+            faults.append(repr(error))
+
+    case("mixtral")
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+
+
+def test_the_daemon_needs_no_environment(case, tmp_path):
+    """Without XDG_RUNTIME_DIR and RUNTIME_DIRECTORY there is TCP only, and the log says so. The default port may be in use here."""
+    process = subprocess.Popen([str(BIN / "expertd"), "--model", str(case("mixtral").folder), "--http", "off"],
+                               env={key: value for key, value in clean_environment().items() if key.endswith("OPTIONS")},
+                               stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "event=ready" in line:
+                break
+        process.terminate()
+        lines += process.stderr.readlines()
+        text = "".join(lines)
+        assert process.wait(30 * SLOW) in (0, 69), text
+        assert "unix:" not in "".join(line for line in lines if "event=listening" in line)
+        assert "127.0.0.1:7411" in text
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
