@@ -1,0 +1,360 @@
+#include "client/client.h"
+
+#include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/alloc.h>
+#include <grpc/support/time.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/address.h"
+
+static const char DESCRIBE[] = "/expertd.v1.Experts/Describe";
+static const char FORWARD[] = "/expertd.v1.Experts/Forward";
+static const char HEALTH_CHECK[] = "/grpc.health.v1.Health/Check";
+
+enum {
+    READ_CHUNK_BYTES = 1 << 20, // with gRPC's 64 KiB a message of 16 MiB comes in 290 pieces
+    RECONNECT_MS = 100,
+};
+
+struct client {
+    grpc_channel *channel;
+    grpc_completion_queue *queue; // pluck: a call's only batch is waited for where it was started
+    struct address address;
+    bool refused; // refusal is the last call's
+    struct proto_error_text refusal;
+};
+
+void client_tune_process(void) {
+    setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
+    // glibc otherwise gives a message's pages back after each call and faults them in again for the next.
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 2000000000);
+    mallopt(M_TOP_PAD, 64 << 20);
+}
+
+static grpc_arg integer_arg(const char *key, int value) {
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
+}
+
+static grpc_channel *create_channel(const struct address *address) {
+    grpc_arg args[] = {
+        integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),
+        integer_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        integer_arg(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
+        integer_arg(GRPC_ARG_TCP_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
+        integer_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, RECONNECT_MS),
+        integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), // one connection per client, as the header says
+        integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),         // a web proxy in the environment is not meant for us
+        integer_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+    };
+    grpc_channel_args list = {sizeof args / sizeof *args, args};
+    char target[ADDRESS_TARGET_MAX];
+    address_target(address, target);
+    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    grpc_channel *channel = grpc_channel_create(target, credentials, &list);
+    grpc_channel_credentials_release(credentials);
+    return channel;
+}
+
+FALLIBLE client_create(const char *address, struct client **out) {
+    *out = NULL;
+    struct address parsed;
+    TRY(address_parse(address, &parsed));
+    struct client *client = calloc(1, sizeof *client);
+    if (!client) {
+        FAIL(ERR_NOMEM, "no memory for a client of %s", address);
+    }
+    client->address = parsed;
+    grpc_init();
+    client->queue = grpc_completion_queue_create_for_pluck(NULL);
+    client->channel = create_channel(&parsed);
+    *out = client;
+    return OK;
+}
+
+void client_destroy(struct client *client) {
+    if (!client) {
+        return;
+    }
+    grpc_channel_destroy(client->channel);
+    grpc_completion_queue_shutdown(client->queue);
+    grpc_completion_queue_destroy(client->queue);
+    grpc_shutdown_blocking();
+    free(client);
+}
+
+const char *client_address(const struct client *client) {
+    return client->address.text;
+}
+
+const struct proto_error_text *client_refusal(const struct client *client) {
+    return client->refused ? &client->refusal : NULL;
+}
+
+// ---- statuses to errors
+
+struct status_row {
+    enum err_code code;
+    const char *name;
+};
+
+// What a status means that comes without our details: gRPC's own, or a proxy's.
+static const struct status_row STATUSES[] = {
+    [GRPC_STATUS_OK] = {ERR_OK, "OK"},
+    [GRPC_STATUS_CANCELLED] = {ERR_CANCELLED, "CANCELLED"},
+    [GRPC_STATUS_UNKNOWN] = {ERR_INTERNAL, "UNKNOWN"},
+    [GRPC_STATUS_INVALID_ARGUMENT] = {ERR_INVALID, "INVALID_ARGUMENT"},
+    [GRPC_STATUS_DEADLINE_EXCEEDED] = {ERR_DEADLINE, "DEADLINE_EXCEEDED"},
+    [GRPC_STATUS_NOT_FOUND] = {ERR_MODEL_UNKNOWN, "NOT_FOUND"},
+    [GRPC_STATUS_ALREADY_EXISTS] = {ERR_INTERNAL, "ALREADY_EXISTS"},
+    [GRPC_STATUS_PERMISSION_DENIED] = {ERR_PERMISSION, "PERMISSION_DENIED"},
+    [GRPC_STATUS_RESOURCE_EXHAUSTED] = {ERR_QUEUE_FULL, "RESOURCE_EXHAUSTED"},
+    [GRPC_STATUS_FAILED_PRECONDITION] = {ERR_INVALID, "FAILED_PRECONDITION"},
+    [GRPC_STATUS_ABORTED] = {ERR_INTERNAL, "ABORTED"},
+    [GRPC_STATUS_OUT_OF_RANGE] = {ERR_INVALID, "OUT_OF_RANGE"},
+    [GRPC_STATUS_UNIMPLEMENTED] = {ERR_UNIMPLEMENTED, "UNIMPLEMENTED"},
+    [GRPC_STATUS_INTERNAL] = {ERR_INTERNAL, "INTERNAL"},
+    [GRPC_STATUS_UNAVAILABLE] = {ERR_UNAVAILABLE, "UNAVAILABLE"},
+    [GRPC_STATUS_DATA_LOSS] = {ERR_INTERNAL, "DATA_LOSS"},
+    [GRPC_STATUS_UNAUTHENTICATED] = {ERR_PERMISSION, "UNAUTHENTICATED"},
+};
+enum { STATUS_COUNT = sizeof STATUSES / sizeof *STATUSES };
+
+static struct status_row status_row(int status) {
+    return status >= 0 && status < STATUS_COUNT ? STATUSES[status] : STATUSES[GRPC_STATUS_UNKNOWN];
+}
+
+// A reason of a newer daemon falls back on its status.
+static enum err_code code_of_reason(const char *reason, int status) {
+    for (int code = ERR_OK + 1; code < ERR_CODE_COUNT; code++) {
+        if (strcmp(err_name((enum err_code)code), reason) == 0) {
+            return (enum err_code)code;
+        }
+    }
+    return status_row(status).code == ERR_OK ? ERR_INTERNAL : status_row(status).code;
+}
+
+static FALLIBLE unreachable(const struct client *client, const char *cause) {
+    const char *address = client->address.text;
+    FAIL(ERR_UNAVAILABLE,
+         "no daemon answers at %s (%s): start one with `expertd --model DIR --listen %s`, or give the address of one that runs",
+         address, cause, address);
+}
+
+struct call_state {
+    grpc_byte_buffer *request, *answer;
+    grpc_metadata_array initial, trailing;
+    grpc_status_code status;
+    grpc_slice status_text;
+    const char *error_text; // gRPC's own account; ours to free
+};
+
+static const grpc_metadata *find_details(const grpc_metadata_array *trailing) {
+    for (size_t i = 0; i < trailing->count; i++) {
+        if (grpc_slice_str_cmp(trailing->metadata[i].key, "grpc-status-details-bin") == 0) {
+            return &trailing->metadata[i];
+        }
+    }
+    return NULL;
+}
+
+static bool decode_details(const struct call_state *call, struct proto_error_text *out) {
+    const grpc_metadata *details = find_details(&call->trailing);
+    return details && !err_is(proto_decode_status(GRPC_SLICE_START_PTR(details->value), GRPC_SLICE_LENGTH(details->value), out)) &&
+           out->reason[0] != '\0';
+}
+
+static FALLIBLE call_failure(struct client *client, const struct call_state *call, int64_t timeout_us) {
+    struct proto_error_text *refusal = &client->refusal;
+    if (decode_details(call, refusal)) {
+        client->refused = true;
+        return err_record(code_of_reason(refusal->reason, refusal->grpc_code), refusal->field, "%s", refusal->message);
+    }
+    char text[ERR_MESSAGE_MAX / 2];
+    snprintf(text, sizeof text, "%.*s", (int)GRPC_SLICE_LENGTH(call->status_text),
+             (const char *)GRPC_SLICE_START_PTR(call->status_text));
+    bool connected = grpc_channel_check_connectivity_state(client->channel, 0) == GRPC_CHANNEL_READY;
+    double seconds = (double)timeout_us / 1e6;
+    if (call->status == GRPC_STATUS_UNAVAILABLE) {
+        return unreachable(client, text);
+    }
+    if (call->status == GRPC_STATUS_DEADLINE_EXCEEDED && !connected) {
+        snprintf(text, sizeof text, "not connected within %g s", seconds);
+        return unreachable(client, text);
+    }
+    if (call->status == GRPC_STATUS_DEADLINE_EXCEEDED) {
+        FAIL(ERR_DEADLINE, "no answer from %s within %g s: it is busy, or the timeout is too short for this request",
+             client->address.text, seconds);
+    }
+    struct status_row row = status_row((int)call->status);
+    *refusal = (struct proto_error_text){.grpc_code = (int)call->status, .retry_after_ms = -1};
+    snprintf(refusal->reason, sizeof refusal->reason, "%s", row.name);
+    snprintf(refusal->message, sizeof refusal->message, "%s", text);
+    client->refused = true;
+    FAIL(row.code, "%s answered %s: %s", client->address.text, row.name, text[0] ? text : "without a message");
+}
+
+// ---- one unary call
+
+static FALLIBLE copy_answer(grpc_byte_buffer *answer, struct proto_bytes *out) {
+    size_t length = answer ? grpc_byte_buffer_length(answer) : 0;
+    out->data = malloc(length ? length : 1);
+    if (!out->data) {
+        FAIL(ERR_NOMEM, "no memory for an answer of %zu bytes", length);
+    }
+    out->length = length;
+    if (length == 0) {
+        return OK;
+    }
+    grpc_byte_buffer_reader reader;
+    if (!grpc_byte_buffer_reader_init(&reader, answer)) {
+        FAIL(ERR_MALFORMED, "an answer of %zu bytes cannot be read", length);
+    }
+    grpc_slice *slice;
+    size_t used = 0;
+    while (grpc_byte_buffer_reader_peek(&reader, &slice) && GRPC_SLICE_LENGTH(*slice) <= length - used) {
+        memcpy(out->data + used, GRPC_SLICE_START_PTR(*slice), GRPC_SLICE_LENGTH(*slice));
+        used += GRPC_SLICE_LENGTH(*slice);
+    }
+    grpc_byte_buffer_reader_destroy(&reader);
+    INVARIANT(used == length);
+    return OK;
+}
+
+// Everything of a unary call in one batch: it completes when the status is here.
+static grpc_call_error start_batch(grpc_call *call, struct call_state *state) {
+    grpc_op ops[6] = {
+        {.op = GRPC_OP_SEND_INITIAL_METADATA},
+        {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = state->request},
+        {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
+        {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &state->initial},
+        {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &state->answer},
+        {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+         .data.recv_status_on_client = {.trailing_metadata = &state->trailing,
+                                        .status = &state->status,
+                                        .status_details = &state->status_text,
+                                        .error_string = &state->error_text}},
+    };
+    return grpc_call_start_batch(call, ops, sizeof ops / sizeof *ops, state, NULL);
+}
+
+static void run_call(struct client *client, const char *method, int64_t timeout_us, struct call_state *state) {
+    gpr_timespec deadline = timeout_us > 0
+                                ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(timeout_us, GPR_TIMESPAN))
+                                : gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    grpc_slice path = grpc_slice_from_static_string(method);
+    grpc_call *call =
+        grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue, path, NULL, deadline, NULL);
+    INVARIANT(start_batch(call, state) == GRPC_CALL_OK);
+    // No deadline here: the batch always completes, and its buffers are gRPC's until it has.
+    grpc_event event = grpc_completion_queue_pluck(client->queue, state, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    INVARIANT(event.type == GRPC_OP_COMPLETE);
+    grpc_call_unref(call);
+}
+
+// Takes request.data. On success answer->data is the caller's.
+static FALLIBLE unary_take(struct client *client, const char *method, struct proto_bytes request, int64_t timeout_us,
+                           struct proto_bytes *answer) {
+    *answer = (struct proto_bytes){0};
+    client->refused = false;
+    if (request.length > UINT32_MAX) { // gRPC's frames have 32 bits of length
+        free(request.data);
+        FAIL(ERR_TOO_LARGE, "a message of %zu bytes: gRPC ends at 4 GiB; send fewer rows at once", request.length);
+    }
+    struct call_state state = {.status_text = grpc_empty_slice()};
+    grpc_slice slice = request.length ? grpc_slice_new(request.data, request.length, free) : grpc_empty_slice();
+    if (request.length == 0) {
+        free(request.data);
+    }
+    state.request = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    grpc_metadata_array_init(&state.initial);
+    grpc_metadata_array_init(&state.trailing);
+
+    run_call(client, method, timeout_us, &state);
+    err_t e = state.status == GRPC_STATUS_OK ? copy_answer(state.answer, answer) : call_failure(client, &state, timeout_us);
+
+    if (state.answer) {
+        grpc_byte_buffer_destroy(state.answer);
+    }
+    grpc_byte_buffer_destroy(state.request);
+    grpc_metadata_array_destroy(&state.initial);
+    grpc_metadata_array_destroy(&state.trailing);
+    grpc_slice_unref(state.status_text);
+    gpr_free((void *)state.error_text);
+    if (err_is(e)) {
+        free(answer->data);
+        *answer = (struct proto_bytes){0};
+    }
+    return e;
+}
+
+// ---- the calls
+
+FALLIBLE client_describe(struct client *client, const char *model, int64_t timeout_us, struct client_description *out) {
+    *out = (struct client_description){0};
+    struct proto_bytes request;
+    TRY(proto_encode_describe_request(model, &request));
+    TRY(unary_take(client, DESCRIBE, request, timeout_us, &out->bytes));
+    err_t e = proto_decode_describe_response(out->bytes.data, out->bytes.length, &out->response, &out->owner);
+    if (err_is(e)) {
+        free(out->bytes.data);
+        *out = (struct client_description){0};
+        return err_context(e, "the description from %s", client->address.text);
+    }
+    return OK;
+}
+
+void client_description_deinit(struct client_description *description) {
+    if (description->owner) {
+        describe_reply_free(description->owner);
+    }
+    free(description->bytes.data);
+    *description = (struct client_description){0};
+}
+
+FALLIBLE client_health(struct client *client, const char *service, int64_t timeout_us, enum proto_serving *out) {
+    *out = SERVING_UNKNOWN;
+    struct proto_bytes request, answer;
+    TRY(proto_encode_health_request(service, &request));
+    err_t e = unary_take(client, HEALTH_CHECK, request, timeout_us, &answer);
+    if (err_is(e)) {
+        if (client->refused && client->refusal.grpc_code == GRPC_STATUS_NOT_FOUND) { // Check's way to say it
+            client->refused = false;
+            *out = SERVICE_UNKNOWN;
+            return OK;
+        }
+        return e;
+    }
+    e = proto_decode_health_response(answer.data, answer.length, out);
+    free(answer.data);
+    return err_context(e, "the health from %s", client->address.text);
+}
+
+FALLIBLE client_forward(struct client *client, const struct wire_request *request, int64_t timeout_us, struct client_reply *out) {
+    *out = (struct client_reply){0};
+    struct proto_bytes message;
+    TRY(wire_encode_request(request, &message));
+    TRY(unary_take(client, FORWARD, message, timeout_us, &out->bytes));
+    err_t e = wire_decode_reply(out->bytes.data, out->bytes.length, &out->wire);
+    if (!err_is(e) && out->wire.id != request->id) {
+        e = err_record(ERR_MALFORMED, "id", "it answers request %llu, not %llu", (unsigned long long)out->wire.id,
+                       (unsigned long long)request->id);
+    }
+    if (err_is(e)) {
+        client_reply_deinit(out);
+        return err_context(e, "the answer from %s", client->address.text);
+    }
+    return OK;
+}
+
+void client_reply_deinit(struct client_reply *reply) {
+    free(reply->bytes.data);
+    *reply = (struct client_reply){0};
+}

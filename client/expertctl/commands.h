@@ -1,0 +1,14 @@
+// expertctl's commands: each asks the daemon and prints a table, or with --json one object, on standard output.
+// What fails is returned; main.c prints it and turns it into the exit code.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_COMMANDS_H
+#define EXPERTD_CLIENT_EXPERTCTL_COMMANDS_H
+
+#include "client/client.h"
+#include "client/expertctl/options.h"
+
+FALLIBLE command_models(struct client *client, const struct ctl_options *options);
+// *serving false: reached, but it does not serve (it loads, or drains); that is no error.
+FALLIBLE command_status(struct client *client, const struct ctl_options *options, bool *serving);
+FALLIBLE command_forward(struct client *client, const struct ctl_options *options);
+
+#endif

@@ -1,0 +1,21 @@
+// What the commands share in printing JSON.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_JSON_OUT_H
+#define EXPERTD_CLIENT_EXPERTCTL_JSON_OUT_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { JSON_HEX_TEXT = 17 };
+
+// 64-bit ids as 16 hexadecimal digits: a JSON number would lose bits in most readers.
+const char *json_hex(uint64_t id, char text[JSON_HEX_TEXT]);
+
+// A string from elsewhere, or null where it is no UTF-8.
+json_t *json_text(const char *text);
+
+// Prints and releases `object`. ERR_NOMEM where it is NULL, ERR_IO where standard output is gone.
+FALLIBLE json_print_take(json_t *object);
+
+#endif

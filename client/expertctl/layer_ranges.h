@@ -1,0 +1,23 @@
+// Layers of equal shape as one row of a table: "layers 3-60" instead of 58 lines. Pure.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_LAYER_RANGES_H
+#define EXPERTD_CLIENT_EXPERTCTL_LAYER_RANGES_H
+
+#include <stddef.h>
+
+#include "proto/control.h"
+
+struct layer_range {
+    const struct describe_layer *first; // [count] neighbours in the description
+    size_t count;
+};
+
+// The next range from layers[at] on: neighbours whose numbers follow each other and that differ in nothing that the table shows,
+// the weights id aside. at < count.
+struct layer_range layer_range_next(const struct describe_layer *layers, size_t count, size_t at);
+
+enum { LAYER_RANGE_TEXT_MAX = 24 };
+
+// "3" or "3-60".
+const char *layer_range_text(const struct layer_range *range, char text[LAYER_RANGE_TEXT_MAX]);
+
+#endif

@@ -1,0 +1,119 @@
+// expertctl: asks an expertd daemon from the command line.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mapped.h"
+#include "client/client.h"
+#include "client/expertctl/commands.h"
+#include "client/expertctl/json_out.h"
+#include "client/expertctl/options.h"
+
+enum { EXIT_DATA = 65, EXIT_UNREACHABLE = 69, EXIT_REFUSED = 70 };
+
+// A wrong file is 65 here whatever its error is called: the daemon's own shape errors are told apart by the refusal.
+static int exit_code(err_t e, const struct proto_error_text *refusal) {
+    if (refusal) {
+        return EXIT_REFUSED;
+    }
+    switch (e.code) {
+    case ERR_USAGE:
+    case ERR_UNAVAILABLE:
+    case ERR_INTERNAL:
+        return err_exit_code(e.code);
+    case ERR_DEADLINE:
+        return EXIT_UNREACHABLE;
+    case ERR_NOMEM:
+    case ERR_MALFORMED: // an answer that is none
+    case ERR_WEIGHTS_CHANGED:
+        return EXIT_REFUSED;
+    default:
+        return EXIT_DATA;
+    }
+}
+
+static void print_error_json(const struct err_copy *error, const struct proto_error_text *refusal, const char *address) {
+    json_t *object = json_pack("{s:{s:o, s:o, s:o}}", "error", "reason",
+                               json_text(refusal && refusal->reason[0] ? refusal->reason : err_name(error->code)), "message",
+                               json_text(error->message), "field", error->field[0] ? json_text(error->field) : json_null());
+    if (object && address) {
+        json_object_set_new(object, "address", json_text(address));
+        json_object_set_new(object, "reachable", json_boolean(refusal != NULL));
+    }
+    if (object && refusal && refusal->retry_after_ms >= 0) {
+        json_object_set_new(json_object_get(object, "error"), "retry_after_ms", json_integer(refusal->retry_after_ms));
+    }
+    err_t ignored = json_print_take(object); // the message goes to standard error too
+    (void)ignored;
+}
+
+static void print_error(const struct err_copy *error, const struct proto_error_text *refusal) {
+    if (!refusal) {
+        fprintf(stderr, "expertctl: %s\n", error->message);
+        return;
+    }
+    fprintf(stderr, "expertctl: the daemon refuses with %s: %s\n", refusal->reason, error->message);
+    if (error->field[0]) {
+        fprintf(stderr, "  field: %s\n", error->field);
+    }
+    if (refusal->retry_after_ms >= 0) {
+        fprintf(stderr, "  try again in %.1f s\n", (double)refusal->retry_after_ms / 1e3);
+    }
+}
+
+static int report(err_t e, const struct client *client, bool json) {
+    struct err_copy error;
+    err_save(e, &error);
+    const struct proto_error_text *refusal = client ? client_refusal(client) : NULL;
+    if (json) {
+        print_error_json(&error, refusal, client ? client_address(client) : NULL);
+    }
+    print_error(&error, refusal);
+    return exit_code(e, refusal);
+}
+
+static int run_command(const struct ctl_options *options, const char *address) {
+    struct client *client;
+    bool serving = true;
+    err_t e = client_create(address, &client);
+    if (!err_is(e)) {
+        switch (options->command) {
+        case COMMAND_MODELS:
+            e = command_models(client, options);
+            break;
+        case COMMAND_STATUS:
+            e = command_status(client, options, &serving);
+            break;
+        case COMMAND_FORWARD:
+            e = command_forward(client, options);
+            break;
+        default:
+            INVARIANT(!"a command that asks the daemon");
+        }
+    }
+    int code = err_is(e) ? report(e, client, options->json) : serving ? 0 : EXIT_REFUSED;
+    client_destroy(client);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    client_tune_process();
+    err_t unguarded = mapped_install_handler(); // without it a file that shrinks under us only ends with a bare SIGBUS
+    (void)unguarded;
+    struct ctl_options options;
+    const struct ctl_environment environment = {getenv("EXPERTD_ADDRESS"), getenv("XDG_RUNTIME_DIR")};
+    char address[ADDRESS_TEXT_MAX];
+    err_t e = ctl_options_parse(argc, argv, &options);
+    if (err_is(e)) {
+        return report(e, NULL, options.json);
+    }
+    if (options.command == COMMAND_HELP) {
+        ctl_print_help(stdout);
+        return 0;
+    }
+    if (options.command == COMMAND_VERSION) {
+        printf("expertctl %s\n", EXPERTD_VERSION);
+        return 0;
+    }
+    e = ctl_address(&options, &environment, address);
+    return err_is(e) ? report(e, NULL, options.json) : run_command(&options, address);
+}

@@ -1,0 +1,375 @@
+#include "client/expertctl/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "client/expertctl/suggest.h"
+
+static const char DEFAULT_TCP[] = "127.0.0.1:7411";
+
+enum { DEFAULT_TIMEOUT_S = 30, TIMEOUT_MAX_S = 86400 };
+
+// ---- commands
+
+struct command_row {
+    const char *name;
+    enum command command; // COMMAND_NONE: named in the design, not built yet
+    const char *help;
+};
+
+static const struct command_row COMMANDS[] = {
+    {"models", COMMAND_MODELS, "what is served: models, layers, shapes, dtypes, numerics and weights ids"},
+    {"status", COMMAND_STATUS, "is it there, does it serve, with which limits; exits 0 only while it serves"},
+    {"forward", COMMAND_FORWARD, "send one layer's hidden states from a file, take the answer to a file"},
+    {"placement", COMMAND_NONE, "which shard holds which expert"},
+    {"drain", COMMAND_NONE, "let a daemon or shard finish and leave"},
+    {"bench", COMMAND_NONE, "load a daemon and report what it holds"},
+    {"top", COMMAND_NONE, "live figures of a daemon"},
+};
+enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
+
+static FALLIBLE read_command(const char *word, struct ctl_options *out) {
+    const char *names[COMMAND_COUNT];
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        names[i] = COMMANDS[i].name;
+        if (strcmp(word, COMMANDS[i].name) == 0) {
+            out->command = COMMANDS[i].command;
+            if (out->command == COMMAND_NONE) {
+                FAIL(ERR_USAGE, "%s is not there yet in this version; what is: models, status, forward", word);
+            }
+            return OK;
+        }
+    }
+    const char *near = suggest_word(word, names, COMMAND_COUNT);
+    if (near) {
+        FAIL(ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
+    }
+    FAIL(ERR_USAGE, "unknown command %s: it is one of models, status, forward (expertctl --help says more)", word);
+}
+
+// ---- values
+
+static FALLIBLE read_number(const char *flag, const char *value, uint64_t max, uint64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    unsigned long long number = isdigit((unsigned char)value[0]) ? strtoull(value, &end, 10) : 0;
+    if (!end || *end || errno || number > max) {
+        FAIL(ERR_USAGE, "%s %s: a whole number from 0 to %llu is expected", flag, value, (unsigned long long)max);
+    }
+    *out = number;
+    return OK;
+}
+
+static FALLIBLE set_address(struct ctl_options *out, const char *value) {
+    struct address parsed;
+    TRY_IN(address_parse(value, &parsed), "--address");
+    out->address = value;
+    return OK;
+}
+
+static FALLIBLE set_timeout(struct ctl_options *out, const char *value) {
+    char *end = NULL;
+    double seconds = strtod(value, &end);
+    if (end == value || *end || !(seconds > 0) || seconds > TIMEOUT_MAX_S) {
+        FAIL(ERR_USAGE, "--timeout %s: seconds above 0 and up to %d are expected, such as 2.5", value, TIMEOUT_MAX_S);
+    }
+    out->timeout_us = (int64_t)ceil(seconds * 1e6);
+    return OK;
+}
+
+static FALLIBLE set_model(struct ctl_options *out, const char *value) {
+    if (strlen(value) >= WIRE_STRING_MAX) {
+        FAIL(ERR_USAGE, "--model: a name has %d bytes at most", WIRE_STRING_MAX - 1);
+    }
+    out->model = value;
+    return OK;
+}
+
+static FALLIBLE set_layer(struct ctl_options *out, const char *value) {
+    uint64_t number = 0;
+    TRY(read_number("--layer", value, UINT32_MAX, &number));
+    out->layer = (uint32_t)number;
+    out->have_layer = true;
+    return OK;
+}
+
+static FALLIBLE set_split(struct ctl_options *out, const char *value) {
+    TRY(read_number("--split", value, UINT32_MAX, &out->split));
+    if (out->split == 0) {
+        FAIL(ERR_USAGE, "--split 0: at least one token goes into a call");
+    }
+    return OK;
+}
+
+static FALLIBLE set_weights_id(struct ctl_options *out, const char *value) {
+    const char *digits = strncmp(value, "0x", 2) == 0 ? value + 2 : value;
+    size_t length = strspn(digits, "0123456789abcdefABCDEF");
+    if (length == 0 || length > 16 || digits[length]) {
+        FAIL(ERR_USAGE, "--weights-id %s: up to 16 hexadecimal digits are expected, as expertctl models prints them", value);
+    }
+    out->weights_id = strtoull(digits, NULL, 16);
+    return OK;
+}
+
+static enum dtype dtype_of_flag(const char *value) {
+    char upper[16];
+    size_t length = strlen(value);
+    if (length >= sizeof upper) {
+        return DTYPE_NONE;
+    }
+    for (size_t i = 0; i <= length; i++) {
+        upper[i] = (char)toupper((unsigned char)value[i]);
+    }
+    return dtype_from_name(upper, length);
+}
+
+static FALLIBLE set_output_dtype(struct ctl_options *out, const char *value) {
+    out->output_dtype = dtype_of_flag(value);
+    if (!dtype_is_float16_or_32(out->output_dtype)) {
+        FAIL(ERR_USAGE, "--dtype %s: the answer is f32, bf16 or f16", value);
+    }
+    return OK;
+}
+
+static FALLIBLE set_hidden_dtype(struct ctl_options *out, const char *value) {
+    enum dtype dtype = dtype_of_flag(value);
+    if (!dtype_is_float16_or_32(dtype) && dtype != DTYPE_F8_E4M3 && dtype != DTYPE_F8_E5M2) {
+        FAIL(ERR_USAGE, "--hidden-dtype %s: hidden states are f32, bf16, f16, f8_e4m3 or f8_e5m2", value);
+    }
+    out->hidden_dtype = dtype;
+    return OK;
+}
+
+static FALLIBLE set_shared(struct ctl_options *out, const char *value) {
+    if (strcmp(value, "include") != 0 && strcmp(value, "exclude") != 0) {
+        FAIL(ERR_USAGE, "--shared %s: it is include or exclude", value);
+    }
+    out->shared = value[0] == 'i' ? WIRE_SHARED_INCLUDE : WIRE_SHARED_EXCLUDE;
+    return OK;
+}
+
+#define TENSOR_SETTER(field)                                                                                                       \
+    static FALLIBLE set_##field(struct ctl_options *out, const char *value) {                                                      \
+        out->field = value;                                                                                                        \
+        return OK;                                                                                                                 \
+    }
+TENSOR_SETTER(hidden)
+TENSOR_SETTER(hidden_scale)
+TENSOR_SETTER(ids)
+TENSOR_SETTER(weights)
+TENSOR_SETTER(router_logits)
+TENSOR_SETTER(output)
+
+static FALLIBLE set_json(struct ctl_options *out, const char *value) {
+    (void)value;
+    out->json = true;
+    return OK;
+}
+
+static FALLIBLE set_timings(struct ctl_options *out, const char *value) {
+    (void)value;
+    out->timings = true;
+    return OK;
+}
+
+static FALLIBLE set_help(struct ctl_options *out, const char *value) {
+    (void)value;
+    out->command = COMMAND_HELP;
+    return OK;
+}
+
+static FALLIBLE set_version(struct ctl_options *out, const char *value) {
+    (void)value;
+    out->command = COMMAND_VERSION;
+    return OK;
+}
+
+// ---- flags
+
+struct flag_row {
+    const char *name;
+    const char *value; // what it takes, for the help; NULL: nothing
+    err_t (*set)(struct ctl_options *, const char *);
+    bool forward; // for that command alone
+    const char *help;
+};
+
+static const struct flag_row FLAGS[] = {
+    {"--address", "ADDRESS", set_address, false,
+     "unix:PATH or HOST:PORT; else $EXPERTD_ADDRESS, $XDG_RUNTIME_DIR/expertd.sock, 127.0.0.1:7411"},
+    {"--json", NULL, set_json, false, "one JSON object on standard output, also for an error"},
+    {"--timeout", "S", set_timeout, false, "seconds for each call (30)"},
+    {"--model", "NAME", set_model, false, "the model meant, where several are served"},
+    {"--help", NULL, set_help, false, "this text"},
+    {"--version", NULL, set_version, false, "the version"},
+    {"--layer", "L", set_layer, true, "the checkpoint's decoder layer number, as expertctl models lists it"},
+    {"--hidden", "TENSOR", set_hidden, true, "hidden states [T, H]: f32, bf16, f16, or f8 with --hidden-scale"},
+    {"--hidden-dtype", "DTYPE", set_hidden_dtype, true,
+     "what the bits of a .npy file's <u2, V2, |u1 are: bf16, f16, f8_e4m3, f8_e5m2"},
+    {"--hidden-scale", "TENSOR", set_hidden_scale, true, "[1], [T, 1] or [T, ceil(H/128)] f32, for f8 hidden states"},
+    {"--ids", "TENSOR", set_ids, true, "your own routing: expert numbers [T, K], i32 or i64, negative for none"},
+    {"--weights", "TENSOR", set_weights, true, "their weights [T, K], final: neither scaled nor normalised"},
+    {"--router-logits", "TENSOR", set_router_logits, true, "or your own router's logits [T, E]; neither: the model's router"},
+    {"--shared", "include|exclude", set_shared, true, "the shared experts; by default in, but out with --ids"},
+    {"--dtype", "DTYPE", set_output_dtype, true, "of the answer: f32, bf16 or f16; by default that of the hidden states"},
+    {"--output", "TENSOR", set_output, true, "write the answer there; without it only a summary is printed"},
+    {"--split", "N", set_split, true, "send N tokens per call; the answer's bytes stay the same"},
+    {"--weights-id", "HEX", set_weights_id, true, "refuse to answer with any other weights"},
+    {"--timings", NULL, set_timings, true, "the daemon's own times per stage"},
+};
+enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
+
+static FALLIBLE unknown_flag(const char *word, size_t length) {
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)length, word);
+    const char *names[FLAG_COUNT];
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        names[i] = FLAGS[i].name;
+    }
+    const char *near = suggest_word(name, names, FLAG_COUNT);
+    if (near) {
+        FAIL(ERR_USAGE, "unknown flag %s: did you mean %s?", name, near);
+    }
+    FAIL(ERR_USAGE, "unknown flag %s: expertctl --help lists them", name);
+}
+
+static const struct flag_row *find_flag(const char *word, size_t length) {
+    if (length == 2 && memcmp(word, "-h", 2) == 0) {
+        word = "--help";
+        length = strlen(word);
+    }
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        if (strlen(FLAGS[i].name) == length && memcmp(FLAGS[i].name, word, length) == 0) {
+            return &FLAGS[i];
+        }
+    }
+    return NULL;
+}
+
+// One flag at argv[*at] and its value, in the same word or the next. *seen has a bit per flag.
+static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, struct ctl_options *out) {
+    _Static_assert(FLAG_COUNT <= 32, "a bit per flag");
+    const char *word = argv[*at];
+    const char *equals = strchr(word, '=');
+    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    const struct flag_row *flag = find_flag(word, length);
+    if (!flag) {
+        return unknown_flag(word, length);
+    }
+    uint32_t bit = UINT32_C(1) << (flag - FLAGS);
+    if (*seen & bit) {
+        FAIL(ERR_USAGE, "%s is given twice", flag->name);
+    }
+    *seen |= bit;
+    if (!flag->value) {
+        if (equals) {
+            FAIL(ERR_USAGE, "%s takes no value", flag->name);
+        }
+        return flag->set(out, NULL);
+    }
+    if (!equals && *at + 1 >= argc) {
+        FAIL(ERR_USAGE, "%s takes a value: %s %s", flag->name, flag->name, flag->value);
+    }
+    const char *value = equals ? equals + 1 : argv[++*at];
+    if (!*value) {
+        FAIL(ERR_USAGE, "%s is empty: %s %s", flag->name, flag->name, flag->value);
+    }
+    return flag->set(out, value);
+}
+
+// ---- the whole line
+
+static FALLIBLE check_forward(const struct ctl_options *o) {
+    if (!o->have_layer) {
+        FAIL(ERR_USAGE, "forward needs --layer L; expertctl models lists the layers that are served");
+    }
+    if (!o->hidden) {
+        FAIL(ERR_USAGE, "forward needs --hidden FILE.npy or --hidden FILE.safetensors:TENSOR");
+    }
+    if (!o->ids != !o->weights) {
+        FAIL(ERR_USAGE, "--ids and --weights go together; %s is missing", o->ids ? "--weights" : "--ids");
+    }
+    if (o->ids && o->router_logits) {
+        FAIL(ERR_USAGE, "--ids with --weights, or --router-logits: the routing comes from one of them");
+    }
+    return OK;
+}
+
+static FALLIBLE check_flags(const struct ctl_options *o, uint32_t seen) {
+    for (size_t i = 0; i < FLAG_COUNT && o->command != COMMAND_FORWARD; i++) {
+        if (seen >> i & 1 && FLAGS[i].forward) {
+            FAIL(ERR_USAGE, "%s belongs to expertctl forward", FLAGS[i].name);
+        }
+    }
+    return o->command == COMMAND_FORWARD ? check_forward(o) : OK;
+}
+
+FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out) {
+    *out = (struct ctl_options){.model = "", .timeout_us = (int64_t)DEFAULT_TIMEOUT_S * 1000000};
+    uint32_t seen = 0;
+    for (int i = 1; i < argc; i++) { // known before any mistake is reported: it decides how
+        out->json |= strcmp(argv[i], "--json") == 0;
+    }
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-') {
+            TRY(read_flag(argc, argv, &i, &seen, out));
+        } else if (out->command == COMMAND_NONE) {
+            TRY(read_command(argv[i], out));
+        } else if (out->command != COMMAND_HELP && out->command != COMMAND_VERSION) {
+            FAIL(ERR_USAGE, "%s: one command at a time, and files go with a flag", argv[i]);
+        }
+        if (out->command == COMMAND_HELP || out->command == COMMAND_VERSION) {
+            return OK;
+        }
+    }
+    if (out->command == COMMAND_NONE) {
+        FAIL(ERR_USAGE, "a command is missing: models, status or forward (expertctl --help says more)");
+    }
+    return check_flags(out, seen);
+}
+
+FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environment *environment, char out[ADDRESS_TEXT_MAX]) {
+    struct address parsed;
+    if (options->address) {
+        TRY_IN(address_parse(options->address, &parsed), "--address");
+    } else if (environment->address && *environment->address) {
+        TRY_IN(address_parse(environment->address, &parsed), "$EXPERTD_ADDRESS");
+    } else {
+        char path[ADDRESS_TEXT_MAX];
+        int length = snprintf(path, sizeof path, "unix:%s/expertd.sock", environment->runtime_dir ? environment->runtime_dir : "");
+        struct stat st;
+        bool there = environment->runtime_dir && *environment->runtime_dir && length < (int)sizeof path &&
+                     stat(path + strlen("unix:"), &st) == 0 && S_ISSOCK(st.st_mode);
+        TRY_IN(address_parse(there ? path : DEFAULT_TCP, &parsed), "$XDG_RUNTIME_DIR");
+    }
+    snprintf(out, ADDRESS_TEXT_MAX, "%s", parsed.text);
+    return OK;
+}
+
+static void print_flags(FILE *out, bool forward) {
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        if (FLAGS[i].forward == forward) {
+            char left[48];
+            snprintf(left, sizeof left, "%s %s", FLAGS[i].name, FLAGS[i].value ? FLAGS[i].value : "");
+            fprintf(out, "  %-26s%s\n", left, FLAGS[i].help);
+        }
+    }
+}
+
+void ctl_print_help(FILE *out) {
+    fprintf(out, "usage: expertctl [--address ADDRESS] [--json] [--timeout S] COMMAND\n\nAsks an expertd daemon.\n\ncommands\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        bool there = COMMANDS[i].command != COMMAND_NONE;
+        fprintf(out, "  %-26s%s%s\n", COMMANDS[i].name, COMMANDS[i].help, there ? "" : " (not there yet)");
+    }
+    fprintf(out, "\nflags\n");
+    print_flags(out, false);
+    fprintf(out, "\nflags of forward (TENSOR is FILE.npy, FILE.safetensors:NAME, or FILE.safetensors with one tensor in it)\n");
+    print_flags(out, true);
+    fprintf(out, "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, 69 no daemon is\n"
+                 "reached or it does not answer in time, 70 the daemon refuses (the reason is printed) or failed\n");
+}

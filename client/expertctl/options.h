@@ -1,0 +1,49 @@
+// expertctl's command line, and the two environment variables that it knows. Pure: no I/O beside one look for the default socket.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_OPTIONS_H
+#define EXPERTD_CLIENT_EXPERTCTL_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "client/address.h"
+#include "proto/wire.h"
+
+enum command { COMMAND_NONE, COMMAND_MODELS, COMMAND_STATUS, COMMAND_FORWARD, COMMAND_HELP, COMMAND_VERSION };
+
+// Strings are borrowed from argv.
+struct ctl_options {
+    enum command command;
+    const char *address; // NULL: ctl_address chooses
+    bool json;
+    int64_t timeout_us; // of each call
+    const char *model;  // "": the only one served, or all
+    // forward
+    bool have_layer;
+    uint32_t layer;
+    const char *hidden, *hidden_scale;         // FILE[:TENSOR]
+    const char *ids, *weights, *router_logits; // FILE[:TENSOR], or NULL
+    const char *output;                        // FILE[:TENSOR], or NULL: only the summary
+    enum dtype hidden_dtype;                   // DTYPE_NONE: what the file says
+    enum dtype output_dtype;                   // DTYPE_NONE: the daemon's choice
+    enum wire_shared shared;
+    bool timings;
+    uint64_t split; // tokens per call; 0: all at once
+    uint64_t weights_id;
+};
+
+// ERR_USAGE names the word, and the nearest one that is known. `command` is right as far as it was read, `json` as well.
+FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out);
+
+struct ctl_environment {
+    const char *address;     // EXPERTD_ADDRESS, or NULL
+    const char *runtime_dir; // XDG_RUNTIME_DIR, or NULL
+};
+
+// Where the daemon is looked for: --address, else $EXPERTD_ADDRESS, else the socket in $XDG_RUNTIME_DIR where there is one, else
+// 127.0.0.1:7411. ERR_USAGE where $XDG_RUNTIME_DIR is too long for a socket.
+FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environment *environment, char out[ADDRESS_TEXT_MAX]);
+
+void ctl_print_help(FILE *out);
+
+#endif

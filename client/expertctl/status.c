@@ -1,0 +1,155 @@
+// expertctl status.
+#include <inttypes.h>
+
+#include "client/expertctl/commands.h"
+#include "client/expertctl/json_out.h"
+#include "client/expertctl/layer_ranges.h"
+
+static const char *serving_name(enum proto_serving serving) {
+    switch (serving) {
+    case SERVING:
+        return "SERVING";
+    case NOT_SERVING:
+        return "NOT_SERVING";
+    case SERVICE_UNKNOWN:
+        return "SERVICE_UNKNOWN";
+    default:
+        return "UNKNOWN";
+    }
+}
+
+static size_t ready_layers(const struct describe_model *model) {
+    size_t ready = 0;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        ready += model->layers[i].ready;
+    }
+    return ready;
+}
+
+static json_t *strings_json(const char *const *texts, size_t count) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < count; i++) {
+        json_array_append_new(list, json_text(texts[i]));
+    }
+    return list;
+}
+
+static json_t *models_json(const struct describe_response *r) {
+    json_t *models = json_array();
+    for (size_t i = 0; i < r->num_models; i++) {
+        const struct describe_model *model = &r->models[i];
+        json_array_append_new(models, json_pack("{s:o, s:o, s:I, s:I}", "name", json_text(model->name), "architecture",
+                                                json_text(model->architecture), "layers", (json_int_t)model->num_layers, "ready",
+                                                (json_int_t)ready_layers(model)));
+    }
+    return models;
+}
+
+static json_t *description_json(const struct describe_response *r) {
+    json_t *dtypes = json_array();
+    for (size_t i = 0; i < r->num_hidden_dtypes; i++) {
+        json_array_append_new(dtypes, json_text(dtype_name(r->hidden_dtypes[i])));
+    }
+    json_t *limits = json_pack("{s:I, s:I, s:I, s:I, s:I}", "max_message_bytes", (json_int_t)r->max_message_bytes, "max_tokens",
+                               (json_int_t)r->max_tokens, "max_top_k", (json_int_t)r->max_top_k, "max_inflight",
+                               (json_int_t)r->max_inflight, "max_region_bytes", (json_int_t)r->max_region_bytes);
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I}", "version", json_text(r->server_version), "models", models_json(r), "limits",
+                     limits, "features", strings_json(r->features, r->num_features), "hidden_dtypes", dtypes, "placement_epoch",
+                     (json_int_t)r->placement_epoch);
+}
+
+// "0-1, 4": the layers of a model.
+static void print_layers(const struct describe_model *model) {
+    for (size_t at = 0; at < model->num_layers;) {
+        size_t count = 1; // here only the numbers count, not the shapes
+        while (at + count < model->num_layers && model->layers[at + count].layer == model->layers[at + count - 1].layer + 1) {
+            count++;
+        }
+        struct layer_range range = {&model->layers[at], count};
+        char text[LAYER_RANGE_TEXT_MAX];
+        printf("%s%s", at ? ", " : "", layer_range_text(&range, text));
+        at += count;
+    }
+}
+
+static void print_description(const struct describe_response *r) {
+    printf("version          %s\n", r->server_version);
+    for (size_t i = 0; i < r->num_models; i++) {
+        const struct describe_model *model = &r->models[i];
+        printf("model            %s (%s), %zu of %zu layers ready: ", model->name, model->architecture, ready_layers(model),
+               model->num_layers);
+        print_layers(model);
+        putchar('\n');
+    }
+    printf("limits           %" PRIu64 " bytes a message, %u tokens, %u choices a token, %u in flight on a stream\n",
+           r->max_message_bytes, r->max_tokens, r->max_top_k, r->max_inflight);
+    if (r->max_region_bytes) {
+        printf("shared memory    up to %" PRIu64 " bytes a region\n", r->max_region_bytes);
+    } else {
+        printf("shared memory    off\n");
+    }
+    printf("features        ");
+    for (size_t i = 0; i < r->num_features; i++) {
+        printf(" %s", r->features[i]);
+    }
+    printf("\nhidden states   ");
+    for (size_t i = 0; i < r->num_hidden_dtypes; i++) {
+        printf(" %s", dtype_name(r->hidden_dtypes[i]));
+    }
+    printf("\nplacement epoch  %" PRIu64 "\n", r->placement_epoch);
+}
+
+struct finding {
+    const char *address;
+    enum proto_serving serving;
+    const struct client_description *description; // NULL: it gave none
+    const struct err_copy *refusal;               // why
+};
+
+static FALLIBLE print_json(const struct finding *f) {
+    json_t *object =
+        json_pack("{s:o, s:b, s:s}", "address", json_text(f->address), "reachable", 1, "state", serving_name(f->serving));
+    if (object && f->description) {
+        json_t *more = description_json(&f->description->response);
+        if (!more || json_object_update(object, more) != 0) {
+            json_decref(object);
+            object = NULL;
+        }
+        json_decref(more);
+    } else if (object) {
+        json_object_set_new(object, "reason", json_text(err_name(f->refusal->code)));
+        json_object_set_new(object, "message", json_text(f->refusal->message));
+    }
+    return json_print_take(object);
+}
+
+static FALLIBLE print_text(const struct finding *f) {
+    printf("address          %s\nstate            %s\n", f->address, serving_name(f->serving));
+    if (f->description) {
+        print_description(&f->description->response);
+    } else {
+        printf("reason           %s: %s\n", err_name(f->refusal->code), f->refusal->message);
+    }
+    return OK;
+}
+
+FALLIBLE command_status(struct client *client, const struct ctl_options *options, bool *serving) {
+    struct finding finding = {.address = client_address(client)};
+    TRY(client_health(client, options->model, options->timeout_us, &finding.serving));
+    struct client_description description;
+    struct err_copy refusal;
+    err_t e = client_describe(client, options->model, options->timeout_us, &description);
+    if (err_is(e) && !client_refusal(client)) {
+        return e;
+    }
+    if (err_is(e)) { // it is there and says why it has nothing to describe yet
+        err_save(e, &refusal);
+        finding.refusal = &refusal;
+    } else {
+        finding.description = &description;
+    }
+    *serving = finding.serving == SERVING;
+    e = options->json ? print_json(&finding) : print_text(&finding);
+    client_description_deinit(&description);
+    return e;
+}

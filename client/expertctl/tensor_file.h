@@ -1,0 +1,29 @@
+// A tensor in a file, as the command line names it: FILE.npy, FILE.safetensors:NAME, or FILE.safetensors with one tensor in it.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_TENSOR_FILE_H
+#define EXPERTD_CLIENT_EXPERTCTL_TENSOR_FILE_H
+
+#include "base/safetensors.h"
+#include "base/tensor.h"
+#include "client/npy.h"
+
+struct tensor_file {
+    struct tensor_view view; // into one of the files below, which own it
+    char *path;
+    struct npy npy;
+    struct safetensors safetensors;
+};
+
+// Splits `spec`; path is the caller's to free, *tensor points into spec, NULL where no tensor is named. ERR_USAGE for any other
+// ending.
+FALLIBLE tensor_file_split(const char *spec, char **path, const char **tensor);
+
+// `as`: what the bits of a NumPy word are (bf16 in <u2, F8 in |u1); NONE: as the file says. ERR_USAGE, ERR_IO, ERR_CHECKPOINT name
+// the file, the tensor and the mend. On error *out is closed.
+FALLIBLE tensor_file_open(const char *spec, enum dtype as, struct tensor_file *out);
+void tensor_file_close(struct tensor_file *file); // legal on a zeroed struct
+
+// A new file, whole or not at all, over an old one. In a safetensors file the tensor is called "output" unless `spec` says
+// otherwise.
+FALLIBLE tensor_file_save(const char *spec, const struct tensor_view *view);
+
+#endif
