@@ -11,11 +11,6 @@
 #include "base/safetensors.h"
 #include "expert/config.h"
 
-enum {
-    CHECKPOINT_INDEX_BYTES_MAX = 256 << 20, // Kimi-K2's, the largest known, has 17 MB
-    CHECKPOINT_SHARDS_MAX = 4096,
-};
-
 struct checkpoint; // owns the maps, the names and the configuration
 
 // Opens a folder. ERR_CHECKPOINT names the file, the tensor and the rule broken, and says what was looked for where a file is
