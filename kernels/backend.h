@@ -9,14 +9,24 @@
 
 #include "base/err.h"
 
-// A row block against a panel of packed columns; see kernels/cpu/ for the layouts.
+struct activation_args;
+struct combine_args;
+
+// One instruction set's copies of every inner loop: a row block against a panel of packed columns (the layouts are in weights.c),
+// and the loops over one row. Kernels set and restore the floating-point mode they need; the others run in IEEE's default.
 struct kernel_backend {
     const char *name; // "scalar", "avx2", "avx512", "avx512bf16"
-    // acc[rows][panel columns] = x rows (pointers, `rows` <= KERNEL_ROWS_MAX) times the panel, whole K.
+    // out[rows][columns] = x rows (pointers to k elements, 1 <= rows <= KERNEL_ROWS_MAX) times the panel, whole K;
+    // 1 <= columns <= KERNEL_PANEL are stored.
     void (*panel_f32)(const float *const *x, size_t rows, const float *panel, size_t k, float *out, size_t out_stride,
                       size_t columns);
     void (*panel_bf16)(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out, size_t out_stride,
                        size_t columns);
+    void (*activation)(const struct activation_args *args);                   // activation_row
+    void (*combine)(const struct combine_args *args);                         // combine_row
+    void (*exp_minus)(const float *x, float shift, size_t count, float *out); // out[i] = exp(x[i] - shift); in place is legal
+    void (*sigmoid)(const float *x, size_t count, float *out);                // in place is legal
+    void (*sqrt_softplus)(const float *x, size_t count, float *out);          // in place is legal
 };
 
 enum { KERNEL_ROWS_MAX = 6, KERNEL_PANEL = 64 };

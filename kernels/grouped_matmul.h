@@ -32,6 +32,10 @@ size_t grouped_matmul_scratch_bytes(size_t m, size_t num_groups);
 // ERR_INVALID names the argument at fault; out is then untouched.
 FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *team, void *scratch);
 
+// Do the arguments fit together? ERR_INVALID with the argument as the field: lhs, rhs, group_sizes, group_offset,
+// num_actual_groups, m, out. grouped_matmul and its twin ask it first.
+FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args);
+
 // The scalar twin: the same contract on the same packed weights, plain portable C, one thread. What tests compare against, bit for
 // bit.
 FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args);

@@ -1,0 +1,42 @@
+// The backends of this build and the loops they share. Private to kernels/.
+#ifndef EXPERTD_KERNELS_CPU_BACKENDS_H
+#define EXPERTD_KERNELS_CPU_BACKENDS_H
+
+#include "kernels/backend.h"
+
+// row_body.h's functions in an instruction set's copy, and their places in its table.
+#define BACKEND_DECLARE_ROWS(target)                                                                                               \
+    void target##_activation(const struct activation_args *args);                                                                  \
+    void target##_combine(const struct combine_args *args);                                                                        \
+    void target##_exp_minus(const float *x, float shift, size_t count, float *out);                                                \
+    void target##_sigmoid(const float *x, size_t count, float *out);                                                               \
+    void target##_sqrt_softplus(const float *x, size_t count, float *out)
+#define BACKEND_ROWS(target)                                                                                                       \
+    .activation = target##_activation, .combine = target##_combine, .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid,  \
+    .sqrt_softplus = target##_sqrt_softplus
+
+// panel_body.h's functions likewise.
+#define BACKEND_DECLARE_PANELS(target)                                                                                             \
+    void target##_panel_f32(const float *const *x, size_t rows, const float *panel, size_t k, float *out, size_t out_stride,       \
+                            size_t columns);                                                                                       \
+    void target##_panel_bf16(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out,                   \
+                             size_t out_stride, size_t columns)
+
+BACKEND_DECLARE_ROWS(scalar);
+extern const struct kernel_backend backend_scalar;
+
+#if defined(__x86_64__)
+BACKEND_DECLARE_ROWS(avx2);
+BACKEND_DECLARE_ROWS(avx512);
+BACKEND_DECLARE_PANELS(avx2);
+BACKEND_DECLARE_PANELS(avx512);
+extern const struct kernel_backend backend_avx2;
+extern const struct kernel_backend backend_avx512;
+extern const struct kernel_backend backend_avx512bf16; // avx512's but for the bf16 sums
+#endif
+
+// Boundary vectors of a backend against the scalar twin: NULL where every bit agrees, else the name of the first kernel that does
+// not. Under a millisecond; any thread.
+const char *backend_self_check(const struct kernel_backend *backend);
+
+#endif

@@ -1,0 +1,40 @@
+// 6 x 16 columns at a time: 12 accumulators, 2 of weights and 1 broadcast of 16 registers.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef __m256 vec;
+enum { LANES = 8, PANEL_VECS = 2 };
+
+static inline vec vec_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec v) {
+    _mm256_storeu_ps(p, v);
+}
+
+static inline vec vec_broadcast(const float *p) {
+    return _mm256_broadcast_ss(p);
+}
+
+static inline vec vec_fma(vec a, vec b, vec c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+static inline vec vec_even(const uint16_t *pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)pairs), 16));
+}
+
+static inline vec vec_odd(const uint16_t *pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)pairs), _mm256_set1_epi32((int)0xffff0000)));
+}
+
+#define PANEL_TARGET(name) avx2_##name
+#include "kernels/cpu/panel_body.h"
+
+const struct kernel_backend backend_avx2 = {
+    .name = "avx2", .panel_f32 = avx2_panel_f32, .panel_bf16 = avx2_panel_bf16, BACKEND_ROWS(avx2)};
+#endif

@@ -1,0 +1,40 @@
+// 6 x 64 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef __m512 vec;
+enum { LANES = 16, PANEL_VECS = 4 };
+
+static inline vec vec_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec v) {
+    _mm512_storeu_ps(p, v);
+}
+
+static inline vec vec_broadcast(const float *p) {
+    return _mm512_set1_ps(*p);
+}
+
+static inline vec vec_fma(vec a, vec b, vec c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vec vec_even(const uint16_t *pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16));
+}
+
+static inline vec vec_odd(const uint16_t *pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000)));
+}
+
+#define PANEL_TARGET(name) avx512_##name
+#include "kernels/cpu/panel_body.h"
+
+const struct kernel_backend backend_avx512 = {
+    .name = "avx512", .panel_f32 = avx512_panel_f32, .panel_bf16 = avx512_panel_bf16, BACKEND_ROWS(avx512)};
+#endif

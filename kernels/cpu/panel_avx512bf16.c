@@ -1,0 +1,116 @@
+// bf16 sums by VDPBF16PS: two fmas per pair, the odd k first, each rounded and flushed whatever MXCSR says.
+// 6 x 64 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers, over the whole of K.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+
+enum { LANES = 16, PAIR_VECS = KERNEL_PANEL / LANES };
+
+#define PANEL_INLINE static inline __attribute__((always_inline))
+
+// Two neighbouring elements of a row, which need not be 4-byte aligned, in every lane.
+PANEL_INLINE __m512bh pair_broadcast(const uint16_t *x) {
+    int pair;
+    memcpy(&pair, x, sizeof pair);
+    return (__m512bh)_mm512_set1_epi32(pair);
+}
+
+PANEL_INLINE __m512bh pair_load(const uint16_t *pairs) {
+    return (__m512bh)_mm512_loadu_si512(pairs);
+}
+
+PANEL_INLINE void pair_step(__m512 sums[][PAIR_VECS], size_t rows, const __m512bh *x, const uint16_t *pairs) {
+    __m512bh w[PAIR_VECS];
+    _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+        w[v] = pair_load(pairs + 2 * v * LANES);
+    }
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], x[r], w[v]);
+        }
+    }
+}
+
+PANEL_INLINE void pair_store(__m512 sums[PAIR_VECS], float *out, size_t columns) {
+    if (columns == KERNEL_PANEL) {
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+            _mm512_storeu_ps(out + v * LANES, sums[v]);
+        }
+        return;
+    }
+    _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+        size_t left = columns > v * LANES ? columns - v * LANES : 0;
+        __mmask16 mask = (__mmask16)(left < LANES ? (1u << left) - 1 : 0xffffu);
+        _mm512_mask_storeu_ps(out + v * LANES, mask, sums[v]);
+    }
+}
+
+struct pair_args {
+    const uint16_t *const *x;
+    const uint16_t *panel;
+    size_t k;
+    float *out;
+    size_t out_stride, columns;
+};
+
+// `rows` is a constant in each copy, so that the sums are registers.
+PANEL_INLINE void pair_rows(const struct pair_args *a, size_t rows) {
+    __m512 sums[KERNEL_ROWS_MAX][PAIR_VECS];
+    const uint16_t *x[KERNEL_ROWS_MAX];
+    __m512bh pair[KERNEL_ROWS_MAX];
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+        x[r] = a->x[r];
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+            sums[r][v] = _mm512_setzero_ps();
+        }
+    }
+    const uint16_t *panel = a->panel;
+    for (size_t i = 0; i + 1 < a->k; i += 2) {
+        _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+            pair[r] = pair_broadcast(x[r] + i);
+        }
+        pair_step(sums, rows, pair, panel);
+        panel += 2 * KERNEL_PANEL;
+    }
+    if (a->k % 2) {
+        _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+            pair[r] = (__m512bh)_mm512_set1_epi32(x[r][a->k - 1]); // the odd element is +0
+        }
+        pair_step(sums, rows, pair, panel);
+    }
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+        pair_store(sums[r], a->out + r * a->out_stride, a->columns);
+    }
+}
+
+static void avx512bf16_panel_bf16(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out,
+                                  size_t out_stride, size_t columns) {
+    struct pair_args args = {x, panel, k, out, out_stride, columns};
+    switch (rows) {
+    case 1:
+        pair_rows(&args, 1);
+        return;
+    case 2:
+        pair_rows(&args, 2);
+        return;
+    case 3:
+        pair_rows(&args, 3);
+        return;
+    case 4:
+        pair_rows(&args, 4);
+        return;
+    case 5:
+        pair_rows(&args, 5);
+        return;
+    default:
+        pair_rows(&args, KERNEL_ROWS_MAX);
+        return;
+    }
+}
+
+const struct kernel_backend backend_avx512bf16 = {
+    .name = "avx512bf16", .panel_f32 = avx512_panel_f32, .panel_bf16 = avx512bf16_panel_bf16, BACKEND_ROWS(avx512)};
+#endif

@@ -1,0 +1,163 @@
+// The panel kernels, written once over a vector of LANES floats. The including file defines, for its instruction set:
+//   vec, LANES               the vector and its floats
+//   PANEL_VECS               vectors of columns whose accumulators fit the registers with KERNEL_ROWS_MAX rows
+//   vec_zero, vec_load, vec_store, vec_broadcast, vec_fma(a, b, c) = a * b + c
+//   vec_even, vec_odd        LANES packed pairs (a 32-bit word each): the element of even or odd k, widened
+// and names the results by PANEL_TARGET(name). K goes in chunks through accumulators in memory, which is exact: the chunk of a
+// panel stays in L1 over the passes along its columns, and bf16 rows are widened once per chunk.
+#include <string.h>
+
+#include "base/dtype.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/float_mode.h"
+
+#define PANEL_INLINE static inline __attribute__((always_inline))
+
+enum {
+    PANEL_CHUNK = 128,               // k: 32 KiB of an f32 panel, 16 KiB of a bf16 one; even
+    PANEL_PASS = PANEL_VECS * LANES, // columns of a pass
+};
+
+typedef float panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
+typedef float panel_wide[PANEL_CHUNK] __attribute__((aligned(64)));
+
+PANEL_INLINE void panel_load(vec sums[][PANEL_VECS], size_t rows, panel_row *from, size_t column) {
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_load(&from[r][column + v * LANES]);
+        }
+    }
+}
+
+PANEL_INLINE void panel_store(vec sums[][PANEL_VECS], size_t rows, panel_row *to, size_t column) {
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+            vec_store(&to[r][column + v * LANES], sums[r][v]);
+        }
+    }
+}
+
+// sums[r][v] += x[r][i] * w[v], one fma each.
+PANEL_INLINE void panel_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const vec *w) {
+    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+        vec value = vec_broadcast(&x[r][i]);
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_fma(value, w[v], sums[r][v]);
+        }
+    }
+}
+
+// `depth` of k along PANEL_PASS columns from `column`; `rows` is a constant in each copy, so that the sums are registers.
+PANEL_INLINE void panel_pass_f32(panel_row *block, size_t rows, const float *const *x, const float *panel, size_t depth,
+                                 size_t column) {
+    vec sums[KERNEL_ROWS_MAX][PANEL_VECS];
+    panel_load(sums, rows, block, column);
+    for (size_t i = 0; i < depth; i++) {
+        vec w[PANEL_VECS];
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+            w[v] = vec_load(panel + i * KERNEL_PANEL + column + v * LANES);
+        }
+        panel_step(sums, rows, x, i, w);
+    }
+    panel_store(sums, rows, block, column);
+}
+
+// Pairs of k, the odd one first; x is padded with +0 to a whole pair.
+PANEL_INLINE void panel_pass_bf16(panel_row *block, size_t rows, const float *const *x, const uint16_t *panel, size_t depth,
+                                  size_t column) {
+    vec sums[KERNEL_ROWS_MAX][PANEL_VECS];
+    panel_load(sums, rows, block, column);
+    for (size_t i = 0; i < depth; i += 2) {
+        const uint16_t *pairs = panel + i * KERNEL_PANEL + 2 * column;
+        vec w[PANEL_VECS];
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+            w[v] = vec_odd(pairs + 2 * v * LANES);
+        }
+        panel_step(sums, rows, x, i + 1, w);
+        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+            w[v] = vec_even(pairs + 2 * v * LANES);
+        }
+        panel_step(sums, rows, x, i, w);
+    }
+    panel_store(sums, rows, block, column);
+}
+
+// A chunk of a panel through the copy for its number of rows. Not inlined: no fma may move across a change of the floating-point
+// mode in the caller.
+#define PANEL_CHUNK_FUNCTION(name, pass, element)                                                                                  \
+    static __attribute__((noinline)) void name(panel_row *block, size_t rows, const float *const *x, const element *panel,         \
+                                               size_t depth) {                                                                     \
+        for (size_t column = 0; column < KERNEL_PANEL; column += PANEL_PASS) {                                                     \
+            switch (rows) {                                                                                                        \
+            case 1:                                                                                                                \
+                pass(block, 1, x, panel, depth, column);                                                                           \
+                break;                                                                                                             \
+            case 2:                                                                                                                \
+                pass(block, 2, x, panel, depth, column);                                                                           \
+                break;                                                                                                             \
+            case 3:                                                                                                                \
+                pass(block, 3, x, panel, depth, column);                                                                           \
+                break;                                                                                                             \
+            case 4:                                                                                                                \
+                pass(block, 4, x, panel, depth, column);                                                                           \
+                break;                                                                                                             \
+            case 5:                                                                                                                \
+                pass(block, 5, x, panel, depth, column);                                                                           \
+                break;                                                                                                             \
+            default:                                                                                                               \
+                pass(block, KERNEL_ROWS_MAX, x, panel, depth, column);                                                             \
+                break;                                                                                                             \
+            }                                                                                                                      \
+        }                                                                                                                          \
+    }
+
+PANEL_CHUNK_FUNCTION(panel_chunk_f32, panel_pass_f32, float)
+PANEL_CHUNK_FUNCTION(panel_chunk_bf16, panel_pass_bf16, uint16_t)
+
+static void panel_write(panel_row *block, size_t rows, float *out, size_t out_stride, size_t columns) {
+    for (size_t r = 0; r < rows; r++) {
+        memcpy(out + r * out_stride, block[r], columns * sizeof *out);
+    }
+}
+
+static void panel_widen(const uint16_t *x, size_t depth, float *wide) {
+    for (size_t i = 0; i < depth; i++) {
+        wide[i] = f32_from_bf16(x[i]);
+    }
+    if (depth % 2) {
+        wide[depth] = 0.0f;
+    }
+}
+
+void PANEL_TARGET(panel_f32)(const float *const *x, size_t rows, const float *panel, size_t k, float *out, size_t out_stride,
+                             size_t columns) {
+    panel_row block[KERNEL_ROWS_MAX];
+    memset(block, 0, rows * sizeof *block);
+    for (size_t i = 0; i < k; i += PANEL_CHUNK) {
+        const float *chunk[KERNEL_ROWS_MAX];
+        for (size_t r = 0; r < rows; r++) {
+            chunk[r] = x[r] + i;
+        }
+        panel_chunk_f32(block, rows, chunk, panel + i * KERNEL_PANEL, k - i < PANEL_CHUNK ? k - i : PANEL_CHUNK);
+    }
+    panel_write(block, rows, out, out_stride, columns);
+}
+
+void PANEL_TARGET(panel_bf16)(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out, size_t out_stride,
+                              size_t columns) {
+    panel_row block[KERNEL_ROWS_MAX];
+    panel_wide wide[KERNEL_ROWS_MAX];
+    memset(block, 0, rows * sizeof *block);
+    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    for (size_t i = 0; i < k; i += PANEL_CHUNK) {
+        size_t depth = k - i < PANEL_CHUNK ? k - i : PANEL_CHUNK;
+        const float *chunk[KERNEL_ROWS_MAX];
+        for (size_t r = 0; r < rows; r++) {
+            panel_widen(x[r] + i, depth, wide[r]);
+            chunk[r] = wide[r];
+        }
+        panel_chunk_bf16(block, rows, chunk, panel + i * KERNEL_PANEL, depth);
+    }
+    float_mode_restore(before);
+    panel_write(block, rows, out, out_stride, columns);
+}

@@ -1,0 +1,2 @@
+#define ROW_TARGET(name) scalar_##name
+#include "kernels/cpu/row_body.h"

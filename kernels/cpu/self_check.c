@@ -1,0 +1,178 @@
+// The check of a backend before it is used: vectors around the flush, subnormals, ties, Inf and NaN, against the scalar twin.
+#include <math.h>
+#include <string.h>
+
+#include "kernels/activation.h"
+#include "kernels/combine.h"
+#include "kernels/cpu/backends.h"
+
+enum { CHECK_K = 7, CHECK_COLUMNS = KERNEL_PANEL, CHECK_ROUNDS = 64, CHECK_ROW = 48 };
+
+struct check {
+    uint64_t random;
+    const struct kernel_backend *backend;
+};
+
+static uint32_t next(struct check *check) {
+    check->random ^= check->random << 13;
+    check->random ^= check->random >> 7;
+    check->random ^= check->random << 17;
+    return (uint32_t)(check->random >> 16);
+}
+
+// Each round has exponents of its own: products near the flush, sums near the flush, ordinary ones, overflow; now and then a
+// zero, a subnormal, an Inf or a NaN.
+static uint16_t next_bf16(struct check *check, int round) {
+    static const struct {
+        uint8_t low, span;
+    } EXPONENTS[] = {{55, 20}, {58, 12}, {60, 8}, {0, 128}, {100, 50}, {180, 70}, {120, 14}, {62, 3}};
+    size_t kind = (size_t)round % (sizeof EXPONENTS / sizeof *EXPONENTS);
+    uint32_t r = next(check);
+    if (round % 4 == 3 && r % 61 == 0) {
+        static const uint16_t SPECIAL[] = {0x0000, 0x8000, 0x0001, 0x807f, 0x7f80, 0xff80, 0x7fc0, 0x0080};
+        return SPECIAL[(r >> 8) % 8];
+    }
+    uint32_t exponent = EXPONENTS[kind].low + (r >> 16) % EXPONENTS[kind].span;
+    return (uint16_t)((r & 0x807fu) | exponent << 7);
+}
+
+static int same_bits(const float *a, const float *b, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (f32_bits(a[i]) != f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i]))) { // which NaN is not promised
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int check_bf16(struct check *check, int round) {
+    uint16_t x[KERNEL_ROWS_MAX][CHECK_K], panel[(CHECK_K + 1) / 2 * 2 * KERNEL_PANEL];
+    const uint16_t *rows[KERNEL_ROWS_MAX];
+    float got[KERNEL_ROWS_MAX * CHECK_COLUMNS], want[KERNEL_ROWS_MAX * CHECK_COLUMNS];
+    for (size_t r = 0; r < KERNEL_ROWS_MAX; r++) {
+        for (size_t i = 0; i < CHECK_K; i++) {
+            x[r][i] = next_bf16(check, round);
+        }
+        rows[r] = x[r];
+    }
+    for (size_t i = 0; i < sizeof panel / sizeof *panel; i++) {
+        panel[i] = i / KERNEL_PANEL / 2 == CHECK_K / 2 && i % 2 ? 0 : next_bf16(check, round);
+    }
+    size_t count = (size_t)(round % KERNEL_ROWS_MAX + 1);
+    check->backend->panel_bf16(rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS);
+    backend_scalar.panel_bf16(rows, count, panel, CHECK_K, want, CHECK_COLUMNS, CHECK_COLUMNS);
+    return same_bits(got, want, count * CHECK_COLUMNS);
+}
+
+// Any bit pattern at all, or the widened bf16 of the round.
+static float next_f32(struct check *check, int round) {
+    uint32_t bits = (uint32_t)next_bf16(check, round) << 16 | (next(check) & 0xffffu);
+    return f32_from_bits(bits);
+}
+
+static int check_f32(struct check *check, int round) {
+    float x[KERNEL_ROWS_MAX][CHECK_K], panel[CHECK_K * KERNEL_PANEL];
+    const float *rows[KERNEL_ROWS_MAX];
+    float got[KERNEL_ROWS_MAX * CHECK_COLUMNS], want[KERNEL_ROWS_MAX * CHECK_COLUMNS];
+    for (size_t r = 0; r < KERNEL_ROWS_MAX; r++) {
+        for (size_t i = 0; i < CHECK_K; i++) {
+            x[r][i] = next_f32(check, round);
+        }
+        rows[r] = x[r];
+    }
+    for (size_t i = 0; i < sizeof panel / sizeof *panel; i++) {
+        panel[i] = next_f32(check, round);
+    }
+    size_t count = (size_t)(round % KERNEL_ROWS_MAX + 1);
+    check->backend->panel_f32(rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS);
+    backend_scalar.panel_f32(rows, count, panel, CHECK_K, want, CHECK_COLUMNS, CHECK_COLUMNS);
+    return same_bits(got, want, count * CHECK_COLUMNS);
+}
+
+// The functions over the range in which they are neither 0 nor Inf, and its ends.
+static int check_functions(struct check *check) {
+    float x[CHECK_ROW], got[CHECK_ROW], want[CHECK_ROW];
+    for (size_t i = 0; i < CHECK_ROW; i++) {
+        x[i] = ((float)(next(check) & 0xffffffu) * 0x1p-23f - 1.0f) * 106.0f;
+    }
+    memcpy(x, (float[]){0.0f, -0.0f, INFINITY, -INFINITY, NAN, 0x1p-149f}, 6 * sizeof *x);
+    check->backend->exp_minus(x, 0.5f, CHECK_ROW, got);
+    backend_scalar.exp_minus(x, 0.5f, CHECK_ROW, want);
+    int same = same_bits(got, want, CHECK_ROW);
+    check->backend->sigmoid(x, CHECK_ROW, got);
+    backend_scalar.sigmoid(x, CHECK_ROW, want);
+    same = same && same_bits(got, want, CHECK_ROW);
+    check->backend->sqrt_softplus(x, CHECK_ROW, got);
+    backend_scalar.sqrt_softplus(x, CHECK_ROW, want);
+    return same && same_bits(got, want, CHECK_ROW);
+}
+
+static int check_activation(struct check *check, int round) {
+    static const struct activation KINDS[] = {
+        {ACTIVATION_SILU, CLAMP_NONE, 0, 0},
+        {ACTIVATION_SILU, CLAMP_AFTER, 0, 2.5f},
+        {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7.0f},
+        {ACTIVATION_RELU2, CLAMP_NONE, 0, 0},
+    };
+    float gate[CHECK_ROW], up[CHECK_ROW], got[CHECK_ROW], want[CHECK_ROW];
+    for (size_t i = 0; i < CHECK_ROW; i++) {
+        gate[i] = next_f32(check, 4 + round % 4);
+        up[i] = next_f32(check, 4 + round % 4);
+    }
+    struct activation_args args = {
+        .activation = &KINDS[round % 4], .gate = gate, .up = up, .width = CHECK_ROW, .dtype = DTYPE_F32, .out = got};
+    check->backend->activation(&args);
+    args.out = want;
+    backend_scalar.activation(&args);
+    return same_bits(got, want, CHECK_ROW);
+}
+
+static int check_combine(struct check *check, int round) {
+    enum { CHOICES = 3 };
+    uint16_t rows[CHOICES][CHECK_ROW];
+    uint16_t got[CHECK_ROW] = {0}, want[CHECK_ROW] = {0};
+    float wide_got[CHECK_ROW], wide_want[CHECK_ROW];
+    for (size_t i = 0; i < CHECK_ROW; i++) {
+        for (size_t j = 0; j < CHOICES; j++) {
+            rows[j][i] = next_bf16(check, round);
+        }
+    }
+    const void *pointers[CHOICES] = {rows[0], rows[1], rows[2]};
+    float weights[CHOICES] = {next_f32(check, 6), 0x1p-120f, next_f32(check, 4)};
+    struct combine_args args = {.width = CHECK_ROW,
+                                .choices = CHOICES,
+                                .rows = pointers,
+                                .weights = weights,
+                                .dtype = DTYPE_BF16,
+                                .routed_scale = 2.5f,
+                                .output_dtype = DTYPE_BF16,
+                                .out = got};
+    check->backend->combine(&args);
+    args.out = want;
+    backend_scalar.combine(&args);
+    dtype_widen(DTYPE_BF16, got, CHECK_ROW, wide_got);
+    dtype_widen(DTYPE_BF16, want, CHECK_ROW, wide_want);
+    return same_bits(wide_got, wide_want, CHECK_ROW);
+}
+
+const char *backend_self_check(const struct kernel_backend *backend) {
+    struct check check = {.random = 88172645463325252u, .backend = backend};
+    for (int round = 0; round < CHECK_ROUNDS; round++) {
+        if (!check_bf16(&check, round)) {
+            return "bf16 sum";
+        }
+        if (!check_f32(&check, round)) {
+            return "f32 sum";
+        }
+        if (!check_functions(&check)) {
+            return "exponential";
+        }
+        if (!check_activation(&check, round)) {
+            return "activation";
+        }
+        if (!check_combine(&check, round)) {
+            return "combine";
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,69 @@
+// The scalar twins: the contract's sums in its own words, on any layout. Shares with the kernels the flushed fma alone.
+#include "kernels/cpu/fma_flushed.h"
+#include "kernels/group_metadata.h"
+#include "kernels/grouped_matmul.h"
+
+float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
+    float sum = 0.0f;
+    for (size_t i = 0; i < k; i++) {
+        sum = __builtin_fmaf(x[i], w[i * w_stride], sum);
+    }
+    return sum;
+}
+
+// w of k = 2i lies at w[i * pair_stride], of k = 2i + 1 odd_stride further.
+static float dot_pairs(const uint16_t *x, const uint16_t *w, size_t pair_stride, size_t odd_stride, size_t k) {
+    float sum = 0.0f;
+    for (size_t i = 0; i < k; i += 2) {
+        const uint16_t *pair = w + i / 2 * pair_stride;
+        uint16_t x_odd = i + 1 < k ? x[i + 1] : 0;
+        uint16_t w_odd = i + 1 < k ? pair[odd_stride] : 0;
+        sum = fma_flushed(f32_from_bf16(x_odd), f32_from_bf16(w_odd), sum);
+        sum = fma_flushed(f32_from_bf16(x[i]), f32_from_bf16(pair[0]), sum);
+    }
+    return sum;
+}
+
+float dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
+    return dot_pairs(x, w, 2 * w_stride, w_stride, k);
+}
+
+// Column `n` of a packed group against one row.
+static float dot_packed(const struct packed_weights *weights, size_t group, size_t n, const void *x) {
+    enum { PANEL = 64 };
+    const char *data = (const char *)weights->data + group * weights->group_bytes;
+    if (weights->dtype == DTYPE_F32) {
+        const float *panel = (const float *)data + n / PANEL * weights->k * PANEL;
+        return dot_f32_reference(x, panel + n % PANEL, PANEL, weights->k);
+    }
+    const uint16_t *panel = (const uint16_t *)data + n / PANEL * ((weights->k + 1) / 2) * PANEL * 2;
+    return dot_pairs(x, panel + n % PANEL * 2, PANEL * 2, 1, weights->k);
+}
+
+static void reference_row(const struct grouped_matmul_args *args, size_t row, size_t group) {
+    size_t lhs_row = args->lhs_rows ? args->lhs_rows[row] : row;
+    const char *x = (const char *)args->lhs + lhs_row * args->lhs_stride * dtype_size(args->rhs->dtype);
+    for (size_t n = 0; n < args->rhs->n; n++) {
+        args->out[row * args->out_stride + n] = dot_packed(args->rhs, group, n, x);
+    }
+}
+
+FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args) {
+    TRY(grouped_matmul_check(args));
+    for (size_t row = 0; row < args->m; row++) {
+        for (size_t n = 0; n < args->rhs->n; n++) {
+            args->out[row * args->out_stride + n] = 0.0f;
+        }
+    }
+    size_t row = 0;
+    for (size_t g = 0; g < args->num_groups; g++) {
+        size_t end = row + (size_t)args->group_sizes[g];
+        int local = g >= args->group_offset && g < args->group_offset + args->num_actual_groups;
+        for (; row < end; row++) {
+            if (local) {
+                reference_row(args, row, g - args->group_offset);
+            }
+        }
+    }
+    return OK;
+}

@@ -1,0 +1,251 @@
+#include "kernels/team.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "kernels/cpu/float_mode.h"
+
+#if defined(__x86_64__)
+static inline void cpu_pause(void) {
+    __builtin_ia32_pause();
+}
+#else
+static inline void cpu_pause(void) {
+}
+#endif
+
+enum { TEAM_THREADS_MAX = 1024, SPINS_PER_CLOCK = 64, CACHE_LINE = 64 };
+
+// `state` is the run's number (high half) and its tasks not yet claimed (low half), changed only by compare and exchange, so that a
+// worker that slept through a run can claim nothing of it: a claim succeeds only while the run it saw still has unclaimed tasks,
+// and the owner writes body, context and tasks only when none are left. (The number wraps after 2^32 runs: a worker would have to
+// be stopped between two instructions for exactly so many.)
+struct team {
+    _Alignas(CACHE_LINE) _Atomic uint64_t state;
+    _Atomic(void (*)(void *, size_t, unsigned)) body;
+    _Atomic(void *) context;
+    _Atomic uint32_t tasks;
+
+    _Alignas(CACHE_LINE) _Atomic uint32_t finished; // tasks of this run; the owner sleeps on it
+    _Atomic uint32_t owner_sleeps;
+
+    _Alignas(CACHE_LINE) _Atomic uint32_t published; // runs, and the stop; workers sleep on it
+    _Atomic uint32_t sleepers;
+    atomic_bool stop;
+
+    // the owner's
+    uint32_t run;
+    bool running;
+    int64_t spin_ns;
+    unsigned threads; // the owner counted
+    unsigned started; // workers that run
+    struct worker *workers;
+};
+
+struct worker {
+    struct team *team;
+    pthread_t thread;
+    unsigned index;
+};
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0); // EAGAIN and EINTR: the caller looks again
+}
+
+static void futex_wake(_Atomic uint32_t *word, uint32_t count) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+// Looks for `ready` for the spin time; false where it did not come.
+static bool spin(const struct team *team, bool (*ready)(const struct team *)) {
+    int64_t end = clock_now_ns() + team->spin_ns;
+    do {
+        for (int i = 0; i < SPINS_PER_CLOCK; i++) {
+            if (ready(team)) {
+                return true;
+            }
+            cpu_pause();
+        }
+    } while (clock_now_ns() < end);
+    return false;
+}
+
+static uint32_t unclaimed(uint64_t state) {
+    return (uint32_t)state;
+}
+
+// Tasks in ascending order until none are left. Body and context are read before the claim that makes them valid.
+static void work_until_done(struct team *team, unsigned thread) {
+    uint64_t state = atomic_load(&team->state);
+    while (unclaimed(state) > 0) {
+        void (*body)(void *, size_t, unsigned) = atomic_load(&team->body);
+        void *context = atomic_load(&team->context);
+        uint32_t tasks = atomic_load(&team->tasks);
+        if (!atomic_compare_exchange_weak(&team->state, &state, state - 1)) {
+            continue;
+        }
+        body(context, tasks - unclaimed(state), thread);
+        if (atomic_fetch_add(&team->finished, 1) + 1 == tasks && atomic_load(&team->owner_sleeps)) {
+            futex_wake(&team->finished, 1);
+        }
+        state = atomic_load(&team->state);
+    }
+}
+
+static bool has_news(const struct team *team) {
+    return unclaimed(atomic_load(&team->state)) > 0 || atomic_load(&team->stop);
+}
+
+static void sleep_until_published(struct team *team) {
+    uint32_t seen = atomic_load(&team->published);
+    atomic_fetch_add(&team->sleepers, 1);
+    // What was published before `seen` was read shows here; what comes later changes the word and the wait returns.
+    if (!has_news(team)) {
+        futex_wait(&team->published, seen);
+    }
+    atomic_fetch_sub(&team->sleepers, 1);
+}
+
+static void *worker_main(void *argument) {
+    struct worker *worker = argument;
+    struct team *team = worker->team;
+    (void)float_mode_set_ieee();
+    while (!atomic_load(&team->stop)) {
+        work_until_done(team, worker->index);
+        if (!spin(team, has_news)) {
+            sleep_until_published(team);
+        }
+    }
+    return NULL;
+}
+
+static void publish(struct team *team, uint32_t wake) {
+    atomic_fetch_add(&team->published, 1);
+    uint32_t sleepers = atomic_load(&team->sleepers);
+    if (sleepers > 0 && wake > 0) {
+        futex_wake(&team->published, wake < sleepers ? wake : sleepers);
+    }
+}
+
+// Signals are the loop thread's: workers take none.
+static FALLIBLE start_workers(struct team *team) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = 0;
+    for (unsigned i = 0; i + 1 < team->threads && !failure; i++) {
+        team->workers[i] = (struct worker){.team = team, .index = i + 1};
+        failure = pthread_create(&team->workers[i].thread, NULL, worker_main, &team->workers[i]);
+        if (!failure) {
+            pthread_setname_np(team->workers[i].thread, "expertd-team");
+            team->started++;
+        }
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failure) {
+        FAIL(ERR_UNAVAILABLE, "cannot start thread %u of a team of %u: %s; ask for fewer threads or raise the limit on processes",
+             team->started + 2, team->threads, strerror(failure));
+    }
+    return OK;
+}
+
+FALLIBLE team_create(const struct team_options *options, struct team **out) {
+    *out = NULL;
+    if (options->threads < 1 || options->threads > TEAM_THREADS_MAX) {
+        FAIL(ERR_CONFIG, "threads is %u: a team has 1 to %d", options->threads, TEAM_THREADS_MAX);
+    }
+    struct team *team = aligned_alloc(CACHE_LINE, sizeof *team);
+    struct worker *workers = calloc(options->threads, sizeof *workers);
+    if (!team || !workers) {
+        free(team);
+        free(workers);
+        FAIL(ERR_NOMEM, "no memory for a team of %u threads", options->threads);
+    }
+    memset(team, 0, sizeof *team);
+    team->threads = options->threads;
+    team->spin_ns = (int64_t)options->spin_us * NS_PER_US;
+    team->workers = workers;
+    err_t e = start_workers(team);
+    if (err_is(e)) {
+        team_destroy(team);
+        return e;
+    }
+    *out = team;
+    return OK;
+}
+
+void team_destroy(struct team *team) {
+    if (!team) {
+        return;
+    }
+    atomic_store(&team->stop, true);
+    publish(team, team->threads);
+    for (unsigned i = 0; i < team->started; i++) {
+        pthread_join(team->workers[i].thread, NULL);
+    }
+    free(team->workers);
+    free(team);
+}
+
+unsigned team_threads(const struct team *team) {
+    return team ? team->threads : 1;
+}
+
+static bool is_finished(const struct team *team) {
+    return atomic_load(&team->finished) == atomic_load(&team->tasks);
+}
+
+static void wait_until_finished(struct team *team) {
+    if (is_finished(team) || spin(team, is_finished)) {
+        return;
+    }
+    atomic_store(&team->owner_sleeps, 1);
+    uint32_t finished;
+    while ((finished = atomic_load(&team->finished)) != atomic_load(&team->tasks)) {
+        futex_wait(&team->finished, finished);
+    }
+    atomic_store(&team->owner_sleeps, 0);
+}
+
+static void run_alone(size_t tasks, void (*body)(void *, size_t, unsigned), void *context) {
+    for (size_t task = 0; task < tasks; task++) {
+        body(context, task, 0);
+    }
+}
+
+// At most UINT32_MAX tasks at once.
+static void run_on_team(struct team *team, uint32_t tasks, void (*body)(void *, size_t, unsigned), void *context) {
+    INVARIANT(!team->running);
+    team->running = true;
+    atomic_store(&team->body, body);
+    atomic_store(&team->context, context);
+    atomic_store(&team->tasks, tasks);
+    atomic_store(&team->finished, 0);
+    team->run++;
+    atomic_store(&team->state, (uint64_t)team->run << 32 | tasks);
+    publish(team, tasks - 1);
+    work_until_done(team, 0);
+    wait_until_finished(team);
+    team->running = false;
+}
+
+void team_run(struct team *team, size_t tasks, void (*body)(void *context, size_t task, unsigned thread), void *context) {
+    float_mode before = float_mode_set_ieee(); // the caller computes too, whatever it was set to
+    if (!team || team->threads == 1 || tasks <= 1) {
+        run_alone(tasks, body, context);
+    } else {
+        INVARIANT(tasks <= UINT32_MAX);
+        run_on_team(team, (uint32_t)tasks, body, context);
+    }
+    float_mode_restore(before);
+}
