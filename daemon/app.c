@@ -1,0 +1,135 @@
+#include "daemon/app.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "kernels/backend.h"
+
+enum { DRAIN_STEP_MS = 10 };
+
+// ---- loading
+
+static void *loader_main(void *context) {
+    struct app *app = context;
+    err_save(loading_load(&app->options, app->serve, &app->loaded), &app->load_error);
+    uv_async_send(&app->load_ended);
+    return NULL;
+}
+
+FALLIBLE app_start_loading(struct app *app) {
+    int error = pthread_create(&app->loader, NULL, loader_main, app);
+    if (error) {
+        FAIL(ERR_UNAVAILABLE, "cannot start the loader thread: %s", strerror(error));
+    }
+    return OK;
+}
+
+static void begin_serving(struct app *app) {
+    const struct loaded *loaded = &app->loaded;
+    app->phase = APP_SERVING;
+    app->status.model = &loaded->model;
+    app->status.metrics = loaded->metrics;
+    app->status.scratch_bytes = engine_scratch_bytes(loaded->engine);
+    app->status.backend = kernel_selected()->name;
+    struct serve_backend backend = {
+        .model = &loaded->model, .limits = loaded->limits, .worker = loaded->worker, .metrics = loaded->metrics};
+    serve_ready(app->serve, &backend);
+    health_set_model(app->health, loaded->model.name);
+    health_set_serving(app->health, true);
+    log_line(LOG_LEVEL_INFO, "ready", "model=%s layers=%zu", loaded->model.name, loaded->model.num_layers);
+    notify_ready("serving");
+}
+
+void app_load_ended(struct app *app) {
+    pthread_join(app->loader, NULL);
+    if (app->load_error.code == ERR_OK) {
+        begin_serving(app);
+        return;
+    }
+    char quoted[2 * ERR_MESSAGE_MAX];
+    log_line(LOG_LEVEL_ERROR, "load_failed", "reason=%s message=%s", err_name(app->load_error.code),
+             log_quote(app->load_error.message, quoted, sizeof quoted));
+    app_begin_drain(app, err_exit_code(app->load_error.code));
+}
+
+// ---- the end
+
+static void rpc_went_down(void *context) {
+    struct app *app = context;
+    uv_async_send(&app->rpc_ended);
+}
+
+static void cancel_running(struct app *app) {
+    if (!app->cancelled) {
+        app->cancelled = true;
+        log_line(LOG_LEVEL_WARNING, "drain_cancelled", "active=%llu", (unsigned long long)serve_active(app->serve));
+        rpc_cancel_all(app->rpc);
+    }
+}
+
+static void close_transport(struct app *app) {
+    app->phase = APP_CLOSING;
+    serve_end_streams(app->serve);
+    rpc_shutdown(app->rpc, rpc_went_down, app);
+}
+
+static void close_loop_handles(struct app *app) {
+    app->phase = APP_CLOSED;
+    http_stop(app->http);
+    app->http = NULL;
+    uv_handle_t *handles[] = {(uv_handle_t *)&app->terminate, (uv_handle_t *)&app->interrupt, (uv_handle_t *)&app->drain_timer,
+                              (uv_handle_t *)&app->load_ended, (uv_handle_t *)&app->rpc_ended};
+    for (size_t i = 0; i < sizeof handles / sizeof handles[0]; i++) {
+        uv_close(handles[i], NULL);
+    }
+}
+
+void app_drain_step(struct app *app) {
+    bool late = clock_now_ns() >= app->drain_deadline_ns;
+    if (app->phase == APP_DRAINING && (serve_active(app->serve) == 0 || late)) {
+        close_transport(app);
+    }
+    if (app->phase == APP_CLOSING && late) {
+        cancel_running(app);
+    }
+    // A cancelled request is still in a batch until that ends: its memory is waited for.
+    if (app->phase == APP_CLOSING && app->rpc_is_down && serve_active(app->serve) == 0) {
+        close_loop_handles(app);
+    }
+}
+
+static void on_drain_timer(uv_timer_t *timer) {
+    app_drain_step(timer->data);
+}
+
+static void stop_listening(struct app *app) {
+    for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
+        unix_listener_stop(app->unix_listeners[i]);
+        app->unix_listeners[i] = NULL;
+    }
+}
+
+void app_begin_drain(struct app *app, int exit_code) {
+    if (app->phase >= APP_DRAINING) { // asked twice: no more patience
+        app->drain_deadline_ns = 0;
+        return;
+    }
+    bool loading = app->phase == APP_LOADING && app->load_error.code == ERR_OK;
+    app->exit_code = exit_code;
+    notify_stopping("draining");
+    log_line(LOG_LEVEL_INFO, "draining", "active=%llu", (unsigned long long)serve_active(app->serve));
+    stop_listening(app);
+    if (loading) { // nothing has been answered yet, and a load cannot be interrupted
+        log_line(LOG_LEVEL_INFO, "stopped", "while=loading");
+        _exit(exit_code);
+    }
+    app->phase = APP_DRAINING;
+    app->drain_deadline_ns = clock_add_ns(clock_now_ns(), (int64_t)app->options.drain_timeout_ms * NS_PER_MS);
+    health_set_serving(app->health, false);
+    serve_drain(app->serve);
+    app->drain_timer.data = app;
+    uv_timer_start(&app->drain_timer, on_drain_timer, 0, DRAIN_STEP_MS);
+}

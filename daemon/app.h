@@ -1,0 +1,58 @@
+// The running daemon: what main.c builds bottom-up and takes down in reverse, and the loop thread's part in between. Loop thread
+// only, but for the loader's own struct.
+#ifndef EXPERTD_DAEMON_APP_H
+#define EXPERTD_DAEMON_APP_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <uv.h>
+
+#include "daemon/health.h"
+#include "daemon/http.h"
+#include "daemon/loading.h"
+#include "daemon/options.h"
+#include "daemon/rpc.h"
+#include "daemon/serve.h"
+#include "daemon/status.h"
+#include "daemon/unix_listener.h"
+
+enum app_phase {
+    APP_LOADING,
+    APP_SERVING,
+    APP_DRAINING, // no new requests; those under way finish
+    APP_CLOSING,  // streams end, the transport shuts down
+    APP_CLOSED,
+};
+
+struct app {
+    struct options options;
+    enum app_phase phase;
+    int exit_code;
+    uv_loop_t loop;
+    uv_signal_t terminate, interrupt;
+    uv_timer_t drain_timer;
+    uv_async_t load_ended, rpc_ended;
+    int64_t drain_deadline_ns;
+    bool cancelled, rpc_is_down;
+    struct serve *serve;
+    struct rpc_server *rpc;
+    struct health *health;
+    struct http_server *http;
+    struct unix_listener *unix_listeners[OPTIONS_LISTEN_MAX];
+    struct status status;
+    // the loader's, until load_ended
+    pthread_t loader;
+    struct loaded loaded;
+    struct err_copy load_error; // ERR_OK: loaded
+};
+
+// Starts the loader thread; app_load_ended follows on the loop.
+FALLIBLE app_start_loading(struct app *app);
+void app_load_ended(struct app *app);
+
+// Begins the orderly end with this exit code: NOT_SERVING, refuse new, finish running, end streams and watches, shut down. A second
+// call gives the running requests up.
+void app_begin_drain(struct app *app, int exit_code);
+void app_drain_step(struct app *app); // by timer, while draining
+
+#endif

@@ -1,0 +1,115 @@
+#include "daemon/loading.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "kernels/backend.h"
+
+enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };
+
+struct progress {
+    int64_t started_ns, last_ns;
+};
+
+static void show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
+    struct progress *progress = context;
+    int64_t now_ns = clock_now_ns();
+    if (now_ns - progress->last_ns < (int64_t)PROGRESS_PERIOD_S * NS_PER_S) {
+        return;
+    }
+    progress->last_ns = now_ns;
+    double spent_s = (double)(now_ns - progress->started_ns) / NS_PER_S;
+    double left_s = done_bytes ? spent_s * (double)(all_bytes - done_bytes) / (double)done_bytes : 0;
+    log_line(LOG_LEVEL_INFO, "loading", "done_bytes=%" PRIu64 " all_bytes=%" PRIu64 " left_s=%.0f", done_bytes, all_bytes, left_s);
+    notify_extend_timeout(EXTEND_S);
+    notify_status("loading: %.1f of %.1f GB, %.0f s left", (double)done_bytes / 1e9, (double)all_bytes / 1e9, left_s);
+}
+
+static FALLIBLE load_model(const struct options *options, struct loaded *out) {
+    struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
+    struct model_options model = {
+        .model = options->model,
+        .hf_cache = options->hf_cache,
+        .compute_dtype = options->compute_dtype,
+        .ranks = options->shards,
+        .have_layers = options->have_layers,
+        .first_layer = options->first_layer,
+        .last_layer = options->last_layer,
+        .memory_bytes_max = options->memory_max,
+        .team = out->team,
+        .progress = show_progress,
+        .progress_context = &progress,
+    };
+    TRY(model_load(&model, &out->model));
+    log_line(LOG_LEVEL_INFO, "loaded",
+             "model=%s architecture=%s layers=%zu shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f", out->model.name,
+             out->model.model_type, out->model.num_layers, out->model.ranks, out->model.numerics_id, out->model.arena.bytes,
+             (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
+    return OK;
+}
+
+static FALLIBLE make_metrics(struct loaded *out) {
+    size_t count = out->model.num_layers;
+    uint32_t *numbers = calloc(2 * count + 1, sizeof *numbers);
+    if (!numbers) {
+        FAIL(ERR_NOMEM, "no memory for metrics of %zu layers", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        numbers[i] = out->model.layers[i].params.layer;
+        numbers[count + i] = out->model.layers[i].params.num_experts;
+    }
+    struct metrics_options options = {
+        .layers = numbers,
+        .num_experts = numbers + count,
+        .num_layers = count,
+        .model = out->model.name,
+        .version = EXPERTD_VERSION,
+    };
+    err_t e = metrics_create(&options, &out->metrics);
+    free(numbers);
+    return e;
+}
+
+static FALLIBLE load_all(const struct options *options, struct serve *serve, struct loaded *out) {
+    TRY(team_create(&(struct team_options){.threads = options->threads, .spin_us = options->spin_us}, &out->team));
+    TRY(load_model(options, out));
+    out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
+    struct engine_options engine = {.model = &out->model, .limits = out->limits, .team = out->team};
+    TRY(engine_create(&engine, &out->engine));
+    log_line(LOG_LEVEL_INFO, "engine", "kernels=%s threads=%u scratch_bytes=%" PRIu64 " max_batch_tokens=%u",
+             kernel_selected()->name, options->threads, engine_scratch_bytes(out->engine), options->max_batch_tokens);
+    TRY(make_metrics(out));
+    struct worker_options worker = {
+        .model = &out->model,
+        .engine = out->engine,
+        .limits = {.max_tokens = out->limits.max_tokens, .max_choices = out->limits.max_choices},
+        .metrics = out->metrics,
+        .done = serve_done,
+        .context = serve,
+    };
+    return worker_start(&worker, &out->worker);
+}
+
+FALLIBLE loading_load(const struct options *options, struct serve *serve, struct loaded *out) {
+    *out = (struct loaded){0};
+    err_t e = load_all(options, serve, out);
+    if (err_is(e)) {
+        struct err_copy error;
+        err_save(e, &error); // taking down must not hide it
+        loading_unload(out);
+        e = err_restore(&error);
+    }
+    return e;
+}
+
+void loading_unload(struct loaded *loaded) {
+    worker_stop(loaded->worker);
+    metrics_destroy(loaded->metrics);
+    engine_destroy(loaded->engine);
+    model_deinit(&loaded->model);
+    team_destroy(loaded->team);
+    *loaded = (struct loaded){0};
+}

@@ -1,0 +1,28 @@
+// Loading, on a thread of its own, so that the service answers (LOADING) and the loop lives meanwhile: team, model, engine,
+// metrics, worker, in that order; unloading takes them down in reverse.
+#ifndef EXPERTD_DAEMON_LOADING_H
+#define EXPERTD_DAEMON_LOADING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/metrics.h"
+#include "daemon/options.h"
+#include "daemon/serve.h"
+#include "daemon/worker.h"
+#include "expert/layer.h"
+
+struct loaded {
+    struct team *team;
+    struct model model;
+    struct engine *engine;
+    struct metrics *metrics;
+    struct worker *worker;
+    struct layer_limits limits;
+};
+
+// Loads everything that `options` ask for, and logs what was loaded. Blocks; any thread. On error nothing is left.
+FALLIBLE loading_load(const struct options *options, struct serve *serve, struct loaded *out);
+void loading_unload(struct loaded *loaded); // legal on a zeroed struct
+
+#endif

@@ -1,0 +1,241 @@
+// expertd: builds the daemon bottom-up, runs its loop, takes it down in reverse.
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mapped.h"
+#include "daemon/app.h"
+#include "daemon/log.h"
+#include "kernels/backend.h"
+
+extern char **environ;
+
+static int report(err_t e) {
+    fprintf(stderr, "expertd: %s\n", err_message());
+    return err_exit_code(e.code);
+}
+
+// Signals belong to the loop thread: every thread that is created while they are blocked leaves them to it.
+static void block_signals(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    pthread_sigmask(how, &set, NULL);
+}
+
+static void log_option(void *context, const char *key, const char *value, const char *origin) {
+    (void)context;
+    char quoted[512], from[512];
+    log_line(LOG_LEVEL_INFO, "option", "key=%s value=%s origin=%s", key, log_quote(value, quoted, sizeof quoted),
+             log_quote(origin, from, sizeof from));
+}
+
+static void start_log(const struct options *options) {
+    enum log_level level = LOG_LEVEL_INFO;
+    (void)log_level_parse(options->log_level, &level); // the option table has checked it
+    log_init(level, getenv("JOURNAL_STREAM") != NULL);
+    log_line(LOG_LEVEL_INFO, "start", "version=%s pid=%d", EXPERTD_VERSION, (int)getpid());
+    options_each(options, log_option, NULL);
+}
+
+// ---- listening
+
+static void on_unix_peer(void *context, int fd, uid_t uid) {
+    struct app *app = context;
+    err_t e = rpc_adopt(app->rpc, fd);
+    if (err_is(e)) {
+        log_line(LOG_LEVEL_WARNING, "adopt_failed", "uid=%u message=\"%s\"", (unsigned)uid, err_message());
+    }
+}
+
+static FALLIBLE listen_tcp(struct app *app) {
+    for (size_t i = 0; i < app->options.listen_count; i++) {
+        const char *address = app->options.listen[i];
+        if (strncmp(address, "unix:", 5) == 0) {
+            continue;
+        }
+        int port;
+        TRY(rpc_listen_tcp(app->rpc, address, &port));
+        const char *colon = strrchr(address, ':');
+        log_line(LOG_LEVEL_INFO, "listening", "address=%.*s:%d", (int)(colon - address), address, port);
+    }
+    return OK;
+}
+
+static FALLIBLE listen_unix(struct app *app) {
+    for (size_t i = 0; i < app->options.listen_count; i++) {
+        const char *address = app->options.listen[i];
+        if (strncmp(address, "unix:", 5) != 0) {
+            continue;
+        }
+        struct unix_listener_options options = {
+            .loop = &app->loop,
+            .path = address + 5,
+            .allow_uids = app->options.allow_uids,
+            .accepted = on_unix_peer,
+            .context = app,
+        };
+        TRY(unix_listener_start(&options, &app->unix_listeners[i]));
+        log_line(LOG_LEVEL_INFO, "listening", "address=%s", address);
+    }
+    return OK;
+}
+
+static FALLIBLE listen_http(struct app *app) {
+    if (strcmp(app->options.http, "off") == 0) {
+        return OK;
+    }
+    struct http_options options = {
+        .loop = &app->loop,
+        .address = app->options.http,
+        .page = status_page,
+        .context = &app->status,
+        .max_connections = 64,
+        .timeout_ms = 10000,
+    };
+    int port;
+    TRY(http_start(&options, &app->http, &port));
+    const char *colon = strrchr(app->options.http, ':');
+    log_line(LOG_LEVEL_INFO, "http", "address=%.*s:%d", (int)(colon - app->options.http), app->options.http, port);
+    return OK;
+}
+
+// ---- the loop's events
+
+static void on_signal(uv_signal_t *handle, int number) {
+    log_line(LOG_LEVEL_INFO, "signal", "name=%s", number == SIGTERM ? "SIGTERM" : "SIGINT");
+    app_begin_drain(handle->data, 0);
+}
+
+static void on_load_ended(uv_async_t *handle) {
+    app_load_ended(handle->data);
+}
+
+static void on_rpc_ended(uv_async_t *handle) {
+    struct app *app = handle->data;
+    app->rpc_is_down = true;
+    app_drain_step(app);
+}
+
+static FALLIBLE start_loop(struct app *app) {
+    uv_loop_t *loop = &app->loop;
+    app->terminate.data = app->interrupt.data = app->load_ended.data = app->rpc_ended.data = app;
+    if (uv_signal_init(loop, &app->terminate) || uv_signal_init(loop, &app->interrupt) || uv_timer_init(loop, &app->drain_timer) ||
+        uv_async_init(loop, &app->load_ended, on_load_ended) || uv_async_init(loop, &app->rpc_ended, on_rpc_ended) ||
+        uv_signal_start(&app->terminate, on_signal, SIGTERM) || uv_signal_start(&app->interrupt, on_signal, SIGINT)) {
+        FAIL(ERR_INTERNAL, "cannot set up the event loop");
+    }
+    return OK;
+}
+
+// ---- bottom-up, and in reverse
+
+static struct serve_options serve_options_of(const struct options *o) {
+    return (struct serve_options){
+        .rpc_threads = o->rpc_threads,
+        .max_message_bytes = o->max_message_bytes,
+        .max_batch_tokens = o->max_batch_tokens,
+        .max_inflight = o->max_inflight,
+        .max_top_k = o->max_top_k,
+        .admission = {.read_slots = o->read_slots,
+                      .max_streams = o->max_streams,
+                      .max_queue = o->max_queue,
+                      .max_queue_bytes = o->max_queue_bytes},
+        .send_timeout_ns = (int64_t)o->send_timeout_ms * NS_PER_MS,
+    };
+}
+
+static FALLIBLE build(struct app *app) {
+    const struct options *o = &app->options;
+    TRY(kernel_select(o->kernels));
+    struct serve_options serve = serve_options_of(o);
+    TRY(serve_create(&serve, &app->serve));
+    struct rpc_options rpc = {.threads = o->rpc_threads,
+                              .max_message_bytes = o->max_message_bytes,
+                              .max_calls = o->max_calls,
+                              .handler = serve_handler(app->serve)};
+    TRY(rpc_create(&rpc, &app->rpc));
+    TRY(health_create(app->rpc, o->rpc_threads, &app->health));
+    serve_attach(app->serve, app->rpc, app->health);
+    app->status = (struct status){
+        .serve = app->serve, .model_asked = o->model, .threads = o->threads, .started_ns = clock_now_ns(), .backend = ""};
+    TRY(start_loop(app));
+    TRY(listen_tcp(app));
+    TRY(rpc_start(app->rpc));
+    TRY(listen_unix(app));
+    TRY(listen_http(app));
+    return app_start_loading(app);
+}
+
+static void take_down(struct app *app) {
+    loading_unload(&app->loaded);
+    rpc_destroy(app->rpc);
+    health_destroy(app->health);
+    serve_destroy(app->serve);
+    uv_loop_close(&app->loop);
+}
+
+static int serve_until_the_end(struct app *app) {
+    block_signals(SIG_BLOCK);
+    signal(SIGPIPE, SIG_IGN);
+    err_t e = mapped_install_handler();
+    if (!err_is(e) && uv_loop_init(&app->loop) != 0) {
+        e = err_record(ERR_INTERNAL, NULL, "cannot create the event loop");
+    }
+    if (!err_is(e)) {
+        e = build(app);
+    }
+    if (err_is(e)) { // nothing has been served: what was bound goes with the process
+        char quoted[2 * ERR_MESSAGE_MAX];
+        log_line(LOG_LEVEL_ERROR, "start_failed", "message=%s", log_quote(err_message(), quoted, sizeof quoted));
+        for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
+            unix_listener_stop(app->unix_listeners[i]);
+        }
+        _exit(err_exit_code(e.code));
+    }
+    block_signals(SIG_UNBLOCK);
+    uv_run(&app->loop, UV_RUN_DEFAULT);
+    take_down(app);
+    log_line(LOG_LEVEL_INFO, "stopped", "exit=%d", app->exit_code);
+    return app->exit_code;
+}
+
+// What the command line asks for instead of serving; -1: serve.
+static int answer_and_leave(const struct options *options) {
+    if (options->help) {
+        options_print_help(stdout);
+        return 0;
+    }
+    if (options->version) {
+        printf("expertd %s\n", EXPERTD_VERSION);
+        return 0;
+    }
+    if (options->print_config) {
+        options_print(options, stdout);
+        return 0;
+    }
+    if (options->check_config) {
+        printf("the configuration is valid\n");
+        return 0;
+    }
+    return -1;
+}
+
+int main(int argc, char **argv) {
+    static struct app app; // for the life of the process: handles of the loop live in it
+    err_t e = options_parse(argc, argv, environ, &app.options);
+    int code = err_is(e) ? report(e) : answer_and_leave(&app.options);
+    if (code < 0) {
+        start_log(&app.options);
+        code = serve_until_the_end(&app);
+    }
+    options_deinit(&app.options);
+    return code;
+}

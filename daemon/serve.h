@@ -1,0 +1,56 @@
+// The service: from a gRPC call to its answer. serve.c holds a request's life as named stages; the rest of the serve_* files are
+// those stages. Built by main before the model is loaded (calls are then answered LOADING), ready once serve_ready has been called.
+#ifndef EXPERTD_DAEMON_SERVE_H
+#define EXPERTD_DAEMON_SERVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "daemon/admission.h"
+#include "daemon/rpc.h"
+#include "expert/layer.h"
+
+struct serve;
+struct health;
+struct metrics;
+struct worker;
+
+struct serve_options {
+    unsigned rpc_threads;
+    uint64_t max_message_bytes;
+    uint32_t max_batch_tokens, max_inflight, max_top_k;
+    struct admission_limits admission;
+    int64_t send_timeout_ns; // a peer that does not send its message, or does not read its answer
+};
+
+FALLIBLE serve_create(const struct serve_options *options, struct serve **out);
+// The handler for rpc_create; then the server that it came with, which serve uses and does not own.
+const struct rpc_handler *serve_handler(struct serve *serve);
+void serve_attach(struct serve *serve, struct rpc_server *server, struct health *health);
+
+// From here requests are computed. All borrowed until serve_destroy; worker's `done` is serve_done with the serve as context.
+struct serve_backend {
+    const struct model *model;
+    struct layer_limits limits;
+    struct worker *worker;
+    struct metrics *metrics;
+};
+void serve_ready(struct serve *serve, const struct serve_backend *backend); // any thread, once
+struct worker_item;
+void serve_done(void *context, struct worker_item *item); // the worker's thread
+
+// Draining, any thread: new requests are refused from here on, those under way go on.
+void serve_drain(struct serve *serve);
+uint64_t serve_active(struct serve *serve);  // requests read or being read, not yet answered
+void serve_end_streams(struct serve *serve); // when none is active (or time is up): streams and watches end with DRAINING
+void serve_destroy(struct serve *serve);     // after rpc_destroy and worker_stop; NULL is legal
+
+struct serve_counts {
+    uint32_t open_calls, queued;
+    uint64_t queued_bytes;
+    bool ready, draining;
+};
+struct serve_counts serve_counts(struct serve *serve); // any thread
+
+#endif

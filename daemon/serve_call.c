@@ -1,0 +1,349 @@
+// The transport's callbacks: which call they concern, and which of its requests. Everything runs on the call's own thread.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/log.h"
+#include "daemon/serve_internal.h"
+
+// ---- requests of a call
+
+struct serve_request *serve_request_create(struct call *call) {
+    struct serve_request *r = calloc(1, sizeof *r);
+    if (!r) {
+        return NULL;
+    }
+    request_core_init(&r->core);
+    r->serve = call->serve;
+    r->call = call;
+    r->thread = call->thread;
+    r->is_stream = call->method == RPC_STREAM;
+    r->opened_ns = clock_now_ns();
+    r->deadline_ns = call->deadline_ns;
+    TAILQ_INSERT_TAIL(&call->serve->threads[call->thread].active, r, active);
+    call->reading = r;
+    return r;
+}
+
+static void refuse(struct serve_request *r, err_t e) {
+    err_save(e, &r->error);
+    serve_step(r, REQUEST_REFUSED, e.code);
+}
+
+static bool take_slot(struct serve_request *r) {
+    struct serve *serve = r->serve;
+    pthread_mutex_lock(&serve->mutex);
+    r->has_slot = admission_take_slot(&serve->admission);
+    pthread_mutex_unlock(&serve->mutex);
+    return r->has_slot;
+}
+
+// A message must come within the send timeout once it may: a slow sender does not keep its slot.
+static void read_with_slot(struct serve_request *r) {
+    int64_t limit_ns = clock_add_ns(clock_now_ns(), r->serve->options.send_timeout_ns);
+    r->deadline_ns = limit_ns < r->call->deadline_ns ? limit_ns : r->call->deadline_ns;
+    serve_step(r, REQUEST_SLOT_GRANTED, ERR_OK);
+}
+
+void serve_grant_slots(struct serve *serve, unsigned thread) {
+    struct serve_request *r;
+    while ((r = STAILQ_FIRST(&serve->threads[thread].slots)) && take_slot(r)) {
+        STAILQ_REMOVE_HEAD(&serve->threads[thread].slots, slot);
+        r->waits_for_slot = false;
+        read_with_slot(r);
+    }
+}
+
+static void finish_nomem(struct call *call) {
+    struct err_copy error;
+    err_save(err_record(ERR_NOMEM, NULL, "no memory for a request"), &error);
+    serve_finish_call(call, &error);
+}
+
+static FALLIBLE may_open(struct serve *serve) {
+    pthread_mutex_lock(&serve->mutex);
+    err_t e = admission_open(&serve->admission);
+    pthread_mutex_unlock(&serve->mutex);
+    return e;
+}
+
+static void open_unary(struct call *call) {
+    struct serve_request *r = serve_request_create(call);
+    if (!r) {
+        finish_nomem(call);
+        return;
+    }
+    err_t e = may_open(call->serve);
+    if (err_is(e)) {
+        refuse(r, e);
+    } else if (take_slot(r)) {
+        read_with_slot(r);
+    } else {
+        r->waits_for_slot = true;
+        STAILQ_INSERT_TAIL(&call->serve->threads[call->thread].slots, r, slot);
+    }
+}
+
+// ---- streams
+
+static void open_stream(struct call *call) {
+    struct serve *serve = call->serve;
+    pthread_mutex_lock(&serve->mutex);
+    err_t e = admission_open(&serve->admission);
+    if (!err_is(e)) {
+        e = admission_take_stream(&serve->admission);
+    }
+    pthread_mutex_unlock(&serve->mutex);
+    if (err_is(e)) {
+        struct err_copy error;
+        err_save(e, &error);
+        serve_finish_call(call, &error);
+        return;
+    }
+    call->has_stream = true;
+    serve_stream_read(call);
+}
+
+void serve_stream_read(struct call *call) {
+    if (call->closed || call->finished || call->reading) {
+        return;
+    }
+    if (call->half_closed) {
+        if (call->inflight == 0) {
+            serve_finish_call(call, NULL);
+        }
+        return;
+    }
+    if (call->inflight >= call->serve->options.max_inflight) {
+        return; // an answer must leave first
+    }
+    struct serve_request *r = serve_request_create(call);
+    if (!r) {
+        finish_nomem(call);
+        return;
+    }
+    serve_step(r, REQUEST_SLOT_GRANTED, ERR_OK);
+}
+
+// A message of a stream is here: it counts from now on, and the next may follow.
+static void stream_message(struct call *call, struct serve_request *r) {
+    call->inflight++;
+    serve_step(r, REQUEST_MESSAGE, ERR_OK);
+    serve_stream_read(call);
+}
+
+static void no_more_messages(struct call *call, struct serve_request *r) {
+    if (call->method == RPC_STREAM) {
+        call->half_closed = true;
+        serve_step(r, REQUEST_CLOSED, ERR_OK); // this one never came
+        serve_stream_read(call);
+        return;
+    }
+    refuse(r, err_record(ERR_MALFORMED, NULL, "the call ended without a message"));
+}
+
+// ---- the handler
+
+static struct call *call_create(struct serve *serve, struct rpc_call *rpc, enum rpc_method method, unsigned thread,
+                                int64_t deadline_ns) {
+    struct call *call = calloc(1, sizeof *call);
+    if (!call) {
+        return NULL;
+    }
+    call->serve = serve;
+    call->rpc = rpc;
+    call->method = method;
+    call->thread = thread;
+    call->deadline_ns = deadline_ns;
+    call->write_deadline_ns = CLOCK_NEVER;
+    STAILQ_INIT(&call->answers);
+    TAILQ_INSERT_TAIL(&serve->threads[thread].calls, call, open);
+    atomic_fetch_add(&serve->open_calls, 1);
+    return call;
+}
+
+static void refuse_regions(struct call *call) {
+    struct err_copy error;
+    err_save(err_record(ERR_UNIMPLEMENTED, NULL, "this service has no shared memory yet: send tensors as data"), &error);
+    serve_finish_call(call, &error);
+}
+
+static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method method, unsigned thread, int64_t deadline_ns) {
+    struct serve *serve = context;
+    struct call *call = call_create(serve, rpc, method, thread, deadline_ns);
+    if (!call) {
+        rpc_finish(rpc, &(struct rpc_status){.code = 8, .message = "no memory for a call", .retry_after_ms = -1});
+        return NULL;
+    }
+    switch (method) {
+    case RPC_FORWARD:
+        open_unary(call);
+        break;
+    case RPC_STREAM:
+        open_stream(call);
+        break;
+    case RPC_OPEN_REGION:
+    case RPC_CLOSE_REGION:
+        refuse_regions(call);
+        break;
+    case RPC_HEALTH_CHECK:
+    case RPC_HEALTH_WATCH:
+        call->plugin = health_opened(serve->health, rpc, method, thread);
+        break;
+    case RPC_REFLECT_V1:
+    case RPC_REFLECT_V1ALPHA:
+        call->plugin = reflection_opened(rpc);
+        break;
+    default:
+        rpc_read(rpc);
+        break;
+    }
+    return call;
+}
+
+static bool is_health(const struct call *call) {
+    return call->method == RPC_HEALTH_CHECK || call->method == RPC_HEALTH_WATCH;
+}
+
+static bool is_reflection(const struct call *call) {
+    return call->method == RPC_REFLECT_V1 || call->method == RPC_REFLECT_V1ALPHA;
+}
+
+static void on_forward_message(struct call *call, struct rpc_buffer *message, err_t error) {
+    struct serve_request *r = call->reading;
+    call->reading = NULL;
+    if (!r) { // it was given up while its message was on the way
+        if (message) {
+            rpc_buffer_release(call->serve->server, message);
+        }
+        return;
+    }
+    if (err_is(error)) {
+        refuse(r, error);
+        return;
+    }
+    if (!message) {
+        no_more_messages(call, r);
+        return;
+    }
+    r->message = message;
+    r->counted = true;
+    atomic_fetch_add(&call->serve->active, 1);
+    if (r->is_stream) {
+        stream_message(call, r);
+    } else {
+        serve_step(r, REQUEST_MESSAGE, ERR_OK);
+    }
+}
+
+static void on_message(void *context, struct rpc_call *rpc, struct rpc_buffer *message, err_t error) {
+    struct serve *serve = context;
+    struct call *call = rpc_call_data(rpc);
+    if (call && is_health(call)) {
+        health_message(call->plugin, message, error);
+    } else if (call && is_reflection(call)) {
+        reflection_message(call->plugin, message, error);
+    } else if (call && (call->method == RPC_FORWARD || call->method == RPC_STREAM)) {
+        on_forward_message(call, message, error);
+        return; // the message is the request's now
+    } else if (call) {
+        if (err_is(error)) {
+            struct err_copy copy;
+            err_save(error, &copy);
+            serve_finish_call(call, &copy);
+        } else {
+            serve_control_message(call, message ? message->data : NULL, message ? message->length : 0);
+        }
+    }
+    if (message) {
+        rpc_buffer_release(serve->server, message);
+    }
+}
+
+static void on_written(void *context, struct rpc_call *rpc, bool ok) {
+    (void)context;
+    struct call *call = rpc_call_data(rpc);
+    if (!call) {
+        return;
+    }
+    if (is_health(call)) {
+        health_written(call->plugin, ok);
+    } else if (is_reflection(call)) {
+        reflection_written(call->plugin, ok);
+    } else {
+        free(call->reply.data);
+        call->reply = (struct proto_bytes){0};
+        serve_written(call, ok);
+    }
+}
+
+// The peer is gone. Answers that have not reached the transport never will; the one it has comes back by `written`.
+static void on_closed(void *context, struct rpc_call *rpc, bool cancelled) {
+    struct serve *serve = context;
+    struct call *call = rpc_call_data(rpc);
+    if (!call) {
+        return;
+    }
+    call->closed = true;
+    if (is_health(call)) {
+        health_closed(call->plugin, cancelled);
+    } else if (is_reflection(call)) {
+        reflection_closed(call->plugin, cancelled);
+    }
+    struct serve_request *r;
+    while ((r = STAILQ_FIRST(&call->answers))) {
+        STAILQ_REMOVE_HEAD(&call->answers, answer);
+        serve_step(r, REQUEST_WRITTEN, ERR_OK);
+    }
+    struct serve_request *next;
+    for (r = TAILQ_FIRST(&serve->threads[call->thread].active); r; r = next) {
+        next = TAILQ_NEXT(r, active); // stepping may free r, and r alone
+        if (r->call == call && r != call->writing) {
+            if (call->reading == r) {
+                call->reading = NULL;
+            }
+            serve_step(r, REQUEST_CLOSED, ERR_OK);
+        }
+    }
+}
+
+static void on_released(void *context, struct rpc_call *rpc) {
+    struct serve *serve = context;
+    struct call *call = rpc_call_data(rpc);
+    if (!call) {
+        return;
+    }
+    struct serve_request *r;
+    TAILQ_FOREACH(r, &serve->threads[call->thread].active, active) {
+        if (r->call == call) {
+            r->call = NULL; // a batch still has it; it goes when that is done
+        }
+    }
+    if (is_health(call)) {
+        health_released(call->plugin);
+    } else if (is_reflection(call)) {
+        reflection_released(call->plugin);
+    }
+    if (call->has_stream) {
+        pthread_mutex_lock(&serve->mutex);
+        admission_give_stream(&serve->admission);
+        pthread_mutex_unlock(&serve->mutex);
+    }
+    TAILQ_REMOVE(&serve->threads[call->thread].calls, call, open);
+    atomic_fetch_sub(&serve->open_calls, 1);
+    free(call->reply.data);
+    free(call);
+}
+
+const struct rpc_handler *serve_handler(struct serve *serve) {
+    serve->handler = (struct rpc_handler){
+        .context = serve,
+        .opened = on_opened,
+        .message = on_message,
+        .written = on_written,
+        .closed = on_closed,
+        .released = on_released,
+        .tick = serve_tick,
+    };
+    return &serve->handler;
+}

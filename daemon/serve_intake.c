@@ -1,0 +1,136 @@
+// From a message's bytes to a request that fits its layer: decode, find what it names, check it.
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/serve_internal.h"
+#include "expert/router.h"
+
+static FALLIBLE check_model(const struct serve_request *r) {
+    const struct model *model = r->serve->backend.model;
+    if (r->wire.model[0] && strcmp(r->wire.model, model->name) != 0) {
+        FAIL_FIELD(ERR_MODEL_UNKNOWN, "model", "model: \"%s\" is not served here: \"%s\" is (leave it empty for the only one)",
+                   r->wire.model, model->name);
+    }
+    return OK;
+}
+
+static FALLIBLE find_layer(struct serve_request *r) {
+    const struct model *model = r->serve->backend.model;
+    r->layer = model_find_layer(model, r->wire.layer);
+    if (!r->layer) {
+        FAIL_FIELD(ERR_LAYER_UNKNOWN, "layer", "layer: %u is not served: %zu MoE layers from %u to %u are (Describe lists them)",
+                   r->wire.layer, model->num_layers, model->layers[0].params.layer,
+                   model->layers[model->num_layers - 1].params.layer);
+    }
+    if (r->wire.weights_id && r->wire.weights_id != r->layer->weights_id) {
+        FAIL_FIELD(ERR_WEIGHTS_CHANGED, "weights_id",
+                   "weights_id: %016" PRIx64 " was asked for, layer %u has %016" PRIx64 " now: call Describe again",
+                   r->wire.weights_id, r->wire.layer, r->layer->weights_id);
+    }
+    return OK;
+}
+
+static FALLIBLE take_tensor(const struct wire_tensor *tensor, const char *field, struct tensor_view *out) {
+    if (tensor->has_extent) {
+        FAIL_FIELD(ERR_REGION_UNKNOWN, field, "%s.extent: region %" PRIu64 " is not open: this service has no shared memory yet",
+                   field, tensor->extent.region);
+    }
+    *out = tensor->view;
+    return OK;
+}
+
+static FALLIBLE take_routing(const struct wire_request *wire, struct layer_request *out) {
+    switch (wire->routing) {
+    case WIRE_ROUTING_NONE:
+        out->source = ROUTING_OWN;
+        return OK;
+    case WIRE_ROUTING_LOGITS:
+        out->source = ROUTING_LOGITS;
+        return take_tensor(&wire->router_logits, "router_logits", &out->logits);
+    case WIRE_ROUTING_ROUTES:
+        out->source = ROUTING_GIVEN;
+        if (!wire->ids.present || !wire->weights.present) {
+            const char *field = wire->ids.present ? "routes.weights" : "routes.ids";
+            FAIL_FIELD(ERR_SHAPE_MISMATCH, field, "%s: missing: routes are ids and weights, both [T, K]", field);
+        }
+        TRY(take_tensor(&wire->ids, "routes.ids", &out->ids));
+        return take_tensor(&wire->weights, "routes.weights", &out->weights);
+    }
+    return OK;
+}
+
+static enum dtype output_dtype(const struct wire_request *wire) {
+    if (wire->output_dtype != DTYPE_NONE) {
+        return wire->output_dtype;
+    }
+    bool f8 = wire->hidden.view.dtype == DTYPE_F8_E4M3 || wire->hidden.view.dtype == DTYPE_F8_E5M2;
+    return f8 ? DTYPE_BF16 : wire->hidden.view.dtype;
+}
+
+// Unspecified: the whole block where the daemon routes, the routed experts alone where the caller does.
+static bool wants_shared(const struct wire_request *wire, const struct model_layer *layer) {
+    switch (wire->shared) {
+    case WIRE_SHARED_INCLUDE:
+        return true;
+    case WIRE_SHARED_EXCLUDE:
+        return false;
+    default:
+        return wire->routing != WIRE_ROUTING_ROUTES && layer->params.shared != SHARED_NONE;
+    }
+}
+
+static FALLIBLE take_request(struct serve_request *r) {
+    const struct wire_request *wire = &r->wire;
+    struct layer_request *out = &r->item.request;
+    if (!wire->hidden.present) {
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, "hidden", "hidden: missing: send [T, %u]", r->layer->params.hidden_size);
+    }
+    TRY(take_tensor(&wire->hidden, "hidden", &out->hidden));
+    if (wire->hidden_scale.present) {
+        TRY(take_tensor(&wire->hidden_scale, "hidden_scale", &out->hidden_scale));
+    }
+    if (wire->has_output) {
+        FAIL_FIELD(ERR_REGION_UNKNOWN, "output", "output: region %" PRIu64 " is not open: this service has no shared memory yet",
+                   wire->output.region);
+    }
+    out->tokens = out->hidden.rank > 0 ? (size_t)out->hidden.shape[0] : 0;
+    TRY(take_routing(wire, out));
+    out->shared = wants_shared(wire, r->layer);
+    out->output_dtype = output_dtype(wire);
+    return layer_request_check(out, r->layer, &r->serve->backend.limits);
+}
+
+// The earlier of the call's deadline and the request's own timeout, from receipt.
+static int64_t deadline_of(const struct serve_request *r) {
+    int64_t deadline_ns = r->call->deadline_ns;
+    if (r->wire.timeout_us == 0) {
+        return deadline_ns;
+    }
+    uint64_t timeout_us = r->wire.timeout_us < INT64_MAX / NS_PER_US ? r->wire.timeout_us : INT64_MAX / NS_PER_US;
+    int64_t own_ns = clock_add_ns(r->read_ns, (int64_t)timeout_us * NS_PER_US);
+    return own_ns < deadline_ns ? own_ns : deadline_ns;
+}
+
+enum { PRIORITY_MAX = 100 };
+
+static int32_t clamp_priority(int32_t priority) {
+    return priority > PRIORITY_MAX ? PRIORITY_MAX : priority < -PRIORITY_MAX ? -PRIORITY_MAX : priority;
+}
+
+FALLIBLE serve_intake(struct serve_request *r) {
+    TRY(wire_decode_request(r->message->data, r->message->length, &r->wire));
+    TRY(check_model(r));
+    TRY(find_layer(r));
+    TRY(take_request(r));
+    r->deadline_ns = deadline_of(r);
+    r->output_bytes = r->item.request.tokens * r->layer->params.hidden_size * dtype_size(r->item.request.output_dtype);
+    r->item.entry = (struct batcher_entry){
+        .layer = (size_t)(r->layer - r->serve->backend.model->layers),
+        .tokens = (uint32_t)r->item.request.tokens,
+        .choices = (uint32_t)router_choices(&r->item.request, r->layer),
+        .priority = clamp_priority(r->wire.priority),
+        .deadline_ns = r->deadline_ns,
+    };
+    return OK;
+}

@@ -1,0 +1,110 @@
+// What the serve_* files share. Everything of a call and of its requests belongs to the call's completion-queue thread, but for the
+// worker_item while the worker has it.
+#ifndef EXPERTD_DAEMON_SERVE_INTERNAL_H
+#define EXPERTD_DAEMON_SERVE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "daemon/health.h"
+#include "daemon/metrics.h"
+#include "daemon/reflection.h"
+#include "daemon/request.h"
+#include "daemon/serve.h"
+#include "daemon/worker.h"
+#include "proto/control.h"
+#include "proto/wire.h"
+
+struct call;
+
+// One Forward request, unary or of a stream.
+struct serve_request {
+    struct request_core core;
+    struct serve *serve;
+    struct call *call; // NULL: nobody is left to answer
+    unsigned thread;
+    bool is_stream, has_slot, admitted, counted;
+    struct rpc_buffer *message; // its tensors are views into it
+    struct wire_request wire;
+    const struct model_layer *layer;
+    struct worker_item item; // item.request.output is `output`
+    void *output;
+    uint64_t output_bytes, admitted_bytes;
+    int64_t opened_ns, read_ns, deadline_ns; // deadline_ns: of the phase at hand
+    struct err_copy error;
+    TAILQ_ENTRY(serve_request) active;    // in its thread's list, from opened to released
+    STAILQ_ENTRY(serve_request) slot;     // waits for a read slot
+    STAILQ_ENTRY(serve_request) answer;   // waits for its stream's writer
+    STAILQ_ENTRY(serve_request) finished; // in the mailbox of computed requests
+    bool waits_for_slot;
+};
+
+// One gRPC call of any method.
+struct call {
+    struct serve *serve;
+    struct rpc_call *rpc;
+    enum rpc_method method;
+    unsigned thread;
+    int64_t deadline_ns;
+    bool closed, finished;         // finished: our status is on its way
+    struct serve_request *reading; // whose message was asked for
+    // streams
+    bool has_stream, half_closed; // half_closed: the peer sends no more
+    uint32_t inflight;            // read and not yet let go
+    STAILQ_HEAD(, serve_request) answers;
+    struct serve_request *writing; // handed to the transport
+    int64_t write_deadline_ns;
+    // other methods
+    struct proto_bytes reply; // borrowed by the transport until written
+    void *plugin;             // health's or reflection's own
+    TAILQ_ENTRY(call) open;
+};
+
+struct serve_thread {
+    TAILQ_HEAD(, serve_request) active;
+    STAILQ_HEAD(, serve_request) slots; // FIFO of those that wait for a read slot
+    TAILQ_HEAD(, call) calls;
+    // Guards `finished` alone: the worker puts in, the thread takes out; taken with nothing else held.
+    pthread_mutex_t mutex;
+    STAILQ_HEAD(, serve_request) finished;
+};
+
+struct serve {
+    struct serve_options options;
+    struct rpc_handler handler;
+    struct rpc_server *server;
+    struct health *health;
+    struct serve_backend backend; // written before `ready` is set
+    struct serve_thread *threads;
+    // Guards admission; taken with nothing else held, for a few additions.
+    pthread_mutex_t mutex;
+    struct admission admission;
+    atomic_bool ready, draining, ending;
+    atomic_uint open_calls;
+    atomic_ullong active; // requests between being read and let go
+};
+
+// ---- serve.c: the map
+void serve_step(struct serve_request *r, enum request_event_kind kind, enum err_code error);
+
+// ---- serve_intake.c: from bytes to a checked request
+FALLIBLE serve_intake(struct serve_request *r);
+
+// ---- serve_answer.c: from a result or an error to the transport
+void serve_answer(struct serve_request *r);
+void serve_fail(struct serve_request *r);
+void serve_finish_call(struct call *call, const struct err_copy *error); // error NULL: OK
+void serve_pump(struct call *call);                                      // the next answer of a stream, where none is being written
+void serve_written(struct call *call, bool ok);
+
+// ---- serve_call.c: the transport's callbacks
+struct serve_request *serve_request_create(struct call *call); // NULL: no memory
+void serve_stream_read(struct call *call);                     // asks for the stream's next message where it may have one
+void serve_grant_slots(struct serve *serve, unsigned thread);
+int64_t serve_tick(void *context, unsigned thread, int64_t now_ns);
+
+// ---- serve_control.c: Describe and the methods that are not there
+void serve_control_message(struct call *call, const uint8_t *bytes, size_t length);
+
+#endif

@@ -1,0 +1,79 @@
+// What is due on a completion-queue thread: finished requests, deadlines, peers that do not read, free slots, the end of streams.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/serve_internal.h"
+
+static struct serve_request *take_finished(struct serve_thread *thread) {
+    pthread_mutex_lock(&thread->mutex);
+    struct serve_request *r = STAILQ_FIRST(&thread->finished);
+    if (r) {
+        STAILQ_REMOVE_HEAD(&thread->finished, finished);
+    }
+    pthread_mutex_unlock(&thread->mutex);
+    return r;
+}
+
+static void hand_out_finished(struct serve_thread *thread) {
+    struct serve_request *r;
+    while ((r = take_finished(thread))) {
+        serve_step(r, REQUEST_COMPUTED, r->item.error);
+    }
+}
+
+// Expires what is due; returns the next deadline. The list is bounded by max_calls and max_queue, and most calls carry no deadline.
+static int64_t expire(struct serve_thread *thread, int64_t now_ns) {
+    int64_t next_ns = CLOCK_NEVER;
+    struct serve_request *next;
+    for (struct serve_request *r = TAILQ_FIRST(&thread->active); r; r = next) {
+        next = TAILQ_NEXT(r, active); // stepping may free r, and r alone
+        if (!request_is_waiting(&r->core)) {
+            continue;
+        }
+        if (r->deadline_ns <= now_ns) {
+            serve_step(r, REQUEST_EXPIRED, ERR_OK);
+        } else if (r->deadline_ns < next_ns) {
+            next_ns = r->deadline_ns;
+        }
+    }
+    return next_ns;
+}
+
+static void end_stream(struct call *call) {
+    struct err_copy error;
+    err_save(err_record(ERR_DRAINING, NULL, "the service is shutting down: open a stream to another one"), &error);
+    serve_finish_call(call, &error);
+}
+
+// Peers that do not read lose their call; at the end idle streams are ended. Returns the next time to look.
+static int64_t look_after_calls(struct serve *serve, struct serve_thread *thread, int64_t now_ns) {
+    int64_t next_ns = CLOCK_NEVER;
+    bool ending = atomic_load(&serve->ending);
+    for (struct call *call = TAILQ_FIRST(&thread->calls); call; call = TAILQ_NEXT(call, open)) {
+        if (call->write_deadline_ns <= now_ns) {
+            call->write_deadline_ns = CLOCK_NEVER;
+            rpc_cancel(call->rpc, 4, "the answer was not read within the send timeout");
+        } else if (call->write_deadline_ns < next_ns) {
+            next_ns = call->write_deadline_ns;
+        }
+        if (ending && call->has_stream && call->inflight == 0 && !call->closed) {
+            end_stream(call);
+        }
+        if (ending && call->plugin && call->method != RPC_HEALTH_CHECK && call->method != RPC_HEALTH_WATCH) {
+            reflection_end(call->plugin);
+        }
+    }
+    return next_ns;
+}
+
+int64_t serve_tick(void *context, unsigned index, int64_t now_ns) {
+    struct serve *serve = context;
+    struct serve_thread *thread = &serve->threads[index];
+    hand_out_finished(thread);
+    int64_t next_ns = expire(thread, now_ns);
+    int64_t calls_ns = look_after_calls(serve, thread, now_ns);
+    serve_grant_slots(serve, index);
+    health_tick(serve->health, index);
+    return calls_ns < next_ns ? calls_ns : next_ns;
+}

@@ -1,0 +1,190 @@
+#include "daemon/status.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static uint64_t resident_bytes(void) {
+    FILE *f = fopen("/proc/self/statm", "re");
+    unsigned long long pages = 0;
+    if (f) {
+        if (fscanf(f, "%*s %llu", &pages) != 1) {
+            pages = 0;
+        }
+        fclose(f);
+    }
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint64_t entries_of(const char *folder) {
+    DIR *dir = opendir(folder);
+    uint64_t count = 0;
+    while (dir && readdir(dir)) {
+        count++;
+    }
+    if (dir) {
+        closedir(dir);
+    }
+    return count > 2 ? count - 2 : 0; // without . and ..
+}
+
+static struct metrics_gauges gauges_of(const struct status *status, const struct serve_counts *counts) {
+    return (struct metrics_gauges){
+        .ready = counts->ready && !counts->draining,
+        .draining = counts->draining,
+        .open_calls = counts->open_calls,
+        .queued_requests = counts->queued,
+        .queued_bytes = counts->queued_bytes,
+        .weights_bytes = counts->ready ? status->model->arena.bytes : 0,
+        .scratch_bytes = counts->ready ? status->scratch_bytes : 0,
+        .resident_bytes = resident_bytes(),
+        .open_fds = entries_of("/proc/self/fd"),
+        .threads = entries_of("/proc/self/task"),
+    };
+}
+
+static struct http_answer metrics_page(const struct status *status, FILE *body) {
+    struct serve_counts counts = serve_counts(status->serve);
+    struct metrics_gauges gauges = gauges_of(status, &counts);
+    if (counts.ready) {
+        metrics_render(status->metrics, &gauges, body);
+    } else {
+        fprintf(body, "# HELP expertd_ready Whether requests are answered.\n# TYPE expertd_ready gauge\nexpertd_ready 0\n");
+    }
+    return (struct http_answer){200, "text/plain; version=0.0.4; charset=utf-8"};
+}
+
+static const char *state_of(const struct serve_counts *counts) {
+    return counts->draining ? "draining" : counts->ready ? "ready" : "loading";
+}
+
+static struct http_answer ready_page(const struct status *status, FILE *body) {
+    struct serve_counts counts = serve_counts(status->serve);
+    fprintf(body, "%s\n", state_of(&counts));
+    return (struct http_answer){counts.ready && !counts.draining ? 200 : 503, "text/plain; charset=utf-8"};
+}
+
+static json_t *layers_json(const struct status *status) {
+    json_t *layers = json_array();
+    for (size_t i = 0; i < status->model->num_layers; i++) {
+        const struct model_layer *layer = &status->model->layers[i];
+        char id[32];
+        snprintf(id, sizeof id, "%016" PRIx64, layer->weights_id);
+        json_array_append_new(layers, json_pack("{s:I, s:s, s:I, s:I, s:I, s:s, s:f}", "layer", (json_int_t)layer->params.layer,
+                                                "prefix", layer->prefix, "hidden_size", (json_int_t)layer->params.hidden_size,
+                                                "num_experts", (json_int_t)layer->params.num_experts, "top_k",
+                                                (json_int_t)layer->params.routing.top_k, "weights_id", id,
+                                                "expert_load_max_over_mean", metrics_expert_imbalance(status->metrics, i)));
+    }
+    return layers;
+}
+
+static json_t *status_json(const struct status *status) {
+    struct serve_counts counts = serve_counts(status->serve);
+    struct metrics_gauges gauges = gauges_of(status, &counts);
+    json_t *root = json_pack("{s:s, s:s, s:f, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "state", state_of(&counts), "version",
+                             EXPERTD_VERSION, "uptime_s", (double)(clock_now_ns() - status->started_ns) / NS_PER_S, "model_asked",
+                             status->model_asked, "open_calls", (json_int_t)counts.open_calls, "queued_requests",
+                             (json_int_t)counts.queued, "queued_bytes", (json_int_t)counts.queued_bytes, "resident_bytes",
+                             (json_int_t)gauges.resident_bytes, "weights_bytes", (json_int_t)gauges.weights_bytes, "scratch_bytes",
+                             (json_int_t)gauges.scratch_bytes, "threads", (json_int_t)status->threads);
+    if (root && counts.ready) {
+        struct metrics_totals totals = metrics_totals(status->metrics);
+        json_object_set_new(root, "model", json_string(status->model->name));
+        json_object_set_new(root, "architecture", json_string(status->model->model_type));
+        json_object_set_new(root, "numerics_id", json_string(status->model->numerics_id));
+        json_object_set_new(root, "kernels", json_string(status->backend));
+        json_object_set_new(root, "shards", json_integer(status->model->ranks));
+        json_object_set_new(root, "calls_ok", json_integer((json_int_t)totals.calls_ok));
+        json_object_set_new(root, "calls_failed", json_integer((json_int_t)totals.calls_failed));
+        json_object_set_new(root, "tokens", json_integer((json_int_t)totals.tokens));
+        json_object_set_new(root, "batches", json_integer((json_int_t)totals.batches));
+        json_object_set_new(root, "layers", layers_json(status));
+    }
+    return root;
+}
+
+static struct http_answer api_page(const struct status *status, FILE *body) {
+    json_t *root = status_json(status);
+    if (!root || json_dumpf(root, body, JSON_INDENT(2)) != 0) {
+        json_decref(root);
+        return (struct http_answer){500, "text/plain; charset=utf-8"};
+    }
+    fputc('\n', body);
+    json_decref(root);
+    return (struct http_answer){200, "application/json"};
+}
+
+static void put_escaped(const char *text, FILE *body) {
+    for (; *text; text++) {
+        switch (*text) {
+        case '<':
+            fputs("&lt;", body);
+            break;
+        case '>':
+            fputs("&gt;", body);
+            break;
+        case '&':
+            fputs("&amp;", body);
+            break;
+        default:
+            fputc(*text, body);
+        }
+    }
+}
+
+static struct http_answer people_page(const struct status *status, FILE *body) {
+    struct serve_counts counts = serve_counts(status->serve);
+    fputs(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"5\"><title>expertd</title>"
+        "<style>body{font:15px/1.5 sans-serif;margin:2em auto;max-width:46em}td,th{padding:.1em 1em .1em 0;text-align:left}</style>"
+        "<h1>expertd</h1><p>",
+        body);
+    fprintf(body, "Version %s, %s, up %" PRId64 " s, serving <b>", EXPERTD_VERSION, state_of(&counts),
+            (clock_now_ns() - status->started_ns) / NS_PER_S);
+    put_escaped(status->model_asked, body);
+    fprintf(body, "</b>.</p><p>%u calls open, %u requests queued (%" PRIu64 " bytes).</p>", counts.open_calls, counts.queued,
+            counts.queued_bytes);
+    if (counts.ready) {
+        struct metrics_totals totals = metrics_totals(status->metrics);
+        fprintf(body,
+                "<p>%" PRIu64 " calls answered, %" PRIu64 " refused or failed; %" PRIu64 " tokens in %" PRIu64 " batches.</p>",
+                totals.calls_ok, totals.calls_failed, totals.tokens, totals.batches);
+        fputs("<table><tr><th>layer<th>experts<th>top k<th>hidden<th>busiest expert / mean</tr>", body);
+        for (size_t i = 0; i < status->model->num_layers; i++) {
+            const struct layer_params *p = &status->model->layers[i].params;
+            fprintf(body, "<tr><td>%u<td>%u<td>%u<td>%u<td>%.2f</tr>", p->layer, p->num_experts, p->routing.top_k, p->hidden_size,
+                    metrics_expert_imbalance(status->metrics, i));
+        }
+        fputs("</table>", body);
+    }
+    fputs("<p><a href=\"/metrics\">metrics</a> · <a href=\"/api/status\">status as JSON</a></p></html>\n", body);
+    return (struct http_answer){200, "text/html; charset=utf-8"};
+}
+
+struct http_answer status_page(void *context, const char *path, FILE *body) {
+    const struct status *status = context;
+    if (strcmp(path, "/metrics") == 0) {
+        return metrics_page(status, body);
+    }
+    if (strcmp(path, "/health/live") == 0) {
+        fputs("live\n", body);
+        return (struct http_answer){200, "text/plain; charset=utf-8"};
+    }
+    if (strcmp(path, "/health/ready") == 0) {
+        return ready_page(status, body);
+    }
+    if (strcmp(path, "/api/status") == 0) {
+        return api_page(status, body);
+    }
+    if (strcmp(path, "/") == 0) {
+        return people_page(status, body);
+    }
+    fprintf(body, "no such page: there are /, /metrics, /health/live, /health/ready and /api/status\n");
+    return (struct http_answer){404, "text/plain; charset=utf-8"};
+}

@@ -1,0 +1,28 @@
+// What HTTP shows: /metrics, /health/live, /health/ready, / (a page for people) and /api/status (JSON). Loop thread only.
+#ifndef EXPERTD_DAEMON_STATUS_H
+#define EXPERTD_DAEMON_STATUS_H
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "daemon/http.h"
+#include "daemon/metrics.h"
+#include "daemon/serve.h"
+#include "expert/model.h"
+
+// All borrowed; model, metrics and scratch_bytes are read only once `ready` is set.
+struct status {
+    struct serve *serve;
+    const struct model *model;
+    struct metrics *metrics;
+    uint64_t scratch_bytes;
+    const char *backend; // the kernels' name
+    const char *model_asked;
+    uint32_t threads;
+    int64_t started_ns;
+};
+
+// The http_page of the daemon; context is a struct status.
+struct http_answer status_page(void *context, const char *path, FILE *body);
+
+#endif

@@ -1,0 +1,47 @@
+// The compute thread: takes batches from the batcher, runs them through expert/layer, and hands each request back.
+// One batch at a time; the thread is the team's first.
+#ifndef EXPERTD_DAEMON_WORKER_H
+#define EXPERTD_DAEMON_WORKER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "daemon/batcher.h"
+#include "expert/layer.h"
+
+struct worker;
+struct metrics;
+
+// A request as the worker sees it. Memory is the submitter's; from worker_submit until `done` (or a successful worker_withdraw) it
+// belongs to the worker.
+struct worker_item {
+    struct batcher_entry entry; // layer, tokens, choices, priority, deadline
+    struct layer_request request;
+    int64_t submitted_ns;
+    // filled in before `done`
+    enum err_code error; // ERR_OK: request.output holds the answer
+    char message[ERR_MESSAGE_MAX];
+    int64_t started_ns;
+    struct layer_timings timings; // of its batch
+    uint32_t batch_tokens, batch_requests;
+};
+
+struct worker_options {
+    const struct model *model; // borrowed
+    struct engine *engine;     // borrowed; used on the worker's thread only
+    struct batcher_limits limits;
+    struct metrics *metrics;                               // borrowed, may be NULL
+    void (*done)(void *context, struct worker_item *item); // on the worker's thread; must not block
+    void *context;
+};
+
+FALLIBLE worker_start(const struct worker_options *options, struct worker **out);
+void worker_submit(struct worker *worker, struct worker_item *item); // any thread
+// Takes a waiting request back; false: a batch has it, `done` will come. Any thread.
+bool worker_withdraw(struct worker *worker, struct worker_item *item);
+void worker_stop(
+    struct worker *worker); // finishes the running batch, joins; what still waits is handed back with ERR_DRAINING. NULL is legal
+
+#endif
