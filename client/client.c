@@ -148,6 +148,7 @@ static FALLIBLE unreachable(const struct client *client, const char *cause) {
 }
 
 struct call_state {
+    grpc_call *call; // the metadata's slices are borrowed from it: it goes last
     grpc_byte_buffer *request, *answer;
     grpc_metadata_array initial, trailing;
     grpc_status_code status;
@@ -228,7 +229,7 @@ static FALLIBLE copy_answer(grpc_byte_buffer *answer, struct proto_bytes *out) {
 }
 
 // Everything of a unary call in one batch: it completes when the status is here.
-static grpc_call_error start_batch(grpc_call *call, struct call_state *state) {
+static grpc_call_error start_batch(struct call_state *state) {
     grpc_op ops[6] = {
         {.op = GRPC_OP_SEND_INITIAL_METADATA},
         {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = state->request},
@@ -241,7 +242,7 @@ static grpc_call_error start_batch(grpc_call *call, struct call_state *state) {
                                         .status_details = &state->status_text,
                                         .error_string = &state->error_text}},
     };
-    return grpc_call_start_batch(call, ops, sizeof ops / sizeof *ops, state, NULL);
+    return grpc_call_start_batch(state->call, ops, sizeof ops / sizeof *ops, state, NULL);
 }
 
 static void run_call(struct client *client, const char *method, int64_t timeout_us, struct call_state *state) {
@@ -249,13 +250,24 @@ static void run_call(struct client *client, const char *method, int64_t timeout_
                                 ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(timeout_us, GPR_TIMESPAN))
                                 : gpr_inf_future(GPR_CLOCK_MONOTONIC);
     grpc_slice path = grpc_slice_from_static_string(method);
-    grpc_call *call =
+    state->call =
         grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue, path, NULL, deadline, NULL);
-    INVARIANT(start_batch(call, state) == GRPC_CALL_OK);
+    INVARIANT(start_batch(state) == GRPC_CALL_OK);
     // No deadline here: the batch always completes, and its buffers are gRPC's until it has.
     grpc_event event = grpc_completion_queue_pluck(client->queue, state, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     INVARIANT(event.type == GRPC_OP_COMPLETE);
-    grpc_call_unref(call);
+}
+
+static void state_deinit(struct call_state *state) {
+    if (state->answer) {
+        grpc_byte_buffer_destroy(state->answer);
+    }
+    grpc_byte_buffer_destroy(state->request);
+    grpc_metadata_array_destroy(&state->initial);
+    grpc_metadata_array_destroy(&state->trailing);
+    grpc_slice_unref(state->status_text);
+    gpr_free((void *)state->error_text);
+    grpc_call_unref(state->call);
 }
 
 // Takes request.data. On success answer->data is the caller's.
@@ -280,14 +292,7 @@ static FALLIBLE unary_take(struct client *client, const char *method, struct pro
     run_call(client, method, timeout_us, &state);
     err_t e = state.status == GRPC_STATUS_OK ? copy_answer(state.answer, answer) : call_failure(client, &state, timeout_us);
 
-    if (state.answer) {
-        grpc_byte_buffer_destroy(state.answer);
-    }
-    grpc_byte_buffer_destroy(state.request);
-    grpc_metadata_array_destroy(&state.initial);
-    grpc_metadata_array_destroy(&state.trailing);
-    grpc_slice_unref(state.status_text);
-    gpr_free((void *)state.error_text);
+    state_deinit(&state);
     if (err_is(e)) {
         free(answer->data);
         *answer = (struct proto_bytes){0};
