@@ -75,9 +75,9 @@ static void refuse_full(struct accept_slot *slot, int method) {
     call_begin(slot->thread, &(struct call_start){.raw = slot->call, .method = method}, &status);
 }
 
-// Calls of Health and reflection are left out of max_calls: a full server still says how it is, and they have bounds of their own.
+// Health/Check is left out of max_calls: a full server still says how it is, and the call is over at once.
 static bool is_counted(int method) {
-    return method < RPC_HEALTH_CHECK;
+    return method != RPC_HEALTH_CHECK;
 }
 
 static void dispatch(struct accept_slot *slot) {
