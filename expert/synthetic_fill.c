@@ -4,10 +4,11 @@
 #include "expert/synthetic.h"
 
 enum {
-    WORD_VALUES = 8,    // one 64-bit word gives eight values, a byte each
-    BYTE_VALUES = 256,  // odd numbers -255, -253 ... 255: exact in BF16's eight bits, symmetric, never 0, deviation 147.8
-    VECTOR_SHIFT = 12,  // of biases: 147.8 / 4096 = 0.036
-    DEVIATION_LOG2 = 7, // 147.8 is about 2^7.2
+    WORD_VALUES = 8,   // one 64-bit word gives eight values, a byte each
+    BYTE_VALUES = 256, // odd numbers -255, -253 ... 255: exact in BF16's eight bits, symmetric, never 0
+    VARIANCE = 21845,  // of these: (256 * 256 - 1) / 3
+    VECTOR_SHIFT = 12, // of biases: a deviation of 147.8 / 4096 = 0.036
+    SHIFT_MAX = 31,
 };
 
 bool synthetic_has(const struct layer_params *params, uint32_t expert, enum supply_tensor tensor) {
@@ -51,13 +52,13 @@ static uint64_t word_at(uint64_t key, uint64_t index) {
     return mix(key + (index + 1) * 0x9e3779b97f4a7c15u);
 }
 
-// The shift that brings the deviation 2^7.2 nearest to 1 / sqrt(k).
+// The shift s that brings the deviation nearest to 1 / sqrt(k): the least with VARIANCE * k / 4^s < 2.
 static int shift_of(size_t k) {
-    int log2 = 0; // of sqrt(k), rounded to nearest: 2 log2 - 1 <= log2(k) < 2 log2 + 1
-    while (log2 < 31 && ((size_t)1 << (2 * log2 + 1)) <= k) {
-        log2++;
+    int shift = 0;
+    while (shift < SHIFT_MAX && (uint64_t)2 << (2 * shift) <= (uint64_t)VARIANCE * k) {
+        shift++;
     }
-    return DEVIATION_LOG2 + log2;
+    return shift;
 }
 
 static void fill_table(int shift, uint16_t table[BYTE_VALUES]) {

@@ -1,0 +1,111 @@
+// What may be taken is the least of what the machine and each control group leave.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "expert/memory.h"
+
+static char root[64];
+
+static void write_file(const char *path, const char *text) {
+    char whole[512];
+    snprintf(whole, sizeof whole, "%s/%s", root, path);
+    for (char *slash = whole + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        assert_true(mkdir(whole, 0700) == 0 || errno == EEXIST);
+        *slash = '/';
+    }
+    FILE *file = fopen(whole, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int make_root(void **state) {
+    (void)state;
+    snprintf(root, sizeof root, "/tmp/expertd-memory-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", root);
+    return system(command);
+}
+
+static void nothing_known_is_no_limit(void **state) {
+    (void)state;
+    struct memory_limit limit;
+    memory_available_at("/nowhere", &limit);
+    assert_int_equal(limit.bytes, UINT64_MAX);
+}
+
+static void the_machine_limits_where_no_group_does(void **state) {
+    (void)state;
+    struct memory_limit limit;
+    write_file("proc/meminfo", "MemTotal:  4000 kB\nMemFree:  1 kB\nMemAvailable:    3000 kB\n");
+    memory_available_at(root, &limit);
+    assert_int_equal(limit.bytes, 3000 * 1024);
+    assert_non_null(strstr(limit.what, "MemAvailable"));
+    write_file("proc/self/cgroup", "0::/a/b\n");
+    write_file("sys/fs/cgroup/a/b/memory.max", "max\n");
+    write_file("sys/fs/cgroup/a/b/memory.current", "5000\n");
+    memory_available_at(root, &limit);
+    assert_int_equal(limit.bytes, 3000 * 1024);
+}
+
+static void page_cache_of_a_group_counts_as_free(void **state) {
+    (void)state;
+    struct memory_limit limit;
+    write_file("proc/meminfo", "MemAvailable: 3000 kB\n");
+    write_file("proc/self/cgroup", "12:pids:/x\n0::/a/b\n");
+    write_file("sys/fs/cgroup/a/b/memory.max", "1000000\n");
+    write_file("sys/fs/cgroup/a/b/memory.current", "900000\n");
+    write_file("sys/fs/cgroup/a/b/memory.stat", "anon 200000\nactive_file 300000\ninactive_file 400000\n");
+    memory_available_at(root, &limit);
+    assert_int_equal(limit.bytes, 800000);
+    assert_non_null(strstr(limit.what, "control group /a/b"));
+}
+
+static void a_parents_limit_holds(void **state) {
+    (void)state;
+    struct memory_limit limit;
+    write_file("proc/self/cgroup", "0::/a/b\n");
+    write_file("sys/fs/cgroup/a/b/memory.max", "1000000\n");
+    write_file("sys/fs/cgroup/a/b/memory.current", "0\n");
+    write_file("sys/fs/cgroup/a/memory.max", "500\n");
+    write_file("sys/fs/cgroup/a/memory.current", "600\n");
+    memory_available_at(root, &limit);
+    assert_int_equal(limit.bytes, 0); // over its limit already
+    assert_non_null(strstr(limit.what, "control group /a"));
+}
+
+static void bytes_are_shown_in_the_unit_that_reads_best(void **state) {
+    (void)state;
+    char text[MEMORY_TEXT_MAX];
+    assert_string_equal(memory_text(1023, text), "1023 bytes");
+    assert_string_equal(memory_text(1536, text), "1.5 KiB");
+    assert_string_equal(memory_text(57ull << 30, text), "57.0 GiB");
+    assert_string_equal(memory_text(UINT64_MAX, text), "16.0 EiB");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_known_is_no_limit),
+        cmocka_unit_test_setup_teardown(the_machine_limits_where_no_group_does, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(page_cache_of_a_group_counts_as_free, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_parents_limit_holds, make_root, remove_root),
+        cmocka_unit_test(bytes_are_shown_in_the_unit_that_reads_best),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
