@@ -30,6 +30,7 @@ struct options {
     uint32_t max_batch_tokens;  // 4096: of one request, for now
     uint32_t max_top_k;         // 64
     uint32_t max_calls;         // calls open at once, 1024
+    uint32_t max_streams;       // streams open at once, 64: each may hold one message that is being read
     uint32_t max_inflight;      // unanswered requests of one stream, 16
     uint32_t max_queue;         // requests admitted and not answered, 256
     uint64_t max_queue_bytes;   // their bytes in all, 256 MiB; at least max_message_bytes
