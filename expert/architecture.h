@@ -51,7 +51,8 @@ const char *architecture_model_type(const struct architecture *architecture);
 FALLIBLE architecture_params(const struct architecture *architecture, const struct config *config, uint32_t layer,
                              struct layer_params *out);
 
-// What config.json says of the layer: does it hold experts? (The tensors decide; this is the cross-check.)
+// What config.json says of the layer: may it hold experts? True where it does not say. (The tensors decide; this is the
+// cross-check.)
 FALLIBLE architecture_is_moe_layer(const struct architecture *architecture, const struct config *config, uint32_t layer, bool *out);
 
 #endif

@@ -1,0 +1,132 @@
+// The columns of the architecture table, private to expert/: architecture.c resolves a row with a config.json, layer_tensors.c
+// finds the tensors that it names. Constant data; any thread. Sources: the models' own code as read in transformers 5.16 and 5.23
+// and in their vendors' repositories.
+#ifndef EXPERTD_EXPERT_ARCHITECTURE_TABLE_H
+#define EXPERTD_EXPERT_ARCHITECTURE_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "expert/architecture.h"
+#include "expert/config.h"
+
+enum {
+    ARCHITECTURE_ALIASES = 10, // of a name or a key, the terminating NULL counted
+    ARCHITECTURE_EXPECTATIONS = 8,
+    ARCHITECTURE_LAYERS_MAX = 4096,
+};
+
+// Which decoder layers hold experts. A list mlp_layer_types in config.json goes before all of these; where the keys of a rule are
+// not there, the tensors alone decide.
+enum layers_rule {
+    LAYERS_ALL,
+    LAYERS_UNSAID,       // config.json says it in no way known here: the tensors alone do
+    LAYERS_SPARSE_STEP,  // L not in mlp_only_layers, and (L + 1) % decoder_sparse_step == 0
+    LAYERS_FIRST_DENSE,  // L >= first_k_dense_replace and L % moe_layer_freq == 0; or moe_layer_freq lists 0 and 1 per layer
+    LAYERS_NUM_DENSE,    // L >= num_dense_layers
+    LAYERS_PERIOD,       // L % expert_layer_period == expert_layer_offset
+    LAYERS_INTERVAL,     // moe_layer_start_index <= L <= moe_layer_end_index (-1: the last), (L + 1) % moe_layer_interval == 0
+    LAYERS_LIST_OR_STEP, // L in moe_layers, or without it (L + 1) % interleave_moe_layer_step == 0
+    LAYERS_PATTERN,      // layers_block_type says "moe", or hybrid_override_pattern has an E
+    LAYERS_ENUM_TEXT,    // moe_layers_enum, a text "3,4,5"
+};
+
+enum norm_rule {
+    NORM_RULE_NEVER,
+    NORM_RULE_ALWAYS,
+    NORM_RULE_ABOVE_ONE,   // where K > 1
+    NORM_RULE_FLAG,        // as norm_topk_prob says, which must be there
+    NORM_RULE_FLAG_OR_NO,  // the same; absent means no
+    NORM_RULE_FLAG_OR_YES, // the same; absent means yes
+    NORM_RULE_P,           // DBRX: moe_normalize_expert_weights is the p, null is none
+};
+
+enum group_rule {
+    GROUPS_NONE,
+    GROUPS_ALWAYS,      // n_group, topk_group
+    GROUPS_TOPK_METHOD, // where topk_method is group_limited_greedy
+};
+
+enum scale_rule { SCALE_NONE, SCALE_WEIGHTS, SCALE_ROUTED_SUM };
+
+enum shared_width_rule {
+    SHARED_WIDTH_SAME,  // I
+    SHARED_WIDTH_KEY,   // a key of its own
+    SHARED_WIDTH_COUNT, // I times a number of shared experts; 0: there is none
+};
+
+// Where the key is there, its value is one of these ("sigmoid|softmax", "1", "true"): anything else would be computed otherwise.
+struct expectation {
+    const char *key, *values;
+};
+
+// Names below a layer ("model.layers.3."). Lists end with NULL; the first of a list is the one that an error names.
+struct tensor_names {
+    const char *layers; // what stands before the layer's number; NULL: "layers"
+    const char *router[4];
+    const char *router_bias;
+    const char *selection_bias[4];
+    const char *experts[4]; // the experts' module; "" where the layer itself is
+    const char *shared[4];
+    const char *shared_gate;
+};
+
+extern const struct tensor_names NAMES_MLP, NAMES_MLP_GATED_SHARED, NAMES_BLOCK_SPARSE_MOE, NAMES_GRANITE, NAMES_GPT_OSS,
+    NAMES_FEED_FORWARD_ROUTER, NAMES_LFM2, NAMES_HUNYUAN, NAMES_DBRX, NAMES_ERNIE, NAMES_LONGCAT, NAMES_EXAONE, NAMES_NEMOTRON,
+    NAMES_BAILING, NAMES_AFMOE, NAMES_HY_V3, NAMES_STEP;
+
+struct architecture {
+    const char *model_types[ARCHITECTURE_ALIASES]; // the first is the row's name
+    const char *classes[ARCHITECTURE_ALIASES];     // of `architectures`; they go before model_type
+    const char *refusal;                           // why it is not served; NULL: it is
+    const struct tensor_names *names;
+    const char *num_layers_key; // NULL: num_hidden_layers
+    enum layers_rule layers;
+    const char *width_keys[4]; // I
+    // router
+    enum routing_score score;
+    enum routing_order order;
+    enum norm_rule norm_rule;
+    enum routing_norm norm; // where norm_rule says that there is one
+    float norm_epsilon;
+    const char *norm_epsilon_key; // takes the place of norm_epsilon where it is there
+    enum group_rule groups;
+    enum routing_group_score group_score;
+    enum scale_rule scale;
+    const char *scale_keys[4];
+    float scale_default; // 0: a key must be there
+    bool router_has_bias;
+    bool has_selection_bias;
+    const char *selection_bias_key; // false there means that there is none; absent means that there is
+    const char *zero_experts_key;
+    bool weights_on_input;
+    // experts
+    enum activation_kind activation;
+    enum activation_clamp clamp;
+    const char *limit_key;        // a number, or a list with one per layer
+    const char *shared_limit_key; // NULL: limit_key
+    bool expert_has_bias;
+    bool interleaved; // rows (or columns) of a fused gate_up alternate, gate first
+    // shared expert
+    enum shared_kind shared;
+    enum shared_width_rule shared_width;
+    const char *shared_keys[ARCHITECTURE_ALIASES];
+    uint32_t shared_count_default;
+    struct expectation expectations[ARCHITECTURE_EXPECTATIONS];
+};
+
+// All rows, those that are refused by name among them.
+extern const struct architecture *const ARCHITECTURES;
+extern const size_t ARCHITECTURE_COUNT;
+
+// Decoder layers, the dense ones counted; layers from here on are for multi-token prediction. ERR_CHECKPOINT where config.json does
+// not say, or says more than ARCHITECTURE_LAYERS_MAX.
+FALLIBLE architecture_num_layers(const struct architecture *architecture, const struct config *config, uint32_t *out);
+
+enum layer_kind { LAYER_DENSE, LAYER_MOE, LAYER_UNSAID };
+FALLIBLE architecture_layer_kind(const struct architecture *architecture, const struct config *config, uint32_t layer,
+                                 enum layer_kind *out);
+
+#endif
