@@ -1,4 +1,4 @@
-// The CPU backends of the grouped matmul, chosen once at start: by what the CPU has, or forced by name.
+// The CPU backends of the grouped matmul, chosen once at start: the fastest that the CPU has, or forced by name.
 // Every one gives the same bits; each is checked at selection on boundary vectors against the scalar twin and refused if it
 // differs.
 #ifndef EXPERTD_KERNELS_BACKEND_H
@@ -31,7 +31,8 @@ struct kernel_backend {
 
 enum { KERNEL_ROWS_MAX = 6, KERNEL_PANEL = 64 };
 
-// Chooses the backend of this process: `name` from configuration, "auto" for the best the CPU has.
+// Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried in about a
+// millisecond).
 // ERR_CONFIG for an unknown name (the message lists the names), ERR_UNAVAILABLE for one that this CPU lacks.
 FALLIBLE kernel_select(const char *name);
 
@@ -41,7 +42,7 @@ const struct kernel_backend *kernel_selected(void);
 // The ARITHMETIC part of numerics_id: "cpu".
 const char *kernel_arithmetic(void);
 
-// The i-th backend compiled into this build, best first, NULL past the end; *usable: this CPU runs it.
+// The i-th backend compiled into this build, widest first, scalar last, NULL past the end; *usable: this CPU runs it.
 const struct kernel_backend *kernel_backend_at(size_t i, int *usable);
 
 #endif

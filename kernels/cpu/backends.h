@@ -4,6 +4,14 @@
 
 #include "kernels/backend.h"
 
+// For loops over rows and vectors, whose bodies must become straight code for the accumulators to be registers.
+#define PANEL_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define PANEL_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define PANEL_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 // row_body.h's functions in an instruction set's copy, and their places in its table.
 #define BACKEND_DECLARE_ROWS(target)                                                                                               \
     void target##_activation(const struct activation_args *args);                                                                  \

@@ -9,8 +9,6 @@
 
 enum { LANES = 16, PAIR_VECS = KERNEL_PANEL / LANES };
 
-#define PANEL_INLINE static inline __attribute__((always_inline))
-
 // Two neighbouring elements of a row, which need not be 4-byte aligned, in every lane.
 PANEL_INLINE __m512bh pair_broadcast(const uint16_t *x) {
     int pair;
@@ -22,26 +20,28 @@ PANEL_INLINE __m512bh pair_load(const uint16_t *pairs) {
     return (__m512bh)_mm512_loadu_si512(pairs);
 }
 
-PANEL_INLINE void pair_step(__m512 sums[][PAIR_VECS], size_t rows, const __m512bh *x, const uint16_t *pairs) {
+// Each broadcast just before its use: six at once would spill.
+PANEL_INLINE void pair_step(__m512 sums[][PAIR_VECS], size_t rows, const uint16_t *const *x, size_t i, const uint16_t *pairs) {
     __m512bh w[PAIR_VECS];
-    _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+    PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
         w[v] = pair_load(pairs + 2 * v * LANES);
     }
-    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
-            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], x[r], w[v]);
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        __m512bh value = pair_broadcast(x[r] + i);
+        PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
+            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], value, w[v]);
         }
     }
 }
 
 PANEL_INLINE void pair_store(__m512 sums[PAIR_VECS], float *out, size_t columns) {
     if (columns == KERNEL_PANEL) {
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+        PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
             _mm512_storeu_ps(out + v * LANES, sums[v]);
         }
         return;
     }
-    _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+    PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
         size_t left = columns > v * LANES ? columns - v * LANES : 0;
         __mmask16 mask = (__mmask16)(left < LANES ? (1u << left) - 1 : 0xffffu);
         _mm512_mask_storeu_ps(out + v * LANES, mask, sums[v]);
@@ -60,28 +60,27 @@ struct pair_args {
 PANEL_INLINE void pair_rows(const struct pair_args *a, size_t rows) {
     __m512 sums[KERNEL_ROWS_MAX][PAIR_VECS];
     const uint16_t *x[KERNEL_ROWS_MAX];
-    __m512bh pair[KERNEL_ROWS_MAX];
-    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+    uint16_t last[KERNEL_ROWS_MAX][2];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = a->x[r];
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PAIR_VECS; v++) {
+        PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
             sums[r][v] = _mm512_setzero_ps();
         }
     }
     const uint16_t *panel = a->panel;
     for (size_t i = 0; i + 1 < a->k; i += 2) {
-        _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
-            pair[r] = pair_broadcast(x[r] + i);
-        }
-        pair_step(sums, rows, pair, panel);
+        pair_step(sums, rows, x, i, panel);
         panel += 2 * KERNEL_PANEL;
     }
     if (a->k % 2) {
-        _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
-            pair[r] = (__m512bh)_mm512_set1_epi32(x[r][a->k - 1]); // the odd element is +0
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            last[r][0] = x[r][a->k - 1];
+            last[r][1] = 0;
+            x[r] = last[r];
         }
-        pair_step(sums, rows, pair, panel);
+        pair_step(sums, rows, x, 0, panel);
     }
-    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         pair_store(sums[r], a->out + r * a->out_stride, a->columns);
     }
 }

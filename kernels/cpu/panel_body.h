@@ -11,8 +11,6 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/float_mode.h"
 
-#define PANEL_INLINE static inline __attribute__((always_inline))
-
 enum {
     PANEL_CHUNK = 128,               // k: 32 KiB of an f32 panel, 16 KiB of a bf16 one; even
     PANEL_PASS = PANEL_VECS * LANES, // columns of a pass
@@ -22,16 +20,16 @@ typedef float panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
 typedef float panel_wide[PANEL_CHUNK] __attribute__((aligned(64)));
 
 PANEL_INLINE void panel_load(vec sums[][PANEL_VECS], size_t rows, panel_row *from, size_t column) {
-    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             sums[r][v] = vec_load(&from[r][column + v * LANES]);
         }
     }
 }
 
 PANEL_INLINE void panel_store(vec sums[][PANEL_VECS], size_t rows, panel_row *to, size_t column) {
-    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             vec_store(&to[r][column + v * LANES], sums[r][v]);
         }
     }
@@ -39,9 +37,9 @@ PANEL_INLINE void panel_store(vec sums[][PANEL_VECS], size_t rows, panel_row *to
 
 // sums[r][v] += x[r][i] * w[v], one fma each.
 PANEL_INLINE void panel_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const vec *w) {
-    _Pragma("GCC unroll 8") for (size_t r = 0; r < rows; r++) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         vec value = vec_broadcast(&x[r][i]);
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             sums[r][v] = vec_fma(value, w[v], sums[r][v]);
         }
     }
@@ -54,7 +52,7 @@ PANEL_INLINE void panel_pass_f32(panel_row *block, size_t rows, const float *con
     panel_load(sums, rows, block, column);
     for (size_t i = 0; i < depth; i++) {
         vec w[PANEL_VECS];
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             w[v] = vec_load(panel + i * KERNEL_PANEL + column + v * LANES);
         }
         panel_step(sums, rows, x, i, w);
@@ -70,11 +68,11 @@ PANEL_INLINE void panel_pass_bf16(panel_row *block, size_t rows, const float *co
     for (size_t i = 0; i < depth; i += 2) {
         const uint16_t *pairs = panel + i * KERNEL_PANEL + 2 * column;
         vec w[PANEL_VECS];
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             w[v] = vec_odd(pairs + 2 * v * LANES);
         }
         panel_step(sums, rows, x, i + 1, w);
-        _Pragma("GCC unroll 8") for (size_t v = 0; v < PANEL_VECS; v++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             w[v] = vec_even(pairs + 2 * v * LANES);
         }
         panel_step(sums, rows, x, i, w);
