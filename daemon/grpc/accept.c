@@ -1,10 +1,12 @@
 // Calls as they arrive: which method, until when, and whether there is room.
 #include <grpc/support/time.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "daemon/grpc/core.h"
+#include "proto/control.h"
 
 static const char *const METHOD_NAMES[RPC_METHOD_COUNT] = {
     [RPC_DESCRIBE] = "expertd.v1.Experts/Describe",
@@ -71,8 +73,21 @@ static void refuse_full(struct accept_slot *slot, int method) {
     char text[128];
     snprintf(text, sizeof text, "%u calls are open, the most that this server takes (max_calls): try again later",
              slot->thread->server->max_calls);
-    struct rpc_status status = {.code = GRPC_STATUS_RESOURCE_EXHAUSTED, .message = text, .retry_after_ms = -1};
+    struct proto_error error = {.grpc_code = GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                .reason = err_name(ERR_QUEUE_FULL),
+                                .message = text,
+                                .retry_after_ms = proto_retry_after_ms(ERR_QUEUE_FULL)};
+    struct proto_bytes details = {0};
+    if (err_is(proto_encode_status(&error, &details))) {
+        details = (struct proto_bytes){0}; // no memory: the code and the message are enough
+    }
+    struct rpc_status status = {.code = error.grpc_code,
+                                .message = text,
+                                .details = details.data,
+                                .details_length = details.length,
+                                .retry_after_ms = error.retry_after_ms};
     call_begin(slot->thread, &(struct call_start){.raw = slot->call, .method = method}, &status);
+    free(details.data);
 }
 
 // Health/Check is left out of max_calls: a full server still says how it is, and the call is over at once.

@@ -1,8 +1,12 @@
 #include "daemon/grpc/tuning.h"
 
+#include <grpc/support/log.h>
 #include <limits.h>
 #include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "daemon/log.h"
 
 // glibc refuses a threshold above half a heap's size, which is 32 MiB on 64-bit machines.
 enum {
@@ -17,7 +21,16 @@ enum {
     PING_INTERVAL_MIN_MS = 5000,
 };
 
+// What gRPC calls an error is as a rule a peer's (a connection that broke, an encoding it may not use), and nobody may fill the log
+// from outside: it is for debugging. Only what comes before an abort is ours.
+static void on_log(gpr_log_func_args *args) {
+    char text[1024];
+    bool fatal = strncmp(args->message, "assertion failed", strlen("assertion failed")) == 0;
+    log_line(fatal ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG, "grpc", "message=%s", log_quote(args->message, text, sizeof text));
+}
+
 void tuning_process(void) {
+    gpr_set_log_function(on_log);
     // Reads of 1 MiB in place of 64 KiB: a 16 MB message is some ten slices instead of 290. An operator's own choice stands.
     setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
     // Without these glibc gives each large message's pages back and faults them in again for the next.
