@@ -1,0 +1,259 @@
+// expertd-verify: does a running daemon answer what the scalar reference computes from the same model, bit for bit?
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mapped.h"
+#include "client/client.h"
+#include "tests/verify/report.h"
+#include "tests/verify/verify_options.h"
+
+enum {
+    LAYERS_MAX = 4, // checked unless more are asked for
+    TIMED_CALLS_MAX = 15,
+    TIMED_NS_MAX = NS_PER_S, // a large layer's calls end after this, however few they were
+    EXIT_WRONG = 1,
+};
+
+// Between two arithmetics (numerics ids that differ) bits are not promised; these are twice the golden cases' bounds.
+static const double BOUND_BF16 = 3e-2, BOUND_F32 = 1e-5;
+
+struct verify {
+    const struct verify_options *options;
+    struct client *client;
+    struct client_description description;
+    const struct describe_model *served;
+    size_t first, count; // of served->layers: the ones to check
+    struct team *team;
+    struct model model;
+    struct report report;
+};
+
+static const struct describe_layer *served_layer(const struct verify *v, uint32_t number) {
+    for (size_t i = 0; i < v->served->num_layers; i++) {
+        if (v->served->layers[i].layer == number) {
+            return &v->served->layers[i];
+        }
+    }
+    return NULL;
+}
+
+// Which of the served layers, and into v->first and v->count.
+static FALLIBLE choose_layers(struct verify *v) {
+    const struct verify_options *o = v->options;
+    const struct describe_response *response = &v->description.response;
+    if (response->num_models != 1 || response->models[0].num_layers == 0) {
+        FAIL(ERR_USAGE, "%s serves %zu models; this program checks a daemon that serves one", client_address(v->client),
+             response->num_models);
+    }
+    v->served = &response->models[0];
+    size_t all = v->served->num_layers;
+    while (v->first < all && o->have_layers && v->served->layers[v->first].layer < o->first_layer) {
+        v->first++;
+    }
+    while (v->first + v->count < all && (!o->have_layers || v->served->layers[v->first + v->count].layer <= o->last_layer)) {
+        v->count++;
+    }
+    if (v->count == 0) {
+        FAIL(ERR_USAGE, "--layers %u-%u: none of them is served; expertctl models lists those that are", o->first_layer,
+             o->last_layer);
+    }
+    if (!o->have_layers && v->count > LAYERS_MAX) {
+        v->count = LAYERS_MAX;
+        fprintf(stderr, "checking the first %d of %zu layers; --layers A-B checks others\n", LAYERS_MAX, all);
+    }
+    return OK;
+}
+
+static enum dtype dtype_of_numerics(const char *numerics_id) {
+    return strstr(numerics_id, "/f32/") ? DTYPE_F32 : DTYPE_BF16;
+}
+
+static void show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
+    (void)context;
+    if (isatty(STDERR_FILENO) && all_bytes) {
+        fprintf(stderr, "\rloading the model for the reference: %3.0f %%%s", 100.0 * (double)done_bytes / (double)all_bytes,
+                done_bytes == all_bytes ? "\n" : "");
+    }
+}
+
+static FALLIBLE load_model(struct verify *v) {
+    const struct verify_options *o = v->options;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    struct team_options team = {.threads = o->threads ? o->threads : processors > 0 ? (unsigned)processors : 1, .spin_us = 0};
+    TRY(team_create(&team, &v->team));
+    const struct describe_layer *layers = &v->served->layers[v->first];
+    struct model_options options = {
+        .model = o->model,
+        .hf_cache = o->hf_cache,
+        .compute_dtype = o->compute_dtype != DTYPE_NONE ? o->compute_dtype : dtype_of_numerics(layers[0].numerics_id),
+        .ranks = 1,
+        .have_layers = true,
+        .first_layer = layers[0].layer,
+        .last_layer = layers[v->count - 1].layer,
+        .team = v->team,
+        .progress = show_progress,
+    };
+    return model_load(&options, &v->model);
+}
+
+static FALLIBLE check_identity(struct verify *v) {
+    for (size_t i = 0; i < v->model.num_layers; i++) {
+        const struct model_layer *mine = &v->model.layers[i];
+        const struct describe_layer *theirs = served_layer(v, mine->params.layer);
+        if (!theirs) {
+            FAIL(ERR_LAYER_UNKNOWN, "layer %u of %s is not served", mine->params.layer, v->options->model);
+        }
+        if (theirs->weights_id != mine->weights_id) {
+            FAIL(ERR_WEIGHTS_CHANGED,
+                 "layer %u: the daemon serves weights %016" PRIx64 ", %s gives %016" PRIx64
+                 ": was it started with another model, or has the folder changed since?",
+                 mine->params.layer, theirs->weights_id, v->options->model, mine->weights_id);
+        }
+    }
+    struct report *r = &v->report;
+    r->model = v->model.name;
+    r->numerics_id = v->model.numerics_id;
+    r->daemon_numerics_id = v->served->layers[v->first].numerics_id;
+    r->same_numerics = strcmp(r->numerics_id, r->daemon_numerics_id) == 0;
+    bool both_f32 = v->model.compute_dtype == DTYPE_F32 && dtype_of_numerics(r->daemon_numerics_id) == DTYPE_F32;
+    r->bound = both_f32 ? BOUND_F32 : BOUND_BF16;
+    if (!r->same_numerics) {
+        fprintf(stderr, "the daemon computes as %s, the reference as %s: answers must agree within %.0e, not bit for bit\n",
+                r->daemon_numerics_id, r->numerics_id, r->bound);
+    }
+    return OK;
+}
+
+static int compare_times(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static FALLIBLE time_calls(struct verify *v, const struct verify_case *c, struct report_row *row) {
+    int64_t times[TIMED_CALLS_MAX], spent = 0;
+    size_t count = 0;
+    while (count < TIMED_CALLS_MAX && spent < TIMED_NS_MAX) {
+        struct client_reply reply;
+        int64_t start = clock_now_ns();
+        TRY(client_forward(v->client, &c->request, v->options->timeout_us, &reply));
+        times[count] = clock_now_ns() - start;
+        spent += times[count++];
+        client_reply_deinit(&reply);
+    }
+    qsort(times, count, sizeof *times, compare_times);
+    row->p50_s = (double)times[count / 2] / NS_PER_S;
+    row->calls = count;
+    return OK;
+}
+
+// One request of one kind: asked, compared, and the row's first one timed.
+static FALLIBLE check_case(struct verify *v, const struct model_layer *layer, enum case_kind kind, struct report_row *row) {
+    struct case_options options = {.kind = kind,
+                                   .layer = layer,
+                                   .tokens = row->tokens,
+                                   .max_top_k = v->description.response.max_top_k,
+                                   .seed = v->options->seed};
+    struct verify_case c;
+    struct client_reply reply = {0};
+    err_t e;
+    TRY_OUT(e, case_init(&options, &c));
+    c.request.id = row->requests + 1;
+    TRY_OUT(e, client_forward(v->client, &c.request, v->options->timeout_us, &reply));
+    TRY_OUT(e, compare_answer(&c, layer, v->model.compute_dtype, &reply.wire.output.view, &row->found));
+    if (row->calls == 0) {
+        TRY_OUT(e, time_calls(v, &c, row));
+    }
+    row->requests++;
+out:
+    client_reply_deinit(&reply);
+    case_deinit(&c);
+    return err_context(e, "layer %u, %" PRIu64 " tokens, %s", layer->params.layer, row->tokens, case_name(kind));
+}
+
+static FALLIBLE check_layer(struct verify *v, const struct model_layer *layer, uint64_t tokens) {
+    struct report *r = &v->report;
+    struct report_row *row = &r->rows[r->count];
+    *row = (struct report_row){.params = &layer->params, .tokens = tokens};
+    fprintf(stderr, "layer %u, %" PRIu64 " tokens: comparing %" PRIu64 " of them per request\n", layer->params.layer, tokens,
+            compare_rows(&layer->params, tokens));
+    for (int kind = 0; kind < CASE_KIND_COUNT; kind++) {
+        if (case_fits((enum case_kind)kind, layer)) {
+            TRY(check_case(v, layer, (enum case_kind)kind, row));
+        }
+    }
+    row->right = r->same_numerics ? row->found.differing == 0 : row->found.error_max <= r->bound;
+    r->count++;
+    return OK;
+}
+
+static FALLIBLE check_layers(struct verify *v) {
+    const struct verify_options *o = v->options;
+    uint32_t max_tokens = v->description.response.max_tokens;
+    v->report.rows = calloc(v->model.num_layers * o->num_tokens, sizeof *v->report.rows);
+    if (!v->report.rows) {
+        FAIL(ERR_NOMEM, "no memory for the results of %zu layers", v->model.num_layers);
+    }
+    for (size_t i = 0; i < v->model.num_layers; i++) {
+        for (size_t t = 0; t < o->num_tokens; t++) {
+            if (o->tokens[t] > max_tokens) {
+                fprintf(stderr, "%u tokens are left out: the daemon takes %u in one request\n", o->tokens[t], max_tokens);
+                continue;
+            }
+            TRY(check_layer(v, &v->model.layers[i], o->tokens[t]));
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE verify(struct verify *v) {
+    TRY(client_create(v->options->address, &v->client));
+    TRY(client_describe(v->client, "", v->options->timeout_us, &v->description));
+    TRY(choose_layers(v));
+    TRY(load_model(v));
+    TRY(check_identity(v));
+    TRY(check_layers(v));
+    return v->options->json ? report_print_json(&v->report) : report_print_table(&v->report);
+}
+
+static void verify_deinit(struct verify *v) {
+    free(v->report.rows);
+    model_deinit(&v->model);
+    team_destroy(v->team);
+    client_description_deinit(&v->description);
+    client_destroy(v->client);
+}
+
+static int fail(err_t e) {
+    fprintf(stderr, "expertd-verify: %s: %s\n", err_name(e.code), err_message());
+    return e.code == ERR_WEIGHTS_CHANGED ? EXIT_WRONG : err_exit_code(e.code);
+}
+
+int main(int argc, char **argv) {
+    client_tune_process();
+    struct verify_options options;
+    err_t e = verify_options_parse(argc, argv, &options);
+    if (err_is(e)) {
+        return fail(e);
+    }
+    if (options.help) {
+        verify_options_help(stdout);
+        return 0;
+    }
+    e = mapped_install_handler();
+    if (err_is(e)) {
+        return fail(e);
+    }
+    struct verify v = {.options = &options};
+    e = verify(&v);
+    int code = err_is(e) ? fail(e) : 0;
+    if (code == 0 && !report_all_right(&v.report)) {
+        fprintf(stderr, "expertd-verify: the daemon's answers are not what the reference gives\n");
+        code = EXIT_WRONG;
+    }
+    verify_deinit(&v);
+    return code;
+}

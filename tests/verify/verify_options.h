@@ -1,0 +1,31 @@
+// expertd-verify's command line. Pure.
+#ifndef EXPERTD_TESTS_VERIFY_VERIFY_OPTIONS_H
+#define EXPERTD_TESTS_VERIFY_VERIFY_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/dtype.h"
+#include "base/err.h"
+
+enum { VERIFY_TOKENS_MAX = 8 };
+
+struct verify_options {
+    const char *address, *model, *hf_cache;
+    uint32_t tokens[VERIFY_TOKENS_MAX];
+    size_t num_tokens;
+    enum dtype compute_dtype; // DTYPE_NONE: the daemon's
+    bool have_layers;
+    uint32_t first_layer, last_layer;
+    unsigned threads; // for loading; 0: those of the machine
+    uint64_t seed;
+    int64_t timeout_us; // of each call
+    bool json, help;
+};
+
+// Strings are borrowed from argv. ERR_USAGE names the word and the mend.
+FALLIBLE verify_options_parse(int argc, char *const *argv, struct verify_options *out);
+void verify_options_help(FILE *out);
+
+#endif
