@@ -60,11 +60,12 @@ static const char *spoken(const char *choices, char out[OPTIONS_NAME_MAX]) {
 
 static FALLIBLE check_choice(const char *choices, const char *text, enum err_code code) {
     size_t length = strlen(text);
-    for (const char *p = choices; length && p; p = strchr(p, '|')) {
-        p += *p == '|';
-        if (strncmp(p, text, length) == 0 && (p[length] == '|' || !p[length])) {
+    for (const char *p = choices; *p; p += strspn(p, "|")) {
+        size_t choice = strcspn(p, "|");
+        if (choice == length && memcmp(p, text, length) == 0) {
             return OK;
         }
+        p += choice;
     }
     char all[OPTIONS_NAME_MAX];
     FAIL(code, "\"%s\" is not %s", text, spoken(choices, all));
