@@ -170,12 +170,13 @@ static FALLIBLE measure(const struct supply *supply, const struct model_options 
 }
 
 FALLIBLE loader_reserve(const struct supply *supply, const struct model_options *options, struct model *model) {
-    uint64_t bytes;
+    uint64_t bytes = 0;
     TRY(measure(supply, options, model, &bytes));
     TRY_IN(arena_init(&model->arena, bytes), "%s", model->name);
     struct layout layout = {.arena = &model->arena};
     void *layers;
     TRY(take(&layout, supply->count, sizeof *model->layers, &layers));
+    INVARIANT(layers);
     model->layers = layers;
     model->num_layers = supply->count;
     model->ranks = options->ranks;

@@ -1,6 +1,5 @@
 #include "expert/memory.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,7 +18,11 @@ static bool number_of(const char *path, const char *key, uint64_t *out) {
     size_t length = strlen(key);
     bool found = false;
     for (int i = 0; i < LINES_MAX && !found && fgets(line, sizeof line, file); i++) {
-        found = strncmp(line, key, length) == 0 && sscanf(line + length, "%" SCNu64, out) == 1;
+        if (strncmp(line, key, length) == 0) {
+            char *end;
+            *out = strtoull(line + length, &end, 10);
+            found = end != line + length;
+        }
     }
     (void)fclose(file);
     return found;

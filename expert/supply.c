@@ -62,6 +62,7 @@ static void shape_of(const struct layer_params *p, uint32_t expert, enum supply_
 
 static void source_in_file(const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
                            struct weight_source *out) {
+    INVARIANT(expert == SUPPLY_SHARED || layer->experts);
     const struct expert_source *e = expert == SUPPLY_SHARED ? &layer->shared : &layer->experts[expert];
     const struct vector_source *vector = tensor == SUPPLY_ROUTER_BIAS      ? &layer->router_bias
                                          : tensor == SUPPLY_SELECTION_BIAS ? &layer->selection_bias
@@ -158,7 +159,8 @@ FALLIBLE supply_prepare(const struct supply *supply, const struct supply_matrix 
     // Populating tells of a file that shrank with an error, where touching its pages would end the process. Kernels before 5.14 do
     // not know it; there the handler of base/mapped.h names the file.
     if (madvise(pages.start, pages.bytes, MADV_POPULATE_READ) != 0 && errno == EFAULT) {
-        FAIL(ERR_CHECKPOINT, "the file became shorter while it was read: do not change a checkpoint under a loading daemon");
+        FAIL(ERR_CHECKPOINT, "a file of %s became shorter while it was read: do not change a checkpoint that is being loaded",
+             checkpoint_path(supply->checkpoint));
     }
     return OK;
 }

@@ -176,6 +176,7 @@ FALLIBLE synthetic_supply(const char *model, const struct layer_tensors_options 
     struct supply supply = {0};
     err_t e;
     TRY_OUT(e, parse_spec(model, &spec));
+    INVARIANT(spec.preset);
     struct layer_params params = params_of(&spec, 0);
     TRY_OUT(e, routing_check(&params.routing));
     TRY_OUT(e, fill_layers(&spec, options, &supply));

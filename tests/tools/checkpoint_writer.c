@@ -24,16 +24,16 @@ enum layout {
 
 struct family {
     const char *model_type, *architecture;
-    const char *block; // "mlp"
-    enum layout layout;
+    const char *block;          // "mlp"
     const char *names[3];       // of gate, up, down in SPLIT
     const char *router;         // below the block
     const char *selection_bias; // below the block, or NULL
     const char *shared;         // below the block, or NULL
-    bool biased;                // router and experts
     const char *experts_key, *width_key;
-    uint32_t dense_layers;
     const char *more; // of config.json
+    enum layout layout;
+    uint32_t dense_layers;
+    bool biased, shared_gated; // router and experts; the shared expert
 };
 
 #define D1                                                                                                                         \
@@ -42,26 +42,84 @@ struct family {
     { "w1", "w3", "w2" }
 
 static const struct family FAMILIES[] = {
-    {"qwen3_moe", "Qwen3MoeForCausalLM", "mlp", SPLIT, D1, "gate", NULL, NULL, false, "num_experts", "moe_intermediate_size", 0,
-     "\"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"norm_topk_prob\": true, \"intermediate_size\": 64"},
-    {"mixtral", "MixtralForCausalLM", "block_sparse_moe", SPLIT, D2, "gate", NULL, NULL, false, "num_local_experts",
-     "intermediate_size", 0, "\"sliding_window\": null"},
-    {"qwen2_moe", "Qwen2MoeForCausalLM", "mlp", SPLIT, D1, "gate", NULL, "shared_expert", false, "num_experts",
-     "moe_intermediate_size", 0,
-     "\"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"norm_topk_prob\": false, \"intermediate_size\": 64"},
-    {"qwen3_5_moe", "Qwen3_5MoeForCausalLM", "mlp", FUSED, D1, "gate", NULL, "shared_expert", false, "num_experts",
-     "moe_intermediate_size", 0, "\"mlp_only_layers\": []"},
-    {"olmoe", "OlmoeForCausalLM", "mlp", SPLIT, D1, "gate", NULL, NULL, false, "num_experts", "intermediate_size", 0,
-     "\"norm_topk_prob\": false"},
-    {"deepseek_v3", "DeepseekV3ForCausalLM", "mlp", SPLIT, D1, "gate", "gate.e_score_correction_bias", "shared_experts", false,
-     "n_routed_experts", "moe_intermediate_size", 1,
-     "\"first_k_dense_replace\": 1, \"moe_layer_freq\": 1, \"n_group\": 1, \"topk_group\": 1, \"n_shared_experts\": 1, "
-     "\"norm_topk_prob\": true, \"routed_scaling_factor\": 2.5, \"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\", "
-     "\"intermediate_size\": 64"},
-    {"gpt_oss", "GptOssForCausalLM", "mlp", TRANSPOSED_INTERLEAVED, D1, "router", NULL, NULL, true, "num_local_experts",
-     "intermediate_size", 0, "\"swiglu_alpha\": 1.702, \"swiglu_limit\": 7.0"},
-    {"llama4_text", "Llama4ForCausalLM", "feed_forward", TRANSPOSED, D1, "router", NULL, "shared_expert", false,
-     "num_local_experts", "intermediate_size", 0, "\"interleave_moe_layer_step\": 1, \"intermediate_size_mlp\": 64"},
+    {.model_type = "qwen3_moe",
+     .architecture = "Qwen3MoeForCausalLM",
+     .block = "mlp",
+     .names = D1,
+     .router = "gate",
+     .experts_key = "num_experts",
+     .width_key = "moe_intermediate_size",
+     .more = "\"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"norm_topk_prob\": true, \"intermediate_size\": 64"},
+    {.model_type = "mixtral",
+     .architecture = "MixtralForCausalLM",
+     .block = "block_sparse_moe",
+     .names = D2,
+     .router = "gate",
+     .experts_key = "num_local_experts",
+     .width_key = "intermediate_size",
+     .more = "\"sliding_window\": null"},
+    {.model_type = "qwen2_moe",
+     .architecture = "Qwen2MoeForCausalLM",
+     .block = "mlp",
+     .names = D1,
+     .router = "gate",
+     .shared = "shared_expert",
+     .shared_gated = true,
+     .experts_key = "num_experts",
+     .width_key = "moe_intermediate_size",
+     .more = "\"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"norm_topk_prob\": false, \"intermediate_size\": 64"},
+    {.model_type = "qwen3_5_moe",
+     .architecture = "Qwen3_5MoeForCausalLM",
+     .block = "mlp",
+     .layout = FUSED,
+     .names = D1,
+     .router = "gate",
+     .shared = "shared_expert",
+     .shared_gated = true,
+     .experts_key = "num_experts",
+     .width_key = "moe_intermediate_size",
+     .more = "\"mlp_only_layers\": []"},
+    {.model_type = "olmoe",
+     .architecture = "OlmoeForCausalLM",
+     .block = "mlp",
+     .names = D1,
+     .router = "gate",
+     .experts_key = "num_experts",
+     .width_key = "intermediate_size",
+     .more = "\"norm_topk_prob\": false"},
+    {.model_type = "deepseek_v3",
+     .architecture = "DeepseekV3ForCausalLM",
+     .block = "mlp",
+     .names = D1,
+     .router = "gate",
+     .selection_bias = "gate.e_score_correction_bias",
+     .shared = "shared_experts",
+     .experts_key = "n_routed_experts",
+     .width_key = "moe_intermediate_size",
+     .dense_layers = 1,
+     .more = "\"first_k_dense_replace\": 1, \"moe_layer_freq\": 1, \"n_group\": 1, \"topk_group\": 1, \"n_shared_experts\": 1, "
+             "\"norm_topk_prob\": true, \"routed_scaling_factor\": 2.5, \"scoring_func\": \"sigmoid\", "
+             "\"topk_method\": \"noaux_tc\", \"intermediate_size\": 64"},
+    {.model_type = "gpt_oss",
+     .architecture = "GptOssForCausalLM",
+     .block = "mlp",
+     .layout = TRANSPOSED_INTERLEAVED,
+     .names = D1,
+     .router = "router",
+     .biased = true,
+     .experts_key = "num_local_experts",
+     .width_key = "intermediate_size",
+     .more = "\"swiglu_alpha\": 1.702, \"swiglu_limit\": 7.0"},
+    {.model_type = "llama4_text",
+     .architecture = "Llama4ForCausalLM",
+     .block = "feed_forward",
+     .layout = TRANSPOSED,
+     .names = D1,
+     .router = "router",
+     .shared = "shared_expert",
+     .experts_key = "num_local_experts",
+     .width_key = "intermediate_size",
+     .more = "\"interleave_moe_layer_step\": 1, \"intermediate_size_mlp\": 64"},
 };
 
 struct checkpoint_recipe checkpoint_recipe_default(void) {
@@ -218,8 +276,7 @@ static FALLIBLE add_shared(struct writer *w, uint32_t layer, const char *block) 
     void *data;
     snprintf(prefix, sizeof prefix, "%s.%s", block, w->family->shared);
     TRY(add_split(w, layer, SUPPLY_SHARED, prefix));
-    bool gated = strcmp(w->family->model_type, "qwen2_moe") == 0 || strcmp(w->family->model_type, "qwen3_5_moe") == 0;
-    if (gated) {
+    if (w->family->shared_gated) {
         TRY(add(w, DTYPE_BF16, (struct shape){2, {1, w->recipe->hidden}}, &data, "%s_gate.weight", prefix));
         fill(w, layer, SUPPLY_SHARED, SUPPLY_SHARED_GATE, 1, w->recipe->hidden, (struct target){data, 0, 1});
     }
@@ -267,7 +324,7 @@ static FALLIBLE write_config(const char *path, const struct writer *w) {
             "  \"num_experts_per_tok\": %u,\n  \"%s\": %u,\n  ",
             f->architecture, f->model_type, r->hidden, r->layers + f->dense_layers, f->experts_key, r->experts, r->top_k,
             f->width_key, r->width);
-    if (f->shared && strcmp(f->shared, "shared_expert") == 0 && strcmp(f->model_type, "llama4_text") != 0) {
+    if (f->shared_gated) {
         fprintf(file, "\"shared_expert_intermediate_size\": %u, ", r->width);
     }
     fprintf(file, "%s,\n  \"vocab_size\": %d\n}\n", f->more, VOCABULARY);
