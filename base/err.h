@@ -86,8 +86,9 @@ struct err_copy {
 void err_save(err_t e, struct err_copy *out);
 err_t err_restore(const struct err_copy *saved);
 
-#define FAIL(code, ...) return err_record((code), NULL, __VA_ARGS__)
-#define FAIL_FIELD(code, field, ...) return err_record((code), (field), __VA_ARGS__)
+// The code is returned as written, so that an analyser sees in each caller that this path is a failure.
+#define FAIL(code, ...) return ((void)err_record((code), NULL, __VA_ARGS__), (err_t){code})
+#define FAIL_FIELD(code, field, ...) return ((void)err_record((code), (field), __VA_ARGS__), (err_t){code})
 
 // Returns early with the error of `call`.
 #define TRY(call)                                                                                                                  \
