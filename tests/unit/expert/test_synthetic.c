@@ -87,6 +87,21 @@ static void presets_route_as_their_architectures_do(void **state) {
          "\"num_experts_per_tok\":8,\"num_hidden_layers\":61,\"first_k_dense_replace\":3,\"moe_layer_freq\":1,\"n_group\":8,"
          "\"topk_group\":4,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\","
          "\"topk_method\":\"noaux_tc\",\"hidden_act\":\"silu\"}"},
+        {"synthetic:kimi-k2",
+         "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"kimi_k2\",\"hidden_size\":7168,"
+         "\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"n_routed_experts\":384,\"n_shared_experts\":1,"
+         "\"num_experts_per_tok\":8,\"num_hidden_layers\":61,\"first_k_dense_replace\":1,\"moe_layer_freq\":1,\"n_group\":1,"
+         "\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.827,\"scoring_func\":\"sigmoid\","
+         "\"topk_method\":\"noaux_tc\",\"hidden_act\":\"silu\"}"},
+        {"synthetic:glm-4.5",
+         "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"model_type\":\"glm4_moe\",\"hidden_size\":5120,"
+         "\"intermediate_size\":12288,\"moe_intermediate_size\":1536,\"n_routed_experts\":160,\"n_shared_experts\":1,"
+         "\"num_experts_per_tok\":8,\"num_hidden_layers\":92,\"first_k_dense_replace\":3,\"n_group\":1,"
+         "\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"hidden_act\":\"silu\"}"},
+        {"synthetic:minimax-m2",
+         "{\"architectures\":[\"MiniMaxM2ForCausalLM\"],\"model_type\":\"minimax_m2\",\"hidden_size\":3072,"
+         "\"intermediate_size\":1536,\"num_local_experts\":256,\"num_experts_per_tok\":8,\"num_hidden_layers\":62,"
+         "\"scoring_func\":\"sigmoid\",\"use_routing_bias\":true,\"shared_intermediate_size\":0,\"hidden_act\":\"silu\"}"},
         {"synthetic:gpt-oss-20b",
          "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":2880,\"intermediate_size\":2880,"
          "\"num_local_experts\":32,\"num_experts_per_tok\":4,\"num_hidden_layers\":24,\"swiglu_limit\":7.0,"
@@ -108,6 +123,12 @@ static void presets_route_as_their_architectures_do(void **state) {
         if (err_is(architecture_params(architecture, config, made->layer, &p))) {
             fail_msg("%s", err_message());
         }
+        bool first = false, before = false;
+        assert_false(err_is(architecture_is_moe_layer(architecture, config, made->layer, &first)));
+        if (made->layer > 0) {
+            assert_false(err_is(architecture_is_moe_layer(architecture, config, made->layer - 1, &before)));
+        }
+        assert_true(first && !before);
         const struct routing *a = &made->routing, *b = &p.routing;
         assert_true(a->score == b->score && a->order == b->order && a->norm == b->norm && a->scale == b->scale);
         assert_true(a->norm == NORM_NONE || a->norm_epsilon == b->norm_epsilon);
@@ -119,6 +140,8 @@ static void presets_route_as_their_architectures_do(void **state) {
         assert_true(made->weights_on_input == p.weights_on_input && made->routed_scale == p.routed_scale);
         assert_true(made->shared == p.shared && made->shared_intermediate_size == p.shared_intermediate_size);
         assert_true(made->expert_has_bias == p.expert_has_bias && made->has_router == p.has_router);
+        assert_true(made->router_has_bias == p.router_has_bias);
+        assert_true(made->router_has_selection_bias == p.router_has_selection_bias);
         config_destroy(config);
         supply_close(&supply);
     }
