@@ -126,7 +126,9 @@ void serve_step(struct serve_request *r, enum request_event_kind kind, enum err_
         break;
     case REQUEST_DO_FAIL:
         explain(r);
-        serve_fail(r);
+        if (!serve_fail(r)) {
+            serve_step(r, REQUEST_WRITTEN, ERR_OK); // the status was copied: nothing is held
+        }
         break;
     case REQUEST_DO_RELEASE:
         let_go(r);
@@ -134,109 +136,48 @@ void serve_step(struct serve_request *r, enum request_event_kind kind, enum err_
     }
 }
 
-// ---- the service as a whole
+// ---- where requests come from
 
-FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
-    *out = NULL;
-    struct serve *serve = calloc(1, sizeof *serve);
-    struct serve_thread *threads = calloc(options->rpc_threads, sizeof *threads);
-    if (!serve || !threads) {
-        free(serve);
-        free(threads);
-        FAIL(ERR_NOMEM, "no memory for the service");
+struct serve_request *serve_request_create(struct call *call) {
+    struct serve_request *r = calloc(1, sizeof *r);
+    if (!r) {
+        return NULL;
     }
-    serve->options = *options;
-    serve->threads = threads;
-    pthread_mutex_init(&serve->mutex, NULL);
-    admission_init(&serve->admission, &options->admission);
-    for (unsigned t = 0; t < options->rpc_threads; t++) {
-        TAILQ_INIT(&threads[t].active);
-        STAILQ_INIT(&threads[t].slots);
-        TAILQ_INIT(&threads[t].calls);
-        STAILQ_INIT(&threads[t].finished);
-        pthread_mutex_init(&threads[t].mutex, NULL);
-    }
-    *out = serve;
-    return OK;
+    request_core_init(&r->core);
+    r->serve = call->serve;
+    r->call = call;
+    r->thread = call->thread;
+    r->is_stream = call->method == RPC_STREAM;
+    r->opened_ns = clock_now_ns();
+    r->deadline_ns = call->deadline_ns;
+    TAILQ_INSERT_TAIL(&call->serve->threads[call->thread].active, r, active);
+    call->reading = r;
+    return r;
 }
 
-void serve_attach(struct serve *serve, struct rpc_server *server, struct health *health) {
-    serve->server = server;
-    serve->health = health;
+void serve_no_memory(struct call *call) {
+    struct err_copy error;
+    err_save(err_record(ERR_NOMEM, NULL, "no memory for a request"), &error);
+    serve_finish_call(call, &error);
 }
 
-void serve_ready(struct serve *serve, const struct serve_backend *backend) {
-    serve->backend = *backend;
-    pthread_mutex_lock(&serve->mutex);
-    serve->admission.loading = false;
-    pthread_mutex_unlock(&serve->mutex);
-    atomic_store(&serve->ready, true);
-}
-
-void serve_done(void *context, struct worker_item *item) {
-    struct serve *serve = context;
-    struct serve_request *r = (struct serve_request *)((char *)item - offsetof(struct serve_request, item));
-    unsigned index = r->thread; // r belongs to its thread once it is in the mailbox
-    struct serve_thread *thread = &serve->threads[index];
-    pthread_mutex_lock(&thread->mutex);
-    STAILQ_INSERT_TAIL(&thread->finished, r, finished);
-    pthread_mutex_unlock(&thread->mutex);
-    rpc_wake(serve->server, index);
-}
-
-static void wake_all(struct serve *serve) {
-    for (unsigned t = 0; t < serve->options.rpc_threads; t++) {
-        rpc_wake(serve->server, t);
-    }
-}
-
-void serve_drain(struct serve *serve) {
-    pthread_mutex_lock(&serve->mutex);
-    serve->admission.draining = true;
-    pthread_mutex_unlock(&serve->mutex);
-    atomic_store(&serve->draining, true);
-    wake_all(serve);
-}
-
-uint64_t serve_active(struct serve *serve) {
-    return atomic_load(&serve->active);
-}
-
-void serve_end_streams(struct serve *serve) {
-    atomic_store(&serve->ending, true);
-    health_end_watches(serve->health);
-    wake_all(serve);
-}
-
-struct serve_counts serve_counts(struct serve *serve) {
-    pthread_mutex_lock(&serve->mutex);
-    struct serve_counts counts = {.queued = serve->admission.queued, .queued_bytes = serve->admission.queued_bytes};
-    pthread_mutex_unlock(&serve->mutex);
-    counts.open_calls = atomic_load(&serve->open_calls);
-    counts.ready = atomic_load(&serve->ready);
-    counts.draining = atomic_load(&serve->draining);
-    return counts;
-}
-
-// What the transport and the worker handed back too late to be answered.
-static void forget_thread(struct serve_thread *thread) {
-    struct serve_request *r;
-    while ((r = TAILQ_FIRST(&thread->active))) {
-        TAILQ_REMOVE(&thread->active, r, active);
-        free(r->output);
-        free(r);
-    }
-    pthread_mutex_destroy(&thread->mutex);
-}
-
-void serve_destroy(struct serve *serve) {
-    if (!serve) {
+void serve_stream_read(struct call *call) {
+    if (call->closed || call->finished || call->reading) {
         return;
     }
-    for (unsigned t = 0; t < serve->options.rpc_threads; t++) {
-        forget_thread(&serve->threads[t]);
+    if (call->half_closed) {
+        if (call->inflight == 0) {
+            serve_finish_call(call, NULL);
+        }
+        return;
     }
-    pthread_mutex_destroy(&serve->mutex);
-    free(serve->threads);
-    free(serve);
+    if (call->inflight >= call->serve->options.max_inflight) {
+        return; // an answer must leave first
+    }
+    struct serve_request *r = serve_request_create(call);
+    if (!r) {
+        serve_no_memory(call);
+        return;
+    }
+    serve_step(r, REQUEST_SLOT_GRANTED, ERR_OK);
 }

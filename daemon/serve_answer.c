@@ -141,28 +141,15 @@ void serve_answer(struct serve_request *r) {
     rpc_reply(call->rpc, header, length, r->output, r->output_bytes);
 }
 
-void serve_fail(struct serve_request *r) {
+bool serve_fail(struct serve_request *r) {
     struct call *call = r->call;
     log_failure(call, &r->error, r->wire.id);
     count_call(call, proto_grpc_code(r->error.code));
     if (r->is_stream && r->counted) {
         STAILQ_INSERT_TAIL(&call->answers, r, answer);
         serve_pump(call);
-        return;
+        return true;
     }
     serve_finish_call(call, &r->error); // unary, or a stream that cannot go on
-    serve_step(r, REQUEST_WRITTEN, ERR_OK);
-}
-
-void serve_written(struct call *call, bool ok) {
-    struct serve_request *r = call->writing;
-    call->writing = NULL;
-    call->write_deadline_ns = CLOCK_NEVER;
-    if (r) {
-        serve_step(r, REQUEST_WRITTEN, ERR_OK);
-    }
-    if (ok && call->has_stream) {
-        serve_pump(call);
-        serve_stream_read(call);
-    }
+    return false;
 }

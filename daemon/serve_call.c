@@ -8,23 +8,6 @@
 
 // ---- requests of a call
 
-struct serve_request *serve_request_create(struct call *call) {
-    struct serve_request *r = calloc(1, sizeof *r);
-    if (!r) {
-        return NULL;
-    }
-    request_core_init(&r->core);
-    r->serve = call->serve;
-    r->call = call;
-    r->thread = call->thread;
-    r->is_stream = call->method == RPC_STREAM;
-    r->opened_ns = clock_now_ns();
-    r->deadline_ns = call->deadline_ns;
-    TAILQ_INSERT_TAIL(&call->serve->threads[call->thread].active, r, active);
-    call->reading = r;
-    return r;
-}
-
 static void refuse(struct serve_request *r, err_t e) {
     err_save(e, &r->error);
     serve_step(r, REQUEST_REFUSED, e.code);
@@ -54,12 +37,6 @@ void serve_grant_slots(struct serve *serve, unsigned thread) {
     }
 }
 
-static void finish_nomem(struct call *call) {
-    struct err_copy error;
-    err_save(err_record(ERR_NOMEM, NULL, "no memory for a request"), &error);
-    serve_finish_call(call, &error);
-}
-
 static FALLIBLE may_open(struct serve *serve) {
     pthread_mutex_lock(&serve->mutex);
     err_t e = admission_open(&serve->admission);
@@ -70,7 +47,7 @@ static FALLIBLE may_open(struct serve *serve) {
 static void open_unary(struct call *call) {
     struct serve_request *r = serve_request_create(call);
     if (!r) {
-        finish_nomem(call);
+        serve_no_memory(call);
         return;
     }
     err_t e = may_open(call->serve);
@@ -102,27 +79,6 @@ static void open_stream(struct call *call) {
     }
     call->has_stream = true;
     serve_stream_read(call);
-}
-
-void serve_stream_read(struct call *call) {
-    if (call->closed || call->finished || call->reading) {
-        return;
-    }
-    if (call->half_closed) {
-        if (call->inflight == 0) {
-            serve_finish_call(call, NULL);
-        }
-        return;
-    }
-    if (call->inflight >= call->serve->options.max_inflight) {
-        return; // an answer must leave first
-    }
-    struct serve_request *r = serve_request_create(call);
-    if (!r) {
-        finish_nomem(call);
-        return;
-    }
-    serve_step(r, REQUEST_SLOT_GRANTED, ERR_OK);
 }
 
 // A message of a stream is here: it counts from now on, and the next may follow.
@@ -260,6 +216,19 @@ static void on_message(void *context, struct rpc_call *rpc, struct rpc_buffer *m
     }
 }
 
+static void forward_written(struct call *call, bool ok) {
+    struct serve_request *r = call->writing;
+    call->writing = NULL;
+    call->write_deadline_ns = CLOCK_NEVER;
+    if (r) {
+        serve_step(r, REQUEST_WRITTEN, ERR_OK);
+    }
+    if (ok && call->has_stream) {
+        serve_pump(call);
+        serve_stream_read(call);
+    }
+}
+
 static void on_written(void *context, struct rpc_call *rpc, bool ok) {
     (void)context;
     struct call *call = rpc_call_data(rpc);
@@ -273,7 +242,7 @@ static void on_written(void *context, struct rpc_call *rpc, bool ok) {
     } else {
         free(call->reply.data);
         call->reply = (struct proto_bytes){0};
-        serve_written(call, ok);
+        forward_written(call, ok);
     }
 }
 

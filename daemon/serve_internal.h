@@ -87,24 +87,24 @@ struct serve {
 
 // ---- serve.c: the map
 void serve_step(struct serve_request *r, enum request_event_kind kind, enum err_code error);
+struct serve_request *serve_request_create(struct call *call); // NULL: no memory
+void serve_no_memory(struct call *call);                       // ends the call for that
+void serve_stream_read(struct call *call);                     // asks for the stream's next message where it may have one
 
 // ---- serve_intake.c: from bytes to a checked request
 FALLIBLE serve_intake(struct serve_request *r);
 
 // ---- serve_answer.c: from a result or an error to the transport
 void serve_answer(struct serve_request *r);
-void serve_fail(struct serve_request *r);
+bool serve_fail(struct serve_request *r);                                // false: the transport holds nothing of the request
 void serve_finish_call(struct call *call, const struct err_copy *error); // error NULL: OK
 void serve_pump(struct call *call);                                      // the next answer of a stream, where none is being written
-void serve_written(struct call *call, bool ok);
 
-// ---- serve_call.c: the transport's callbacks
-struct serve_request *serve_request_create(struct call *call); // NULL: no memory
-void serve_stream_read(struct call *call);                     // asks for the stream's next message where it may have one
+// ---- serve_control.c: Describe
+void serve_control_message(struct call *call, const uint8_t *bytes, size_t length);
+
+// ---- serve_call.c: the transport's callbacks; serve_tick.c: what is due on a thread
 void serve_grant_slots(struct serve *serve, unsigned thread);
 int64_t serve_tick(void *context, unsigned thread, int64_t now_ns);
-
-// ---- serve_control.c: Describe and the methods that are not there
-void serve_control_message(struct call *call, const uint8_t *bytes, size_t length);
 
 #endif
