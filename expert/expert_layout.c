@@ -1,0 +1,250 @@
+#include "expert/expert_layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// One tensor per part.
+static const char *const PROJ_NAMES[PART_COUNT] = {"gate_proj", "up_proj", "down_proj"};
+static const char *const W_NAMES[PART_COUNT] = {"w1", "w3", "w2"};
+
+// All experts in one tensor, gate and up fused.
+struct fused_names {
+    const char *gate_up, *down, *gate_up_bias, *down_bias;
+};
+static const struct fused_names FUSED_NAMES[] = {
+    {"gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias"},
+    {"gate_up_proj.weight", "down_proj.weight", "gate_up_proj.bias", "down_proj.bias"},
+    {"input_linear.weight", "output_linear.weight", "input_linear.bias", "output_linear.bias"},
+};
+
+// E, I and H of the layer at hand, and its expert e's bytes in a tensor of all experts.
+struct sizes {
+    uint64_t experts, width, hidden;
+};
+
+static struct sizes sizes_of(const struct layer_params *p) {
+    return (struct sizes){p->num_experts, p->intermediate_size, p->hidden_size};
+}
+
+static const void *element_at(const struct safetensors_entry *entry, uint64_t element) {
+    return (const char *)entry->view.data + element * dtype_size(entry->view.dtype);
+}
+
+static struct weight_source matrix_at(const struct safetensors_entry *entry, uint64_t element, size_t n_stride, size_t k_stride) {
+    return (struct weight_source){
+        .data = element_at(entry, element), .dtype = entry->view.dtype, .n_stride = n_stride, .k_stride = k_stride};
+}
+
+static struct vector_source vector_at(const struct safetensors_entry *entry, uint64_t element, size_t stride) {
+    return (struct vector_source){.data = element_at(entry, element), .dtype = entry->view.dtype, .stride = stride};
+}
+
+// ---- one tensor per expert and part ----
+
+static bool is_part_left_out(const struct activation *activation, int part) {
+    return part == PART_GATE && !activation_is_gated(activation);
+}
+
+// "module.gate_proj.weight" and so on for the three parts, width [I], with their biases where the architecture has them.
+static FALLIBLE take_parts(struct tensor_finder *finder, const char *module, const char *const names[PART_COUNT],
+                           const struct activation *activation, uint64_t width, uint64_t hidden, bool with_bias,
+                           struct expert_source *out) {
+    char name[TENSOR_NAME_MAX];
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (is_part_left_out(activation, part)) {
+            continue;
+        }
+        uint64_t n = part == PART_DOWN ? hidden : width, k = part == PART_DOWN ? width : hidden;
+        TRY(tensor_name(name, "%s.%s.weight", module, names[part]));
+        TRY(tensor_take_matrix(finder, name, n, k, &out->weight[part]));
+        if (with_bias) {
+            TRY(tensor_name(name, "%s.%s.bias", module, names[part]));
+            TRY(tensor_take_vector(finder, name, n, &out->bias[part]));
+        }
+    }
+    return OK;
+}
+
+// "w1" or "gate_proj", by the text after the expert's number.
+static const char *const *part_names(const char *text) {
+    return text[0] == 'w' && text[1] >= '1' && text[1] <= '3' ? W_NAMES : PROJ_NAMES;
+}
+
+static FALLIBLE resolve_separate(struct tensor_finder *finder, const char *first, struct layer_tensors *out) {
+    const struct layer_params *p = &out->params;
+    const char *after_number = first + strspn(first, "0123456789");
+    const char *const *names = part_names(after_number[0] == '.' ? after_number + 1 : after_number);
+    char module[TENSOR_NAME_MAX];
+    for (uint32_t e = 0; e < p->num_experts; e++) {
+        TRY(tensor_name(module, "%s.%u", out->prefix, e));
+        TRY(take_parts(finder, module, names, &p->activation, p->intermediate_size, p->hidden_size, p->expert_has_bias,
+                       &out->experts[e]));
+    }
+    return OK;
+}
+
+// ---- all experts in one tensor ----
+
+static FALLIBLE take_below(struct tensor_finder *finder, const char *module, const char *name, const struct tensor_shape shapes[2],
+                           int *which, const struct safetensors_entry **out) {
+    char full[TENSOR_NAME_MAX];
+    TRY(tensor_name(full, "%s.%s", module, name));
+    return tensor_take_either(finder, full, shapes, which, out);
+}
+
+// Both tensors of a fused pair and which way round they lie. A square tensor fits both ways; 2I = H and I = H exclude each other,
+// so that the other tensor then tells.
+static FALLIBLE take_fused(struct tensor_finder *finder, const struct layer_tensors *out, const struct fused_names *names,
+                           const struct safetensors_entry *entries[2], bool *transposed) {
+    const struct sizes s = sizes_of(&out->params);
+    const struct tensor_shape gate_up[2] = {{3, {s.experts, 2 * s.width, s.hidden}}, {3, {s.experts, s.hidden, 2 * s.width}}};
+    const struct tensor_shape down[2] = {{3, {s.experts, s.hidden, s.width}}, {3, {s.experts, s.width, s.hidden}}};
+    int which[2];
+    TRY(take_below(finder, out->prefix, names->gate_up, gate_up, &which[0], &entries[0]));
+    TRY(take_below(finder, out->prefix, names->down, down, &which[1], &entries[1]));
+    *transposed = 2 * s.width == s.hidden ? which[1] : which[0];
+    if (s.width != s.hidden && *transposed != which[1]) {
+        FAIL(ERR_CHECKPOINT, "%s: %s.%s and %s of the same experts lie in different ways round: one of them is transposed",
+             checkpoint_path(finder->checkpoint), out->prefix, names->gate_up, names->down);
+    }
+    return OK;
+}
+
+static FALLIBLE take_fused_biases(struct tensor_finder *finder, bool interleaved, const struct fused_names *names,
+                                  struct layer_tensors *out) {
+    const struct sizes s = sizes_of(&out->params);
+    const struct tensor_shape gate_up[2] = {{2, {s.experts, 2 * s.width}}, {2, {s.experts, 2 * s.width}}};
+    const struct tensor_shape down[2] = {{2, {s.experts, s.hidden}}, {2, {s.experts, s.hidden}}};
+    const struct safetensors_entry *entries[2] = {NULL, NULL};
+    int which;
+    TRY(take_below(finder, out->prefix, names->gate_up_bias, gate_up, &which, &entries[0]));
+    TRY(take_below(finder, out->prefix, names->down_bias, down, &which, &entries[1]));
+    for (uint64_t e = 0; e < s.experts; e++) {
+        struct vector_source *bias = out->experts[e].bias;
+        uint64_t first = e * 2 * s.width;
+        bias[PART_GATE] = vector_at(entries[0], first, interleaved ? 2 : 1);
+        bias[PART_UP] = vector_at(entries[0], first + (interleaved ? 1 : s.width), interleaved ? 2 : 1);
+        bias[PART_DOWN] = vector_at(entries[1], e * s.hidden, 1);
+    }
+    return OK;
+}
+
+static FALLIBLE resolve_fused(struct tensor_finder *finder, bool interleaved, const struct fused_names *names,
+                              struct layer_tensors *out) {
+    const struct sizes s = sizes_of(&out->params);
+    const struct safetensors_entry *entries[2] = {NULL, NULL};
+    bool transposed = false;
+    TRY(take_fused(finder, out, names, entries, &transposed));
+    const uint64_t row = transposed ? 1 : s.hidden; // from one of the 2I rows to the next
+    const size_t n_stride = interleaved ? 2 * row : row, k_stride = transposed ? 2 * s.width : 1;
+    for (uint64_t e = 0; e < s.experts; e++) {
+        struct weight_source *weight = out->experts[e].weight;
+        uint64_t first = e * 2 * s.width * s.hidden;
+        weight[PART_GATE] = matrix_at(entries[0], first, n_stride, k_stride);
+        weight[PART_UP] = matrix_at(entries[0], first + (interleaved ? row : s.width * row), n_stride, k_stride);
+        weight[PART_DOWN] = matrix_at(entries[1], e * s.hidden * s.width, transposed ? 1 : s.width, transposed ? s.hidden : 1);
+    }
+    return out->params.expert_has_bias ? take_fused_biases(finder, interleaved, names, out) : OK;
+}
+
+// gate, up [E, I, H] and down [E, H, I]: Step-3.5.
+static FALLIBLE resolve_stacked(struct tensor_finder *finder, struct layer_tensors *out) {
+    const struct sizes s = sizes_of(&out->params);
+    const struct tensor_shape wide = {3, {s.experts, s.width, s.hidden}}, tall = {3, {s.experts, s.hidden, s.width}};
+    char name[TENSOR_NAME_MAX];
+    for (int part = 0; part < PART_COUNT; part++) {
+        const struct safetensors_entry *entry = NULL;
+        if (is_part_left_out(&out->params.activation, part)) {
+            continue;
+        }
+        TRY(tensor_name(name, "%s.%s.weight", out->prefix, PROJ_NAMES[part]));
+        TRY(tensor_take(finder, name, part == PART_DOWN ? &tall : &wide, &entry));
+        for (uint64_t e = 0; e < s.experts; e++) {
+            size_t row = part == PART_DOWN ? s.width : s.hidden;
+            out->experts[e].weight[part] = matrix_at(entry, e * s.width * s.hidden, row, 1);
+        }
+    }
+    return OK;
+}
+
+// w1 (gate), v1 (up) and w2 (down) [E * I, H], w2 not transposed: DBRX.
+static FALLIBLE resolve_dbrx(struct tensor_finder *finder, struct layer_tensors *out) {
+    static const char *const NAMES[PART_COUNT] = {"w1", "v1", "w2"};
+    const struct sizes s = sizes_of(&out->params);
+    const struct tensor_shape shape = {2, {s.experts * s.width, s.hidden}};
+    char name[TENSOR_NAME_MAX];
+    for (int part = 0; part < PART_COUNT; part++) {
+        const struct safetensors_entry *entry = NULL;
+        TRY(tensor_name(name, "%s.%s", out->prefix, NAMES[part]));
+        TRY(tensor_take(finder, name, &shape, &entry));
+        for (uint64_t e = 0; e < s.experts; e++) {
+            bool down = part == PART_DOWN;
+            out->experts[e].weight[part] = matrix_at(entry, e * s.width * s.hidden, down ? 1 : s.hidden, down ? s.hidden : 1);
+        }
+    }
+    return OK;
+}
+
+// ---- which of them ----
+
+static bool exists_below(const struct tensor_finder *finder, const char *module, const char *name) {
+    char full[TENSOR_NAME_MAX];
+    return !err_is(tensor_name(full, "%s.%s", module, name)) && tensor_exists(finder, full);
+}
+
+static FALLIBLE resolve_layout(struct tensor_finder *finder, bool interleaved, struct layer_tensors *out) {
+    char below[TENSOR_NAME_MAX];
+    TRY(tensor_name(below, "%s.", out->prefix));
+    const char *first = tensor_first_below(finder, below);
+    if (!first) {
+        FAIL(ERR_CHECKPOINT, "%s: no tensor %s...: config.json says that layer %u holds experts",
+             checkpoint_path(finder->checkpoint), below, out->params.layer);
+    }
+    const char *rest = first + strlen(below);
+    if (rest[0] >= '0' && rest[0] <= '9') {
+        return resolve_separate(finder, rest, out);
+    }
+    for (size_t i = 0; i < sizeof FUSED_NAMES / sizeof *FUSED_NAMES; i++) {
+        if (activation_is_gated(&out->params.activation) && exists_below(finder, out->prefix, FUSED_NAMES[i].gate_up)) {
+            return resolve_fused(finder, interleaved, &FUSED_NAMES[i], out);
+        }
+    }
+    if (exists_below(finder, out->prefix, "v1")) {
+        return resolve_dbrx(finder, out);
+    }
+    if (exists_below(finder, out->prefix, "up_proj.weight") && !out->params.expert_has_bias) {
+        return resolve_stacked(finder, out);
+    }
+    return tensor_unknown_layout(finder, first);
+}
+
+// One layer's experts are packed in one way: a layer of two dtypes is more likely a broken conversion than meant.
+static FALLIBLE check_one_dtype(const struct tensor_finder *finder, struct layer_tensors *out) {
+    out->weight_dtype = out->experts[0].weight[PART_DOWN].dtype;
+    for (uint32_t e = 0; e < out->params.num_experts; e++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            const struct weight_source *weight = &out->experts[e].weight[part];
+            if (weight->data && weight->dtype != out->weight_dtype) {
+                FAIL(ERR_CHECKPOINT, "%s: %s: expert %u's %s is %s, expert 0's down projection is %s: one dtype a layer is served",
+                     checkpoint_path(finder->checkpoint), out->prefix, e, PROJ_NAMES[part], dtype_name(weight->dtype),
+                     dtype_name(out->weight_dtype));
+            }
+        }
+    }
+    return OK;
+}
+
+FALLIBLE expert_layout_resolve(struct tensor_finder *finder, bool interleaved, struct layer_tensors *out) {
+    out->experts = calloc(out->params.num_experts, sizeof *out->experts);
+    if (!out->experts) {
+        FAIL(ERR_NOMEM, "no memory for %u experts' places", out->params.num_experts);
+    }
+    TRY(resolve_layout(finder, interleaved, out));
+    return check_one_dtype(finder, out);
+}
+
+FALLIBLE expert_layout_resolve_shared(struct tensor_finder *finder, const char *name, struct layer_tensors *out) {
+    const struct layer_params *p = &out->params;
+    const char *const *names = exists_below(finder, name, "w2.weight") ? W_NAMES : PROJ_NAMES;
+    return take_parts(finder, name, names, &p->shared_activation, p->shared_intermediate_size, p->hidden_size, false, &out->shared);
+}

@@ -1,0 +1,198 @@
+#include "expert/tensor_finder.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONVERT "quantised experts are not served yet: use the model's BF16 checkpoint"
+
+FALLIBLE tensor_finder_init(struct tensor_finder *finder, const struct checkpoint *checkpoint) {
+    *finder = (struct tensor_finder){.checkpoint = checkpoint};
+    finder->taken = calloc(checkpoint_count(checkpoint) + 1, sizeof *finder->taken);
+    if (!finder->taken) {
+        FAIL(ERR_NOMEM, "no memory to mark %zu tensors", checkpoint_count(checkpoint));
+    }
+    const struct config *config = checkpoint_config(checkpoint);
+    const struct config *const places[] = {config, config_text(config)};
+    for (size_t i = 0; i < 2 && finder->quantised[0] == '\0'; i++) {
+        if (!config_value_text(places[i], "quantization_config.quant_method", finder->quantised, sizeof finder->quantised) &&
+            (config_has(places[i], "quantization_config") || config_has(places[i], "compression_config"))) {
+            snprintf(finder->quantised, sizeof finder->quantised, "unnamed");
+        }
+    }
+    return OK;
+}
+
+void tensor_finder_deinit(struct tensor_finder *finder) {
+    free(finder->taken);
+    *finder = (struct tensor_finder){0};
+}
+
+FALLIBLE tensor_name(char name[TENSOR_NAME_MAX], const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(name, TENSOR_NAME_MAX, format, args);
+    va_end(args);
+    if (length < 0 || length >= TENSOR_NAME_MAX) {
+        FAIL(ERR_CHECKPOINT, "the tensor name %.128s... is too long", name);
+    }
+    return OK;
+}
+
+bool tensor_exists(const struct tensor_finder *finder, const char *name) {
+    return checkpoint_find(finder->checkpoint, name) != NULL;
+}
+
+const char *tensor_first_below(const struct tensor_finder *finder, const char *prefix) {
+    size_t i = checkpoint_lower_bound(finder->checkpoint, prefix);
+    if (i == checkpoint_count(finder->checkpoint)) {
+        return NULL;
+    }
+    const char *name = checkpoint_at(finder->checkpoint, i)->name;
+    return strncmp(name, prefix, strlen(prefix)) == 0 ? name : NULL;
+}
+
+// " (quantization_config says fp8)", or nothing.
+static const char *quantised_text(const struct tensor_finder *finder, char text[128]) {
+    text[0] = '\0';
+    if (finder->quantised[0]) {
+        snprintf(text, 128, " (quantization_config says quant_method %s)", finder->quantised);
+    }
+    return text;
+}
+
+// What quantisers put in the place of a tensor "X.weight", or "X" of all experts.
+static const char *const QUANTISED_SUFFIXES[] = {".weight_packed", ".qweight",          "_blocks",
+                                                 ".weight_scale",  ".weight_scale_inv", ".scale"};
+
+// The tensor that is there in the place of `name`; NULL where none is.
+static const char *found_instead(const struct tensor_finder *finder, const char *name) {
+    char instead[TENSOR_NAME_MAX];
+    size_t length = strlen(name), suffix = strlen(".weight");
+    if (length > suffix && strcmp(name + length - suffix, ".weight") == 0) {
+        length -= suffix;
+    }
+    for (size_t i = 0; i < sizeof QUANTISED_SUFFIXES / sizeof *QUANTISED_SUFFIXES; i++) {
+        snprintf(instead, sizeof instead, "%.*s%s", (int)length, name, QUANTISED_SUFFIXES[i]);
+        const struct safetensors_entry *entry = checkpoint_find(finder->checkpoint, instead);
+        if (entry) {
+            return entry->name;
+        }
+    }
+    return NULL;
+}
+
+static err_t missing(const struct tensor_finder *finder, const char *name) {
+    char quantised[128];
+    const char *instead = found_instead(finder, name), *path = checkpoint_path(finder->checkpoint);
+    if (instead) {
+        return err_record(ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, %s is there in its place%s: " CONVERT, path, name,
+                          instead, quantised_text(finder, quantised));
+    }
+    return err_record(ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s", path, name, quantised_text(finder, quantised));
+}
+
+static bool same_shape(const struct tensor_view *view, const struct tensor_shape *shape) {
+    return view->rank == shape->rank && memcmp(view->shape, shape->dims, shape->rank * sizeof *shape->dims) == 0;
+}
+
+static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct safetensors_entry *entry) {
+    if (dtype_is_float16_or_32(entry->view.dtype)) {
+        return OK;
+    }
+    char quantised[128];
+    const char *dtype = entry->view.dtype == DTYPE_NONE ? "of a type that is only stored" : dtype_name(entry->view.dtype);
+    FAIL(ERR_CHECKPOINT, "%s: tensor %s is %s%s: F32, F16 and BF16 are computed with; " CONVERT,
+         checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, quantised_text(finder, quantised));
+}
+
+FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], int *which,
+                            const struct safetensors_entry **out) {
+    size_t i = checkpoint_lower_bound(finder->checkpoint, name);
+    const struct safetensors_entry *entry = checkpoint_find(finder->checkpoint, name);
+    if (!entry) {
+        return missing(finder, name);
+    }
+    TRY(check_dtype(finder, entry));
+    bool first = same_shape(&entry->view, &shapes[0]);
+    if (!first && !same_shape(&entry->view, &shapes[1])) {
+        char found[TENSOR_SHAPE_TEXT_MAX], wanted[2][TENSOR_SHAPE_TEXT_MAX];
+        tensor_shape_text(shapes[0].dims, shapes[0].rank, wanted[0]);
+        tensor_shape_text(shapes[1].dims, shapes[1].rank, wanted[1]);
+        bool one = strcmp(wanted[0], wanted[1]) == 0;
+        FAIL(ERR_CHECKPOINT, "%s: tensor %s is %s, config.json leads to %s%s%s: the two are not of one model",
+             checkpoint_file_of(finder->checkpoint, entry), name, tensor_shape_text(entry->view.shape, entry->view.rank, found),
+             wanted[0], one ? "" : " or ", one ? "" : wanted[1]);
+    }
+    finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
+    finder->taken[i] = true;
+    *which = first ? 0 : 1;
+    *out = entry;
+    return OK;
+}
+
+FALLIBLE tensor_take(struct tensor_finder *finder, const char *name, const struct tensor_shape *shape,
+                     const struct safetensors_entry **out) {
+    int which;
+    const struct tensor_shape shapes[2] = {*shape, *shape};
+    return tensor_take_either(finder, name, shapes, &which, out);
+}
+
+FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out) {
+    const struct tensor_shape shapes[2] = {{1, {n}}, {2, {1, n}}};
+    const struct safetensors_entry *entry = NULL;
+    int which;
+    TRY(tensor_take_either(finder, name, shapes, &which, &entry));
+    *out = (struct vector_source){.data = entry->view.data, .dtype = entry->view.dtype, .stride = 1};
+    return OK;
+}
+
+FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k, struct weight_source *out) {
+    const struct tensor_shape shape = {2, {n, k}};
+    const struct safetensors_entry *entry = NULL;
+    TRY(tensor_take(finder, name, &shape, &entry));
+    *out = (struct weight_source){.data = entry->view.data, .dtype = entry->view.dtype, .n_stride = k, .k_stride = 1};
+    return OK;
+}
+
+// The number after the experts' module; false where the name is of no numbered expert.
+static bool expert_number(const char *name, const char *experts, unsigned long *number) {
+    size_t length = strlen(experts);
+    if (strncmp(name, experts, length) != 0 || name[length] != '.' || name[length + 1] < '0' || name[length + 1] > '9') {
+        return false;
+    }
+    *number = strtoul(name + length + 1, NULL, 10);
+    return true;
+}
+
+FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const char *experts, uint32_t num_experts) {
+    size_t length = strlen(block), count = checkpoint_count(finder->checkpoint);
+    for (size_t i = checkpoint_lower_bound(finder->checkpoint, block); i < count; i++) {
+        const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
+        unsigned long number;
+        char quantised[128];
+        if (strncmp(entry->name, block, length) != 0) {
+            break;
+        }
+        if (finder->taken[i]) {
+            continue;
+        }
+        const char *file = checkpoint_file_of(finder->checkpoint, entry);
+        if (expert_number(entry->name, experts, &number) && number >= num_experts) {
+            FAIL(ERR_CHECKPOINT, "%s: tensor %s is of expert %lu, but config.json says that there are %u", file, entry->name,
+                 number, num_experts);
+        }
+        quantised_text(finder, quantised);
+        FAIL(ERR_CHECKPOINT, "%s: tensor %s lies in the MoE block, but its architecture has none of that name%s%s", file,
+             entry->name, quantised, quantised[0] ? ": " CONVERT : ": leaving it out would change the answers");
+    }
+    return OK;
+}
+
+err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *name) {
+    char quantised[128];
+    quantised_text(finder, quantised);
+    return err_record(ERR_CHECKPOINT, NULL, "%s: the experts lie in a layout that is not known here: tensor %s%s%s",
+                      checkpoint_path(finder->checkpoint), name, quantised, quantised[0] ? ": " CONVERT : "");
+}

@@ -1,0 +1,59 @@
+// Takes tensors out of a checkpoint by name, each checked for shape and dtype, and remembers which were taken: what is left over in
+// an MoE block was not understood. Words every error about a tensor. One owner, during one load; borrows the checkpoint.
+#ifndef EXPERTD_EXPERT_TENSOR_FINDER_H
+#define EXPERTD_EXPERT_TENSOR_FINDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/tensor.h"
+#include "expert/checkpoint.h"
+#include "expert/layer_tensors.h"
+
+enum { TENSOR_NAME_MAX = SAFETENSORS_NAME_BYTES_MAX + 256 };
+
+struct tensor_finder {
+    const struct checkpoint *checkpoint;
+    bool *taken;        // [checkpoint_count]
+    char quantised[64]; // quantization_config's quant_method; "" without one
+    uint64_t bytes;     // of all that were taken since the caller last set it to 0
+};
+
+struct tensor_shape {
+    uint32_t rank;
+    uint64_t dims[TENSOR_RANK_MAX];
+};
+
+FALLIBLE tensor_finder_init(struct tensor_finder *finder, const struct checkpoint *checkpoint);
+void tensor_finder_deinit(struct tensor_finder *finder); // legal on a zeroed struct
+
+// printf into a name; ERR_CHECKPOINT where it does not fit.
+FALLIBLE tensor_name(char name[TENSOR_NAME_MAX], const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+bool tensor_exists(const struct tensor_finder *finder, const char *name);
+// The first name that begins with `prefix`, NULL where none does.
+const char *tensor_first_below(const struct tensor_finder *finder, const char *prefix);
+
+// Takes a tensor of F32, F16 or BF16 elements. ERR_CHECKPOINT: it is missing (what lies there in its place is named, and the
+// quantisation), quantised, or of another shape than config.json leads to.
+FALLIBLE tensor_take(struct tensor_finder *finder, const char *name, const struct tensor_shape *shape,
+                     const struct safetensors_entry **out);
+// The same, in two forms of the shape: *which is 0 or 1.
+FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], int *which,
+                            const struct safetensors_entry **out);
+
+// A vector [n]; [1, n] is the same.
+FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out);
+// A matrix [n, k].
+FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k, struct weight_source *out);
+
+// Every tensor whose name begins with `block` was taken. ERR_CHECKPOINT names the first that was not; `experts` is the experts'
+// module, whose numbers stay below num_experts.
+FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const char *experts, uint32_t num_experts);
+
+// The experts are there, but in no known layout.
+err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *name);
+
+#endif
