@@ -1,0 +1,98 @@
+// What the kernel tests share: a seeded generator with values where arithmetic is delicate, and comparison by bits.
+#ifndef EXPERTD_TESTS_KERNEL_TEST_H
+#define EXPERTD_TESTS_KERNEL_TEST_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/dtype.h"
+#include "base/err.h"
+#include "kernels/backend.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+
+struct random {
+    uint64_t state;
+};
+
+static inline uint64_t random_next(struct random *random) {
+    random->state ^= random->state << 13;
+    random->state ^= random->state >> 7;
+    random->state ^= random->state << 17;
+    return random->state >> 8;
+}
+
+static inline uint32_t random_below(struct random *random, uint32_t limit) {
+    return (uint32_t)(random_next(random) % limit);
+}
+
+// Kinds of values, each with what it provokes.
+enum values {
+    VALUES_PLAIN,     // about 1: ordinary sums and roundings
+    VALUES_FLUSH,     // products and sums about 2^-126
+    VALUES_SUBNORMAL, // operands that are subnormal themselves
+    VALUES_LARGE,     // overflow
+    VALUES_ANY,       // every bit pattern, NaN and Inf among them
+    VALUES_COUNT
+};
+
+static inline float random_f32(struct random *random, enum values values) {
+    static const struct {
+        uint32_t low, span; // of the biased exponent
+    } RANGES[VALUES_COUNT] = {{118, 12}, {55, 18}, {0, 3}, {180, 75}, {0, 256}};
+    uint32_t exponent = RANGES[values].low + random_below(random, RANGES[values].span);
+    uint32_t bits = (uint32_t)random_next(random) & 0x807fffffu;
+    return f32_from_bits(bits | exponent << 23);
+}
+
+static inline uint16_t random_bf16(struct random *random, enum values values) {
+    return (uint16_t)(f32_bits(random_f32(random, values)) >> 16);
+}
+
+// Bits, but for NaN: which one is not promised.
+static inline int same_f32(float a, float b) {
+    return f32_bits(a) == f32_bits(b) || (isnan(a) && isnan(b));
+}
+
+static inline void assert_same_f32(const float *got, const float *want, size_t count, const char *what) {
+    for (size_t i = 0; i < count; i++) {
+        if (!same_f32(got[i], want[i])) {
+            fail_msg("%s: element %zu is %a (%08x), not %a (%08x)", what, i, (double)got[i], f32_bits(got[i]), (double)want[i],
+                     f32_bits(want[i]));
+        }
+    }
+}
+
+static inline void poison_f32(float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        values[i] = NAN;
+    }
+}
+
+// 64-byte aligned and exactly so long, so that a sanitizer sees the first byte past it.
+static inline void *test_alloc(size_t bytes) {
+    void *memory = NULL;
+    assert_int_equal(posix_memalign(&memory, 64, bytes ? bytes : 1), 0);
+    return memory;
+}
+
+// Calls `body` with every backend that this CPU runs.
+static inline void for_each_backend(void (*body)(const struct kernel_backend *)) {
+    int usable;
+    const struct kernel_backend *backend;
+    for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
+        if (usable) {
+            body(backend);
+        }
+    }
+}
+
+#endif

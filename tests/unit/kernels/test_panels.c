@@ -1,0 +1,183 @@
+// Every backend's panel kernels against the scalar sums, bit for bit, on weights packed by pack_weights.
+#include "kernel_test.h"
+
+#include "kernels/grouped_matmul.h"
+#include "kernels/weights.h"
+
+enum { N_MAX = KERNEL_PANEL, GUARD = 3 };
+
+struct panel_case {
+    const struct kernel_backend *backend;
+    size_t rows, n, k;
+    enum values values;
+    struct random random;
+};
+
+static void fill(struct panel_case *c, uint16_t *x, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        x[i] = random_bf16(&c->random, c->values);
+    }
+}
+
+static void check_bf16(struct panel_case *c) {
+    uint16_t *x = test_alloc(c->rows * c->k * 2), *w = test_alloc(c->n * c->k * 2);
+    uint16_t *panel = test_alloc(packed_group_bytes(DTYPE_BF16, c->k, c->n));
+    size_t stride = c->n + GUARD;
+    float *out = test_alloc(c->rows * stride * sizeof(float));
+    const uint16_t *rows[KERNEL_ROWS_MAX];
+    fill(c, x, c->rows * c->k);
+    fill(c, w, c->n * c->k);
+    poison_f32(out, c->rows * stride);
+    struct weight_source source = {w, DTYPE_BF16, c->k, 1};
+    pack_weights(&source, c->k, c->n, DTYPE_BF16, panel);
+    for (size_t r = 0; r < c->rows; r++) {
+        rows[r] = x + r * c->k;
+    }
+    c->backend->panel_bf16(rows, c->rows, panel, c->k, out, stride, c->n);
+    for (size_t r = 0; r < c->rows; r++) {
+        for (size_t n = 0; n < c->n; n++) {
+            float want = dot_bf16_reference(rows[r], w + n * c->k, 1, c->k);
+            assert_same_f32(&out[r * stride + n], &want, 1, c->backend->name);
+        }
+        for (size_t g = 0; g < GUARD; g++) {
+            assert_true(isnan(out[r * stride + c->n + g])); // nothing is written past the columns
+        }
+    }
+    free(x), free(w), free(panel), free(out);
+}
+
+static void check_f32(struct panel_case *c) {
+    float *x = test_alloc(c->rows * c->k * 4), *w = test_alloc(c->n * c->k * 4);
+    float *panel = test_alloc(packed_group_bytes(DTYPE_F32, c->k, c->n));
+    size_t stride = c->n + GUARD;
+    float *out = test_alloc(c->rows * stride * sizeof(float));
+    const float *rows[KERNEL_ROWS_MAX];
+    for (size_t i = 0; i < c->rows * c->k; i++) {
+        x[i] = random_f32(&c->random, c->values);
+    }
+    for (size_t i = 0; i < c->n * c->k; i++) {
+        w[i] = random_f32(&c->random, c->values);
+    }
+    poison_f32(out, c->rows * stride);
+    struct weight_source source = {w, DTYPE_F32, c->k, 1};
+    pack_weights(&source, c->k, c->n, DTYPE_F32, panel);
+    for (size_t r = 0; r < c->rows; r++) {
+        rows[r] = x + r * c->k;
+    }
+    c->backend->panel_f32(rows, c->rows, panel, c->k, out, stride, c->n);
+    for (size_t r = 0; r < c->rows; r++) {
+        for (size_t n = 0; n < c->n; n++) {
+            float want = dot_f32_reference(rows[r], w + n * c->k, 1, c->k);
+            assert_same_f32(&out[r * stride + n], &want, 1, c->backend->name);
+        }
+        for (size_t g = 0; g < GUARD; g++) {
+            assert_true(isnan(out[r * stride + c->n + g]));
+        }
+    }
+    free(x), free(w), free(panel), free(out);
+}
+
+static void check_shapes(const struct kernel_backend *backend) {
+    static const size_t DEPTHS[] = {0, 1, 2, 3, 17, 127, 128, 129, 130, 259};
+    static const size_t WIDTHS[] = {1, 15, 16, 17, 33, 63, 64};
+    for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+        for (size_t w = 0; w < COUNT_OF(WIDTHS); w++) {
+            for (size_t rows = 1; rows <= KERNEL_ROWS_MAX; rows++) {
+                enum values values = (enum values)((d + w + rows) % VALUES_COUNT);
+                struct panel_case c = {backend, rows, WIDTHS[w], DEPTHS[d], values, {1 + d * 1000 + w * 10 + rows}};
+                check_bf16(&c);
+                check_f32(&c);
+            }
+        }
+    }
+}
+
+static void every_backend_sums_as_the_scalar_twin_over_all_shapes(void **state) {
+    (void)state;
+    for_each_backend(check_shapes);
+}
+
+static void check_values(const struct kernel_backend *backend) {
+    for (int values = 0; values < VALUES_COUNT; values++) {
+        for (size_t k = 1; k <= 40; k++) {
+            struct panel_case c = {backend, 1 + k % KERNEL_ROWS_MAX, 64, k, (enum values)values, {99 + k}};
+            check_bf16(&c);
+            check_f32(&c);
+        }
+    }
+}
+
+static void every_backend_sums_as_the_scalar_twin_over_all_values(void **state) {
+    (void)state;
+    for_each_backend(check_values);
+}
+
+#if defined(__x86_64__)
+#include "kernels/cpu/float_mode.h"
+
+// A caller in any floating-point mode gets the same sums from the bf16 kernel, and finds its mode as it left it.
+static void check_mode(const struct kernel_backend *backend) {
+    enum { UPWARD = 0x5f80, MODE = UPWARD | 0x3f };
+    uint16_t x[8], panel[8 * KERNEL_PANEL];
+    const uint16_t *rows[1] = {x};
+    float want[KERNEL_PANEL], got[KERNEL_PANEL];
+    struct random random = {5};
+    for (size_t i = 0; i < COUNT_OF(x); i++) {
+        x[i] = random_bf16(&random, VALUES_FLUSH);
+    }
+    for (size_t i = 0; i < COUNT_OF(panel); i++) {
+        panel[i] = random_bf16(&random, VALUES_FLUSH);
+    }
+    backend->panel_bf16(rows, 1, panel, 8, want, KERNEL_PANEL, KERNEL_PANEL);
+    float_mode before = float_mode_set((float_mode)MODE);
+    backend->panel_bf16(rows, 1, panel, 8, got, KERNEL_PANEL, KERNEL_PANEL);
+    float_mode after = float_mode_set(before);
+    assert_int_equal(after, MODE);
+    if (strcmp(backend->name, "scalar") != 0) { // which is plain C in the caller's mode
+        assert_same_f32(got, want, KERNEL_PANEL, backend->name);
+    }
+}
+
+static void bf16_kernels_leave_the_callers_floating_point_mode(void **state) {
+    (void)state;
+    for_each_backend(check_mode);
+}
+#else
+static void bf16_kernels_leave_the_callers_floating_point_mode(void **state) {
+    (void)state;
+    skip();
+}
+#endif
+
+static void odd_tail_is_a_pair_with_plus_zero(void **state) {
+    (void)state;
+    // -0 + 0 * 0 is +0: the padding counts, and every kernel must agree on it.
+    uint16_t x[1] = {0x8000}, w[1] = {0x3f80}; // -0 * 1
+    assert_true(same_f32(dot_bf16_reference(x, w, 1, 1), 0.0f));
+    uint16_t x3[3] = {0x0080, 0, 0x8000}, w3[3] = {0x8080, 0, 0x3f80}; // a sum flushed to -0, then the tail
+    assert_true(same_f32(dot_bf16_reference(x3, w3, 1, 2), -0.0f));
+    assert_true(same_f32(dot_bf16_reference(x3, w3, 1, 3), 0.0f));
+}
+
+static void odd_k_of_a_pair_is_added_first(void **state) {
+    (void)state;
+    // 2^30 - 2^30 around ones, which survive only after the great ones are gone.
+    uint16_t one = 0x3f80, big = 0x4e80, minus = 0xbf80;
+    uint16_t x[4] = {big, one, big, one}, w[4] = {one, one, minus, one};
+    // k=1: 1; k=0: 2^30 + 1 -> 2^30; k=3: 2^30 + 1 -> 2^30; k=2: 0
+    assert_true(same_f32(dot_bf16_reference(x, w, 1, 4), 0.0f));
+    uint16_t y[4] = {one, big, one, big}, v[4] = {one, one, one, minus};
+    // k=1: 2^30; k=0: 2^30; k=3: 0; k=2: 1
+    assert_true(same_f32(dot_bf16_reference(y, v, 1, 4), 1.0f));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_backend_sums_as_the_scalar_twin_over_all_shapes),
+        cmocka_unit_test(every_backend_sums_as_the_scalar_twin_over_all_values),
+        cmocka_unit_test(bf16_kernels_leave_the_callers_floating_point_mode),
+        cmocka_unit_test(odd_tail_is_a_pair_with_plus_zero),
+        cmocka_unit_test(odd_k_of_a_pair_is_added_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

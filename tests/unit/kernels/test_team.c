@@ -1,0 +1,197 @@
+#include "kernel_test.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "kernels/team.h"
+
+enum { THREADS = 4, TASKS_MAX = 2000 };
+
+struct seen {
+    int counts[TASKS_MAX]; // plain: two threads at one task would be a race
+    atomic_size_t order;   // how many were claimed
+    size_t thread_last[THREADS];
+    atomic_int out_of_order, foreign_thread;
+};
+
+static void count_task(void *context, size_t task, unsigned thread) {
+    struct seen *seen = context;
+    seen->counts[task]++;
+    if (thread >= THREADS) {
+        atomic_store(&seen->foreign_thread, 1);
+        return;
+    }
+    if (seen->thread_last[thread] > task) { // each thread's own tasks rise: they are claimed in ascending order
+        atomic_store(&seen->out_of_order, 1);
+    }
+    seen->thread_last[thread] = task;
+}
+
+static struct team *make_team(unsigned threads, unsigned spin_us) {
+    struct team *team;
+    assert_false(err_is(team_create(&(struct team_options){threads, spin_us}, &team)));
+    return team;
+}
+
+static void check_run(struct team *team, size_t tasks) {
+    static struct seen seen;
+    memset(&seen, 0, sizeof seen);
+    team_run(team, tasks, count_task, &seen);
+    for (size_t i = 0; i < TASKS_MAX; i++) {
+        assert_int_equal(seen.counts[i], i < tasks ? 1 : 0);
+    }
+    assert_int_equal(atomic_load(&seen.out_of_order), 0);
+    assert_int_equal(atomic_load(&seen.foreign_thread), 0);
+}
+
+static void every_task_runs_once_in_ascending_claims(void **state) {
+    (void)state;
+    for (unsigned threads = 1; threads <= THREADS; threads++) {
+        struct team *team = make_team(threads, 20);
+        assert_int_equal(team_threads(team), threads);
+        static const size_t TASKS[] = {0, 1, 2, 3, 7, 100, TASKS_MAX};
+        for (size_t i = 0; i < COUNT_OF(TASKS); i++) {
+            check_run(team, TASKS[i]);
+        }
+        team_destroy(team);
+    }
+}
+
+static void no_team_runs_on_the_caller(void **state) {
+    (void)state;
+    check_run(NULL, 17);
+    assert_int_equal(team_threads(NULL), 1);
+    team_destroy(NULL);
+}
+
+// Runs in quick succession: workers of one run must never touch the next one's tasks, woken, spinning or late.
+static void runs_follow_each_other_closely(void **state) {
+    (void)state;
+    static const unsigned SPINS[] = {0, 5, 100};
+    for (size_t s = 0; s < COUNT_OF(SPINS); s++) {
+        struct team *team = make_team(THREADS, SPINS[s]);
+        for (size_t run = 0; run < 3000; run++) {
+            size_t tasks = 1 + run % 8;
+            struct seen *seen = calloc(1, sizeof *seen); // a context that dies with its run
+            team_run(team, tasks, count_task, seen);
+            for (size_t i = 0; i < tasks; i++) {
+                assert_int_equal(seen->counts[i], 1);
+            }
+            free(seen);
+        }
+        team_destroy(team);
+    }
+}
+
+static void touch(void *context, size_t task, unsigned thread) {
+    (void)thread;
+    ((int *)context)[task]++;
+}
+
+static int64_t process_cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+static void idle_team_uses_no_cpu(void **state) {
+    (void)state;
+    struct team *team = make_team(THREADS, 50);
+    int touched[16] = {0};
+    team_run(team, COUNT_OF(touched), touch, touched);
+    nanosleep(&(struct timespec){0, 50 * NS_PER_MS}, NULL); // the spin is over by now
+    int64_t before = process_cpu_ns();
+    nanosleep(&(struct timespec){0, 200 * NS_PER_MS}, NULL);
+    assert_true(process_cpu_ns() - before < 20 * NS_PER_MS);
+    team_run(team, COUNT_OF(touched), touch, touched); // and wakes again
+    for (size_t i = 0; i < COUNT_OF(touched); i++) {
+        assert_int_equal(touched[i], 2);
+    }
+    team_destroy(team);
+}
+
+// Tasks that wait for each other prove that the threads run at once.
+struct meeting {
+    atomic_uint arrived;
+    pthread_t threads[THREADS];
+};
+
+static void meet(void *context, size_t task, unsigned thread) {
+    struct meeting *meeting = context;
+    meeting->threads[task] = pthread_self();
+    (void)thread;
+    atomic_fetch_add(&meeting->arrived, 1);
+    int64_t deadline = clock_now_ns() + 20ll * NS_PER_S;
+    while (atomic_load(&meeting->arrived) < THREADS && clock_now_ns() < deadline) {
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    }
+}
+
+static void all_threads_work_at_once(void **state) {
+    (void)state;
+    struct team *team = make_team(THREADS, 0);
+    nanosleep(&(struct timespec){0, 20 * NS_PER_MS}, NULL); // all asleep
+    struct meeting meeting = {0};
+    team_run(team, THREADS, meet, &meeting);
+    for (size_t i = 0; i < THREADS; i++) {
+        for (size_t j = 0; j < i; j++) {
+            assert_false(pthread_equal(meeting.threads[i], meeting.threads[j]));
+        }
+    }
+    team_destroy(team);
+}
+
+#if defined(__x86_64__)
+#include "kernels/cpu/float_mode.h"
+
+static void note_mode(void *context, size_t task, unsigned thread) {
+    (void)thread;
+    float_mode mode = float_mode_set_ieee();
+    ((unsigned *)context)[task] = mode & ~0x3fu; // without the sticky flags
+    float_mode_restore(mode);
+    nanosleep(&(struct timespec){0, 200000}, NULL); // so that every thread gets some
+}
+
+static void tasks_compute_in_ieee_mode_whoever_made_the_team(void **state) {
+    (void)state;
+    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    struct team *team = make_team(THREADS, 0);
+    unsigned modes[32] = {0};
+    team_run(team, COUNT_OF(modes), note_mode, modes);
+    team_run(NULL, 1, note_mode, modes);
+    assert_int_equal(float_mode_set(before) & ~0x3fu, FLOAT_MODE_FLUSHED & ~0x3fu); // the caller's own is left alone
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(modes[i], FLOAT_MODE_IEEE);
+    }
+    team_destroy(team);
+}
+#else
+static void tasks_compute_in_ieee_mode_whoever_made_the_team(void **state) {
+    (void)state;
+    skip();
+}
+#endif
+
+static void impossible_sizes_are_refused(void **state) {
+    (void)state;
+    struct team *team = (struct team *)1;
+    assert_int_equal(team_create(&(struct team_options){0, 50}, &team).code, ERR_CONFIG);
+    assert_null(team);
+    assert_int_equal(team_create(&(struct team_options){1u << 20, 50}, &team).code, ERR_CONFIG);
+    assert_non_null(strstr(err_message(), "1048576"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_task_runs_once_in_ascending_claims),
+        cmocka_unit_test(no_team_runs_on_the_caller),
+        cmocka_unit_test(runs_follow_each_other_closely),
+        cmocka_unit_test(idle_team_uses_no_cpu),
+        cmocka_unit_test(all_threads_work_at_once),
+        cmocka_unit_test(tasks_compute_in_ieee_mode_whoever_made_the_team),
+        cmocka_unit_test(impossible_sizes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

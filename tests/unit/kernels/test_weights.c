@@ -1,0 +1,101 @@
+#include "kernel_test.h"
+
+#include "kernels/weights.h"
+
+struct pack_case {
+    enum dtype from, to;
+    size_t n, k, n_stride, k_stride;
+    size_t misaligned; // bytes
+};
+
+// The file's element [n][k] rounded once, by the conversions alone.
+static float element(const struct pack_case *c, const uint8_t *data, size_t n, size_t k) {
+    float value;
+    dtype_widen(c->from, data + (n * c->n_stride + k * c->k_stride) * dtype_size(c->from), 1, &value);
+    return value;
+}
+
+static float packed_element(const struct pack_case *c, const void *packed, size_t n, size_t k) {
+    size_t panel = n / 64, column = n % 64;
+    if (c->to == DTYPE_F32) {
+        return ((const float *)packed)[(panel * c->k + k) * 64 + column];
+    }
+    size_t pairs = (c->k + 1) / 2;
+    return f32_from_bf16(((const uint16_t *)packed)[((panel * pairs + k / 2) * 64 + column) * 2 + k % 2]);
+}
+
+static float rounded(enum dtype to, float value) {
+    return to == DTYPE_F32 ? value : f32_from_bf16(bf16_from_f32(value));
+}
+
+static void check_case(const struct pack_case *c, struct random *random) {
+    size_t last = (c->n ? (c->n - 1) * c->n_stride : 0) + (c->k ? (c->k - 1) * c->k_stride : 0);
+    size_t bytes = c->n && c->k ? (last + 1) * dtype_size(c->from) : 0;
+    uint8_t *memory = test_alloc(bytes + c->misaligned), *data = memory + c->misaligned;
+    for (size_t i = 0; i < bytes; i++) {
+        data[i] = (uint8_t)random_next(random);
+    }
+    size_t packed_bytes = packed_group_bytes(c->to, c->k, c->n);
+    assert_int_equal(packed_bytes % 64, 0);
+    uint8_t *packed = test_alloc(packed_bytes);
+    memset(packed, 0xff, packed_bytes); // NaN everywhere
+    struct weight_source source = {data, c->from, c->n_stride, c->k_stride};
+    pack_weights(&source, c->k, c->n, c->to, packed);
+    size_t rows = c->to == DTYPE_F32 ? c->k : (c->k + 1) / 2 * 2;
+    for (size_t n = 0; n < (c->n + 63) / 64 * 64; n++) {
+        for (size_t k = 0; k < rows; k++) {
+            float want = n < c->n && k < c->k ? rounded(c->to, element(c, data, n, k)) : 0.0f;
+            float got = packed_element(c, packed, n, k);
+            if (!same_f32(got, want)) {
+                fail_msg("%s to %s, [%zu, %zu], strides %zu, %zu: [%zu][%zu] is %a, not %a", dtype_name(c->from), dtype_name(c->to),
+                         c->n, c->k, c->n_stride, c->k_stride, n, k, (double)got, (double)want);
+            }
+        }
+    }
+    free(memory);
+    free(packed);
+}
+
+static void every_element_lands_in_its_place_rounded_once(void **state) {
+    (void)state;
+    static const enum dtype FROM[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16}, TO[] = {DTYPE_F32, DTYPE_BF16};
+    static const size_t N[] = {0, 1, 63, 64, 65, 130}, K[] = {0, 1, 2, 63, 64, 65, 129};
+    struct random random = {8};
+    for (size_t i = 0; i < COUNT_OF(FROM) * COUNT_OF(TO) * COUNT_OF(N) * COUNT_OF(K); i++) {
+        size_t n = N[i % COUNT_OF(N)], k = K[i / COUNT_OF(N) % COUNT_OF(K)];
+        enum dtype from = FROM[i / COUNT_OF(N) / COUNT_OF(K) % COUNT_OF(FROM)];
+        enum dtype to = TO[i / COUNT_OF(N) / COUNT_OF(K) / COUNT_OF(FROM)];
+        const struct pack_case cases[] = {
+            {from, to, n, k, k, 1, 0},         // [N, K]
+            {from, to, n, k, 1, n, 1},         // [K, N], misaligned
+            {from, to, n, k, 2 * k, 1, 3},     // rows interleaved with another matrix's
+            {from, to, n, k, 2, 2 * n + 1, 2}, // columns interleaved, transposed
+            {from, to, n, k, k + 5, 1, 0},     // a part of wider rows
+        };
+        for (size_t c = 0; c < COUNT_OF(cases); c++) {
+            check_case(&cases[c], &random);
+        }
+    }
+}
+
+static void f16_subnormals_and_f32_ties_keep_their_value(void **state) {
+    (void)state;
+    uint16_t subnormal[1] = {0x0001}; // 2^-24
+    uint16_t packed[2 * 64];
+    struct weight_source source = {subnormal, DTYPE_F16, 1, 1};
+    pack_weights(&source, 1, 1, DTYPE_BF16, packed);
+    assert_true(same_f32(f32_from_bf16(packed[0]), 0x1p-24f));
+    float ties[2] = {0x1.01p0f, 0x1.03p0f}; // halfway: to even, down and up
+    source = (struct weight_source){ties, DTYPE_F32, 2, 1};
+    pack_weights(&source, 2, 1, DTYPE_BF16, packed);
+    assert_true(same_f32(f32_from_bf16(packed[0]), 0x1p0f));
+    assert_true(same_f32(f32_from_bf16(packed[1]), 0x1.04p0f));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_element_lands_in_its_place_rounded_once),
+        cmocka_unit_test(f16_subnormals_and_f32_ties_keep_their_value),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
