@@ -100,11 +100,15 @@ void http_request_reset(struct http_request *request) {
 }
 
 size_t http_request_feed(struct http_request *request, const char *bytes, size_t length) {
-    if (request->done) {
-        return 0;
+    if (request->done || length == 0) {
+        return 0; // no bytes would mean the end of the stream to the parser
     }
     size_t room = HTTP_HEAD_MAX - request->taken;
     size_t offered = length < room ? length : room;
+    if (!room) {
+        refuse(request, HTTP_STATUS_REQUEST_HEADER_FIELDS_TOO_LARGE);
+        return 0;
+    }
     size_t taken = http_parser_execute(&request->parser, &SETTINGS, bytes, offered);
     request->taken += taken;
     enum http_errno problem = HTTP_PARSER_ERRNO(&request->parser);
