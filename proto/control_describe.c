@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "expertd/v1/expertd.pb-c.h"
+#include "generated/expertd/v1/expertd.pb-c.h"
 #include "proto/control_pack.h"
 #include "proto/control_text.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "google/rpc/error_details.pb-c.h"
-#include "google/rpc/status.pb-c.h"
+#include "generated/google/rpc/error_details.pb-c.h"
+#include "generated/google/rpc/status.pb-c.h"
 #include "proto/control_pack.h"
 #include "proto/control_text.h"
 

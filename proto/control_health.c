@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grpc/health/v1/health.pb-c.h"
+#include "generated/grpc/health/v1/health.pb-c.h"
 #include "proto/control_pack.h"
 #include "proto/control_text.h"
 

@@ -1,5 +1,6 @@
 #include "proto/control_pack.h"
 
+#include <protobuf-c/protobuf-c.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "grpc/reflection/v1/reflection.pb-c.h"
+#include "generated/grpc/reflection/v1/reflection.pb-c.h"
 #include "proto/control_pack.h"
 #include "proto/control_text.h"
 #include "proto/descriptors.h"

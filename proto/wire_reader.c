@@ -78,7 +78,7 @@ static FALLIBLE read_payload(struct wire_span *rest, struct wire_field *field) {
 
 FALLIBLE wire_read_field(struct wire_span *rest, struct wire_field *field) {
     *field = (struct wire_field){0};
-    uint64_t tag;
+    uint64_t tag = 0;
     TRY(wire_read_varint(rest, &tag));
     uint64_t number = tag >> 3;
     if (number == 0 || number > WIRE_FIELD_NUMBER_MAX) {

@@ -1,7 +1,7 @@
 // The client's side: its requests are what the daemon and protobuf-c read; replies read back, a newer daemon's too.
-#include "raw_message.h"
+#include "tests/unit/proto/raw_message.h"
 
-#include "expertd/v1/expertd.pb-c.h"
+#include "generated/expertd/v1/expertd.pb-c.h"
 #include "proto/client_wire.h"
 
 typedef Expertd__V1__ForwardRequest pb_request;

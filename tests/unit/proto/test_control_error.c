@@ -1,8 +1,8 @@
 // Errors as google.rpc.Status: codes, details, and texts that any decoder takes.
-#include "raw_message.h"
+#include "tests/unit/proto/raw_message.h"
 
-#include "google/rpc/error_details.pb-c.h"
-#include "google/rpc/status.pb-c.h"
+#include "generated/google/rpc/error_details.pb-c.h"
+#include "generated/google/rpc/status.pb-c.h"
 #include "proto/control.h"
 
 static void every_error_has_the_status_of_the_interface(void **state) {

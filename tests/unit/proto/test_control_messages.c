@@ -1,7 +1,7 @@
 // Describe and health: round trips, what a newer peer adds, and what is refused.
-#include "raw_message.h"
+#include "tests/unit/proto/raw_message.h"
 
-#include "expertd/v1/expertd.pb-c.h"
+#include "generated/expertd/v1/expertd.pb-c.h"
 #include "proto/control.h"
 
 static struct describe_layer LAYERS[] = {

@@ -1,7 +1,7 @@
 // Reflection: every name of the interface is found in its file, with the imports; what is not there is said in the answer.
-#include "raw_message.h"
+#include "tests/unit/proto/raw_message.h"
 
-#include "grpc/reflection/v1/reflection.pb-c.h"
+#include "generated/grpc/reflection/v1/reflection.pb-c.h"
 #include "proto/control.h"
 
 typedef Grpc__Reflection__V1__ServerReflectionResponse pb_response;

@@ -1,5 +1,5 @@
 // ForwardRequest: what is refused, with the code, the field and the words that the caller reads.
-#include "raw_message.h"
+#include "tests/unit/proto/raw_message.h"
 
 #include "proto/wire.h"
 

@@ -1,7 +1,7 @@
 // ForwardRequest: what protobuf-c packs, the walker reads; in any order of fields; tensors as views.
-#include "raw_message.h"
+#include "tests/unit/proto/raw_message.h"
 
-#include "expertd/v1/expertd.pb-c.h"
+#include "generated/expertd/v1/expertd.pb-c.h"
 #include "proto/wire.h"
 
 typedef Expertd__V1__ForwardRequest pb_request;

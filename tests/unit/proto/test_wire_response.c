@@ -1,7 +1,7 @@
 // ForwardResponse: header and output bytes together are what protobuf-c unpacks.
-#include "raw_message.h"
+#include "tests/unit/proto/raw_message.h"
 
-#include "expertd/v1/expertd.pb-c.h"
+#include "generated/expertd/v1/expertd.pb-c.h"
 #include "proto/wire.h"
 
 typedef Expertd__V1__ForwardResponse pb_response;
