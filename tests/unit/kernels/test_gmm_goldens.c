@@ -1,0 +1,86 @@
+// The goldens of grouped_matmul whose operands the packed kernels take: F32 by F32 and BF16 by BF16, nothing accumulated.
+#include "golden_case.h"
+
+#include "kernels/grouped_matmul.h"
+
+struct golden {
+    const char *name;
+    const struct tensor_view *lhs, *rhs, *sizes, *out;
+    struct packed_weights weights;
+    double atol, rtol;
+};
+
+static int is_ours(const struct safetensors *file) {
+    const struct tensor_view *lhs = golden_tensor(file, "lhs"), *rhs = golden_tensor(file, "rhs");
+    return lhs->dtype == rhs->dtype && (lhs->dtype == DTYPE_F32 || lhs->dtype == DTYPE_BF16) &&
+           !golden_tensor(file, "existing_out");
+}
+
+static void pack(struct golden *g, int transposed) {
+    const uint64_t *shape = g->rhs->shape; // [L, k, n], or [L, n, k]
+    size_t k = shape[transposed ? 2 : 1], n = shape[transposed ? 1 : 2];
+    enum dtype dtype = g->rhs->dtype;
+    g->weights = (struct packed_weights){dtype, shape[0], k, n, packed_group_bytes(dtype, k, n), NULL};
+    g->weights.data = test_alloc(shape[0] * g->weights.group_bytes);
+    for (size_t i = 0; i < shape[0]; i++) {
+        struct weight_source source = {(const char *)g->rhs->data + i * k * n * dtype_size(dtype), dtype, transposed ? k : 1,
+                                       transposed ? 1 : n};
+        pack_weights(&source, k, n, dtype, (char *)g->weights.data + i * g->weights.group_bytes);
+    }
+}
+
+static void compare(const struct golden *g, const float *sums) {
+    size_t count = g->out->shape[0] * g->out->shape[1];
+    float *want = test_alloc(count * sizeof *want), *got = test_alloc(count * sizeof *got);
+    void *narrow = test_alloc(g->out->bytes);
+    dtype_narrow(sums, count, g->out->dtype, narrow); // the one rounding to the output's type
+    dtype_widen(g->out->dtype, narrow, count, got);
+    dtype_widen(g->out->dtype, g->out->data, count, want);
+    for (size_t i = 0; i < count; i++) {
+        int same = isnan(want[i]) ? isnan(got[i]) : got[i] == want[i];
+        if (!same && !(fabs((double)got[i] - (double)want[i]) <= g->atol + g->rtol * fabs((double)want[i]))) {
+            fail_msg("%s: [%zu] is %g, not %g", g->name, i, (double)got[i], (double)want[i]);
+        }
+    }
+    free(want), free(got), free(narrow);
+}
+
+static int run_golden(const char *name, const struct safetensors *file) {
+    if (!is_ours(file)) {
+        return 0;
+    }
+    struct golden g = {name,
+                       golden_tensor(file, "lhs"),
+                       golden_tensor(file, "rhs"),
+                       golden_tensor(file, "group_sizes"),
+                       golden_tensor(file, "out"),
+                       {0},
+                       0,
+                       0};
+    g.atol = strtod(golden_text(file, "atol"), NULL);
+    g.rtol = strtod(golden_text(file, "rtol"), NULL);
+    pack(&g, golden_flag(file, "transpose_rhs"));
+    void *lhs = golden_copy(g.lhs);
+    int32_t *sizes = golden_copy(g.sizes);
+    size_t m = g.lhs->shape[0], groups = g.sizes->shape[0];
+    float *out = test_alloc(m * g.weights.n * sizeof *out);
+    poison_f32(out, m * g.weights.n);
+    struct grouped_matmul_args args = {
+        lhs, g.weights.k, NULL,       &g.weights, sizes, groups, golden_size(file, "group_offset"), g.weights.groups,
+        m,   out,         g.weights.n};
+    void *scratch = test_alloc(grouped_matmul_scratch_bytes(m, groups));
+    assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
+    compare(&g, out);
+    free(g.weights.data), free(lhs), free(sizes), free(out), free(scratch);
+    return 1;
+}
+
+static void packed_products_are_within_the_bounds_of_the_goldens(void **state) {
+    (void)state;
+    assert_true(for_each_golden("gmm-", run_golden) >= 15);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(packed_products_are_within_the_bounds_of_the_goldens)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,283 @@
+// The grouped matmul against its scalar twin, bit for bit: over shapes, groupings, shards, gathers, threads and backends.
+#include "kernel_test.h"
+
+#include "kernels/grouped_matmul.h"
+
+enum { GROUPS_MAX = 9, GUARD = 2 };
+
+struct product {
+    struct grouped_matmul_args args;
+    struct packed_weights rhs;
+    int32_t sizes[GROUPS_MAX];
+    uint32_t *gather;
+    void *lhs, *weights;
+    float *out;
+    size_t lhs_rows, element;
+};
+
+static void fill(struct random *random, enum dtype dtype, enum values values, size_t count, void *out) {
+    for (size_t i = 0; i < count; i++) {
+        float value = random_f32(random, values);
+        if (dtype == DTYPE_F32) {
+            ((float *)out)[i] = value;
+        } else {
+            ((uint16_t *)out)[i] = (uint16_t)(f32_bits(value) >> 16);
+        }
+    }
+}
+
+static size_t make_sizes(struct random *random, struct product *p, size_t groups, uint32_t rows_max) {
+    size_t sum = 0;
+    for (size_t g = 0; g < groups; g++) {
+        p->sizes[g] = random_below(random, 4) ? (int32_t)random_below(random, rows_max) : 0;
+        sum += (size_t)p->sizes[g];
+    }
+    return sum;
+}
+
+static void make_weights(struct random *random, struct product *p, enum dtype dtype, enum values values) {
+    struct packed_weights *rhs = &p->rhs;
+    size_t count = rhs->k * rhs->n;
+    rhs->group_bytes = packed_group_bytes(dtype, rhs->k, rhs->n);
+    p->weights = test_alloc(rhs->groups * rhs->group_bytes);
+    rhs->data = p->weights;
+    void *plain = test_alloc(count * p->element);
+    for (size_t g = 0; g < rhs->groups; g++) {
+        fill(random, dtype, values, count, plain);
+        struct weight_source source = {plain, dtype, rhs->k, 1};
+        pack_weights(&source, rhs->k, rhs->n, dtype, (char *)p->weights + g * rhs->group_bytes);
+    }
+    free(plain);
+}
+
+struct shape {
+    enum dtype dtype;
+    enum values values;
+    size_t k, n, groups;
+    uint32_t rows_max;
+    int gathered;
+};
+
+static void product_init(struct random *random, const struct shape *shape, struct product *p) {
+    *p = (struct product){.element = dtype_size(shape->dtype)};
+    size_t sum = make_sizes(random, p, shape->groups, shape->rows_max);
+    size_t offset = random_below(random, (uint32_t)shape->groups + 1);
+    size_t local = random_below(random, (uint32_t)(shape->groups - offset) + 1);
+    if (random_below(random, 2)) {
+        offset = 0, local = shape->groups;
+    }
+    p->rhs = (struct packed_weights){.dtype = shape->dtype, .groups = local, .k = shape->k, .n = shape->n};
+    make_weights(random, p, shape->dtype, shape->values);
+    size_t m = sum + random_below(random, 60), stride = shape->k + random_below(random, 5);
+    p->lhs_rows = shape->gathered ? 1 + random_below(random, 20) : m;
+    p->lhs = test_alloc(p->lhs_rows * stride * p->element);
+    fill(random, shape->dtype, shape->values, p->lhs_rows * stride, p->lhs);
+    if (shape->gathered) {
+        p->gather = test_alloc(m * sizeof *p->gather);
+        for (size_t i = 0; i < m; i++) {
+            p->gather[i] = random_below(random, (uint32_t)p->lhs_rows);
+        }
+    }
+    p->out = test_alloc(m * (shape->n + GUARD) * sizeof(float));
+    p->args = (struct grouped_matmul_args){
+        .lhs = p->lhs,
+        .lhs_stride = stride,
+        .lhs_rows = p->gather,
+        .rhs = &p->rhs,
+        .group_sizes = p->sizes,
+        .num_groups = shape->groups,
+        .group_offset = offset,
+        .num_actual_groups = local,
+        .m = m,
+        .out = p->out,
+        .out_stride = shape->n + GUARD,
+    };
+}
+
+static void product_deinit(struct product *p) {
+    free(p->gather), free(p->lhs), free(p->weights), free(p->out);
+}
+
+static void run(struct product *p, struct team *team) {
+    void *scratch = test_alloc(grouped_matmul_scratch_bytes(p->args.m, p->args.num_groups));
+    poison_f32(p->out, p->args.m * p->args.out_stride);
+    assert_false(err_is(grouped_matmul(&p->args, team, scratch)));
+    free(scratch);
+}
+
+static float *reference(struct product *p) {
+    size_t count = p->args.m * p->args.out_stride;
+    float *want = test_alloc(count * sizeof *want);
+    poison_f32(want, count); // and stays so past the columns
+    struct grouped_matmul_args args = p->args;
+    args.out = want;
+    assert_false(err_is(grouped_matmul_reference(&args)));
+    return want;
+}
+
+static struct team *teams[4]; // of 1 to 4 threads
+
+static int make_teams(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(teams); i++) {
+        if (err_is(team_create(&(struct team_options){i + 1, 20}, &teams[i]))) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int destroy_teams(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < COUNT_OF(teams); i++) {
+        team_destroy(teams[i]);
+    }
+    return 0;
+}
+
+static void check_shape(struct random *random, const struct shape *shape) {
+    struct product p;
+    product_init(random, shape, &p);
+    float *want = reference(&p);
+    run(&p, NULL);
+    assert_same_f32(p.out, want, p.args.m * p.args.out_stride, "one thread");
+    struct team *team = teams[random_below(random, COUNT_OF(teams))];
+    run(&p, team);
+    assert_same_f32(p.out, want, p.args.m * p.args.out_stride, "a team");
+    free(want);
+    product_deinit(&p);
+}
+
+static void check_backend(const struct kernel_backend *backend) {
+    assert_false(err_is(kernel_select(backend->name)));
+    static const size_t K[] = {0, 1, 2, 7, 64, 131}, N[] = {0, 1, 17, 64, 65, 128, 200};
+    struct random random = {2024};
+    for (int i = 0; i < 160; i++) {
+        struct shape shape = {
+            .dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16,
+            .values = (enum values)random_below(&random, VALUES_COUNT),
+            .k = K[random_below(&random, COUNT_OF(K))],
+            .n = N[random_below(&random, COUNT_OF(N))],
+            .groups = random_below(&random, GROUPS_MAX + 1),
+            .rows_max = random_below(&random, 5) ? 14 : 130,
+            .gathered = (int)random_below(&random, 2),
+        };
+        check_shape(&random, &shape);
+    }
+}
+
+static void every_backend_team_and_grouping_gives_the_twins_bits(void **state) {
+    (void)state;
+    for_each_backend(check_backend);
+    assert_false(err_is(kernel_select("auto")));
+}
+
+// One group and many rows is split by row tiles; every remainder of 6 and 48.
+static void one_group_with_many_rows_is_split_without_a_trace(void **state) {
+    (void)state;
+    enum { ROWS_MAX = 200, K = 33, N = 70 };
+    struct random random = {77};
+    struct product p = {.element = 2, .rhs = {.dtype = DTYPE_BF16, .groups = 1, .k = K, .n = N}};
+    make_weights(&random, &p, DTYPE_BF16, VALUES_PLAIN);
+    p.lhs = test_alloc(ROWS_MAX * K * 2);
+    p.out = test_alloc(ROWS_MAX * N * sizeof(float));
+    fill(&random, DTYPE_BF16, VALUES_PLAIN, ROWS_MAX * K, p.lhs);
+    for (size_t rows = 1; rows <= ROWS_MAX; rows += rows < 60 ? 1 : 23) {
+        p.sizes[0] = (int32_t)rows;
+        p.args = (struct grouped_matmul_args){p.lhs, K, NULL, &p.rhs, p.sizes, 1, 0, 1, rows, p.out, N};
+        float *want = reference(&p);
+        run(&p, teams[3]);
+        assert_same_f32(p.out, want, rows * N, "split");
+        free(want);
+    }
+    product_deinit(&p);
+}
+
+// A row's bits beside rows of NaN and Inf, in groups of other sizes, are those it has alone.
+static void bits_of_a_row_depend_on_no_neighbour(void **state) {
+    (void)state;
+    enum { K = 67, N = 80, ROWS = 25 };
+    struct random random = {11};
+    uint16_t *plain = test_alloc(K * N * 2), *lhs = test_alloc(ROWS * K * 2);
+    struct packed_weights rhs = {DTYPE_BF16, 1, K, N, packed_group_bytes(DTYPE_BF16, K, N), NULL};
+    rhs.data = test_alloc(rhs.group_bytes);
+    fill(&random, DTYPE_BF16, VALUES_PLAIN, K * N, plain);
+    pack_weights(&(struct weight_source){plain, DTYPE_BF16, K, 1}, K, N, DTYPE_BF16, rhs.data);
+    fill(&random, DTYPE_BF16, VALUES_PLAIN, ROWS * K, lhs);
+    float alone[ROWS][N], together[ROWS][N];
+    void *scratch = test_alloc(grouped_matmul_scratch_bytes(ROWS, 1));
+    int32_t size = 1;
+    struct grouped_matmul_args args = {lhs, K, NULL, &rhs, &size, 1, 0, 1, 1, alone[0], N};
+    for (size_t r = 0; r < ROWS; r++) {
+        args.lhs = lhs + r * K;
+        args.out = alone[r];
+        assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
+    }
+    for (size_t r = 0; r < ROWS; r += 3) { // every third becomes NaN and Inf
+        fill(&random, DTYPE_BF16, VALUES_ANY, K, lhs + r * K);
+        lhs[r * K + 5] = 0x7fc0, lhs[r * K + 6] = 0xff80;
+    }
+    size = ROWS;
+    args.lhs = lhs, args.m = ROWS, args.out = together[0];
+    assert_false(err_is(grouped_matmul(&args, teams[1], scratch)));
+    for (size_t r = 0; r < ROWS; r++) {
+        if (r % 3 == 0) {
+            assert_true(isnan(together[r][0]));
+        } else {
+            assert_memory_equal(together[r], alone[r], sizeof alone[r]);
+        }
+    }
+    free(plain), free(lhs), free(rhs.data), free(scratch);
+}
+
+static void expect_error(const struct grouped_matmul_args *args, const char *field) {
+    _Alignas(64) char scratch[1024];
+    args->out[0] = 42;
+    assert_int_equal(grouped_matmul(args, NULL, scratch).code, ERR_INVALID);
+    assert_string_equal(err_field(), field);
+    assert_int_equal(grouped_matmul_reference(args).code, ERR_INVALID);
+    assert_string_equal(err_field(), field);
+    assert_true(args->out[0] == 42); // untouched
+}
+
+static void errors_name_the_argument_and_leave_the_output(void **state) {
+    (void)state;
+    float lhs[8 * 4] = {0}, out[8 * 2];
+    _Alignas(64) float packed[3 * 4 * 64] = {0};
+    struct packed_weights rhs = {DTYPE_F32, 3, 4, 2, 4 * 64 * 4, packed};
+    int32_t sizes[3] = {3, 2, 3};
+    const struct grouped_matmul_args good = {lhs, 4, NULL, &rhs, sizes, 3, 0, 3, 8, out, 2};
+    _Alignas(64) char scratch[1024];
+    assert_true(grouped_matmul_scratch_bytes(8, 3) <= sizeof scratch);
+    assert_false(err_is(grouped_matmul(&good, NULL, scratch)));
+    struct grouped_matmul_args bad = good;
+    bad.lhs_stride = 3;
+    expect_error(&bad, "lhs");
+    bad = good, bad.m = 7;
+    expect_error(&bad, "group_sizes");
+    bad = good, bad.group_offset = 1;
+    expect_error(&bad, "group_offset");
+    bad = good, bad.group_offset = 1, bad.num_actual_groups = 2;
+    expect_error(&bad, "num_actual_groups");
+    bad = good, bad.out_stride = 1;
+    expect_error(&bad, "out");
+    sizes[1] = -1;
+    expect_error(&good, "group_sizes");
+    sizes[1] = 2, rhs.dtype = DTYPE_F16;
+    expect_error(&good, "rhs");
+    rhs.dtype = DTYPE_F32, rhs.group_bytes = 4;
+    expect_error(&good, "rhs");
+    rhs.group_bytes = 4 * 64 * 4;
+    sizes[0] = sizes[1] = sizes[2] = INT32_MAX; // a sum past 32 bits
+    expect_error(&good, "group_sizes");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_backend_team_and_grouping_gives_the_twins_bits),
+        cmocka_unit_test(one_group_with_many_rows_is_split_without_a_trace),
+        cmocka_unit_test(bits_of_a_row_depend_on_no_neighbour),
+        cmocka_unit_test(errors_name_the_argument_and_leave_the_output),
+    };
+    return cmocka_run_group_tests(tests, make_teams, destroy_teams);
+}
