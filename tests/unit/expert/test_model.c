@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/safetensors.h"
@@ -506,6 +507,35 @@ static void a_config_that_disagrees_with_the_tensors_is_refused(void **state) {
     remove_checkpoint(liar);
 }
 
+static void make_folder(char path[PATH_BYTES], const char *parent, const char *name) {
+    path_in(parent, name, path);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static void a_model_of_the_hub_cache_keeps_its_name(void **state) {
+    (void)state;
+    struct checkpoint_recipe recipe = small("olmoe");
+    char cache[PATH_BYTES], repository[PATH_BYTES], snapshots[PATH_BYTES], snapshot[PATH_BYTES];
+    struct model model;
+    snprintf(cache, sizeof cache, "/tmp/expertd-cache-XXXXXX");
+    assert_non_null(mkdtemp(cache));
+    make_folder(repository, cache, "models--allenai--OLMoE-small");
+    make_folder(snapshots, repository, "snapshots");
+    path_in(snapshots, "0123abcd", snapshot);
+    assert_false(err_is(checkpoint_write(snapshot, &recipe)));
+    struct model_options options = {.model = "allenai/OLMoE-small", .hf_cache = cache, .ranks = 1};
+    if (err_is(model_load(&options, &model))) {
+        fail_msg("%s", err_message());
+    }
+    assert_string_equal(model.name, "allenai/OLMoE-small");
+    assert_string_equal(model.model_type, "olmoe");
+    model_deinit(&model);
+    options.hf_cache = NULL;
+    assert_true(err_is(model_load(&options, &model)));
+    remove_checkpoint(snapshot);
+    assert_int_equal(rmdir(snapshots) | rmdir(repository) | rmdir(cache), 0);
+}
+
 static void a_folder_that_is_not_there_is_an_error(void **state) {
     (void)state;
     struct model model;
@@ -534,6 +564,7 @@ int main(void) {
         cmocka_unit_test(a_truncated_file_is_an_error),
         cmocka_unit_test(a_missing_or_quantised_tensor_is_named),
         cmocka_unit_test(a_config_that_disagrees_with_the_tensors_is_refused),
+        cmocka_unit_test(a_model_of_the_hub_cache_keeps_its_name),
         cmocka_unit_test(a_folder_that_is_not_there_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
