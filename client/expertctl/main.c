@@ -46,7 +46,7 @@ static void print_error_json(const struct err_copy *error, const struct proto_er
     (void)ignored;
 }
 
-static void print_error(const struct err_copy *error, const struct proto_error_text *refusal) {
+static void print_error(const struct err_copy *error, const struct proto_error_text *refusal, bool forward) {
     if (!refusal) {
         fprintf(stderr, "expertctl: %s\n", error->message);
         return;
@@ -58,16 +58,19 @@ static void print_error(const struct err_copy *error, const struct proto_error_t
     if (refusal->retry_after_ms >= 0) {
         fprintf(stderr, "  try again in %.1f s\n", (double)refusal->retry_after_ms / 1e3);
     }
+    if (error->code == ERR_TOO_LARGE && forward) {
+        fprintf(stderr, "  --split N sends N tokens in each call; the answer's bytes stay the same\n");
+    }
 }
 
-static int report(err_t e, const struct client *client, bool json) {
+static int report(err_t e, const struct client *client, const struct ctl_options *options) {
     struct err_copy error;
     err_save(e, &error);
     const struct proto_error_text *refusal = client ? client_refusal(client) : NULL;
-    if (json) {
+    if (options->json) {
         print_error_json(&error, refusal, client ? client_address(client) : NULL);
     }
-    print_error(&error, refusal);
+    print_error(&error, refusal, options->command == COMMAND_FORWARD);
     return exit_code(e, refusal);
 }
 
@@ -90,7 +93,7 @@ static int run_command(const struct ctl_options *options, const char *address) {
             INVARIANT(!"a command that asks the daemon");
         }
     }
-    int code = err_is(e) ? report(e, client, options->json) : serving ? 0 : EXIT_REFUSED;
+    int code = err_is(e) ? report(e, client, options) : serving ? 0 : EXIT_REFUSED;
     client_destroy(client);
     return code;
 }
@@ -104,7 +107,7 @@ int main(int argc, char **argv) {
     char address[ADDRESS_TEXT_MAX];
     err_t e = ctl_options_parse(argc, argv, &options);
     if (err_is(e)) {
-        return report(e, NULL, options.json);
+        return report(e, NULL, &options);
     }
     if (options.command == COMMAND_HELP) {
         ctl_print_help(stdout);
@@ -115,5 +118,5 @@ int main(int argc, char **argv) {
         return 0;
     }
     e = ctl_address(&options, &environment, address);
-    return err_is(e) ? report(e, NULL, options.json) : run_command(&options, address);
+    return err_is(e) ? report(e, NULL, &options) : run_command(&options, address);
 }

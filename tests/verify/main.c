@@ -18,7 +18,8 @@ enum {
     EXIT_WRONG = 1,
 };
 
-// Between two arithmetics (numerics ids that differ) bits are not promised; these are twice the golden cases' bounds.
+// Of two arithmetics of one dtype (numerics ids that differ) the bits are not promised; these are about twice the golden cases'
+// bounds.
 static const double BOUND_BF16 = 3e-2, BOUND_F32 = 1e-5;
 
 struct verify {
@@ -84,12 +85,18 @@ static FALLIBLE load_model(struct verify *v) {
     const struct verify_options *o = v->options;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     struct team_options team = {.threads = o->threads ? o->threads : processors > 0 ? (unsigned)processors : 1, .spin_us = 0};
-    TRY(team_create(&team, &v->team));
     const struct describe_layer *layers = &v->served->layers[v->first];
+    enum dtype dtype = dtype_of_numerics(layers[0].numerics_id);
+    if (o->compute_dtype != DTYPE_NONE && o->compute_dtype != dtype) { // other choices of the router: nothing to compare
+        FAIL(ERR_USAGE,
+             "--compute-dtype: the daemon computes in %s (numerics id %s); start it with --compute-dtype %s, or leave it out here",
+             dtype_name(dtype), layers[0].numerics_id, o->compute_dtype == DTYPE_F32 ? "f32" : "bf16");
+    }
+    TRY(team_create(&team, &v->team));
     struct model_options options = {
         .model = o->model,
         .hf_cache = o->hf_cache,
-        .compute_dtype = o->compute_dtype != DTYPE_NONE ? o->compute_dtype : dtype_of_numerics(layers[0].numerics_id),
+        .compute_dtype = dtype,
         .ranks = 1,
         .have_layers = true,
         .first_layer = layers[0].layer,
@@ -119,8 +126,7 @@ static FALLIBLE check_identity(struct verify *v) {
     r->numerics_id = v->model.numerics_id;
     r->daemon_numerics_id = v->served->layers[v->first].numerics_id;
     r->same_numerics = strcmp(r->numerics_id, r->daemon_numerics_id) == 0;
-    bool both_f32 = v->model.compute_dtype == DTYPE_F32 && dtype_of_numerics(r->daemon_numerics_id) == DTYPE_F32;
-    r->bound = both_f32 ? BOUND_F32 : BOUND_BF16;
+    r->bound = v->model.compute_dtype == DTYPE_F32 ? BOUND_F32 : BOUND_BF16;
     if (!r->same_numerics) {
         fprintf(stderr, "the daemon computes as %s, the reference as %s: answers must agree within %.0e, not bit for bit\n",
                 r->daemon_numerics_id, r->numerics_id, r->bound);
@@ -174,12 +180,20 @@ out:
     return err_context(e, "layer %u, %" PRIu64 " tokens, %s", layer->params.layer, row->tokens, case_name(kind));
 }
 
+static void say_what_comes(const struct model_layer *layer, uint64_t tokens) {
+    uint64_t rows = compare_rows(&layer->params, tokens);
+    fprintf(stderr, "checking layer %u with %" PRIu64 " token%s", layer->params.layer, tokens, tokens == 1 ? "" : "s");
+    if (rows < tokens) {
+        fprintf(stderr, " (the reference is slow: it computes %" PRIu64 " of them for each request)", rows);
+    }
+    fputc('\n', stderr);
+}
+
 static FALLIBLE check_layer(struct verify *v, const struct model_layer *layer, uint64_t tokens) {
     struct report *r = &v->report;
     struct report_row *row = &r->rows[r->count];
     *row = (struct report_row){.params = &layer->params, .tokens = tokens};
-    fprintf(stderr, "layer %u, %" PRIu64 " tokens: comparing %" PRIu64 " of them per request\n", layer->params.layer, tokens,
-            compare_rows(&layer->params, tokens));
+    say_what_comes(layer, tokens);
     for (int kind = 0; kind < CASE_KIND_COUNT; kind++) {
         if (case_fits((enum case_kind)kind, layer)) {
             TRY(check_case(v, layer, (enum case_kind)kind, row));

@@ -128,7 +128,7 @@ static const struct flag_row FLAGS[] = {
     {"--model", "MODEL", set_model, "the model that it was started with: DIR, ORG/NAME or synthetic:..."},
     {"--tokens", "N,N", set_tokens, "tokens of a request (1,8,64)"},
     {"--layers", "A-B", set_layers, "these layers; else all, of more than 4 the first 4"},
-    {"--compute-dtype", "DTYPE", set_compute_dtype, "bf16 or f32; else what the daemon says it computes in"},
+    {"--compute-dtype", "DTYPE", set_compute_dtype, "bf16 or f32: refuse a daemon that computes in the other"},
     {"--hf-cache", "DIR", set_hf_cache, "where ORG/NAME is looked up"},
     {"--threads", "N", set_threads, "for loading the model; else as many as there are processors"},
     {"--seed", "N", set_seed, "of the inputs (1)"},

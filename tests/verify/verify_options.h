@@ -15,7 +15,7 @@ struct verify_options {
     const char *address, *model, *hf_cache;
     uint32_t tokens[VERIFY_TOKENS_MAX];
     size_t num_tokens;
-    enum dtype compute_dtype; // DTYPE_NONE: the daemon's
+    enum dtype compute_dtype; // that the daemon must compute in; DTYPE_NONE: either
     bool have_layers;
     uint32_t first_layer, last_layer;
     unsigned threads; // for loading; 0: those of the machine
