@@ -37,8 +37,8 @@ static struct http_answer page(void *context, const char *path, FILE *body) {
         return (struct http_answer){200, "text/plain"};
     }
     if (strcmp(path, "/large") == 0) {
-        for (int i = 0; i < LARGE; i++) {
-            fputc('a' + i % 26, body);
+        for (int i = 0; i < LARGE; i += 26) {
+            fprintf(body, "%.*s", LARGE - i < 26 ? LARGE - i : 26, "abcdefghijklmnopqrstuvwxyz");
         }
         return (struct http_answer){200, "text/plain"};
     }
