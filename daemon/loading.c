@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "expert/memory.h"
 #include "kernels/backend.h"
 
 enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };
@@ -73,14 +74,24 @@ static FALLIBLE make_metrics(struct loaded *out) {
     return e;
 }
 
+// What there is to compute with, before any of it is used.
+static void log_device(const struct options *options) {
+    struct memory_limit limit;
+    memory_available(&limit);
+    char quoted[MEMORY_LIMIT_TEXT_MAX + 16];
+    log_line(LOG_LEVEL_INFO, "device", "kind=cpu kernels=%s threads=%u memory_available_bytes=%" PRIu64 " memory_limit=%s",
+             kernel_selected()->name, options->threads, limit.bytes, log_quote(limit.what, quoted, sizeof quoted));
+}
+
 static FALLIBLE load_all(const struct options *options, struct serve *serve, struct loaded *out) {
+    log_device(options);
     TRY(team_create(&(struct team_options){.threads = options->threads, .spin_us = options->spin_us}, &out->team));
     TRY(load_model(options, out));
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
     struct engine_options engine = {.model = &out->model, .limits = out->limits, .team = out->team};
     TRY(engine_create(&engine, &out->engine));
-    log_line(LOG_LEVEL_INFO, "engine", "kernels=%s threads=%u scratch_bytes=%" PRIu64 " max_batch_tokens=%u",
-             kernel_selected()->name, options->threads, engine_scratch_bytes(out->engine), options->max_batch_tokens);
+    log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " max_batch_tokens=%u", out->model.ranks,
+             engine_scratch_bytes(out->engine), options->max_batch_tokens);
     TRY(make_metrics(out));
     struct worker_options worker = {
         .model = &out->model,

@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -40,7 +39,7 @@ static void log_option(void *context, const char *key, const char *value, const 
 static void start_log(const struct options *options) {
     enum log_level level = LOG_LEVEL_INFO;
     (void)log_level_parse(options->log_level, &level); // the option table has checked it
-    log_init(level, getenv("JOURNAL_STREAM") != NULL);
+    log_init(level, options->journal);
     log_line(LOG_LEVEL_INFO, "start", "version=%s pid=%d", EXPERTD_VERSION, (int)getpid());
     options_each(options, log_option, NULL);
 }

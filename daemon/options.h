@@ -45,6 +45,7 @@ struct options {
     // what main does instead of serving
     bool check_config, print_config, version, help;
     char *config; // --config FILE.yaml
+    bool journal; // standard error is systemd's journal ($JOURNAL_STREAM)
     // [a row of the option table each] where the value came from: "default", "flag --model", "environment EXPERTD_MODEL",
     // "file FILE:line". NULL where the parse ended before it.
     char **origins;

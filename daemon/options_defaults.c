@@ -133,6 +133,7 @@ static FALLIBLE default_cache(char *const *environment, struct options *out) {
 }
 
 FALLIBLE options_set_computed(char *const *environment, struct options *out) {
+    out->journal = options_variable(environment, "JOURNAL_STREAM") != NULL;
     if (!out->listen_count) {
         TRY(default_listen(environment, out));
     }
