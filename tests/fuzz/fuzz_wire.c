@@ -1,8 +1,10 @@
 // Every decoder of proto/ that reads a peer's bytes. The first byte of an input chooses it; the rest is the message.
-// Beside what the sanitizers see: views lie in the message, and a request that is taken reads back from its own encoding.
+// Beside what the sanitizers see: views lie in the message, and a request that is taken reads back from its own encoding and is the
+// same to protobuf-c.
 #include <stdlib.h>
 #include <string.h>
 
+#include "generated/expertd/v1/expertd.pb-c.h"
 #include "proto/client_wire.h"
 #include "proto/control.h"
 #include "proto/wire.h"
@@ -43,6 +45,43 @@ static void check_same_request(const struct wire_request *a, const struct wire_r
     check_same_tensor(&a->hidden, &b->hidden);
 }
 
+static void check_same_as_protobuf(const struct wire_tensor *ours, const Expertd__V1__Tensor *theirs) {
+    INVARIANT(ours->present == (theirs != NULL));
+    if (!theirs) {
+        return;
+    }
+    INVARIANT(theirs->base.n_unknown_fields == 0 && (int)ours->view.dtype == (int)theirs->dtype);
+    INVARIANT(ours->view.rank == theirs->n_shape);
+    INVARIANT(theirs->n_shape == 0 || memcmp(ours->view.shape, theirs->shape, theirs->n_shape * sizeof *theirs->shape) == 0);
+    INVARIANT(ours->has_extent == (theirs->place_case == EXPERTD__V1__TENSOR__PLACE_EXTENT));
+    if (ours->has_extent) {
+        INVARIANT(ours->extent.region == theirs->extent->region && ours->extent.offset == theirs->extent->offset);
+        INVARIANT(ours->extent.length == theirs->extent->length);
+    }
+    size_t bytes = theirs->place_case == EXPERTD__V1__TENSOR__PLACE_DATA ? theirs->data.len : 0;
+    INVARIANT(ours->view.bytes == bytes && (bytes == 0 || memcmp(ours->view.data, theirs->data.data, bytes) == 0));
+}
+
+static void check_protobuf_agrees(const struct wire_request *ours, const uint8_t *bytes, size_t length) {
+    Expertd__V1__ForwardRequest *theirs = expertd__v1__forward_request__unpack(NULL, length, bytes);
+    INVARIANT(theirs && theirs->base.n_unknown_fields == 0);
+    INVARIANT(ours->id == theirs->id && ours->layer == theirs->layer && ours->weights_id == theirs->weights_id);
+    INVARIANT(strcmp(ours->model, theirs->model) == 0 && strcmp(ours->traceparent, theirs->traceparent) == 0);
+    INVARIANT((int)ours->shared == (int)theirs->shared_experts && (int)ours->output_dtype == (int)theirs->output_dtype);
+    INVARIANT(ours->timeout_us == theirs->timeout_us && ours->priority == theirs->priority && ours->timings == !!theirs->timings);
+    INVARIANT(ours->has_output == (theirs->output != NULL));
+    bool routes = theirs->routing_case == EXPERTD__V1__FORWARD_REQUEST__ROUTING_ROUTES;
+    bool logits = theirs->routing_case == EXPERTD__V1__FORWARD_REQUEST__ROUTING_ROUTER_LOGITS;
+    check_same_as_protobuf(&ours->ids, routes ? theirs->routes->ids : NULL);
+    check_same_as_protobuf(&ours->weights, routes ? theirs->routes->weights : NULL);
+    check_same_as_protobuf(&ours->router_logits, logits ? theirs->router_logits : NULL);
+    check_same_as_protobuf(&ours->hidden_scale, theirs->hidden_scale);
+    check_same_as_protobuf(&ours->token_ids, theirs->token_ids);
+    check_same_as_protobuf(&ours->router_input, theirs->router_input);
+    check_same_as_protobuf(&ours->hidden, theirs->hidden);
+    expertd__v1__forward_request__free_unpacked(theirs, NULL);
+}
+
 static void fuzz_request(const uint8_t *bytes, size_t length) {
     struct wire_request request, again;
     if (err_is(wire_decode_request(bytes, length, &request))) {
@@ -56,6 +95,7 @@ static void fuzz_request(const uint8_t *bytes, size_t length) {
     INVARIANT(!err_is(wire_encode_request(&request, &encoded)));
     INVARIANT(!err_is(wire_decode_request(encoded.data, encoded.length, &again)));
     check_same_request(&request, &again);
+    check_protobuf_agrees(&request, bytes, length);
     free(encoded.data);
 }
 
