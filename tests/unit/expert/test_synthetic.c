@@ -64,60 +64,77 @@ static void presets_have_the_models_shapes(void **state) {
     assert_null(synthetic_preset(count));
 }
 
-// The same parameters as the table gives for the vendor's config.json.
+// The vendors' own configurations, what concerns the MoE layers.
+static const struct {
+    const char *preset, *config;
+} CONFIGURED[] = {
+    {"synthetic:mixtral-8x7b",
+     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_size\":4096,\"intermediate_size\":14336,"
+     "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"num_hidden_layers\":32,\"hidden_act\":\"silu\"}"},
+    {"synthetic:qwen3-30b-a3b",
+     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,"
+     "\"intermediate_size\":6144,\"moe_intermediate_size\":768,\"num_experts\":128,\"num_experts_per_tok\":8,"
+     "\"num_hidden_layers\":48,\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[],"
+     "\"hidden_act\":\"silu\"}"},
+    {"synthetic:olmoe-1b-7b",
+     "{\"architectures\":[\"OlmoeForCausalLM\"],\"model_type\":\"olmoe\",\"hidden_size\":2048,\"intermediate_size\":1024,"
+     "\"num_experts\":64,\"num_experts_per_tok\":8,\"num_hidden_layers\":16,\"norm_topk_prob\":false,\"hidden_act\":\"silu\"}"},
+    {"synthetic:deepseek-v3",
+     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\",\"hidden_size\":7168,"
+     "\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"n_routed_experts\":256,\"n_shared_experts\":1,"
+     "\"num_experts_per_tok\":8,\"num_hidden_layers\":61,\"first_k_dense_replace\":3,\"moe_layer_freq\":1,\"n_group\":8,"
+     "\"topk_group\":4,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\","
+     "\"topk_method\":\"noaux_tc\",\"hidden_act\":\"silu\"}"},
+    {"synthetic:kimi-k2",
+     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"kimi_k2\",\"hidden_size\":7168,"
+     "\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"n_routed_experts\":384,\"n_shared_experts\":1,"
+     "\"num_experts_per_tok\":8,\"num_hidden_layers\":61,\"first_k_dense_replace\":1,\"moe_layer_freq\":1,\"n_group\":1,"
+     "\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.827,\"scoring_func\":\"sigmoid\","
+     "\"topk_method\":\"noaux_tc\",\"hidden_act\":\"silu\"}"},
+    {"synthetic:glm-4.5",
+     "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"model_type\":\"glm4_moe\",\"hidden_size\":5120,"
+     "\"intermediate_size\":12288,\"moe_intermediate_size\":1536,\"n_routed_experts\":160,\"n_shared_experts\":1,"
+     "\"num_experts_per_tok\":8,\"num_hidden_layers\":92,\"first_k_dense_replace\":3,\"n_group\":1,"
+     "\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"hidden_act\":\"silu\"}"},
+    {"synthetic:minimax-m2",
+     "{\"architectures\":[\"MiniMaxM2ForCausalLM\"],\"model_type\":\"minimax_m2\",\"hidden_size\":3072,"
+     "\"intermediate_size\":1536,\"num_local_experts\":256,\"num_experts_per_tok\":8,\"num_hidden_layers\":62,"
+     "\"scoring_func\":\"sigmoid\",\"use_routing_bias\":true,\"shared_intermediate_size\":0,\"hidden_act\":\"silu\"}"},
+    {"synthetic:gpt-oss-20b",
+     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":2880,\"intermediate_size\":2880,"
+     "\"num_local_experts\":32,\"num_experts_per_tok\":4,\"num_hidden_layers\":24,\"swiglu_limit\":7.0,"
+     "\"hidden_act\":\"silu\"}"},
+    {"synthetic:llama-4-scout",
+     "{\"architectures\":[\"Llama4ForCausalLM\"],\"model_type\":\"llama4_text\",\"hidden_size\":5120,"
+     "\"intermediate_size\":8192,\"intermediate_size_mlp\":16384,\"num_local_experts\":16,\"num_experts_per_tok\":1,"
+     "\"num_hidden_layers\":48,\"interleave_moe_layer_step\":1,\"hidden_act\":\"silu\"}"},
+};
+
+static void assert_params_equal(const struct layer_params *made, const struct layer_params *p) {
+    const struct routing *a = &made->routing, *b = &p->routing;
+    assert_true(a->score == b->score && a->order == b->order && a->norm == b->norm && a->scale == b->scale);
+    assert_true(a->norm == NORM_NONE || a->norm_epsilon == b->norm_epsilon);
+    assert_true(a->top_k == b->top_k && a->num_experts == b->num_experts);
+    assert_true(a->num_groups <= 1 ? b->num_groups <= 1 : a->num_groups == b->num_groups && a->top_groups == b->top_groups);
+    assert_true(made->hidden_size == p->hidden_size && made->intermediate_size == p->intermediate_size);
+    assert_true(made->activation.kind == p->activation.kind && made->activation.clamp == p->activation.clamp);
+    assert_true(made->activation.alpha == p->activation.alpha && made->activation.limit == p->activation.limit);
+    assert_true(made->weights_on_input == p->weights_on_input && made->routed_scale == p->routed_scale);
+    assert_true(made->shared == p->shared && made->shared_intermediate_size == p->shared_intermediate_size);
+    assert_true(made->expert_has_bias == p->expert_has_bias && made->has_router == p->has_router);
+    assert_true(made->router_has_bias == p->router_has_bias);
+    assert_true(made->router_has_selection_bias == p->router_has_selection_bias);
+}
+
 static void presets_route_as_their_architectures_do(void **state) {
     (void)state;
-    static const struct {
-        const char *preset, *config;
-    } models[] = {
-        {"synthetic:mixtral-8x7b",
-         "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_size\":4096,\"intermediate_size\":14336,"
-         "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"num_hidden_layers\":32,\"hidden_act\":\"silu\"}"},
-        {"synthetic:qwen3-30b-a3b",
-         "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,"
-         "\"intermediate_size\":6144,\"moe_intermediate_size\":768,\"num_experts\":128,\"num_experts_per_tok\":8,"
-         "\"num_hidden_layers\":48,\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[],"
-         "\"hidden_act\":\"silu\"}"},
-        {"synthetic:olmoe-1b-7b",
-         "{\"architectures\":[\"OlmoeForCausalLM\"],\"model_type\":\"olmoe\",\"hidden_size\":2048,\"intermediate_size\":1024,"
-         "\"num_experts\":64,\"num_experts_per_tok\":8,\"num_hidden_layers\":16,\"norm_topk_prob\":false,\"hidden_act\":\"silu\"}"},
-        {"synthetic:deepseek-v3",
-         "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\",\"hidden_size\":7168,"
-         "\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"n_routed_experts\":256,\"n_shared_experts\":1,"
-         "\"num_experts_per_tok\":8,\"num_hidden_layers\":61,\"first_k_dense_replace\":3,\"moe_layer_freq\":1,\"n_group\":8,"
-         "\"topk_group\":4,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\","
-         "\"topk_method\":\"noaux_tc\",\"hidden_act\":\"silu\"}"},
-        {"synthetic:kimi-k2",
-         "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"kimi_k2\",\"hidden_size\":7168,"
-         "\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"n_routed_experts\":384,\"n_shared_experts\":1,"
-         "\"num_experts_per_tok\":8,\"num_hidden_layers\":61,\"first_k_dense_replace\":1,\"moe_layer_freq\":1,\"n_group\":1,"
-         "\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.827,\"scoring_func\":\"sigmoid\","
-         "\"topk_method\":\"noaux_tc\",\"hidden_act\":\"silu\"}"},
-        {"synthetic:glm-4.5",
-         "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"model_type\":\"glm4_moe\",\"hidden_size\":5120,"
-         "\"intermediate_size\":12288,\"moe_intermediate_size\":1536,\"n_routed_experts\":160,\"n_shared_experts\":1,"
-         "\"num_experts_per_tok\":8,\"num_hidden_layers\":92,\"first_k_dense_replace\":3,\"n_group\":1,"
-         "\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"hidden_act\":\"silu\"}"},
-        {"synthetic:minimax-m2",
-         "{\"architectures\":[\"MiniMaxM2ForCausalLM\"],\"model_type\":\"minimax_m2\",\"hidden_size\":3072,"
-         "\"intermediate_size\":1536,\"num_local_experts\":256,\"num_experts_per_tok\":8,\"num_hidden_layers\":62,"
-         "\"scoring_func\":\"sigmoid\",\"use_routing_bias\":true,\"shared_intermediate_size\":0,\"hidden_act\":\"silu\"}"},
-        {"synthetic:gpt-oss-20b",
-         "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":2880,\"intermediate_size\":2880,"
-         "\"num_local_experts\":32,\"num_experts_per_tok\":4,\"num_hidden_layers\":24,\"swiglu_limit\":7.0,"
-         "\"hidden_act\":\"silu\"}"},
-        {"synthetic:llama-4-scout",
-         "{\"architectures\":[\"Llama4ForCausalLM\"],\"model_type\":\"llama4_text\",\"hidden_size\":5120,"
-         "\"intermediate_size\":8192,\"intermediate_size_mlp\":16384,\"num_local_experts\":16,\"num_experts_per_tok\":1,"
-         "\"num_hidden_layers\":48,\"interleave_moe_layer_step\":1,\"hidden_act\":\"silu\"}"},
-    };
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    for (size_t i = 0; i < sizeof CONFIGURED / sizeof *CONFIGURED; i++) {
         struct supply supply;
         struct config *config;
         const struct architecture *architecture;
         struct layer_params p;
-        open_model(models[i].preset, &supply);
-        assert_false(err_is(config_parse("config.json", models[i].config, strlen(models[i].config), &config)));
+        open_model(CONFIGURED[i].preset, &supply);
+        assert_false(err_is(config_parse("config.json", CONFIGURED[i].config, strlen(CONFIGURED[i].config), &config)));
         assert_false(err_is(architecture_find(config, &architecture)));
         const struct layer_params *made = &supply.layers[0].params;
         if (err_is(architecture_params(architecture, config, made->layer, &p))) {
@@ -129,19 +146,7 @@ static void presets_route_as_their_architectures_do(void **state) {
             assert_false(err_is(architecture_is_moe_layer(architecture, config, made->layer - 1, &before)));
         }
         assert_true(first && !before);
-        const struct routing *a = &made->routing, *b = &p.routing;
-        assert_true(a->score == b->score && a->order == b->order && a->norm == b->norm && a->scale == b->scale);
-        assert_true(a->norm == NORM_NONE || a->norm_epsilon == b->norm_epsilon);
-        assert_true(a->top_k == b->top_k && a->num_experts == b->num_experts);
-        assert_true(a->num_groups <= 1 ? b->num_groups <= 1 : a->num_groups == b->num_groups && a->top_groups == b->top_groups);
-        assert_true(made->hidden_size == p.hidden_size && made->intermediate_size == p.intermediate_size);
-        assert_true(made->activation.kind == p.activation.kind && made->activation.clamp == p.activation.clamp);
-        assert_true(made->activation.alpha == p.activation.alpha && made->activation.limit == p.activation.limit);
-        assert_true(made->weights_on_input == p.weights_on_input && made->routed_scale == p.routed_scale);
-        assert_true(made->shared == p.shared && made->shared_intermediate_size == p.shared_intermediate_size);
-        assert_true(made->expert_has_bias == p.expert_has_bias && made->has_router == p.has_router);
-        assert_true(made->router_has_bias == p.router_has_bias);
-        assert_true(made->router_has_selection_bias == p.router_has_selection_bias);
+        assert_params_equal(made, &p);
         config_destroy(config);
         supply_close(&supply);
     }
