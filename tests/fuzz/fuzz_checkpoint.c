@@ -1,0 +1,157 @@
+// A checkpoint that somebody else made: safetensors bytes, or config.json, an index and a safetensors header together. Whatever is
+// accepted must be consistent: every element that a kernel would read lies in the file.
+//
+// Input: 'S' and the bytes of a safetensors file; or 'C', config.json, 0x1e, the index (may be empty: none), 0x1e, the JSON of the
+// safetensors header, to which the length before it and zeroed data of the claimed size (up to a bound) are added here.
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/safetensors.h"
+#include "expert/architecture.h"
+#include "expert/layer_tensors.h"
+
+enum { DATA_BYTES_MAX = 1 << 20, SEPARATOR = 0x1e };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct range {
+    const char *begin, *end;
+};
+
+static void check_inside(const struct range *file, const void *first, const void *last, size_t bytes) {
+    INVARIANT((const char *)first >= file->begin && (const char *)last >= (const char *)first);
+    INVARIANT((const char *)last + bytes <= file->end);
+}
+
+static void check_matrix(const struct range *file, const struct weight_source *w, size_t n, size_t k) {
+    if (w->data) {
+        size_t bytes = dtype_size(w->dtype);
+        INVARIANT(dtype_is_float16_or_32(w->dtype) && n > 0 && k > 0);
+        check_inside(file, w->data, (const char *)w->data + ((n - 1) * w->n_stride + (k - 1) * w->k_stride) * bytes, bytes);
+    }
+}
+
+static void check_vector(const struct range *file, const struct vector_source *v, size_t n) {
+    if (v->data) {
+        size_t bytes = dtype_size(v->dtype);
+        INVARIANT(dtype_is_float16_or_32(v->dtype) && n > 0);
+        check_inside(file, v->data, (const char *)v->data + (n - 1) * v->stride * bytes, bytes);
+    }
+}
+
+static void check_expert(const struct range *file, const struct expert_source *e, size_t width, size_t hidden) {
+    for (int part = 0; part < PART_COUNT; part++) {
+        size_t n = part == PART_DOWN ? hidden : width;
+        check_matrix(file, &e->weight[part], n, part == PART_DOWN ? width : hidden);
+        check_vector(file, &e->bias[part], n);
+    }
+    INVARIANT(e->weight[PART_UP].data && e->weight[PART_DOWN].data);
+}
+
+static void check_layer(const struct range *file, const struct layer_tensors *l) {
+    const struct layer_params *p = &l->params;
+    check_matrix(file, &l->router, p->routing.num_experts, p->hidden_size);
+    check_vector(file, &l->router_bias, p->routing.num_experts);
+    check_vector(file, &l->selection_bias, p->routing.num_experts);
+    check_matrix(file, &l->shared_gate, 1, p->hidden_size);
+    for (uint32_t e = 0; e < p->num_experts; e++) {
+        check_expert(file, &l->experts[e], p->intermediate_size, p->hidden_size);
+    }
+    if (p->shared != SHARED_NONE) {
+        check_expert(file, &l->shared, p->shared_intermediate_size, p->hidden_size);
+    }
+}
+
+static void fuzz_safetensors(const uint8_t *data, size_t size) {
+    struct safetensors file;
+    if (err_is(safetensors_parse("fuzz", data, size, &file))) {
+        return;
+    }
+    const struct range range = {(const char *)data, (const char *)data + size};
+    for (size_t i = 0; i < file.count; i++) {
+        const struct tensor_view *view = &file.entries[i].view;
+        check_inside(&range, view->data, view->data, view->bytes);
+        INVARIANT(safetensors_find(&file, file.entries[i].name) == &file.entries[i]);
+        INVARIANT(i == 0 || strcmp(file.entries[i - 1].name, file.entries[i].name) < 0);
+    }
+    safetensors_close(&file);
+}
+
+// The greatest second number of "data_offsets":[a,b], as far as a look at the text tells.
+static size_t claimed_bytes(const char *header, size_t size) {
+    size_t greatest = 0;
+    static const char KEY[] = "\"data_offsets\":[";
+    for (const char *at = header; (at = memmem(at, size - (size_t)(at - header), KEY, sizeof KEY - 1)) != NULL;) {
+        at += sizeof KEY - 1;
+        size_t offset = 0;
+        for (; at < header + size && *at != ']'; at++) {
+            offset = *at >= '0' && *at <= '9' && offset < DATA_BYTES_MAX ? 10 * offset + (size_t)(*at - '0') : 0;
+        }
+        greatest = offset > greatest ? offset : greatest;
+    }
+    return greatest < DATA_BYTES_MAX ? greatest : DATA_BYTES_MAX;
+}
+
+static char *compose(const char *header, size_t header_size, size_t *size) {
+    *size = 8 + header_size + claimed_bytes(header, header_size);
+    char *file = calloc(1, *size);
+    INVARIANT(file != NULL);
+    for (int i = 0; i < 8; i++) {
+        file[i] = (char)((uint64_t)header_size >> (8 * i));
+    }
+    memcpy(file + 8, header, header_size);
+    return file;
+}
+
+static void fuzz_layers(const struct checkpoint *checkpoint, const struct range *range) {
+    const struct architecture *architecture;
+    struct layer_tensors *layers;
+    size_t count;
+    if (err_is(architecture_find(checkpoint_config(checkpoint), &architecture)) ||
+        err_is(layer_tensors_find(checkpoint, architecture, NULL, &layers, &count))) {
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        check_layer(range, &layers[i]);
+        INVARIANT(i == 0 || layers[i - 1].params.layer < layers[i].params.layer);
+    }
+    layer_tensors_free(layers, count);
+}
+
+static void fuzz_whole(const char *text, size_t size) {
+    const char *index = memchr(text, SEPARATOR, size);
+    const char *header = index ? memchr(index + 1, SEPARATOR, size - (size_t)(index + 1 - text)) : NULL;
+    if (!header) {
+        return;
+    }
+    size_t file_size;
+    char *file = compose(header + 1, size - (size_t)(header + 1 - text), &file_size);
+    struct checkpoint_bytes bytes = {
+        .config_text = text,
+        .config_length = (size_t)(index - text),
+        .index_text = header > index + 1 ? index + 1 : NULL,
+        .index_length = (size_t)(header - index - 1),
+        .weights = file,
+        .weights_length = file_size,
+    };
+    struct checkpoint *checkpoint;
+    if (!err_is(checkpoint_parse(&bytes, &checkpoint))) {
+        fuzz_layers(checkpoint, &(struct range){file, file + file_size});
+        checkpoint_close(checkpoint);
+    }
+    free(file);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size == 0) {
+        return 0;
+    }
+    if (data[0] == 'S') {
+        fuzz_safetensors(data + 1, size - 1);
+    } else {
+        fuzz_whole((const char *)data + 1, size - 1);
+    }
+    return 0;
+}

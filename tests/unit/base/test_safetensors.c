@@ -1,0 +1,477 @@
+// Every rule of the safetensors format, with damaged files made here.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/safetensors.h"
+
+static char folder[64];
+
+static int make_folder(void **state) {
+    (void)state;
+    strcpy(folder, "/tmp/expertd-safetensors-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static const char *path_of(const char *name) {
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+// A file in memory: the length, the header, `data_bytes` of data.
+struct image {
+    char *bytes;
+    size_t size;
+};
+
+static struct image image_of(const char *header, size_t header_bytes, size_t data_bytes) {
+    struct image image = {.size = 8 + header_bytes + data_bytes};
+    image.bytes = calloc(1, image.size);
+    assert_non_null(image.bytes);
+    for (int i = 0; i < 8; i++) {
+        image.bytes[i] = (char)((uint64_t)header_bytes >> (8 * i));
+    }
+    memcpy(image.bytes + 8, header, header_bytes);
+    return image;
+}
+
+static err_t parse_bytes(const char *header, size_t header_bytes, size_t data_bytes, struct safetensors *out) {
+    struct image image = image_of(header, header_bytes, data_bytes);
+    err_t e = safetensors_parse("FILE", image.bytes, image.size, out);
+    free(image.bytes); // names and metadata are the parser's own; data is not looked at below
+    return e;
+}
+
+static void accept(const char *header, size_t data_bytes) {
+    struct safetensors file;
+    err_t e = parse_bytes(header, strlen(header), data_bytes, &file);
+    if (err_is(e)) {
+        fail_msg("refused: %s: %s", header, err_message());
+    }
+    safetensors_close(&file);
+}
+
+static void refuse_bytes(const char *header, size_t header_bytes, size_t data_bytes, const char *message) {
+    struct safetensors file;
+    err_t e = parse_bytes(header, header_bytes, data_bytes, &file);
+    if (!err_is(e)) {
+        fail_msg("accepted: %s", header);
+    }
+    assert_int_equal(e.code, ERR_CHECKPOINT);
+    assert_non_null(strstr(err_message(), "FILE"));
+    if (!strstr(err_message(), message)) {
+        fail_msg("\"%s\" does not say \"%s\"", err_message(), message);
+    }
+    assert_null(file.entries); // nothing is left to close
+    assert_null(file.path);
+}
+
+static void refuse(const char *header, size_t data_bytes, const char *message) {
+    refuse_bytes(header, strlen(header), data_bytes, message);
+}
+
+// ---- what is legal ----
+
+static void a_scalar_and_zero_dims_are_legal(void **state) {
+    (void)state;
+    accept("{\"s\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
+           "\"z\":{\"dtype\":\"BF16\",\"shape\":[3,0,5],\"data_offsets\":[4,4]}}",
+           4);
+    accept("{}", 0);
+    accept("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}   \n", 2);
+}
+
+static void empty_tensors_may_lie_between_others(void **state) {
+    (void)state;
+    accept("{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]},\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":["
+           "2,2]},"
+           "\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}",
+           4);
+}
+
+static void entries_are_found_by_name_whatever_their_order(void **state) {
+    (void)state;
+    static const char HEADER[] = "{\"b\":{\"shape\":[2],\"data_offsets\":[2,4],\"dtype\":\"U8\"},"
+                                 "\"a\\u0041\":{\"dtype\":\"I8\",\"shape\":[1,2],\"data_offsets\":[0,2]}}";
+    struct image image = image_of(HEADER, sizeof HEADER - 1, 4);
+    struct safetensors file;
+    assert_false(err_is(safetensors_parse("FILE", image.bytes, image.size, &file)));
+    assert_int_equal(file.count, 2);
+    const struct safetensors_entry *a = safetensors_find(&file, "aA"), *b = safetensors_find(&file, "b");
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_ptr_equal(a->view.data, image.bytes + 8 + sizeof HEADER - 1);
+    assert_ptr_equal(b->view.data, (const char *)a->view.data + 2);
+    assert_int_equal(a->view.dtype, DTYPE_I8);
+    assert_int_equal(a->view.rank, 2);
+    assert_int_equal(a->view.shape[1], 2);
+    assert_null(safetensors_find(&file, "c"));
+    safetensors_close(&file);
+    free(image.bytes);
+}
+
+static void metadata_is_kept_and_unescaped(void **state) {
+    (void)state;
+    struct safetensors file;
+    static const char HEADER[] = "{\"__metadata__\":{\"format\":\"pt\",\"note\":\"a\\\"b\\n\\u00e9\\ud83d\\ude00\",\"\":\"\"}}";
+    assert_false(err_is(parse_bytes(HEADER, sizeof HEADER - 1, 0, &file)));
+    assert_string_equal(safetensors_metadata(&file, "format"), "pt");
+    assert_string_equal(safetensors_metadata(&file, "note"), "a\"b\n\xc3\xa9\xf0\x9f\x98\x80");
+    assert_null(safetensors_metadata(&file, "absent"));
+    safetensors_close(&file);
+}
+
+static void types_that_are_only_stored_are_checked_for_size_and_have_no_dtype(void **state) {
+    (void)state;
+    struct safetensors file;
+    static const char HEADER[] = "{\"x\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}";
+    assert_false(err_is(parse_bytes(HEADER, sizeof HEADER - 1, 2, &file)));
+    assert_int_equal(file.entries[0].view.dtype, DTYPE_NONE);
+    safetensors_close(&file);
+    accept("{\"x\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]}}", 3);
+    accept("{\"x\":{\"dtype\":\"C64\",\"shape\":[2],\"data_offsets\":[0,16]}}", 16);
+    refuse("{\"x\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, "do not fill whole bytes");
+    refuse("{\"x\":{\"dtype\":\"F7\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "unknown dtype \"F7\"");
+}
+
+// ---- what is refused ----
+
+static void short_and_empty_files_are_refused(void **state) {
+    (void)state;
+    struct safetensors file;
+    static const char ZEROS[8];
+    for (size_t size = 0; size < 8; size++) {
+        assert_int_equal(safetensors_parse("FILE", ZEROS, size, &file).code, ERR_CHECKPOINT);
+    }
+    assert_int_equal(safetensors_parse("FILE", ZEROS, 8, &file).code, ERR_CHECKPOINT); // a header of no bytes
+    assert_non_null(strstr(err_message(), "does not begin with '{'"));
+}
+
+static void a_lying_header_length_is_refused_without_memory(void **state) {
+    (void)state;
+    struct safetensors file;
+    unsigned char bytes[16] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, '{', '}'};
+    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, ERR_CHECKPOINT);
+    assert_non_null(strstr(err_message(), "at most 100000000"));
+    const uint64_t most = 100000000;
+    for (int i = 0; i < 8; i++) {
+        bytes[i] = (unsigned char)(most >> (8 * i));
+    }
+    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, ERR_CHECKPOINT);
+    assert_non_null(strstr(err_message(), "download it again"));
+    bytes[0]++; // 100000001
+    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, ERR_CHECKPOINT);
+    assert_non_null(strstr(err_message(), "at most 100000000"));
+}
+
+static void bad_json_is_refused(void **state) {
+    (void)state;
+    refuse("", 0, "does not begin with");
+    refuse(" {}", 0, "does not begin with");
+    refuse("[]", 0, "does not begin with");
+    refuse("{", 0, "bad JSON at byte 1");
+    refuse("{}x", 0, "bad JSON at byte 2");
+    refuse("{\"a\"}", 0, "':' wanted");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]},}", 1, "bad JSON");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[1,],\"data_offsets\":[0,1]}}", 1, "whole number");
+    refuse("{\"a\":[]}", 0, "'{' wanted");
+    refuse("{\"a\":null}", 0, "'{' wanted");
+    refuse("{\"a\\x\":{}}", 0, "an escape wanted");
+    refuse("{\"a\n\":{}}", 0, "control characters");
+    refuse("{\"\\ud800\":{}}", 0, "surrogate");
+    refuse("{\"\\udc00\":{}}", 0, "surrogate");
+    refuse("{\"\\u0000\":{}}", 0, "U+0000");
+    refuse_bytes("{}\0", 3, 0, "bad JSON at byte 2");
+}
+
+static void bad_utf8_is_refused(void **state) {
+    (void)state;
+    static const char *const BAD[] = {"\xff",
+                                      "\x80",
+                                      "\xc0\x80",
+                                      "\xc3",
+                                      "\xe0\x80\x80",
+                                      "\xed\xa0\x80",
+                                      "\xf0\x80\x80\x80",
+                                      "\xf4\x90\x80\x80",
+                                      "\xf5\x80\x80\x80",
+                                      "\xc3("};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        char header[64];
+        snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", BAD[i]);
+        refuse(header, 1, "UTF-8 wanted");
+    }
+    accept("{\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xf4\x8f\xbf\xbf\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1);
+}
+
+static void a_gap_an_overlap_and_a_lying_end_are_refused(void **state) {
+    (void)state;
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":["
+           "3,5]}}",
+           5, "tensor b begins at byte 3 of the data, past byte 2, where a ends: a gap");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":["
+           "1,3]}}",
+           3, "an overlap");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":["
+           "0,2]}}",
+           2, "an overlap");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "past byte 0, where the header ends: a gap");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,0]}}", 2, "end before they begin");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 3,
+           "the tensors end at byte 2 of the data, the file has 3");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 1, "it is cut short");
+    refuse("{}", 1, "the tensors end at byte 0");
+}
+
+static void a_size_that_is_not_the_shapes_is_refused(void **state) {
+    (void)state;
+    refuse("{\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,11]}}", 11,
+           "tensor a: data_offsets hold 11 bytes, BF16[2, 3] needs 12");
+    refuse("{\"a\":{\"dtype\":\"BF16\",\"shape\":[0,3],\"data_offsets\":[0,6]}}", 6, "needs 0");
+}
+
+static void overflowing_shapes_are_refused(void **state) {
+    (void)state;
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "overflow");
+    refuse("{\"a\":{\"dtype\":\"F64\",\"shape\":[9223372036854775807],\"data_offsets\":[0,0]}}", 0, "overflow");
+    refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0, "overflow");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,0]}}", 0, "below 2^63");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999999],\"data_offsets\":[0,0]}}", 0, "below 2^63");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[18446744073709551615,0]}}", 0, "below 2^63");
+}
+
+static void numbers_that_are_not_whole_or_negative_are_refused(void **state) {
+    (void)state;
+    static const char *const BAD[] = {"-1", "1.0", "1e0", "1E2", "01", "+1", "\"1\"", "null", "true", "NaN", "0x1", "-0"};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        char header[128];
+        snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"U8\",\"shape\":[%s],\"data_offsets\":[0,1]}}", BAD[i]);
+        refuse(header, 1, "tensor a");
+        snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,%s]}}", BAD[i]);
+        refuse(header, 1, "tensor a");
+    }
+}
+
+static void duplicates_are_refused(void **state) {
+    (void)state;
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[1,"
+           "2]}}",
+           2, "tensor a is there twice");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]},\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[],\"data_"
+           "offsets\":[1,2]}}",
+           2, "tensor a is there twice");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1, "dtype is there twice");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"shape\":[],\"data_offsets\":[0,1]}}", 1, "shape is there twice");
+    refuse("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ is there twice");
+    refuse("{\"__metadata__\":{\"k\":\"1\",\"l\":\"\",\"k\":\"2\"}}", 0, "\"k\" is there twice");
+}
+
+static void entries_must_be_whole_and_known(void **state) {
+    (void)state;
+    refuse("{\"a\":{\"shape\":[],\"data_offsets\":[0,1]}}", 1, "dtype is missing");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "shape is missing");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "data_offsets is missing");
+    refuse("{\"a\":{}}", 0, "is missing");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1],\"scale\":2}}", 1, "unknown key \"scale\"");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0]}}", 1, "',' wanted");
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1,2]}}", 1, "']' wanted");
+    refuse("{\"a\":{\"dtype\":8,\"shape\":[],\"data_offsets\":[0,1]}}", 1, "'\"' wanted");
+    refuse("{\"a\":{\"dtype\":\"an unreasonably long type name\",\"shape\":[],\"data_offsets\":[0,1]}}", 1, "no dtype");
+    refuse("{\"__metadata__\":{\"k\":1}}", 0, "'\"' wanted");
+    refuse("{\"__metadata__\":[]}", 0, "'{' wanted");
+}
+
+static void rank_and_names_are_bounded(void **state) {
+    (void)state;
+    accept("{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1);
+    refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, "more than 8 dimensions");
+    refuse("{\"\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1, "name has 0 bytes");
+    refuse("{\"a\\u001b[2J\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1, "control character 0x1b");
+    char header[1024], name[SAFETENSORS_NAME_BYTES_MAX + 2];
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = '\0';
+    snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", name);
+    refuse(header, 1, "name has 513 bytes");
+    name[SAFETENSORS_NAME_BYTES_MAX] = '\0';
+    snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", name);
+    accept(header, 1);
+}
+
+static void deep_nesting_is_refused_without_recursion(void **state) {
+    (void)state;
+    enum { DEEP = 1 << 20 };
+    char *header = malloc(DEEP);
+    assert_non_null(header);
+    memset(header, '[', DEEP);
+    memcpy(header, "{\"a\":", 5);
+    refuse_bytes(header, DEEP, 0, "'{' wanted");
+    free(header);
+}
+
+// Linear: twice the tensors take about twice the time. Only a blow-up by far is caught here.
+static void a_header_of_many_tensors_is_read_in_a_moment(void **state) {
+    (void)state;
+    enum { MANY = 200000, EACH = 96 };
+    char *header = malloc((size_t)MANY * EACH);
+    assert_non_null(header);
+    size_t used = 0;
+    for (int i = 0; i < MANY; i++) {
+        used += (size_t)sprintf(header + used, "%s\"model.layers.%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                                i ? "," : "{", i);
+    }
+    header[used++] = '}';
+    struct safetensors file;
+    int64_t start = clock_now_ns();
+    assert_false(err_is(parse_bytes(header, used, 0, &file)));
+    assert_true(clock_now_ns() - start < 20 * (int64_t)NS_PER_S);
+    assert_int_equal(file.count, MANY);
+    safetensors_close(&file);
+    free(header);
+}
+
+// ---- files ----
+
+static void what_is_no_regular_file_is_refused_without_waiting(void **state) {
+    (void)state;
+    struct safetensors file;
+    assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
+    assert_int_equal(safetensors_open(path_of("fifo"), &file).code, ERR_CHECKPOINT);
+    assert_non_null(strstr(err_message(), "no regular file"));
+    assert_int_equal(safetensors_open("/dev/zero", &file).code, ERR_CHECKPOINT);
+    assert_int_equal(safetensors_open(folder, &file).code, ERR_CHECKPOINT);
+    assert_int_equal(safetensors_open(path_of("absent"), &file).code, ERR_IO);
+    assert_non_null(strstr(err_message(), "absent: No such file"));
+    int fd = open(path_of("empty"), O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(safetensors_open(path_of("empty"), &file).code, ERR_CHECKPOINT);
+    assert_non_null(strstr(err_message(), "it is empty"));
+}
+
+static struct safetensors_entry entry_of(const char *name, enum dtype dtype, const void *data, uint64_t n) {
+    return (struct safetensors_entry){
+        .name = name, .view = {.dtype = dtype, .rank = 1, .shape = {n}, .data = data, .bytes = n * dtype_size(dtype)}};
+}
+
+static void what_was_written_reads_back(void **state) {
+    (void)state;
+    static const float VALUES[3] = {1, -2, 0.5f};
+    static const uint8_t BYTES[5] = {1, 2, 3, 4, 5};
+    const struct safetensors_entry entries[] = {entry_of("z \"quoted\" \\ \xc3\xa9", DTYPE_U8, BYTES, 5),
+                                                entry_of("a", DTYPE_F32, VALUES, 3), entry_of("none", DTYPE_BF16, "", 0)};
+    struct safetensors file;
+    assert_false(err_is(safetensors_write(path_of("out"), entries, 3)));
+    assert_false(err_is(safetensors_open(path_of("out"), &file)));
+    assert_int_equal(file.count, 3);
+    assert_memory_equal(safetensors_find(&file, "a")->view.data, VALUES, sizeof VALUES);
+    assert_memory_equal(safetensors_find(&file, entries[0].name)->view.data, BYTES, sizeof BYTES);
+    assert_int_equal(safetensors_find(&file, "none")->view.shape[0], 0);
+    safetensors_close(&file);
+    safetensors_close(&file); // legal on a closed one
+    assert_false(err_is(safetensors_write(path_of("out"), NULL, 0)));
+    assert_false(err_is(safetensors_open(path_of("out"), &file)));
+    assert_int_equal(file.count, 0);
+    safetensors_close(&file);
+}
+
+static void views_that_lie_are_not_written(void **state) {
+    (void)state;
+    struct safetensors_entry entries[2] = {entry_of("a", DTYPE_U8, "abc", 3), entry_of("a", DTYPE_U8, "abc", 3)};
+    assert_int_equal(safetensors_write(path_of("twice"), entries, 2).code, ERR_INVALID);
+    entries[0].view.bytes = 2;
+    assert_int_equal(safetensors_write(path_of("twice"), entries, 1).code, ERR_INVALID);
+    entries[0] = entry_of("__metadata__", DTYPE_U8, "abc", 3);
+    assert_int_equal(safetensors_write(path_of("twice"), entries, 1).code, ERR_INVALID);
+    assert_int_equal(access(path_of("twice"), F_OK), -1);
+}
+
+static int count_files(void) {
+    char command[128];
+    snprintf(command, sizeof command, "exit $(ls '%s' | wc -l)", folder);
+    return WEXITSTATUS(system(command));
+}
+
+// A limit on the size of files stands in for a full disk: write fails in the middle of the data.
+static void a_full_disk_leaves_the_old_file_and_no_other(void **state) {
+    (void)state;
+    static uint8_t large[1 << 16];
+    const struct safetensors_entry small = entry_of("old", DTYPE_U8, "abc", 3),
+                                   big = entry_of("new", DTYPE_U8, large, sizeof large);
+    assert_false(err_is(safetensors_write(path_of("kept"), &small, 1)));
+    int before = count_files();
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){4096, 4096});
+        err_t e = safetensors_write(path_of("kept"), &big, 1);
+        _exit(e.code == ERR_IO && strstr(err_message(), "kept") ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(count_files(), before);
+    struct safetensors file;
+    assert_false(err_is(safetensors_open(path_of("kept"), &file)));
+    assert_non_null(safetensors_find(&file, "old"));
+    safetensors_close(&file);
+}
+
+static void a_folder_that_is_not_there_is_named(void **state) {
+    (void)state;
+    const struct safetensors_entry entry = entry_of("a", DTYPE_U8, "abc", 3);
+    assert_int_equal(safetensors_write(path_of("no/such/file"), &entry, 1).code, ERR_IO);
+    assert_non_null(strstr(err_message(), "no/such/file"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_scalar_and_zero_dims_are_legal),
+        cmocka_unit_test(empty_tensors_may_lie_between_others),
+        cmocka_unit_test(entries_are_found_by_name_whatever_their_order),
+        cmocka_unit_test(metadata_is_kept_and_unescaped),
+        cmocka_unit_test(types_that_are_only_stored_are_checked_for_size_and_have_no_dtype),
+        cmocka_unit_test(short_and_empty_files_are_refused),
+        cmocka_unit_test(a_lying_header_length_is_refused_without_memory),
+        cmocka_unit_test(bad_json_is_refused),
+        cmocka_unit_test(bad_utf8_is_refused),
+        cmocka_unit_test(a_gap_an_overlap_and_a_lying_end_are_refused),
+        cmocka_unit_test(a_size_that_is_not_the_shapes_is_refused),
+        cmocka_unit_test(overflowing_shapes_are_refused),
+        cmocka_unit_test(numbers_that_are_not_whole_or_negative_are_refused),
+        cmocka_unit_test(duplicates_are_refused),
+        cmocka_unit_test(entries_must_be_whole_and_known),
+        cmocka_unit_test(rank_and_names_are_bounded),
+        cmocka_unit_test(deep_nesting_is_refused_without_recursion),
+        cmocka_unit_test(a_header_of_many_tensors_is_read_in_a_moment),
+        cmocka_unit_test(what_is_no_regular_file_is_refused_without_waiting),
+        cmocka_unit_test(what_was_written_reads_back),
+        cmocka_unit_test(views_that_lie_are_not_written),
+        cmocka_unit_test(a_full_disk_leaves_the_old_file_and_no_other),
+        cmocka_unit_test(a_folder_that_is_not_there_is_named),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
