@@ -151,7 +151,8 @@ static FALLIBLE time_calls(struct verify *v, const struct verify_case *c, struct
         client_reply_deinit(&reply);
     }
     qsort(times, count, sizeof *times, compare_times);
-    row->p50_s = (double)times[count / 2] / NS_PER_S;
+    int64_t median = times[count / 2];
+    row->p50_s = (double)median / 1e9;
     row->calls = count;
     return OK;
 }

@@ -10,9 +10,10 @@
 enum { TOKENS_LIMIT = 1 << 20, TIMEOUT_MAX_S = 86400, DEFAULT_TIMEOUT_S = 120 };
 
 static FALLIBLE read_number(const char *flag, const char *text, uint64_t max, char **end, uint64_t *out) {
+    *end = (char *)text;
     errno = 0;
     *out = isdigit((unsigned char)text[0]) ? strtoull(text, end, 10) : 0;
-    if (!isdigit((unsigned char)text[0]) || errno || *out > max) {
+    if (*end == text || errno || *out > max) {
         FAIL(ERR_USAGE, "%s %s: a whole number from 0 to %llu is expected", flag, text, (unsigned long long)max);
     }
     return OK;
