@@ -15,9 +15,12 @@ struct layer_range {
 // the weights id aside. at < count.
 struct layer_range layer_range_next(const struct describe_layer *layers, size_t count, size_t at);
 
-enum { LAYER_RANGE_TEXT_MAX = 24 };
+enum { LAYER_RANGE_TEXT_MAX = 24, LAYER_PREFIX_TEXT_MAX = 256 };
 
 // "3" or "3-60".
 const char *layer_range_text(const struct layer_range *range, char text[LAYER_RANGE_TEXT_MAX]);
+
+// The range's module prefix: "model.layers.3.mlp.experts", or of several layers "model.layers.*.mlp.experts".
+const char *layer_range_prefix(const struct layer_range *range, char text[LAYER_PREFIX_TEXT_MAX]);
 
 #endif

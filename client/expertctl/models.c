@@ -68,7 +68,9 @@ static FALLIBLE fill_row(struct table *table, const struct describe_model *model
     } else {
         TRY(table_cell(table, 9, "%016" PRIx64, layer->weights_id));
     }
-    return table_cell(table, 10, "%s", layer->ready ? "ready" : "not ready");
+    TRY(table_cell(table, 10, "%s", layer->ready ? "ready" : "not ready"));
+    char prefix[LAYER_PREFIX_TEXT_MAX];
+    return table_cell(table, 11, "%s", layer_range_prefix(range, prefix));
 }
 
 static FALLIBLE fill_table(struct table *table, const struct describe_response *response) {
@@ -84,8 +86,8 @@ static FALLIBLE fill_table(struct table *table, const struct describe_response *
 }
 
 static FALLIBLE print_table(const struct describe_response *response) {
-    static const char *const NAMES[] = {"MODEL",  "LAYERS", "H",           "EXPERTS",    "K",     "WEIGHTS",
-                                        "SHARED", "ROUTER", "NUMERICS ID", "WEIGHTS ID", "STATE", NULL};
+    static const char *const NAMES[] = {"MODEL",  "LAYERS",      "H",          "EXPERTS", "K",      "WEIGHTS", "SHARED",
+                                        "ROUTER", "NUMERICS ID", "WEIGHTS ID", "STATE",   "PREFIX", NULL};
     struct table table;
     table_init(&table, NAMES, 1u << 2 | 1u << 3 | 1u << 4);
     err_t e = fill_table(&table, response);

@@ -82,6 +82,19 @@ static void texts_that_are_missing_equal_empty_ones(void **state) {
     assert_string_equal(ranges_of(layers, 2), "1-2");
 }
 
+static void a_range_shows_its_prefix_with_a_star_for_the_number(void **state) {
+    (void)state;
+    struct describe_layer layers[] = {layer(1, 2), layer(2, 2), layer(3, 2)};
+    layers[0].prefix = "model.layers.1.mlp.experts";
+    layers[1].prefix = "model.layers.2.mlp.experts";
+    layers[2].prefix = "model.layers.3.block_sparse_moe.experts";
+    char text[LAYER_PREFIX_TEXT_MAX];
+    struct layer_range two = layer_range_next(layers, 3, 0), one = layer_range_next(layers, 3, 2);
+    assert_int_equal(two.count, 2); // another prefix is another row
+    assert_string_equal(layer_range_prefix(&two, text), "model.layers.*.mlp.experts");
+    assert_string_equal(layer_range_prefix(&one, text), "model.layers.3.block_sparse_moe.experts");
+}
+
 static char *printed(const struct table *table) {
     char *text = NULL;
     size_t length = 0;
@@ -133,6 +146,7 @@ int main(void) {
         cmocka_unit_test(a_gap_in_the_numbers_ends_a_range),
         cmocka_unit_test(every_shown_difference_ends_a_range),
         cmocka_unit_test(texts_that_are_missing_equal_empty_ones),
+        cmocka_unit_test(a_range_shows_its_prefix_with_a_star_for_the_number),
         cmocka_unit_test(tables_align_their_columns),
         cmocka_unit_test(tables_show_no_control_bytes),
     };
