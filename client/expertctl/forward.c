@@ -1,5 +1,6 @@
 // expertctl forward: a layer's answer for hidden states from a file.
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,12 @@
-// What the commands share in printing JSON.
+// What the commands share in printing JSON. jansson's value is only named here: who builds one includes jansson itself.
 #ifndef EXPERTD_CLIENT_EXPERTCTL_JSON_OUT_H
 #define EXPERTD_CLIENT_EXPERTCTL_JSON_OUT_H
 
-#include <jansson.h>
 #include <stdint.h>
 
 #include "base/err.h"
+
+struct json_t;
 
 enum { JSON_HEX_TEXT = 17 };
 
@@ -13,9 +14,9 @@ enum { JSON_HEX_TEXT = 17 };
 const char *json_hex(uint64_t id, char text[JSON_HEX_TEXT]);
 
 // A string from elsewhere, or null where it is no UTF-8.
-json_t *json_text(const char *text);
+struct json_t *json_text(const char *text);
 
 // Prints and releases `object`. ERR_NOMEM where it is NULL, ERR_IO where standard output is gone.
-FALLIBLE json_print_take(json_t *object);
+FALLIBLE json_print_take(struct json_t *object);
 
 #endif

@@ -1,4 +1,5 @@
 // expertctl: asks an expertd daemon from the command line.
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
 // expertctl models.
 #include <inttypes.h>
+#include <jansson.h>
 #include <string.h>
 
 #include "client/expertctl/commands.h"

@@ -1,5 +1,6 @@
 // expertctl status.
 #include <inttypes.h>
+#include <jansson.h>
 
 #include "client/expertctl/commands.h"
 #include "client/expertctl/json_out.h"

@@ -1,6 +1,7 @@
 #include "tests/verify/report.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 
