@@ -30,12 +30,20 @@ struct block {
 };
 
 static void gather_16(const uint8_t *src, size_t stride, size_t count, uint16_t *dst) {
+    if (stride == 1) {
+        memcpy(dst, src, count * sizeof *dst);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         memcpy(&dst[i], src + i * stride * sizeof *dst, sizeof *dst);
     }
 }
 
 static void gather_32(const uint8_t *src, size_t stride, size_t count, float *dst) {
+    if (stride == 1) {
+        memcpy(dst, src, count * sizeof *dst);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         memcpy(&dst[i], src + i * stride * sizeof *dst, sizeof *dst);
     }
