@@ -308,6 +308,19 @@ static void another_programs_live_socket_is_left_alone(void **state) {
     close(fd);
 }
 
+// It answers no connection, and still somebody reads from it.
+static void a_datagram_socket_is_left_alone(void **state) {
+    struct fixture *f = *state;
+    char message[512];
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", f->path);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    snprintf(message, sizeof message, "another program listens on %s: stop it, or choose another path", f->path);
+    expect_refused(f, message);
+    close(fd);
+}
+
 static void a_folder_that_is_missing_is_named(void **state) {
     struct fixture *f = *state;
     char message[512];
@@ -473,6 +486,7 @@ int main(void) {
         LISTENER_TEST(what_a_killed_daemon_leaves_is_replaced),
         LISTENER_TEST(a_file_that_is_no_socket_is_left_alone),
         LISTENER_TEST(another_programs_live_socket_is_left_alone),
+        LISTENER_TEST(a_datagram_socket_is_left_alone),
         LISTENER_TEST(a_folder_that_is_missing_is_named),
         LISTENER_TEST(a_lock_that_is_a_link_is_not_followed),
         LISTENER_TEST(a_path_too_long_for_a_socket_is_refused),
