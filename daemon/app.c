@@ -1,5 +1,6 @@
 #include "daemon/app.h"
 
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@ enum { DRAIN_STEP_MS = 10 };
 static void *loader_main(void *context) {
     struct app *app = context;
     err_save(loading_load(&app->options, app->serve, &app->loaded), &app->load_error);
-    uv_async_send(&app->load_ended);
+    event_loop_post(app->loop, EVENT_LOOP_LOADED);
     return NULL;
 }
 
@@ -43,7 +44,7 @@ static void begin_serving(struct app *app) {
     notify_ready("serving");
 }
 
-void app_load_ended(struct app *app) {
+static void load_ended(struct app *app) {
     pthread_join(app->loader, NULL);
     if (app->load_error.code == ERR_OK) {
         begin_serving(app);
@@ -59,7 +60,7 @@ void app_load_ended(struct app *app) {
 
 static void rpc_went_down(void *context) {
     struct app *app = context;
-    uv_async_send(&app->rpc_ended);
+    event_loop_post(app->loop, EVENT_LOOP_RPC_DOWN);
 }
 
 static void cancel_running(struct app *app) {
@@ -76,18 +77,14 @@ static void close_transport(struct app *app) {
     rpc_shutdown(app->rpc, rpc_went_down, app);
 }
 
-static void close_loop_handles(struct app *app) {
+static void close_loop(struct app *app) {
     app->phase = APP_CLOSED;
     http_stop(app->http);
     app->http = NULL;
-    uv_handle_t *handles[] = {(uv_handle_t *)&app->terminate, (uv_handle_t *)&app->interrupt, (uv_handle_t *)&app->drain_timer,
-                              (uv_handle_t *)&app->load_ended, (uv_handle_t *)&app->rpc_ended};
-    for (size_t i = 0; i < sizeof handles / sizeof handles[0]; i++) {
-        uv_close(handles[i], NULL);
-    }
+    event_loop_close(app->loop);
 }
 
-void app_drain_step(struct app *app) {
+static void drain_step(struct app *app) {
     bool late = clock_now_ns() >= app->drain_deadline_ns;
     if (app->phase == APP_DRAINING && (serve_active(app->serve) == 0 || late)) {
         close_transport(app);
@@ -97,12 +94,8 @@ void app_drain_step(struct app *app) {
     }
     // A cancelled request is still in a batch until that ends: its memory is waited for.
     if (app->phase == APP_CLOSING && app->rpc_is_down && serve_active(app->serve) == 0) {
-        close_loop_handles(app);
+        close_loop(app);
     }
-}
-
-static void on_drain_timer(uv_timer_t *timer) {
-    app_drain_step(timer->data);
 }
 
 static void stop_listening(struct app *app) {
@@ -130,6 +123,30 @@ void app_begin_drain(struct app *app, int exit_code) {
     app->drain_deadline_ns = clock_add_ns(clock_now_ns(), (int64_t)app->options.drain_timeout_ms * NS_PER_MS);
     health_set_serving(app->health, false);
     serve_drain(app->serve);
-    app->drain_timer.data = app;
-    uv_timer_start(&app->drain_timer, on_drain_timer, 0, DRAIN_STEP_MS);
+    event_loop_start_timer(app->loop, DRAIN_STEP_MS);
+}
+
+// ---- the loop's events
+
+static void on_signal(void *context, int number) {
+    log_line(LOG_LEVEL_INFO, "signal", "name=%s", number == SIGTERM ? "SIGTERM" : "SIGINT");
+    app_begin_drain(context, 0);
+}
+
+static void on_message(void *context, enum event_loop_message message) {
+    struct app *app = context;
+    if (message == EVENT_LOOP_LOADED) {
+        load_ended(app);
+    } else {
+        app->rpc_is_down = true;
+        drain_step(app);
+    }
+}
+
+static void on_timer(void *context) {
+    drain_step(context);
+}
+
+struct event_loop_handler app_handler(struct app *app) {
+    return (struct event_loop_handler){.context = app, .signalled = on_signal, .message = on_message, .timer = on_timer};
 }

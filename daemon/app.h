@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <uv.h>
 
+#include "daemon/event_loop.h"
 #include "daemon/health.h"
 #include "daemon/http.h"
 #include "daemon/loading.h"
@@ -28,10 +28,7 @@ struct app {
     struct options options;
     enum app_phase phase;
     int exit_code;
-    uv_loop_t loop;
-    uv_signal_t terminate, interrupt;
-    uv_timer_t drain_timer;
-    uv_async_t load_ended, rpc_ended;
+    struct event_loop *loop;
     int64_t drain_deadline_ns;
     bool cancelled, rpc_is_down;
     struct serve *serve;
@@ -46,13 +43,14 @@ struct app {
     struct err_copy load_error; // ERR_OK: loaded
 };
 
-// Starts the loader thread; app_load_ended follows on the loop.
+// What happens on the loop goes to app_*; for event_loop_create.
+struct event_loop_handler app_handler(struct app *app);
+
+// Starts the loader thread; EVENT_LOOP_LOADED follows on the loop.
 FALLIBLE app_start_loading(struct app *app);
-void app_load_ended(struct app *app);
 
 // Begins the orderly end with this exit code: NOT_SERVING, refuse new, finish running, end streams and watches, shut down. A second
 // call gives the running requests up.
 void app_begin_drain(struct app *app, int exit_code);
-void app_drain_step(struct app *app); // by timer, while draining
 
 #endif

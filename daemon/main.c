@@ -75,7 +75,7 @@ static FALLIBLE listen_unix(struct app *app) {
             continue;
         }
         struct unix_listener_options options = {
-            .loop = &app->loop,
+            .loop = event_loop_uv(app->loop),
             .path = address + 5,
             .allow_uids = app->options.allow_uids,
             .accepted = on_unix_peer,
@@ -92,7 +92,7 @@ static FALLIBLE listen_http(struct app *app) {
         return OK;
     }
     struct http_options options = {
-        .loop = &app->loop,
+        .loop = event_loop_uv(app->loop),
         .address = app->options.http,
         .page = status_page,
         .context = &app->status,
@@ -103,34 +103,6 @@ static FALLIBLE listen_http(struct app *app) {
     TRY(http_start(&options, &app->http, &port));
     const char *colon = strrchr(app->options.http, ':');
     log_line(LOG_LEVEL_INFO, "http", "address=%.*s:%d", (int)(colon - app->options.http), app->options.http, port);
-    return OK;
-}
-
-// ---- the loop's events
-
-static void on_signal(uv_signal_t *handle, int number) {
-    log_line(LOG_LEVEL_INFO, "signal", "name=%s", number == SIGTERM ? "SIGTERM" : "SIGINT");
-    app_begin_drain(handle->data, 0);
-}
-
-static void on_load_ended(uv_async_t *handle) {
-    app_load_ended(handle->data);
-}
-
-static void on_rpc_ended(uv_async_t *handle) {
-    struct app *app = handle->data;
-    app->rpc_is_down = true;
-    app_drain_step(app);
-}
-
-static FALLIBLE start_loop(struct app *app) {
-    uv_loop_t *loop = &app->loop;
-    app->terminate.data = app->interrupt.data = app->load_ended.data = app->rpc_ended.data = app;
-    if (uv_signal_init(loop, &app->terminate) || uv_signal_init(loop, &app->interrupt) || uv_timer_init(loop, &app->drain_timer) ||
-        uv_async_init(loop, &app->load_ended, on_load_ended) || uv_async_init(loop, &app->rpc_ended, on_rpc_ended) ||
-        uv_signal_start(&app->terminate, on_signal, SIGTERM) || uv_signal_start(&app->interrupt, on_signal, SIGINT)) {
-        FAIL(ERR_INTERNAL, "cannot set up the event loop");
-    }
     return OK;
 }
 
@@ -153,7 +125,9 @@ static struct serve_options serve_options_of(const struct options *o) {
 
 static FALLIBLE build(struct app *app) {
     const struct options *o = &app->options;
+    struct event_loop_handler events = app_handler(app);
     TRY(kernel_select(o->kernels));
+    TRY(event_loop_create(&events, &app->loop));
     struct serve_options serve = serve_options_of(o);
     TRY(serve_create(&serve, &app->serve));
     struct rpc_options rpc = {.threads = o->rpc_threads,
@@ -165,7 +139,6 @@ static FALLIBLE build(struct app *app) {
     serve_attach(app->serve, app->rpc, app->health);
     app->status = (struct status){
         .serve = app->serve, .model_asked = o->model, .threads = o->threads, .started_ns = clock_now_ns(), .backend = ""};
-    TRY(start_loop(app));
     TRY(listen_tcp(app));
     TRY(rpc_start(app->rpc));
     TRY(listen_unix(app));
@@ -178,16 +151,13 @@ static void take_down(struct app *app) {
     rpc_destroy(app->rpc);
     health_destroy(app->health);
     serve_destroy(app->serve);
-    uv_loop_close(&app->loop);
+    event_loop_destroy(app->loop);
 }
 
 static int serve_until_the_end(struct app *app) {
     block_signals(SIG_BLOCK);
     signal(SIGPIPE, SIG_IGN);
     err_t e = mapped_install_handler();
-    if (!err_is(e) && uv_loop_init(&app->loop) != 0) {
-        e = err_record(ERR_INTERNAL, NULL, "cannot create the event loop");
-    }
     if (!err_is(e)) {
         e = build(app);
     }
@@ -200,7 +170,7 @@ static int serve_until_the_end(struct app *app) {
         _exit(err_exit_code(e.code));
     }
     block_signals(SIG_UNBLOCK);
-    uv_run(&app->loop, UV_RUN_DEFAULT);
+    event_loop_run(app->loop);
     take_down(app);
     log_line(LOG_LEVEL_INFO, "stopped", "exit=%d", app->exit_code);
     return app->exit_code;
