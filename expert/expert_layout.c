@@ -215,7 +215,7 @@ static FALLIBLE resolve_layout(struct tensor_finder *finder, bool interleaved, s
     if (exists_below(finder, out->prefix, "up_proj.weight") && !out->params.expert_has_bias) {
         return resolve_stacked(finder, out);
     }
-    return tensor_unknown_layout(finder, first);
+    return tensor_unknown_layout(finder, below);
 }
 
 // One layer's experts are packed in one way: a layer of two dtypes is more likely a broken conversion than meant.

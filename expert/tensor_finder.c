@@ -190,8 +190,23 @@ FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block,
     return OK;
 }
 
-err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *name) {
+err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *module) {
     char quantised[128];
+    size_t length = strlen(module), count = checkpoint_count(finder->checkpoint);
+    const char *name = module;
+    // A tensor of a quantised type says more than the others.
+    for (size_t i = checkpoint_lower_bound(finder->checkpoint, module); i < count; i++) {
+        const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
+        if (strncmp(entry->name, module, length) != 0) {
+            break;
+        }
+        if (name == module || !dtype_is_float16_or_32(entry->view.dtype)) {
+            name = entry->name;
+        }
+        if (!dtype_is_float16_or_32(entry->view.dtype)) {
+            break;
+        }
+    }
     quantised_text(finder, quantised);
     return err_record(ERR_CHECKPOINT, NULL, "%s: the experts lie in a layout that is not known here: tensor %s%s%s",
                       checkpoint_path(finder->checkpoint), name, quantised, quantised[0] ? ": " CONVERT : "");

@@ -53,7 +53,7 @@ FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint
 // module, whose numbers stay below num_experts.
 FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const char *experts, uint32_t num_experts);
 
-// The experts are there, but in no known layout.
-err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *name);
+// The experts below `module` ("...mlp.experts.") are there, but in no known layout.
+err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *module);
 
 #endif

@@ -217,7 +217,7 @@ static void refuse(const char *name, const char *method, const char *tensor) {
 static void quantised_experts_are_refused_with_their_method_and_tensor(void **state) {
     (void)state;
     refuse("deepseek_v3_fp8", "quant_method fp8", "model.layers.1.mlp.experts.0.gate_proj.weight is F8_E4M3");
-    refuse("gpt_oss_mxfp4", "quant_method mxfp4", "model.layers.0.mlp.experts.");
+    refuse("gpt_oss_mxfp4", "quant_method mxfp4", "model.layers.0.mlp.experts.down_proj_blocks");
     refuse("kimi_k2_int4", "quant_method compressed-tensors", "experts.0.gate_proj.weight_packed");
     refuse("mixtral_awq", "quant_method awq", "experts.0.w1.qweight");
 }
