@@ -55,6 +55,7 @@ static void take_in(struct serve_request *r) {
     }
     serve_step(r, REQUEST_ENQUEUED, ERR_OK);
     r->item.submitted_ns = clock_now_ns();
+    serve_due(r->serve, r->thread, r->deadline_ns);
     worker_submit(r->serve->backend.worker, &r->item);
 }
 

@@ -97,12 +97,18 @@ static size_t encode_error(const struct serve_request *r, uint8_t *header, size_
     return length;
 }
 
+// From here the peer has the send timeout to take the answer.
+static void await_reader(struct call *call) {
+    call->write_deadline_ns = clock_add_ns(clock_now_ns(), call->serve->options.send_timeout_ns);
+    serve_due(call->serve, call->thread, call->write_deadline_ns);
+}
+
 static void send_stream_answer(struct call *call, struct serve_request *r) {
     uint8_t header[WIRE_HEADER_MAX + STATUS_BYTES_MAX];
     bool failed = r->core.error != ERR_OK;
     size_t length = failed ? encode_error(r, header, sizeof header) : encode_result(r, header, sizeof header);
     call->writing = r;
-    call->write_deadline_ns = clock_add_ns(clock_now_ns(), call->serve->options.send_timeout_ns);
+    await_reader(call);
     rpc_write(call->rpc, header, length, failed ? NULL : r->output, failed ? 0 : r->output_bytes);
 }
 
@@ -137,7 +143,7 @@ void serve_answer(struct serve_request *r) {
     size_t length = encode_result(r, header, sizeof header);
     call->writing = r;
     call->finished = true;
-    call->write_deadline_ns = clock_add_ns(clock_now_ns(), call->serve->options.send_timeout_ns);
+    await_reader(call);
     rpc_reply(call->rpc, header, length, r->output, r->output_bytes);
 }
 

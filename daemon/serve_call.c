@@ -25,6 +25,7 @@ static bool take_slot(struct serve_request *r) {
 static void read_with_slot(struct serve_request *r) {
     int64_t limit_ns = clock_add_ns(clock_now_ns(), r->serve->options.send_timeout_ns);
     r->deadline_ns = limit_ns < r->call->deadline_ns ? limit_ns : r->call->deadline_ns;
+    serve_due(r->serve, r->thread, r->deadline_ns);
     serve_step(r, REQUEST_SLOT_GRANTED, ERR_OK);
 }
 
@@ -57,6 +58,7 @@ static void open_unary(struct call *call) {
         read_with_slot(r);
     } else {
         r->waits_for_slot = true;
+        serve_due(call->serve, call->thread, r->deadline_ns);
         STAILQ_INSERT_TAIL(&call->serve->threads[call->thread].slots, r, slot);
     }
 }

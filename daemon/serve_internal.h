@@ -65,6 +65,7 @@ struct serve_thread {
     TAILQ_HEAD(, serve_request) active;
     STAILQ_HEAD(, serve_request) slots; // FIFO of those that wait for a read slot
     TAILQ_HEAD(, call) calls;
+    int64_t due_ns; // when the next tick is to run at the latest
     // Guards `finished` alone: the worker puts in, the thread takes out; taken with nothing else held.
     pthread_mutex_t mutex;
     STAILQ_HEAD(, serve_request) finished;
@@ -104,6 +105,7 @@ void serve_pump(struct call *call);                                      // the 
 void serve_control_message(struct call *call, const uint8_t *bytes, size_t length);
 
 // ---- serve_call.c: the transport's callbacks; serve_tick.c: what is due on a thread
+void serve_due(struct serve *serve, unsigned thread, int64_t at_ns); // something is due then: its own thread only
 void serve_grant_slots(struct serve *serve, unsigned thread);
 int64_t serve_tick(void *context, unsigned thread, int64_t now_ns);
 

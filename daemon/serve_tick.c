@@ -67,6 +67,13 @@ static int64_t look_after_calls(struct serve *serve, struct serve_thread *thread
     return next_ns;
 }
 
+void serve_due(struct serve *serve, unsigned index, int64_t at_ns) {
+    if (at_ns < serve->threads[index].due_ns) {
+        serve->threads[index].due_ns = at_ns;
+        rpc_wake(serve->server, index); // the tick that follows tells the transport when to come back
+    }
+}
+
 int64_t serve_tick(void *context, unsigned index, int64_t now_ns) {
     struct serve *serve = context;
     struct serve_thread *thread = &serve->threads[index];
@@ -75,5 +82,6 @@ int64_t serve_tick(void *context, unsigned index, int64_t now_ns) {
     int64_t calls_ns = look_after_calls(serve, thread, now_ns);
     serve_grant_slots(serve, index);
     health_tick(serve->health, index);
-    return calls_ns < next_ns ? calls_ns : next_ns;
+    thread->due_ns = calls_ns < next_ns ? calls_ns : next_ns;
+    return thread->due_ns;
 }

@@ -1,6 +1,7 @@
 // The service as a whole: made before the model is there, ready with it, drained, taken down.
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "daemon/serve_internal.h"
 
 FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
@@ -20,6 +21,7 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
         TAILQ_INIT(&threads[t].active);
         STAILQ_INIT(&threads[t].slots);
         TAILQ_INIT(&threads[t].calls);
+        threads[t].due_ns = CLOCK_NEVER;
         STAILQ_INIT(&threads[t].finished);
         pthread_mutex_init(&threads[t].mutex, NULL);
     }
