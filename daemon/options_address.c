@@ -52,7 +52,7 @@ static FALLIBLE check_bracketed(const char *address, enum err_code code) {
     if (length > 0 && length < sizeof host) {
         memcpy(host, address + 1, length);
     }
-    if (inet_pton(AF_INET6, host, &parsed) != 1) {
+    if (!end || inet_pton(AF_INET6, host, &parsed) != 1) {
         FAIL(code, "\"%s\" holds no IPv6 address in its brackets: write [::1]:7411", address);
     }
     return check_port(address, end[1] == ':' ? end + 2 : "", code);

@@ -152,9 +152,9 @@ static FALLIBLE parse_layers(const char *text, enum err_code code, struct option
         out->first_layer = out->last_layer = 0;
         return OK;
     }
-    uint64_t first, last;
+    uint64_t first = 0;
     const char *end = parse_digits(text, &first);
-    last = first;
+    uint64_t last = first;
     if (end && *end == '-') {
         end = parse_digits(end + 1, &last);
     }

@@ -24,7 +24,7 @@ static char folder[sizeof FOLDER_TEMPLATE];
 
 static int make_folder(void **state) {
     (void)state;
-    strcpy(folder, FOLDER_TEMPLATE);
+    memcpy(folder, FOLDER_TEMPLATE, sizeof folder);
     return mkdtemp(folder) ? 0 : -1;
 }
 

@@ -195,7 +195,8 @@ static void a_connection_answers_one_request_after_another(void **state) {
             struct received got = take(&f, fd, 1);
             assert_int_equal(got.length, 1);
             assert_true(strlen(all) + 2 < sizeof all);
-            strcat(all, got.text);
+            all[strlen(all) + 1] = '\0';
+            all[strlen(all)] = got.text[0];
             free(got.text);
         }
         assert_non_null(strstr(all, "Connection: keep-alive"));
@@ -323,10 +324,11 @@ static void bodies_are_refused(void **state) {
 }
 
 static char *long_request(const char *head, size_t length, const char *tail) {
-    char *text = malloc(strlen(head) + length + strlen(tail) + 1);
-    strcpy(text, head);
-    memset(text + strlen(head), 'x', length);
-    strcpy(text + strlen(head) + length, tail);
+    size_t begin = strlen(head), all = begin + length + strlen(tail) + 1;
+    char *text = malloc(all);
+    snprintf(text, all, "%s", head);
+    memset(text + begin, 'x', length);
+    snprintf(text + begin + length, all - begin - length, "%s", tail);
     return text;
 }
 

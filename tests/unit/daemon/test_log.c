@@ -125,7 +125,7 @@ static void lines_of_several_threads_never_mix(void **state) {
         pthread_join(threads[i], NULL);
     }
     static char text[TEXT_MAX * 2];
-    strcpy(text, end(&capture));
+    snprintf(text, sizeof text, "%s", end(&capture));
     int lines = 0;
     char *save = NULL;
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), lines++) {

@@ -371,10 +371,11 @@ static void the_example_file_holds_every_option(void **state) {
     assert_true(fread(text, 1, TEXT_MAX - 1, file) > 0);
     fclose(file);
     char *save = NULL;
+    size_t used = 0;
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         bool commented = line[0] == '#' && line[1] >= 'a' && line[1] <= 'z';
         if (strncmp(line, "#model:", 7) != 0 && (commented || line[0] != '#')) {
-            strcat(strcat(active, line + commented), "\n");
+            used += (size_t)snprintf(active + used, TEXT_MAX - used, "%s\n", line + commented);
         }
     }
     struct options o;
