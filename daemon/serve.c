@@ -35,7 +35,7 @@ static void give_slot(struct serve_request *r) {
     pthread_mutex_lock(&serve->mutex);
     admission_give_slot(&serve->admission);
     pthread_mutex_unlock(&serve->mutex);
-    for (unsigned t = 0; t < serve->options.rpc_threads; t++) {
+    for (unsigned t = 0; atomic_load(&serve->slot_waiters) > 0 && t < serve->options.rpc_threads; t++) {
         rpc_wake(serve->server, t); // whoever waits for a slot takes it in its tick
     }
 }
@@ -72,6 +72,7 @@ static void let_go(struct serve_request *r) {
     give_slot(r);
     if (r->waits_for_slot) {
         STAILQ_REMOVE(&thread->slots, r, serve_request, slot);
+        atomic_fetch_sub(&serve->slot_waiters, 1);
     }
     if (r->admitted) {
         pthread_mutex_lock(&serve->mutex);

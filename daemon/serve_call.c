@@ -34,6 +34,7 @@ void serve_grant_slots(struct serve *serve, unsigned thread) {
     while ((r = STAILQ_FIRST(&serve->threads[thread].slots)) && take_slot(r)) {
         STAILQ_REMOVE_HEAD(&serve->threads[thread].slots, slot);
         r->waits_for_slot = false;
+        atomic_fetch_sub(&serve->slot_waiters, 1);
         read_with_slot(r);
     }
 }
@@ -58,8 +59,10 @@ static void open_unary(struct call *call) {
         read_with_slot(r);
     } else {
         r->waits_for_slot = true;
+        atomic_fetch_add(&call->serve->slot_waiters, 1);
         serve_due(call->serve, call->thread, r->deadline_ns);
         STAILQ_INSERT_TAIL(&call->serve->threads[call->thread].slots, r, slot);
+        rpc_wake(call->serve->server, call->thread); // a slot given back before we were counted told nobody
     }
 }
 

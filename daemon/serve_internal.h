@@ -83,6 +83,7 @@ struct serve {
     struct admission admission;
     atomic_bool ready, draining, ending;
     atomic_uint open_calls;
+    atomic_uint slot_waiters; // requests of all threads that wait for a read slot
     atomic_ullong active; // requests between being read and let go
 };
 
