@@ -92,6 +92,9 @@ static const struct bare_number *bare_number_of(const json_t *value) {
 // ---- opening ----
 
 static FALLIBLE load(struct config *config) {
+    if (memchr(config->bytes, '\0', config->length)) { // jansson would take it for the end, and what follows would pass unread
+        FAIL(ERR_CHECKPOINT, "bad JSON: it holds a NUL byte");
+    }
     size_t quoted_length = quote_bare_numbers(config->bytes, config->length, NULL);
     char *quoted = malloc(quoted_length + 1);
     if (!quoted) {

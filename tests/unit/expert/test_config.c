@@ -188,6 +188,12 @@ static void bad_json_names_its_line(void **state) {
     refuse_text("{\"a\": \"\xff\"}", "bad JSON");
 }
 
+static void what_follows_a_nul_is_not_passed_over(void **state) {
+    (void)state;
+    struct config *c;
+    assert_refused(config_parse("FILE", "{}\0{\"a\"", 7, &c), "FILE: bad JSON: it holds a NUL byte");
+}
+
 static void deep_nesting_is_refused(void **state) {
     (void)state;
     enum { DEEP = 100000 };
@@ -267,6 +273,7 @@ int main(void) {
         cmocka_unit_test(objects_are_looked_into_by_dots),
         cmocka_unit_test(bare_infinity_and_nan_are_numbers),
         cmocka_unit_test(bad_json_names_its_line),
+        cmocka_unit_test(what_follows_a_nul_is_not_passed_over),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(a_wrappers_text_model_is_found),
         cmocka_unit_test(the_files_bytes_are_kept_as_they_are),
