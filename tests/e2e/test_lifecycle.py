@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from harness import slow
-from harness.daemon import Daemon, clean_environment, run_program
+from harness.daemon import Daemon, Feed, clean_environment, run_program
 from harness.errors import failure_of_call, raises
 from harness.paths import BIN, ROOT, SLOW
 from harness.protos import pb
@@ -100,7 +100,7 @@ except grpc.RpcError as error:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("allow, expected", [("self", {"UNAVAILABLE", "PERMISSION_DENIED"}), ("any", {"served"}),
-                                             ("65534", {"served"}), ("1,2", {"UNAVAILABLE", "PERMISSION_DENIED"})])
+                                             ("0,65534", {"served"}), ("0,1", {"UNAVAILABLE", "PERMISSION_DENIED"})])
 def test_peers_of_the_unix_socket_are_checked(allow, expected, case, start_daemon):
     daemon = start_daemon("--allow-uids", allow, model=case("mixtral").folder)
     os.chmod(daemon.folder.name, 0o755)
@@ -163,9 +163,9 @@ def test_sigterm_lets_a_running_call_finish_and_refuses_new_ones(start_daemon):
     daemon, client, layer = start_slow(start_daemon)
     expected = client.forward(layer.request(2)).output.data
     running = client.stub.Forward.future(layer.lasting(2.0), timeout=60 * SLOW)
-    idle_stream = client.stream(iter(lambda: time.sleep(3600), 0))
-    while "expertd_queued_requests 1" not in daemon.get("/metrics")[1]:
-        time.sleep(0.02)
+    feed = Feed()
+    idle_stream = client.stream(feed, timeout=120 * SLOW)
+    daemon.wait_queued(1)
     daemon.signal()
     daemon.wait_for("draining")
     with raises("UNAVAILABLE") as raised:
@@ -174,8 +174,10 @@ def test_sigterm_lets_a_running_call_finish_and_refuses_new_ones(start_daemon):
     assert raised.failure.reason in ("DRAINING", None)
     assert running.result().output.data[:len(expected)] == expected, "the answer is whole and right"
     assert daemon.wait_exit() == 0
-    with pytest.raises(grpc.RpcError):
+    with pytest.raises(grpc.RpcError) as caught:
         next(idle_stream)
+    assert failure_of_call(caught.value).code == "UNAVAILABLE"
+    feed.close()
     client.channel.close()
 
 
@@ -183,8 +185,7 @@ def test_sigterm_lets_a_running_call_finish_and_refuses_new_ones(start_daemon):
 def test_a_drain_that_takes_too_long_is_cut_off(start_daemon):
     daemon, client, layer = start_slow(start_daemon, "--drain-timeout-ms", 200)
     running = client.stub.Forward.future(layer.request(slow.TOKENS_MAX), timeout=120 * SLOW)
-    while "expertd_queued_requests 1" not in daemon.get("/metrics")[1]:
-        time.sleep(0.02)
+    daemon.wait_queued(1)
     daemon.signal()
     with pytest.raises(grpc.RpcError) as caught:
         running.result()
@@ -201,6 +202,18 @@ def test_a_second_signal_does_no_harm(case, start_daemon):
     assert daemon.wait_exit() == 0
 
 
+@pytest.mark.threads
+def test_the_deadline_of_a_call_ends_it(start_daemon):
+    daemon, client, layer = start_slow(start_daemon)
+    begun = time.monotonic()
+    with raises("DEADLINE_EXCEEDED"):
+        client.forward(layer.lasting(2.0), timeout=0.3)
+    assert time.monotonic() - begun < 1.5 * SLOW
+    daemon.wait_metric("expertd_open_calls", 0)
+    assert client.forward(layer.request(1)).output.data
+    client.channel.close()
+
+
 # ---- overload
 
 
@@ -208,8 +221,7 @@ def test_a_second_signal_does_no_harm(case, start_daemon):
 def test_a_full_queue_refuses_early_and_says_when_to_come_back(start_daemon):
     daemon, client, layer = start_slow(start_daemon, "--max-queue", 2)
     running = [client.stub.Forward.future(layer.lasting(1.5), timeout=60 * SLOW) for _ in range(2)]
-    while "expertd_queued_requests 2" not in daemon.get("/metrics")[1]:
-        time.sleep(0.02)
+    daemon.wait_queued(2)
     begun = time.monotonic()
     with raises("RESOURCE_EXHAUSTED", "QUEUE_FULL") as raised:
         client.forward(layer.request(1))
@@ -223,8 +235,7 @@ def test_a_full_queue_refuses_early_and_says_when_to_come_back(start_daemon):
 def test_a_call_whose_caller_left_is_not_computed(start_daemon):
     daemon, client, layer = start_slow(start_daemon)
     first = client.stub.Forward.future(layer.lasting(1.0), timeout=60 * SLOW)
-    while "expertd_queued_requests 1" not in daemon.get("/metrics")[1]:
-        time.sleep(0.02)
+    daemon.wait_queued(1)
     waiting = [client.stub.Forward.future(layer.lasting(3.0), timeout=60 * SLOW) for _ in range(4)]
     time.sleep(0.3)
     for call in waiting:
@@ -277,25 +288,17 @@ def test_http_pages(served, client):
     assert served.get("/health/live", method="HEAD")[1] == ""
 
 
-def metric(daemon, name, *labels):
-    total = 0.0
-    for line in daemon.get("/metrics")[1].splitlines():
-        if line.split("{")[0].split(" ")[0] == name and all(label in line for label in labels):
-            total += float(line.split()[-1])
-    return total
-
-
 def test_metrics_count_what_was_done(served, client):
-    before = metric(served, "expertd_tokens_total")
+    before = served.metric("expertd_tokens_total")
     client.forward(layer=1, hidden=tensor(np.ones((7, 96))))
     with raises("NOT_FOUND"):
         client.forward(layer=9)
     text = served.get("/metrics")[1]
-    assert metric(served, "expertd_tokens_total") == before + 7
-    assert metric(served, "expertd_calls_total", 'method="Forward"', "NOT_FOUND") >= 1 or "NotFound" in text or 'code="5"' in text
+    assert served.metric("expertd_tokens_total") == before + 7
+    assert served.metric("expertd_calls_total", 'method="Forward"', 'code="NOT_FOUND"') >= 1
     for line in text.splitlines():
         assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2 and float(line.rsplit(" ", 1)[1]) is not None
-    for name in ("expertd_calls_total", "expertd_tokens_total", "expertd_open_calls", "expertd_queued_requests"):
+    for name in ("expertd_calls_total", "expertd_tokens_total", "expertd_open_calls", "expertd_queue_requests", "expertd_stage_seconds"):
         assert f"# TYPE {name} " in text
 
 
@@ -321,11 +324,12 @@ def test_http_withstands_slow_and_rude_callers(served):
     deadline = time.monotonic() + 15 * SLOW
     while True:
         try:
-            assert served.get("/health/live")[0] == 200
-            return
+            if served.get("/health/live")[0] == 200:
+                return
         except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+            pass  # closed at once: the connections held above are still being taken down
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_http_may_be_off(case, start_daemon):

@@ -1,6 +1,5 @@
 """Stream: answers in order of completion, bounded, and no caller's trouble is another's."""
 
-import queue
 import subprocess
 import sys
 import threading
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness import slow
-from harness.daemon import CALL_SECONDS, Daemon
+from harness.daemon import CALL_SECONDS, Daemon, Feed
 from harness.errors import check, failure_of_answer, failure_of_call
 from harness.paths import ROOT, SLOW
 from harness.protos import pb
@@ -22,29 +21,6 @@ LAYER, HIDDEN = 1, 96
 
 def request(random, tokens=3, **fields):
     return pb.ForwardRequest(layer=LAYER, hidden=tensor(random.standard_normal((tokens, HIDDEN)).astype(np.float32)), **fields)
-
-
-class Feed:
-    """An iterator of requests that stays open until it is closed."""
-
-    def __init__(self, *requests):
-        self._queue = queue.Queue()
-        for item in requests:
-            self.send(item)
-
-    def send(self, item):
-        self._queue.put(item)
-
-    def close(self):
-        self._queue.put(None)
-
-    def __iter__(self):
-        return iter(self._queue.get, None)
-
-
-def calls_open(daemon):
-    line = next(line for line in daemon.get("/metrics")[1].splitlines() if line.startswith("expertd_open_calls "))
-    return int(float(line.split()[-1]))
 
 
 def eventually(condition, seconds=10 * SLOW):
@@ -102,7 +78,7 @@ def test_answers_leave_in_order_of_completion(slow_daemon, slow_layer):
     with slow_daemon.client() as client:
         feed = Feed(slow_layer.lasting(1.0, id=1))
         call = client.stream(feed)
-        eventually(lambda: "expertd_queued_requests 1" in slow_daemon.get("/metrics")[1])
+        slow_daemon.wait_queued(1)
         feed.send(slow_layer.request(1, id=2, priority=5))
         feed.send(slow_layer.request(1, id=3, priority=-5))
         feed.close()
@@ -124,8 +100,7 @@ def test_no_more_than_max_inflight_are_taken_in(slow_daemon, slow_layer):
         def watch():
             nonlocal most
             while not done.is_set():
-                line = next(x for x in slow_daemon.get("/metrics")[1].splitlines() if x.startswith("expertd_queued_requests "))
-                most = max(most, int(float(line.split()[-1])))
+                most = max(most, slow_daemon.metric("expertd_queue_requests"))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -155,7 +130,7 @@ def test_the_deadline_of_the_stream_ends_it(slow_daemon, slow_layer):
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
         assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        eventually(lambda: calls_open(slow_daemon) == 0)
+        slow_daemon.wait_metric("expertd_open_calls", 0)
         assert client.forward(slow_layer.request(1)).output.data
 
 
@@ -166,7 +141,7 @@ def test_a_cancelled_stream_leaves_nothing_behind(slow_daemon, slow_layer):
             call = client.stream(Feed(slow_layer.lasting(0.5), slow_layer.lasting(0.5)))
             time.sleep(0.05)
             call.cancel()
-        eventually(lambda: calls_open(slow_daemon) == 0)
+        slow_daemon.wait_metric("expertd_open_calls", 0)
         assert client.forward(slow_layer.request(1)).output.data
 
 
@@ -203,7 +178,7 @@ def test_a_client_that_dies_mid_stream_disturbs_nobody(slow_daemon, slow_layer):
             process.wait()
             process.stdout.close()
             assert client.forward(slow_layer.request(2)).output.data == before
-        eventually(lambda: calls_open(slow_daemon) == 0)
+        slow_daemon.wait_metric("expertd_open_calls", 0)
         eventually(lambda: slow_daemon.memory()["fds"] <= idle)
 
 
@@ -219,7 +194,7 @@ def test_a_reader_that_does_not_read_loses_its_stream(start_daemon):
         call = lazy.stream(Feed(*[big] * 6), timeout=60 * SLOW)
         small = pb.ForwardRequest(layer=layer, hidden=tensor(np.zeros((1, slow.HIDDEN)), "BF16"))
         assert other.forward(small).output.data, "another caller is served meanwhile"
-        eventually(lambda: calls_open(daemon) == 0, seconds=15 * SLOW)
+        daemon.wait_metric("expertd_open_calls", 0, seconds=15 * SLOW)
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
         failure = failure_of_call(caught.value)

@@ -1,6 +1,7 @@
 """The daemon as a process: started on a private Unix socket and free TCP ports, watched through its log, stopped by SIGTERM."""
 
 import os
+import queue
 import re
 import shlex
 import signal
@@ -128,6 +129,24 @@ class Daemon:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def metric(self, name, *labels):
+        """The sum of a metric's samples that carry all the labels (written as in the page: method="Forward")."""
+        total = 0.0
+        for line in self.get("/metrics")[1].splitlines():
+            if re.split(r"[{ ]", line)[0] == name and all(label in line for label in labels):
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    def wait_metric(self, name, value, seconds=10 * SLOW):
+        deadline = time.monotonic() + seconds
+        while self.metric(name) != value:
+            assert time.monotonic() < deadline, f"{name} is {self.metric(name)}, not {value}, after {seconds} s"
+            time.sleep(0.02)
+
+    def wait_queued(self, requests):
+        """Until so many requests are admitted and not answered."""
+        self.wait_metric("expertd_queue_requests", requests)
+
     # ---- calls
 
     def channel(self, tcp=False, options=()):
@@ -175,6 +194,24 @@ class Daemon:
             assert not os.path.exists(self.socket), "the socket was left behind"
         finally:
             self.kill()
+
+
+class Feed:
+    """An iterator of requests for a stream, which stays open until it is closed."""
+
+    def __init__(self, *requests):
+        self._queue = queue.Queue()
+        for item in requests:
+            self.send(item)
+
+    def send(self, item):
+        self._queue.put(item)
+
+    def close(self):
+        self._queue.put(None)
+
+    def __iter__(self):
+        return iter(self._queue.get, None)
 
 
 class Client:
