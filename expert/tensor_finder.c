@@ -144,6 +144,7 @@ FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint
     const struct safetensors_entry *entry = NULL;
     int which;
     TRY(tensor_take_either(finder, name, shapes, &which, &entry));
+    INVARIANT(entry != NULL);
     *out = (struct vector_source){.data = entry->view.data, .dtype = entry->view.dtype, .stride = 1};
     return OK;
 }
@@ -152,6 +153,7 @@ FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint
     const struct tensor_shape shape = {2, {n, k}};
     const struct safetensors_entry *entry = NULL;
     TRY(tensor_take(finder, name, &shape, &entry));
+    INVARIANT(entry != NULL);
     *out = (struct weight_source){.data = entry->view.data, .dtype = entry->view.dtype, .n_stride = k, .k_stride = 1};
     return OK;
 }
