@@ -326,7 +326,8 @@ static void deep_nesting_is_refused_without_recursion(void **state) {
     char *header = malloc(DEEP);
     assert_non_null(header);
     memset(header, '[', DEEP);
-    memcpy(header, "{\"a\":", 5);
+    static const char START[] = {'{', '"', 'a', '"', ':'};
+    memcpy(header, START, sizeof START);
     refuse_bytes(header, DEEP, 0, "'{' wanted");
     free(header);
 }

@@ -139,7 +139,7 @@ static void check_routes(const struct layer_tensors *l, const float *input, cons
             at++;
         }
         assert_true(at < routing.top_k);
-        assert_true(fabs(own_weights[at] - weights[j]) <= 2e-6 * fabs(weights[j]) + 1e-12);
+        assert_true(fabs((double)own_weights[at] - weights[j]) <= 2e-6 * fabs((double)weights[j]) + 1e-12);
     }
 }
 
@@ -159,7 +159,7 @@ static void check_layer(const struct opened *o, const struct layer_tensors *l) {
         compute_token(l, input + t * hidden, ids + t * top_k, weights + t * top_k, y);
         for (size_t i = 0; i < hidden; i++) {
             worst = fmax(worst, fabs(y[i] - wanted[t * hidden + i]));
-            greatest = fmax(greatest, fabs(wanted[t * hidden + i]));
+            greatest = fmax(greatest, fabs((double)wanted[t * hidden + i]));
         }
         assert_true(worst <= bound * greatest);
     }

@@ -420,9 +420,9 @@ static void quantised_tensors_are_refused_by_method(void **state) {
 
 static void a_long_prefix_is_refused(void **state) {
     (void)state;
-    char layer[200];
-    memset(layer, 'p', 150);
-    strcpy(layer + 150, ".layers.0");
+    char layer[200], long_word[151] = "";
+    memset(long_word, 'p', sizeof long_word - 1);
+    snprintf(layer, sizeof layer, "%s.layers.0", long_word);
     add_qwen3_layer(layer);
     refuse(QWEN3("1"), "is longer than 127 bytes");
 }
