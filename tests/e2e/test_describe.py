@@ -39,7 +39,7 @@ def test_layers_are_those_of_the_checkpoint(name, case, start_daemon):
         assert layer.weights_on_input == (name == "llama4")
         assert layer.quantisation == "" and layer.num_zero_experts == 0
         assert not layer.needs_token_ids and not layer.needs_router_input
-        assert layer.weight_dtype == (pb.F32 if name == "mixtral_one_token" else pb.BF16)
+        assert layer.weight_dtype == {"mixtral_one_token": pb.F32, "granitemoe_f16": pb.F16}.get(name, pb.BF16)
         # f32 only where every expert weight is F32
         assert layer.numerics_id == ("1/f32/cpu" if name == "mixtral_one_token" else "1/bf16/cpu")
     if name in PREFIXES:

@@ -55,7 +55,7 @@ def test_a_watch_follows_the_drain_and_ends(start_daemon, case):
         for call in calls:
             with pytest.raises((grpc.RpcError, StopIteration)):
                 next(call)
-        daemon.stop()
+        assert daemon.wait_exit() == 0
 
 
 @pytest.mark.threads

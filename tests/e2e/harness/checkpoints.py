@@ -97,14 +97,14 @@ class Case:
 
     def router_logits(self, layer):
         """The router's linear part in float64, bias included: what a caller with a router of its own would send."""
-        weight = self.weight(layer, r"(gate|router)\.weight")
+        weight = self.weight(layer, r"(gate|router)\.((layer|wg)\.)?weight")
         logits = self.get(layer, "input").astype(np.float64) @ weight.astype(np.float64).T
         bias = self.weight(layer, r"router\.bias")
         return logits if bias is None else logits + bias
 
     def shared_output(self, layer):
         """The shared expert's part of the answer in float64; None where there is none."""
-        gate, up, down = (self.weight(layer, rf"shared_experts?\.{part}_proj\.weight") for part in ("gate", "up", "down"))
+        gate, up, down = (self.weight(layer, rf"shared_(experts?|mlp)\.{part}_proj\.weight") for part in ("gate", "up", "down"))
         if gate is None:
             return None
         x = self.get(layer, "input").astype(np.float64)

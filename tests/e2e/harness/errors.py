@@ -70,5 +70,5 @@ def check(failure, code=None, reason=None, field=None):
         assert failure.reason == reason, failure
         assert failure.info.domain == "expertd", failure
         assert failure.message, "an error without a message"
-    if field is not None:
-        assert field in failure.fields, failure
+    if field is not None:  # the field itself, or its member at fault: hidden, hidden.shape
+        assert any(f"{named}.".startswith(f"{field}.") for named in failure.fields), failure
