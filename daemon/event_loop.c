@@ -71,6 +71,12 @@ void event_loop_start_timer(struct event_loop *loop, unsigned period_ms) {
 }
 
 void event_loop_close(struct event_loop *loop) {
+    // Without their handles signals would mean death again: one that comes now waits, and goes with the process.
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
     uv_close((uv_handle_t *)&loop->terminate, NULL);
     uv_close((uv_handle_t *)&loop->interrupt, NULL);
     uv_close((uv_handle_t *)&loop->timer, NULL);

@@ -25,7 +25,10 @@ FALLIBLE supply_open_checkpoint(const char *folder, const struct layer_tensors_o
     const struct config *config = checkpoint_config(supply.checkpoint);
     TRY_OUT(e, architecture_find(config, &architecture));
     TRY_OUT(e, layer_tensors_find(supply.checkpoint, architecture, options, &supply.layers, &supply.count));
-    snprintf(supply.model_type, sizeof supply.model_type, "%s", architecture_model_type(architecture));
+    const char *model_type = architecture_model_type(architecture); // where config.json gives class names only
+    bool found = false;
+    TRY_OUT(e, config_string(config, (const char *const[]){"model_type", NULL}, &model_type, &found));
+    snprintf(supply.model_type, sizeof supply.model_type, "%s", model_type);
     supply.identity = config_text_bytes(config, &supply.identity_length);
     *out = supply;
     return OK;
