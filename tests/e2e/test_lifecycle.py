@@ -89,9 +89,10 @@ sys.path.insert(0, sys.argv[1])
 from harness.protos import pb, rpc
 import grpc
 os.setgid(65534)
+channel = grpc.insecure_channel("unix:" + sys.argv[2])  # imports what it needs while it may; connects at the first call
 os.setuid(65534)
 try:
-    rpc.ExpertsStub(grpc.insecure_channel("unix:" + sys.argv[2])).Describe(pb.DescribeRequest(), timeout=5)
+    rpc.ExpertsStub(channel).Describe(pb.DescribeRequest(), timeout=5)
     print("served")
 except grpc.RpcError as error:
     print(error.code().name)

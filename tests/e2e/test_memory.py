@@ -27,7 +27,7 @@ def settled(daemon, fds):
     return daemon.memory()
 
 
-def grows_not(daemon, work, rounds=3):
+def grows_not(daemon, work, rounds=3, growth=GROWTH_BYTES):
     """The first rounds warm up; then resident memory, descriptors and threads stay."""
     fds = daemon.memory()["fds"]
     sizes = []
@@ -38,7 +38,7 @@ def grows_not(daemon, work, rounds=3):
     assert last["fds"] <= fds, f"descriptors: {fds} before, {last['fds']} after"
     assert last["threads"] <= first["threads"]
     if not SANITIZER:
-        assert last["rss"] <= first["rss"] + GROWTH_BYTES, f"resident: {[s['rss'] >> 10 for s in sizes]} KiB"
+        assert last["rss"] <= first["rss"] + growth, f"resident: {[s['rss'] >> 10 for s in sizes]} KiB"
 
 
 def test_calls_leave_nothing_behind(served, random):
@@ -91,4 +91,5 @@ def test_large_messages_are_given_back(served, random):
             for _ in range(20):
                 client.forward(large, timeout=60 * SLOW)
 
-    grows_not(served, work)
+    # A message is 1.5 MB and 60 are sent after the warm-up: one lost in four would show. Which of gRPC's threads hold a chunk varies.
+    grows_not(served, work, growth=24 << 20)
