@@ -1,5 +1,7 @@
 """The daemon's answers are those of the model's authors' code, within each golden case's bounds."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,14 @@ from harness.tensors import error_per_token, rows_of, tensor, values_of
 SHARDS = (1, 2, 3) if not SANITIZER else (1, 3)
 
 
-@pytest.fixture(scope="module", params=[(name, dtype, shards) for name in SERVED_CASES for dtype in ("f32", "bf16")
-                                        for shards in SHARDS], ids=lambda p: f"{p[0]}-{p[1]}-{p[2]}shards")
+def ways():
+    """Every case in both dtypes on each number of shards; one of them is also for ThreadSanitizer."""
+    for name, dtype, shards in itertools.product(SERVED_CASES, ("f32", "bf16"), SHARDS):
+        marks = [pytest.mark.threads] if (dtype, shards) == ("bf16", SHARDS[-1]) else []
+        yield pytest.param((name, dtype, shards), marks=marks, id=f"{name}-{dtype}-{shards}shards")
+
+
+@pytest.fixture(scope="module", params=ways())
 def served_case(request, case):
     name, dtype, shards = request.param
     daemon = Daemon("--compute-dtype", dtype, "--shards", shards, model=case(name).folder)

@@ -17,12 +17,12 @@ import pytest
 from harness import slow
 from harness.daemon import Daemon, Feed, clean_environment, run_program
 from harness.errors import failure_of_call, raises
-from harness.paths import BIN, ROOT, SLOW
+from harness.paths import BIN, ROOT, SANITIZER, SLOW
 from harness.protos import pb
 from harness.tensors import tensor
 
-# Seconds of loading on any machine of today.
-LARGE = "synthetic:qwen3-30b-a3b,layers=2"
+# A second or more of loading on any machine of today.
+LARGE = "synthetic:qwen3-30b-a3b," + {"": "layers=2", "asan": "layers=1,experts=64", "tsan": "layers=1,experts=16"}[SANITIZER]
 
 
 def small(layer=1, hidden=96):
@@ -185,7 +185,7 @@ def test_sigterm_lets_a_running_call_finish_and_refuses_new_ones(start_daemon):
 @pytest.mark.threads
 def test_a_drain_that_takes_too_long_is_cut_off(start_daemon):
     daemon, client, layer = start_slow(start_daemon, "--drain-timeout-ms", 200)
-    running = client.stub.Forward.future(layer.request(slow.TOKENS_MAX), timeout=120 * SLOW)
+    running = client.stub.Forward.future(layer.lasting(3.0), timeout=120 * SLOW)
     daemon.wait_queued(1)
     daemon.signal()
     with pytest.raises(grpc.RpcError) as caught:
