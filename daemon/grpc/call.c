@@ -33,6 +33,7 @@ static struct rpc_call *call_new(struct rpc_thread *thread) {
     }
     call->thread = thread;
     call->server = thread->server;
+    atomic_fetch_add(&call->server->alive, 1);
     return call;
 }
 
@@ -113,7 +114,9 @@ static void settle(struct rpc_call *call) {
     if (call->counted) {
         atomic_fetch_sub(&call->server->open_calls, 1);
     }
+    struct rpc_server *server = call->server;
     call_free(call);
+    server_let_go(server);
 }
 
 static void on_close(struct tag *tag, bool ok) {

@@ -115,7 +115,8 @@ struct rpc_server {
 
     atomic_bool stopping;
     struct tag shutdown_tag;
-    sem_t shut_down; // posted when shutdown_tag is back
+    atomic_uint alive; // calls not released yet, and one for the server until shutdown_tag is back: the last one tells `done`
+    sem_t shut_down;   // posted then
     void (*done)(void *context);
     void *done_context;
 };
@@ -127,6 +128,9 @@ FALLIBLE thread_start(struct rpc_thread *thread);
 void thread_stop(struct rpc_thread *thread);
 void thread_deinit(struct rpc_thread *thread);
 void thread_wake(struct rpc_thread *thread);
+
+// ---- server.c
+void server_let_go(struct rpc_server *server); // of `alive`
 
 // ---- accept.c
 void accept_start(struct rpc_thread *thread);

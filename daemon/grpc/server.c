@@ -10,13 +10,20 @@
 #include "daemon/grpc/core.h"
 #include "daemon/grpc/tuning.h"
 
-static void on_shutdown(struct tag *tag, bool ok) {
-    struct rpc_server *server = TAG_OWNER(tag, struct rpc_server, shutdown_tag);
-    (void)ok;
-    sem_post(&server->shut_down);
+// gRPC's tag alone would be early: a body that comes back after its call is let go has its `released` still to come.
+void server_let_go(struct rpc_server *server) {
+    if (atomic_fetch_sub(&server->alive, 1) != 1) {
+        return;
+    }
     if (server->done) {
         server->done(server->done_context);
     }
+    sem_post(&server->shut_down); // after `done`, which rpc_destroy must not overtake
+}
+
+static void on_shutdown(struct tag *tag, bool ok) {
+    (void)ok;
+    server_let_go(TAG_OWNER(tag, struct rpc_server, shutdown_tag));
 }
 
 static err_t create_parts(struct rpc_server *server) {
@@ -50,6 +57,7 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     server->max_calls = options->max_calls;
     server->thread_count = options->threads;
     server->shutdown_tag.done = on_shutdown;
+    atomic_store(&server->alive, 1);
     tuning_process();
     grpc_init();
     err_t e = create_parts(server);

@@ -52,7 +52,7 @@ struct fixture {
     atomic_int opened, closed, cancelled, released, written, lost, refused, ended_early, ticks, down;
     _Atomic int64_t deadline_ns, next_tick_ns;
     atomic_int command;                       // enum command, for thread 0's next tick
-    char last_peer[64];                       // read after `opened` grew
+    char peers[4][64];                        // of the first calls; each is read after `opened` grew past it
     struct fixture_call calls[FIXTURE_CALLS]; // thread 0 only: these fixtures have one thread, or no command
     uint8_t *flood;
 };
@@ -87,7 +87,9 @@ static inline void *fixture_opened(void *context, struct rpc_call *rpc, enum rpc
                                    int64_t deadline_ns) {
     struct fixture *fixture = context;
     struct fixture_call *call = fixture_call_new(fixture, rpc);
-    snprintf(fixture->last_peer, sizeof fixture->last_peer, "%s", rpc_call_peer(rpc));
+    if (fixture->opened < 4) {
+        snprintf(fixture->peers[fixture->opened], sizeof fixture->peers[0], "%s", rpc_call_peer(rpc));
+    }
     fixture->deadline_ns = deadline_ns;
     if (fixture_is_health(rpc)) {
         call->plugin = health_opened(fixture->health, rpc, method, thread);
