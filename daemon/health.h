@@ -1,7 +1,7 @@
 // grpc.health.v1: Check and Watch for the services "", "expertd.v1.Experts" and one per model, on top of daemon/rpc.h.
 //
 // The owner of the rpc_handler forwards what belongs to RPC_HEALTH_CHECK and RPC_HEALTH_WATCH calls: health_opened's result is the
-// `watch` of the functions after it, all on the call's thread; NULL is legal there. The state may be set from any thread.
+// `opened` of the functions after it, all on the call's thread; NULL is legal there. The state may be set from any thread.
 #ifndef EXPERTD_DAEMON_HEALTH_H
 #define EXPERTD_DAEMON_HEALTH_H
 
@@ -26,10 +26,10 @@ void health_set_serving(struct health *health, bool serving);
 void health_end_watches(struct health *health);
 
 void *health_opened(struct health *health, struct rpc_call *call, enum rpc_method method, unsigned thread);
-void health_message(void *watch, const struct rpc_buffer *message, err_t error); // message borrowed
-void health_written(void *watch, bool ok);
-void health_closed(void *watch, bool cancelled);
-void health_released(void *watch);
+void health_message(void *opened, const struct rpc_buffer *message, err_t error); // message borrowed
+void health_written(void *opened, bool ok);
+void health_closed(void *opened, bool cancelled);
+void health_released(void *opened);
 void health_tick(struct health *health, unsigned thread); // sends what changed to the thread's watches
 
 #endif

@@ -11,8 +11,6 @@
 #include "daemon/log.h"
 #include "kernels/backend.h"
 
-extern char **environ;
-
 static int report(err_t e) {
     fprintf(stderr, "expertd: %s\n", err_message());
     return err_exit_code(e.code);

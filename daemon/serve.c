@@ -53,7 +53,8 @@ static void take_in(struct serve_request *r) {
         serve_step(r, REQUEST_REFUSED, e.code);
         return;
     }
-    serve_step(r, REQUEST_ENQUEUED, ERR_OK);
+    struct request_event queued = {.kind = REQUEST_ENQUEUED};
+    INVARIANT(request_step(&r->core, &queued) == REQUEST_DO_NOTHING);
     r->item.submitted_ns = clock_now_ns();
     serve_due(r->serve, r->thread, r->deadline_ns);
     worker_submit(r->serve->backend.worker, &r->item);

@@ -84,7 +84,7 @@ struct serve {
     atomic_bool ready, draining, ending;
     atomic_uint open_calls;
     atomic_uint slot_waiters; // requests of all threads that wait for a read slot
-    atomic_ullong active; // requests between being read and let go
+    atomic_ullong active;     // requests between being read and let go
 };
 
 // ---- serve.c: the map
@@ -106,8 +106,8 @@ void serve_pump(struct call *call);                                      // the 
 void serve_control_message(struct call *call, const uint8_t *bytes, size_t length);
 
 // ---- serve_call.c: the transport's callbacks; serve_tick.c: what is due on a thread
-void serve_due(struct serve *serve, unsigned thread, int64_t at_ns); // something is due then: its own thread only
+void serve_due(struct serve *serve, unsigned index, int64_t at_ns); // something is due then: its own thread only
 void serve_grant_slots(struct serve *serve, unsigned thread);
-int64_t serve_tick(void *context, unsigned thread, int64_t now_ns);
+int64_t serve_tick(void *context, unsigned index, int64_t now_ns);
 
 #endif

@@ -130,6 +130,7 @@ static size_t panel_bytes(const struct packed_weights *rhs) {
 static void split(struct work *work, const struct group_metadata *metadata, unsigned threads, struct span *spans) {
     const struct grouped_matmul_args *args = work->args;
     size_t wanted = threads > 1 ? (size_t)threads * TASKS_PER_THREAD : 1;
+    INVARIANT(wanted > 0);
     work->panels = div_up(args->rhs->n, KERNEL_PANEL);
     work->num_spans = make_spans(args, metadata, 1, spans);
     if (work->num_spans * work->panels < wanted) {

@@ -60,7 +60,7 @@ FALLIBLE routing_check(const struct routing *routing);
 size_t routing_scratch_bytes(const struct routing *routing);
 
 // One row: logits [num_experts] (bias already added) to ids [K] in falling order of the selecting value and weights [K] as they
-// multiply the experts. scratch: 64-byte aligned, one thread's. `routing` must have passed routing_check.
-void routing_row(const struct routing *routing, const float *logits, int32_t *ids, float *weights, void *scratch);
+// multiply the experts. memory: its scratch, 64-byte aligned, one thread's. `routing` must have passed routing_check.
+void routing_row(const struct routing *routing, const float *logits, int32_t *ids, float *weights, void *memory);
 
 #endif

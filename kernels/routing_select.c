@@ -65,8 +65,8 @@ void routing_choose(const struct routing_choice *choice, uint32_t *ranks, int32_
 // The greatest, or greatest + second, of a group's values in the selecting order.
 static float score_group(const struct routing *routing, const float *values, size_t count) {
     size_t want = routing->group_score == GROUP_TOP2_SUM ? 2 : 1;
-    uint32_t ranks[2];
-    int32_t ids[2];
+    uint32_t ranks[2] = {0};
+    int32_t ids[2] = {0};
     routing_choose(&(struct routing_choice){.values = values, .count = count, .want = want}, ranks, ids);
     return want == 2 ? values[ids[0]] + values[ids[1]] : values[ids[0]];
 }

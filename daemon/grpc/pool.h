@@ -25,6 +25,6 @@ FALLIBLE pool_init(struct pool *pool, uint64_t idle_bytes_max);
 void pool_deinit(struct pool *pool); // every buffer is back
 // NULL where memory is not to be had. length = `length`, contents undefined.
 struct rpc_buffer *pool_take(struct pool *pool, size_t length);
-void pool_give(struct pool *pool, struct rpc_buffer *buffer);
+void pool_give(struct pool *pool, struct rpc_buffer *given);
 
 #endif

@@ -27,6 +27,7 @@ static inline const struct tensor_view *golden_tensor(const struct safetensors *
 
 // A copy, aligned, freed by the caller.
 static inline void *golden_copy(const struct tensor_view *view) {
+    INVARIANT(view);
     void *copy = test_alloc(view->bytes);
     memcpy(copy, view->data, view->bytes);
     return copy;

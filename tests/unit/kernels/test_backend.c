@@ -17,6 +17,7 @@ static void every_backend_of_this_cpu_passes_its_check(void **state) {
             assert_non_null(strstr(err_message(), backend->name));
         }
     }
+    INVARIANT(last);
     assert_string_equal(last->name, "scalar"); // everywhere
     assert_true(usable);
 }

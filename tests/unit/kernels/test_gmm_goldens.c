@@ -17,6 +17,7 @@ static int is_ours(const struct safetensors *file) {
 }
 
 static void pack(struct golden *g, int transposed) {
+    INVARIANT(g->rhs);
     const uint64_t *shape = g->rhs->shape; // [L, k, n], or [L, n, k]
     size_t k = shape[transposed ? 2 : 1], n = shape[transposed ? 1 : 2];
     enum dtype dtype = g->rhs->dtype;

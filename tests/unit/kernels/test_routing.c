@@ -99,7 +99,7 @@ static void mask_groups(const struct routing *r, struct formula *f) {
 
 static void expected(const struct routing *r, const float *logits, int *ids, double *weights) {
     struct formula f = {0};
-    double x[EXPERTS_MAX], sum = 0;
+    double x[EXPERTS_MAX] = {0}, sum = 0;
     for (size_t e = 0; e < r->num_experts; e++) {
         x[e] = (double)logits[e];
     }
@@ -145,10 +145,10 @@ static void distinct_logits(struct random *random, float *logits, size_t count) 
 }
 
 static void check_formula(struct random *random, const struct routing *r) {
-    float logits[EXPERTS_MAX];
+    float logits[EXPERTS_MAX] = {0};
     distinct_logits(random, logits, r->num_experts);
-    int ids[TOP_K_MAX];
-    double weights[TOP_K_MAX];
+    int ids[TOP_K_MAX] = {0};
+    double weights[TOP_K_MAX] = {0};
     expected(r, logits, ids, weights);
     struct routed got = route(r, logits);
     for (size_t j = 0; j < r->top_k; j++) {

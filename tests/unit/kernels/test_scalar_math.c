@@ -30,7 +30,8 @@ static void exp_is_within_its_stated_error(void **state) {
 static void exp_underflows_through_the_subnormals(void **state) {
     (void)state;
     size_t subnormal = 0;
-    for (float x = -87.3f; x > -104.0f; x -= 0x1p-10f) {
+    for (int i = 0; i < 17100; i++) {
+        float x = -87.3f - (float)i * 0x1p-10f;
         float got = exp_f32(x);
         subnormal += got > 0 && got < 0x1p-126f;
         assert_true(error_ulp(got, expl((long double)x)) <= 0.88);
@@ -68,7 +69,8 @@ static void log1p_is_within_its_stated_error(void **state) {
 
 static void composed_functions_are_close_to_their_formulas(void **state) {
     (void)state;
-    for (float x = -80.0f; x < 80.0f; x += 0.0137f) {
+    for (int i = 0; i < 11678; i++) {
+        float x = -80.0f + (float)i * 0.0137f;
         long double e = expl(-(long double)x);
         assert_true(error_ulp(sigmoid_f32(x), 1 / (1 + e)) < 2.5);
         assert_true(error_ulp(silu_f32(x), x / (1 + e)) < 2.5);

@@ -123,7 +123,7 @@ static void meet(void *context, size_t task, unsigned thread) {
     meeting->threads[task] = pthread_self();
     (void)thread;
     atomic_fetch_add(&meeting->arrived, 1);
-    int64_t deadline = clock_now_ns() + 20ll * NS_PER_S;
+    int64_t deadline = clock_now_ns() + 20LL * NS_PER_S;
     while (atomic_load(&meeting->arrived) < THREADS && clock_now_ns() < deadline) {
         nanosleep(&(struct timespec){0, 100000}, NULL);
     }
