@@ -62,6 +62,9 @@ struct rpc_options {
     uint64_t max_message_bytes; // larger ones are refused with ERR_TOO_LARGE: the call fails, the connection stays
     unsigned max_calls;         // calls open at once; more are refused with RESOURCE_EXHAUSTED
     const struct rpc_handler *handler;
+    // What the transport may hold of messages on their way in; 0: 16 × max_message_bytes. gRPC tells a message's size only when all
+    // of it is there, so nothing else bounds a peer that announces 4 GB. Past this streams are reset, whoever's, until it is kept.
+    uint64_t max_transport_bytes;
 };
 
 // Creates the server (grpc_init, tuning of the reference); nothing is bound yet.

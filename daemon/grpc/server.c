@@ -10,6 +10,9 @@
 #include "daemon/grpc/core.h"
 #include "daemon/grpc/tuning.h"
 
+// Of gRPC's resource quota: below this its connections and their metadata alone would press on it.
+enum { MESSAGES_IN_TRANSPORT = 16, TRANSPORT_BYTES_MIN = 64 << 20 };
+
 // gRPC's tag alone would be early: a body that comes back after its call is let go has its `released` still to come.
 void server_let_go(struct rpc_server *server) {
     if (atomic_fetch_sub(&server->alive, 1) != 1) {
@@ -26,14 +29,25 @@ static void on_shutdown(struct tag *tag, bool ok) {
     server_let_go(TAG_OWNER(tag, struct rpc_server, shutdown_tag));
 }
 
-static err_t create_parts(struct rpc_server *server) {
+static void create_server(struct rpc_server *server, const struct rpc_options *options) {
+    uint64_t bytes = options->max_transport_bytes;
+    if (!bytes && __builtin_mul_overflow(options->max_message_bytes, MESSAGES_IN_TRANSPORT, &bytes)) {
+        bytes = SIZE_MAX;
+    }
+    grpc_resource_quota *quota = grpc_resource_quota_create("expertd");
+    grpc_resource_quota_resize(quota, bytes < TRANSPORT_BYTES_MIN ? TRANSPORT_BYTES_MIN : bytes);
+    struct tuning tuning;
+    grpc_channel_args args = tuning_server_args(&tuning, server->max_calls, quota);
+    server->server = grpc_server_create(&args, NULL);
+    grpc_resource_quota_unref(quota); // the server holds it
+}
+
+static err_t create_parts(struct rpc_server *server, const struct rpc_options *options) {
     TRY(pool_init(&server->pool, 4 * server->max_message_bytes));
     if (sem_init(&server->shut_down, 0, 0)) {
         FAIL(ERR_INTERNAL, "the shutdown semaphore: %s", strerror(errno));
     }
-    struct tuning tuning;
-    grpc_channel_args args = tuning_server_args(&tuning, server->max_calls);
-    server->server = grpc_server_create(&args, NULL);
+    create_server(server, options);
     server->credentials = grpc_insecure_server_credentials_create();
     server->nowhere = grpc_lame_client_channel_create("nowhere", GRPC_STATUS_UNAVAILABLE, "only for waking a queue");
     for (unsigned i = 0; i < server->thread_count; i++) {
@@ -60,7 +74,7 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     atomic_store(&server->alive, 1);
     tuning_process();
     grpc_init();
-    err_t e = create_parts(server);
+    err_t e = create_parts(server, options);
     if (err_is(e)) {
         rpc_destroy(server);
         return e;

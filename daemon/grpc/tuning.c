@@ -44,7 +44,7 @@ static grpc_arg integer(const char *key, int value) {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key, .value.integer = value};
 }
 
-grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls) {
+grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, grpc_resource_quota *quota) {
     int streams = max_calls > INT_MAX / 2 ? INT_MAX : (int)(2 * max_calls);
     const grpc_arg args[] = {
         // A second daemon on the port must fail, not share it.
@@ -71,6 +71,9 @@ grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls) 
         // Above max_calls, so that a client on one connection is refused at once and not kept waiting in silence.
         integer(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams),
         integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+        {.type = GRPC_ARG_POINTER,
+         .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
+         .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
     };
     _Static_assert(sizeof args == sizeof tuning->args, "TUNING_ARGS counts them");
     for (size_t i = 0; i < TUNING_ARGS; i++) {

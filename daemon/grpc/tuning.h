@@ -4,7 +4,7 @@
 
 #include <grpc/grpc.h>
 
-enum { TUNING_ARGS = 17 };
+enum { TUNING_ARGS = 18 };
 
 struct tuning {
     grpc_arg args[TUNING_ARGS];
@@ -12,7 +12,7 @@ struct tuning {
 
 // Process-wide; before grpc_init and before other threads read the environment.
 void tuning_process(void);
-// Arguments that live in `tuning`.
-grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls);
+// Arguments that live in `tuning`; the quota is borrowed.
+grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, grpc_resource_quota *quota);
 
 #endif

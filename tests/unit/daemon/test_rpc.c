@@ -76,6 +76,24 @@ static void a_message_above_the_limit_fails_its_call_and_not_the_connection(void
     fixture_stop(f);
 }
 
+// Its size is not known before all of it is there: the transport's budget (64 MiB at least) is what stops it.
+static void a_message_far_above_the_limit_is_stopped_on_its_way(void **state) {
+    (void)state;
+    struct fixture *f = fixture_start(MIB, 8);
+    uint8_t *bytes = calloc(1, 80 * MIB);
+    struct peer_end end = peer_unary(&f->peer, ECHO, bytes, 80 * MIB);
+    assert_int_equal(end.status, 8);
+    assert_true(fixture_wait(&f->released, 1));
+    assert_int_equal(f->cancelled, 1);
+    assert_int_equal(f->refused, 0);
+    end = peer_unary(&f->peer, ECHO, bytes, MIB);
+    assert_int_equal(end.status, 0);
+    assert_string_equal(f->peers[0], f->peers[1]);
+    free(end.reply);
+    free(bytes);
+    fixture_stop(f);
+}
+
 static void a_compressed_message_is_refused_and_others_are_served(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
@@ -488,6 +506,7 @@ int main(void) {
         cmocka_unit_test(a_unary_message_comes_back_whole_whatever_its_size),
         cmocka_unit_test(a_stream_answers_every_message_and_ends_when_the_peer_does),
         cmocka_unit_test(a_message_above_the_limit_fails_its_call_and_not_the_connection),
+        cmocka_unit_test(a_message_far_above_the_limit_is_stopped_on_its_way),
         cmocka_unit_test(a_compressed_message_is_refused_and_others_are_served),
         cmocka_unit_test(an_unknown_method_is_answered_at_once),
         cmocka_unit_test(calls_above_the_bound_are_refused_with_details),
