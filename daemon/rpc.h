@@ -81,7 +81,7 @@ unsigned rpc_call_thread(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call); // "ipv4:127.0.0.1:40214", "fd:17" for an adopted socket
 bool rpc_call_open(const struct rpc_call *call);        // not closed and no status sent
 
-// Asks for the next message. One at a time.
+// Asks for the next message. One at a time. What is asked for after `closed` is answered as well, with NULL or not ok.
 void rpc_read(struct rpc_call *call);
 // Sends one message: `header` is copied, `body` is borrowed until `written`. One at a time.
 void rpc_write(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
@@ -96,8 +96,8 @@ struct rpc_status {
 };
 void rpc_finish(struct rpc_call *call, const struct rpc_status *status);
 // Gives the call up at once, written or not: for a peer that does not read. The status is sent where the peer still takes it;
-// written(false), where a write is pending, and closed(cancelled) follow. On a closed call it does nothing. A peer whose socket has
-// taken nothing for two seconds after that loses its connection (an adopted one here; a TCP one through TCP_USER_TIMEOUT).
+// written(false), where a write is pending, and closed(cancelled) follow. On a closed call it does nothing. Where the socket
+// still takes nothing two seconds later an adopted connection goes too (TCP_USER_TIMEOUT ends one over TCP, after 15 seconds).
 void rpc_cancel(struct rpc_call *call, int code, const char *message);
 // A unary reply: rpc_write and rpc_finish(OK) in one batch. `written` follows.
 void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
@@ -105,7 +105,8 @@ void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_lengt
 // Makes the thread's `tick` run soon. Any thread; coalesces.
 void rpc_wake(struct rpc_server *server, unsigned thread);
 
-// Refuses new connections and calls, lets open ones finish; done(context) runs on a completion-queue thread when none is left.
+// Refuses new connections and calls, lets open ones finish; done(context) runs on a completion-queue thread when the last is
+// released; rpc_wake is allowed until rpc_destroy.
 // The owner ends streams and watches first (rpc_finish), or they never end.
 void rpc_shutdown(struct rpc_server *server, void (*done)(void *context), void *context);
 void rpc_cancel_all(struct rpc_server *server); // after the grace period

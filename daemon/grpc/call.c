@@ -12,7 +12,9 @@
 #include "base/clock.h"
 #include "daemon/grpc/core.h"
 
-#define STUCK_AFTER_NS (2 * (int64_t)NS_PER_S)
+// How long a peer's socket may take nothing: of a status that ends a call, and of a call that was cancelled or closed already.
+#define STATUS_STUCK_NS (30 * (int64_t)NS_PER_S)
+#define CLOSED_STUCK_NS (2 * (int64_t)NS_PER_S)
 
 static void start_batch(struct rpc_call *call, const grpc_op *ops, size_t count, struct tag *tag) {
     call->batches++;
@@ -61,26 +63,23 @@ static void drop_status(struct rpc_call *call) {
 
 // ---- the end
 
-static void watch_stuck(struct rpc_call *call) {
-    if (call->on_stuck_list) {
-        return;
+static void watch_stuck(struct rpc_call *call, int64_t after_ns) {
+    struct rpc_thread *thread = call->thread;
+    int64_t at_ns = clock_add_ns(clock_now_ns(), after_ns);
+    if (!call->on_stuck_list) {
+        call->on_stuck_list = true;
+        LIST_INSERT_HEAD(&thread->stuck, call, stuck_link);
+        call->stuck_at_ns = at_ns;
     }
-    call->on_stuck_list = true;
-    call->stuck_at_ns = clock_add_ns(clock_now_ns(), STUCK_AFTER_NS);
-    call->next_stuck = call->thread->stuck;
-    call->thread->stuck = call;
+    call->stuck_at_ns = at_ns < call->stuck_at_ns ? at_ns : call->stuck_at_ns;
+    thread->next_stuck_ns = at_ns < thread->next_stuck_ns ? at_ns : thread->next_stuck_ns;
 }
 
 static void unwatch_stuck(struct rpc_call *call) {
-    if (!call->on_stuck_list) {
-        return;
+    if (call->on_stuck_list) {
+        LIST_REMOVE(call, stuck_link);
+        call->on_stuck_list = false;
     }
-    struct rpc_call **link = &call->thread->stuck;
-    while (*link != call) {
-        link = &(*link)->next_stuck;
-    }
-    *link = call->next_stuck;
-    call->on_stuck_list = false;
 }
 
 // The call holds its stream, the stream its transport and the transport its descriptor: as long as call->call is there, the number
@@ -125,7 +124,7 @@ static void on_close(struct tag *tag, bool ok) {
     call->batches--;
     call->closed = true;
     if (call->batches) {
-        watch_stuck(call);
+        watch_stuck(call, CLOSED_STUCK_NS);
     }
     if (call->handled) {
         call->server->handler.closed(call->server->handler.context, call, call->cancelled != 0);
@@ -215,6 +214,7 @@ static void send_status(struct rpc_call *call) {
     size_t count = add_start(call, ops);
     ops[count++] = status_op(call);
     start_batch(call, ops, count, &call->finish_tag);
+    watch_stuck(call, STATUS_STUCK_NS);
 }
 
 static void on_finish(struct tag *tag, bool ok) {
@@ -322,7 +322,7 @@ void rpc_cancel(struct rpc_call *call, int code, const char *message) {
     }
     call->cancel_asked = true;
     grpc_call_cancel_with_status(call->call, (grpc_status_code)code, message, NULL);
-    watch_stuck(call);
+    watch_stuck(call, CLOSED_STUCK_NS);
 }
 
 // ---- the beginning

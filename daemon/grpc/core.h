@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include "daemon/grpc/pool.h"
 #include "daemon/grpc/tag.h"
@@ -57,7 +58,7 @@ struct rpc_call {
     bool closed;
     bool late_read, late_write; // asked for on a closed call: answered from the loop
     bool on_late_list, on_stuck_list;
-    int64_t stuck_at_ns; // when a cancelled call's connection is given up
+    int64_t stuck_at_ns; // when the connection is given up, if the call is not over by then
 
     grpc_byte_buffer *incoming, *outgoing;
     bool has_body;
@@ -70,8 +71,8 @@ struct rpc_call {
 
     struct rpc_call *next_freed; // on thread->freed
     struct rpc_call *next_late;  // on thread->late
-    struct rpc_call *next_stuck; // on thread->stuck
-    struct rpc_call *next_idle;  // on thread->idle
+    LIST_ENTRY(rpc_call) stuck_link;
+    struct rpc_call *next_idle; // on thread->idle
 };
 
 // One completion queue and the thread that owns it and its calls.
@@ -92,8 +93,10 @@ struct rpc_thread {
 
     _Atomic(struct rpc_call *) freed; // bodies freed after their batch, pushed by any thread, taken whole by this one
     // this thread only
-    struct rpc_call *late, *stuck, *idle;
+    struct rpc_call *late, *idle;
     unsigned idle_count;
+    LIST_HEAD(, rpc_call) stuck; // calls that are to be over soon
+    int64_t next_stuck_ns;       // not after the first of them is due
     bool ticking, tick_due;
     bool waiting; // inside gRPC's wait, which only a posted tag ends
     int64_t next_tick_ns;

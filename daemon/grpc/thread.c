@@ -35,6 +35,9 @@ err_t thread_init(struct rpc_thread *thread, struct rpc_server *server, unsigned
     thread->server = server;
     thread->index = index;
     thread->wake_tag.done = on_wake;
+    LIST_INIT(&thread->stuck);
+    thread->next_stuck_ns = CLOCK_NEVER;
+    thread->next_tick_ns = CLOCK_NEVER;
     thread->queue = grpc_completion_queue_create_for_next(NULL);
     thread->wake_call =
         grpc_channel_create_call(server->nowhere, NULL, GRPC_PROPAGATE_DEFAULTS, thread->queue,
@@ -64,17 +67,17 @@ static void answer_late(struct rpc_thread *thread) {
     }
 }
 
-// Returns when the next one is due.
-static int64_t abandon_stuck(struct rpc_thread *thread, int64_t now_ns) {
+static void abandon_stuck(struct rpc_thread *thread, int64_t now_ns) {
     int64_t next_ns = CLOCK_NEVER;
-    for (struct rpc_call *call = thread->stuck; call; call = call->next_stuck) {
+    struct rpc_call *call;
+    LIST_FOREACH(call, &thread->stuck, stuck_link) {
         if (call->stuck_at_ns <= now_ns) {
             call_abandon_connection(call);
             call->stuck_at_ns = CLOCK_NEVER; // once
         }
         next_ns = call->stuck_at_ns < next_ns ? call->stuck_at_ns : next_ns;
     }
-    return next_ns;
+    thread->next_stuck_ns = next_ns;
 }
 
 // All that is due now; returns until when the queue may be waited for.
@@ -82,7 +85,9 @@ static int64_t run_due(struct rpc_thread *thread) {
     take_freed(thread);
     answer_late(thread);
     int64_t now_ns = clock_now_ns();
-    int64_t stuck_ns = thread->stuck ? abandon_stuck(thread, now_ns) : CLOCK_NEVER;
+    if (now_ns >= thread->next_stuck_ns) {
+        abandon_stuck(thread, now_ns);
+    }
     if (thread->ticking && (thread->tick_due || now_ns >= thread->next_tick_ns)) {
         thread->tick_due = false;
         const struct rpc_handler *handler = &thread->server->handler;
@@ -91,7 +96,7 @@ static int64_t run_due(struct rpc_thread *thread) {
     if (thread->tick_due || thread->late) {
         return 0;
     }
-    return stuck_ns < thread->next_tick_ns ? stuck_ns : thread->next_tick_ns;
+    return thread->next_stuck_ns < thread->next_tick_ns ? thread->next_stuck_ns : thread->next_tick_ns;
 }
 
 static void thread_drain(struct rpc_thread *thread) {
@@ -148,7 +153,6 @@ void thread_stop(struct rpc_thread *thread) {
         pthread_join(thread->id, NULL);
         thread->running = false;
     } else {
-        thread->next_tick_ns = CLOCK_NEVER;
         thread_drain(thread);
     }
 }

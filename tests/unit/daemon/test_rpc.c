@@ -88,6 +88,7 @@ static void a_message_far_above_the_limit_is_stopped_on_its_way(void **state) {
     assert_int_equal(f->refused, 0);
     end = peer_unary(&f->peer, ECHO, bytes, MIB);
     assert_int_equal(end.status, 0);
+    assert_true(fixture_wait(&f->opened, 2));
     assert_string_equal(f->peers[0], f->peers[1]);
     free(end.reply);
     free(bytes);
