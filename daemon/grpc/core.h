@@ -135,6 +135,9 @@ void thread_wake(struct rpc_thread *thread);
 // ---- server.c
 void server_let_go(struct rpc_server *server); // of `alive`
 
+// ---- backup_poll.c
+void backup_poll_end(void); // before grpc_shutdown, when no queue of ours polls any more
+
 // ---- accept.c
 void accept_start(struct rpc_thread *thread);
 

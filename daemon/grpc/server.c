@@ -217,6 +217,7 @@ void rpc_destroy(struct rpc_server *server) {
     }
     pool_deinit(&server->pool);
     sem_destroy(&server->shut_down);
+    backup_poll_end();
     grpc_shutdown();
     free(server);
 }
