@@ -15,24 +15,24 @@ from harness.paths import BIN, GOLDENS, SANITIZER, SERVED_CASES, SLOW
 
 EXPERT = "model.layers.0.block_sparse_moe.experts.1.w1.weight"
 GATE = "model.layers.0.block_sparse_moe.gate.weight"
-SECONDS = 1.0 * SLOW
+# At once: the processor's time is what it takes, whatever else runs here; the clock's only shows a hang.
+CPU_SECONDS, WALL_SECONDS = 1.0 * SLOW, 10.0 * SLOW
 RSS_MAX = 150 << 20
 REFUSED = sorted(path.name for path in GOLDENS.iterdir() if path.name not in SERVED_CASES)
 
 
 def load(folder):
-    """Tries to serve a folder. Returns (exit status, standard error, seconds, greatest resident bytes)."""
-    begun = time.monotonic()
+    """Tries to serve a folder. Returns (exit status, standard error, processor's seconds, greatest resident bytes)."""
     process = subprocess.Popen([str(BIN / "expertd"), "--model", str(folder), "--listen", "127.0.0.1:0", "--http", "off"],
                                env=clean_environment(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                errors="replace")
     try:
-        text = process.stderr.read() if wait(process, 20 * SLOW) else ""
+        text = process.stderr.read() if wait(process, WALL_SECONDS) else "(it hung, or serves)"
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     finally:
         process.stderr.close()
-    return process.returncode, text, time.monotonic() - begun, usage.ru_maxrss * 1024
+    return process.returncode, text, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
 def wait(process, seconds):
@@ -52,7 +52,7 @@ def refused(folder, *named, status=65):
     assert not any(sign in text for sign in SANITIZER_SIGNS), text
     for name in named:
         assert name in text, f"{name!r} is not named in\n{text}"
-    assert seconds < SECONDS, f"{seconds:.2f} s"
+    assert seconds < CPU_SECONDS, f"{seconds:.2f} s"
     if not SANITIZER:
         assert rss < RSS_MAX, f"{rss >> 20} MiB"
 
@@ -329,7 +329,7 @@ def test_a_total_size_that_lies_is_not_trusted(sharded, start_daemon):
 def test_what_no_row_of_the_table_fits_is_refused_by_name(name, case):
     code, text, seconds, _ = load(GOLDENS / name)
     assert code == 65, text
-    assert seconds < SECONDS
+    assert seconds < CPU_SECONDS
     metadata = case(name).metadata
     named = (metadata["model_type"], metadata["architecture"], "quant", "weight_scale", "_scales", "weight_packed")
     assert any(word in text for word in named), text

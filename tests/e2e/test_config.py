@@ -2,12 +2,10 @@
 
 import re
 import subprocess
-import time
 
 import pytest
 
 from harness.daemon import run_program
-from harness.paths import SLOW
 
 MODEL = "synthetic:tiny"
 
@@ -55,11 +53,9 @@ def test_what_is_printed_loads_again_to_the_same(tmp_path):
 def test_a_good_configuration_is_checked_without_serving(tmp_path):
     done = check_config("--model", MODEL)
     assert done.returncode == 0, done.stderr
-    begun = time.monotonic()
     file = tmp_path / "empty.yaml"
     file.write_text(f"# only this\nmodel: {MODEL}\n")
     assert check_config("--config", file).returncode == 0
-    assert time.monotonic() - begun < 5 * SLOW
 
 
 USAGE = {
