@@ -75,7 +75,7 @@ static size_t encode_result(const struct serve_request *r, uint8_t *header, size
     struct wire_response response = {
         .id = r->wire.id,
         .weights_id = r->layer->weights_id,
-        .placement_epoch = r->layer->placement.epoch,
+        .placement_epoch = r->item.timings.placement_epoch,
         .timings = r->wire.timings ? &timings : NULL,
         .has_output = true,
         .output_dtype = r->item.request.output_dtype,

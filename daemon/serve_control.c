@@ -53,7 +53,7 @@ static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *o
         .num_features = sizeof FEATURES / sizeof FEATURES[0],
         .hidden_dtypes = HIDDEN_DTYPES,
         .num_hidden_dtypes = sizeof HIDDEN_DTYPES / sizeof HIDDEN_DTYPES[0],
-        .placement_epoch = model->num_layers ? model->layers[0].placement.epoch : 0,
+        .placement_epoch = model_epoch(model),
     };
     err_t e = proto_encode_describe_response(&response, out);
     free(layers);

@@ -40,7 +40,7 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
         .open_calls = counts->open_calls,
         .queued_requests = counts->queued,
         .queued_bytes = counts->queued_bytes,
-        .weights_bytes = counts->ready ? status->model->arena.bytes : 0,
+        .weights_bytes = counts->ready ? model_weights_bytes(status->model) : 0,
         .scratch_bytes = counts->ready ? status->scratch_bytes : 0,
         .resident_bytes = resident_bytes(),
         .open_fds = entries_of("/proc/self/fd"),

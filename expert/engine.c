@@ -111,6 +111,7 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     struct engine_needs needs = needs_of(options->model);
     struct exchange_options exchange = {
         .ranks = options->model->ranks,
+        .layers = (uint32_t)options->model->num_layers,
         .max_rows = options->limits.max_choices,
         .row_bytes_max = needs.row_bytes,
     };

@@ -119,8 +119,8 @@ static void activate_row(void *context, size_t row, unsigned thread) {
     };
     if (a->weights->up_bias) {
         size_t group = group_of_row(run, row);
-        args.up_bias = a->weights->up_bias + group * width;
-        args.gate_bias = a->weights->gate_bias ? a->weights->gate_bias + group * width : NULL;
+        args.up_bias = a->weights->up_bias[group];
+        args.gate_bias = a->weights->gate_bias ? a->weights->gate_bias[group] : NULL;
     }
     activation_row(&args);
 }
@@ -142,7 +142,7 @@ static void finish_row(void *context, size_t row, unsigned thread) {
     const struct ffn_args *a = run->args;
     float *sums = run->scratch->down + row * a->hidden_size;
     if (a->weights->down_bias) {
-        const float *bias = a->weights->down_bias + group_of_row(run, row) * a->hidden_size;
+        const float *bias = a->weights->down_bias[group_of_row(run, row)];
         for (size_t i = 0; i < a->hidden_size; i++) {
             sums[i] += bias[i];
         }

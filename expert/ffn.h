@@ -33,8 +33,8 @@ struct ffn_args {
     const struct activation *activation;
     uint32_t hidden_size, intermediate_size;
     enum dtype dtype;           // D
-    size_t num_groups;          // E of the layer; 1 for the shared expert
-    size_t group_offset;        // the first expert held here
+    size_t num_groups;          // E of the layer, or the experts held here; 1 for the shared expert
+    size_t group_offset;        // the first expert held here, or 0
     const int32_t *group_sizes; // [weights' groups] rows per expert held here
     size_t rows;                // their sum
     const void *hidden;         // rows in D, hidden_stride bytes apart, a multiple of the element size

@@ -14,6 +14,7 @@
 struct batch {
     struct engine *engine;
     const struct model_layer *layer;
+    const struct shards *shards; // taken for the whole batch
     struct layer_request *requests;
     size_t count;         // requests
     size_t tokens, top_k; // of the whole batch; requests with fewer choices leave columns empty
@@ -105,7 +106,7 @@ static FALLIBLE route(struct batch *b) {
 // ---- plan
 
 static FALLIBLE plan(struct batch *b) {
-    return plan_make(&b->engine->plan, &b->layer->placement, b->engine->ids, b->tokens, b->top_k,
+    return plan_make(&b->engine->plan, b->shards->placement, b->engine->ids, b->tokens, b->top_k,
                      b->layer->params.num_zero_experts);
 }
 
@@ -137,7 +138,8 @@ static FALLIBLE dispatch(struct batch *b) {
         team_run(engine->team, engine->plan.rows, weigh_input_row, b);
     }
     struct exchange_batch out = {
-        .epoch = b->layer->placement.epoch,
+        .layer = (uint32_t)(b->layer - engine->model->layers),
+        .epoch = b->shards->placement->epoch,
         .batch = ++engine->batches,
         .plan = &engine->plan,
         .hidden = expanded ? engine->expanded : engine->hidden,
@@ -155,12 +157,12 @@ static FALLIBLE rank_experts(struct batch *b, uint32_t rank) {
     struct exchange_work work;
     TRY(exchange_inbox(engine->exchange, rank, &work));
     struct ffn_args args = {
-        .weights = &b->layer->ranks[rank],
+        .weights = &b->shards->ranks[rank],
         .activation = &p->activation,
         .hidden_size = p->hidden_size,
         .intermediate_size = p->intermediate_size,
         .dtype = engine->model->compute_dtype,
-        .num_groups = p->num_experts,
+        .num_groups = work.plan.num_groups,
         .group_offset = work.plan.group_offset,
         .group_sizes = work.plan.group_sizes,
         .rows = work.plan.rows,
@@ -174,7 +176,7 @@ static FALLIBLE rank_experts(struct batch *b, uint32_t rank) {
 }
 
 static FALLIBLE experts(struct batch *b) {
-    for (uint32_t rank = 0; rank < b->layer->placement.ranks; rank++) {
+    for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
         TRY_IN(rank_experts(b, rank), "rank %u", rank);
     }
     return OK;
@@ -295,7 +297,7 @@ static FALLIBLE begin(struct batch *b) {
 
 static void count_load(const struct batch *b, uint64_t *expert_load) {
     for (uint32_t e = 0; expert_load && e < b->layer->params.num_experts; e++) {
-        expert_load[e] += (uint64_t)b->engine->plan.group_sizes[e];
+        expert_load[e] += b->engine->plan.expert_rows[e];
     }
 }
 
@@ -307,22 +309,29 @@ static uint64_t lap(int64_t *last_ns) {
     return span;
 }
 
+// Errors on the way name their stage.
+static err_t in_stage(err_t e, const char *stage) {
+    return err_is(e) ? err_context(e, "%s", stage) : e;
+}
+
 FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, struct layer_request *requests, size_t count,
                        uint64_t *expert_load, struct layer_timings *timings) {
     struct batch b = {.engine = engine, .layer = layer, .requests = requests, .count = count};
-    struct layer_timings spent = {0};
+    b.shards = shards_take(layer->in_force); // for the whole batch: a new placement comes in between two
+    struct layer_timings spent = {.placement_epoch = b.shards->placement->epoch};
     int64_t clock_ns = clock_now_ns();
-    TRY(begin(&b));
+    err_t e;
+    TRY_OUT(e, begin(&b));
     take_in(&b);
-    TRY_IN(route(&b), "route");
-    TRY_IN(plan(&b), "plan");
+    TRY_OUT(e, in_stage(route(&b), "route"));
+    TRY_OUT(e, in_stage(plan(&b), "plan"));
     spent.route = lap(&clock_ns);
-    TRY_IN(dispatch(&b), "dispatch");
+    TRY_OUT(e, in_stage(dispatch(&b), "dispatch"));
     spent.exchange = lap(&clock_ns);
-    TRY_IN(experts(&b), "experts");
-    TRY_IN(shared_experts(&b), "shared experts");
+    TRY_OUT(e, in_stage(experts(&b), "experts"));
+    TRY_OUT(e, in_stage(shared_experts(&b), "shared experts"));
     spent.compute = lap(&clock_ns);
-    TRY_IN(exchange_collect(engine->exchange), "collect");
+    TRY_OUT(e, in_stage(exchange_collect(engine->exchange), "collect"));
     spent.exchange += lap(&clock_ns);
     combine(&b);
     spent.combine = lap(&clock_ns);
@@ -330,5 +339,7 @@ FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, s
     if (timings) {
         *timings = spent;
     }
-    return OK;
+out:
+    shards_give_back(layer->in_force, b.shards);
+    return e;
 }

@@ -43,8 +43,9 @@ struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tok
 FALLIBLE layer_request_check(const struct layer_request *request, const struct model_layer *layer,
                              const struct layer_limits *limits);
 
-struct layer_timings { // nanoseconds
-    uint64_t route, exchange, compute, combine;
+struct layer_timings {                          // of a batch
+    uint64_t route, exchange, compute, combine; // nanoseconds
+    uint64_t placement_epoch;                   // of the placement that it was computed on
 };
 
 struct engine; // scratch and teams for one batch at a time; reserved at start

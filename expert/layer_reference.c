@@ -13,6 +13,7 @@
 
 struct twin {
     const struct model_layer *layer;
+    const struct shards *shards;
     enum dtype dtype;
     const struct layer_request *request;
     size_t top_k;
@@ -34,7 +35,7 @@ struct twin {
 static FALLIBLE multiply(const void *x, const struct packed_weights *weights, size_t group, float *y) {
     struct packed_weights one = *weights;
     one.groups = 1;
-    one.data = (char *)weights->data + group * weights->group_bytes;
+    one.data = weights->data + group;
     int32_t size = 1;
     struct grouped_matmul_args args = {
         .lhs = x,
@@ -72,8 +73,8 @@ static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
         .activation = e->activation,
         .gate = gated ? t->gate : NULL,
         .up = t->up,
-        .gate_bias = w->gate_bias ? w->gate_bias + e->group * e->width : NULL,
-        .up_bias = w->up_bias ? w->up_bias + e->group * e->width : NULL,
+        .gate_bias = w->gate_bias ? w->gate_bias[e->group] : NULL,
+        .up_bias = w->up_bias ? w->up_bias[e->group] : NULL,
         .width = e->width,
         .dtype = t->dtype,
         .out = t->inner,
@@ -82,7 +83,7 @@ static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
     TRY(multiply(t->inner, &w->down, e->group, t->sums));
     for (uint32_t i = 0; i < hidden_size; i++) {
         if (w->down_bias) {
-            t->sums[i] += w->down_bias[e->group * hidden_size + i];
+            t->sums[i] += ((const float *)w->down_bias[e->group])[i];
         }
         if (e->scaled) {
             t->sums[i] *= e->scale;
@@ -156,10 +157,11 @@ static FALLIBLE add_choice(struct twin *t, size_t k) {
             float product = t->weights[k] * t->wide[i];
             dtype_narrow(&product, 1, t->dtype, (char *)t->input + i * dtype_size(t->dtype));
         }
-        uint32_t rank = placement_rank(&t->layer->placement, (uint32_t)id);
+        const struct placement *placement = t->shards->placement;
+        uint32_t holder = placement->holder_first[id], rank = placement->holders[holder]; // of replicas the first
         struct twin_expert e = {
-            .weights = &t->layer->ranks[rank],
-            .group = (uint32_t)id - placement_first(&t->layer->placement, rank),
+            .weights = &t->shards->ranks[rank],
+            .group = placement->holder_slots[holder] - placement->rank_first[rank],
             .activation = &p->activation,
             .width = p->intermediate_size,
         };
@@ -236,9 +238,11 @@ FALLIBLE layer_forward_reference(const struct model_layer *layer, enum dtype com
         e = arena_take(&arena, floats[i] * sizeof(float), places[i]);
     }
     t.scratch = arena.base + arena.used;
+    t.shards = shards_take(layer->in_force);
     for (size_t token = 0; token < request->tokens && !err_is(e); token++) {
         e = forward_token(&t, token);
     }
+    shards_give_back(layer->in_force, t.shards);
     arena_deinit(&arena);
     return e;
 }

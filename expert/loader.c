@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "expert/digest.h"
@@ -34,11 +35,11 @@ static void widen_vector(const struct supply_matrix *vector, float *out) {
 }
 
 static void pack_into(const struct supply_matrix *m, const struct packed_weights *packed, size_t group) {
-    pack_weights(&m->source, m->k, m->n, packed->dtype, (char *)packed->data + group * packed->group_bytes);
+    pack_weights(&m->source, m->k, m->n, packed->dtype, packed->data[group]);
 }
 
 static void place(const struct supply_matrix *m, enum supply_tensor tensor, struct model_layer *layer,
-                  struct expert_weights *experts, size_t group) {
+                  const struct expert_weights *experts, size_t group) {
     switch (tensor) {
     case SUPPLY_GATE:
         return pack_into(m, &experts->gate, group);
@@ -47,11 +48,11 @@ static void place(const struct supply_matrix *m, enum supply_tensor tensor, stru
     case SUPPLY_DOWN:
         return pack_into(m, &experts->down, group);
     case SUPPLY_GATE_BIAS:
-        return widen_vector(m, experts->gate_bias + group * m->k);
+        return widen_vector(m, experts->gate_bias[group]);
     case SUPPLY_UP_BIAS:
-        return widen_vector(m, experts->up_bias + group * m->k);
+        return widen_vector(m, experts->up_bias[group]);
     case SUPPLY_DOWN_BIAS:
-        return widen_vector(m, experts->down_bias + group * m->k);
+        return widen_vector(m, experts->down_bias[group]);
     case SUPPLY_ROUTER:
         return pack_into(m, &layer->router, 0);
     case SUPPLY_ROUTER_BIAS:
@@ -68,8 +69,8 @@ static void place(const struct supply_matrix *m, enum supply_tensor tensor, stru
 
 struct piece {
     size_t layer;
-    uint32_t expert;                // or SUPPLY_SHARED
-    struct expert_weights *experts; // where it goes, at `group`
+    uint32_t expert;                      // or SUPPLY_SHARED
+    const struct expert_weights *experts; // where it goes, at `group`
     size_t group;
     void *staging;
 };
@@ -91,18 +92,30 @@ static FALLIBLE load_tensors(struct load *load, const struct piece *piece, int f
     return OK;
 }
 
+// Its other holders' copies, from the first.
+static void replicate(const struct shards *shards, uint32_t expert) {
+    const struct placement *placement = shards->placement;
+    const uint32_t *slots = placement->holder_slots + placement->holder_first[expert];
+    const struct expert_block *first = shards->blocks[slots[0]];
+    for (uint32_t i = 1; i < placement->holder_first[expert + 1] - placement->holder_first[expert]; i++) {
+        memcpy(shards->blocks[slots[i]]->data, first->data, first->bytes);
+    }
+}
+
 static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expert, void *staging) {
     struct model_layer *layer = &load->model->layers[layer_index];
-    uint32_t rank = placement_rank(&layer->placement, expert);
+    const struct shards *shards = layer->in_force->shards; // nobody else has the model yet
+    uint32_t holder = shards->placement->holder_first[expert], rank = shards->placement->holders[holder];
     struct piece piece = {.layer = layer_index,
                           .expert = expert,
-                          .experts = &layer->ranks[rank],
-                          .group = expert - placement_first(&layer->placement, rank),
+                          .experts = &shards->ranks[rank],
+                          .group = shards->placement->holder_slots[holder] - shards->placement->rank_first[rank],
                           .staging = staging};
     struct digest digest;
     digest_init(&digest);
     TRY_IN(load_tensors(load, &piece, 0, SUPPLY_EXPERT_TENSORS, &digest), "layer %u, expert %u", layer->params.layer, expert);
     layer->expert_digests[expert] = digest_64(&digest);
+    replicate(shards, expert);
     return OK;
 }
 

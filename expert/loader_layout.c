@@ -22,33 +22,103 @@ static FALLIBLE take(struct layout *layout, uint64_t count, uint64_t size, void 
     return layout->arena ? arena_take(layout->arena, bytes, out) : OK;
 }
 
-static FALLIBLE take_packed(struct layout *layout, enum dtype dtype, size_t groups, const struct supply_matrix *matrix,
-                            struct packed_weights *out) {
+static FALLIBLE size_packed(enum dtype dtype, const struct supply_matrix *matrix, struct packed_weights *out) {
     uint64_t elements; // a generous bound, so that packed_group_bytes cannot wrap
     if (__builtin_mul_overflow((uint64_t)matrix->n + 4096, (uint64_t)matrix->k + 4096, &elements) || elements > INT64_MAX / 8) {
         FAIL(ERR_NOMEM, "a matrix of %zu x %zu is larger than any memory", matrix->n, matrix->k);
     }
-    *out = (struct packed_weights){.dtype = dtype, .groups = groups, .k = matrix->k, .n = matrix->n};
+    *out = (struct packed_weights){.dtype = dtype, .k = matrix->k, .n = matrix->n};
     out->group_bytes = packed_group_bytes(dtype, matrix->k, matrix->n);
-    return take(layout, groups, out->group_bytes, &out->data);
+    return OK;
 }
 
-// Room for `groups` experts, each like `expert`.
-static FALLIBLE take_experts(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
-                             uint32_t expert, size_t groups, enum dtype dtype, struct expert_weights *out) {
-    struct packed_weights *matrices[] = {&out->gate, &out->up, &out->down};
-    float **biases[] = {&out->gate_bias, &out->up_bias, &out->down_bias};
-    *out = (struct expert_weights){0};
-    for (int i = 0; i < 3; i++) {
+// A matrix of one group, with its table of one.
+static FALLIBLE take_packed(struct layout *layout, enum dtype dtype, const struct supply_matrix *matrix,
+                            struct packed_weights *out) {
+    void *data, *table;
+    TRY(size_packed(dtype, matrix, out));
+    TRY(take(layout, 1, out->group_bytes, &data));
+    TRY(take(layout, 1, sizeof(void *), &table));
+    out->groups = 1;
+    if (table) {
+        *(void **)table = data;
+        out->data = table;
+    }
+    return OK;
+}
+
+// The layout of a block like `expert`'s.
+static FALLIBLE shape_of(const struct supply *supply, const struct layer_tensors *tensors, uint32_t expert, enum dtype dtype,
+                         struct expert_shape *out) {
+    struct layout block = {0};
+    void *none;
+    *out = (struct expert_shape){0};
+    for (int i = 0; i < EXPERT_MATRICES; i++) {
         struct supply_matrix m;
         if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE + i), &m)) {
-            TRY(take_packed(layout, dtype, groups, &m, matrices[i]));
+            TRY(size_packed(dtype, &m, &out->matrix[i]));
+            out->matrix_at[i] = block.bytes;
+            TRY(take(&block, 1, out->matrix[i].group_bytes, &none));
         }
         if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE_BIAS + i), &m)) {
-            void *bias;
-            TRY(take(layout, (uint64_t)groups * m.k, sizeof(float), &bias));
-            *biases[i] = bias;
+            out->bias[i] = m.k;
+            out->bias_at[i] = block.bytes;
+            TRY(take(&block, m.k, sizeof(float), &none));
         }
+    }
+    out->bytes = block.bytes;
+    return OK;
+}
+
+static FALLIBLE take_shared(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
+                            enum dtype dtype, struct expert_weights *out) {
+    struct expert_shape shape;
+    void *data, *table;
+    TRY(shape_of(supply, tensors, SUPPLY_SHARED, dtype, &shape));
+    TRY(take(layout, 1, shape.bytes, &data));
+    TRY(take(layout, EXPERT_TABLE, sizeof(void *), &table));
+    if (data) {
+        struct expert_block block = {.data = data, .bytes = shape.bytes}, *blocks = &block;
+        expert_weights_bind(&shape, &blocks, 1, table, out);
+    }
+    return OK;
+}
+
+static FALLIBLE place(const struct model_options *options, const struct layer_params *params, struct placement **out) {
+    if (options->place) {
+        return options->place(options->place_context, params, options->ranks, out);
+    }
+    return placement_contiguous(params->num_experts, options->ranks, 1, out);
+}
+
+// The layer's shards over pieces of the arena. Takes the placement over.
+static FALLIBLE take_shards(struct layout *layout, struct placement *placement, struct model_layer *out) {
+    struct shards *shards;
+    TRY(shards_create(placement, &shards));
+    shards_in_force_init(out->in_force, shards); // the model's to release from here on
+    for (uint32_t s = 0; s < placement->copies; s++) {
+        void *data;
+        TRY(take(layout, 1, out->shape.bytes, &data));
+        TRY(expert_block_over(data, out->shape.bytes, &shards->blocks[s]));
+    }
+    shards_bind(shards, &out->shape);
+    return OK;
+}
+
+static FALLIBLE take_experts(struct layout *layout, const struct model_options *options, struct model_layer *out) {
+    void *memory;
+    struct placement *placement;
+    TRY(take(layout, 1, sizeof *out->in_force, &memory));
+    out->in_force = memory;
+    TRY(place(options, &out->params, &placement));
+    INVARIANT(placement->ranks == options->ranks && placement->num_experts == out->params.num_experts);
+    if (layout->arena) {
+        return take_shards(layout, placement, out);
+    }
+    uint32_t copies = placement->copies;
+    placement_destroy(placement);
+    for (uint32_t s = 0; s < copies; s++) {
+        TRY(take(layout, 1, out->shape.bytes, &memory));
     }
     return OK;
 }
@@ -58,7 +128,7 @@ static FALLIBLE take_router(struct layout *layout, const struct supply *supply, 
     struct supply_matrix m;
     void *bias = NULL;
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_ROUTER, &m)) {
-        TRY(take_packed(layout, DTYPE_F32, 1, &m, &out->router));
+        TRY(take_packed(layout, DTYPE_F32, &m, &out->router));
     }
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_ROUTER_BIAS, &m)) {
         TRY(take(layout, m.k, sizeof(float), &bias));
@@ -69,26 +139,20 @@ static FALLIBLE take_router(struct layout *layout, const struct supply *supply, 
         out->selection_bias = bias;
     }
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_SHARED_GATE, &m)) {
-        TRY(take_packed(layout, DTYPE_F32, 1, &m, &out->shared_gate));
+        TRY(take_packed(layout, DTYPE_F32, &m, &out->shared_gate));
     }
     return OK;
 }
 
 static FALLIBLE lay_out_layer(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
-                              uint32_t ranks, enum dtype dtype, struct model_layer *out) {
+                              const struct model_options *options, enum dtype dtype, struct model_layer *out) {
+    void *memory;
     *out = (struct model_layer){.params = tensors->params, .weight_dtype = tensors->weight_dtype};
     memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
-    TRY(placement_contiguous(tensors->params.num_experts, ranks, 1, &out->placement));
-    void *memory;
-    TRY(take(layout, ranks, sizeof *out->ranks, &memory));
-    out->ranks = memory;
-    for (uint32_t r = 0; r < ranks; r++) {
-        struct expert_weights measured;
-        size_t groups = placement_first(&out->placement, r + 1) - placement_first(&out->placement, r);
-        TRY(take_experts(layout, supply, tensors, 0, groups, dtype, out->ranks ? &out->ranks[r] : &measured));
-    }
+    TRY(shape_of(supply, tensors, 0, dtype, &out->shape));
+    TRY(take_experts(layout, options, out));
     if (tensors->params.shared != SHARED_NONE) {
-        TRY(take_experts(layout, supply, tensors, SUPPLY_SHARED, 1, dtype, &out->shared));
+        TRY(take_shared(layout, supply, tensors, dtype, &out->shared));
     }
     TRY(take_router(layout, supply, tensors, out));
     out->params.routing.selection_bias = out->selection_bias;
@@ -157,7 +221,7 @@ static FALLIBLE measure(const struct supply *supply, const struct model_options 
         struct model_layer layer;
         const struct layer_params *params = &supply->layers[i].params;
         TRY_IN(check_params(params), "layer %u (%s)", params->layer, supply->layers[i].prefix);
-        TRY_IN(lay_out_layer(&layout, supply, &supply->layers[i], options->ranks, model->compute_dtype, &layer), "layer %u (%s)",
+        TRY_IN(lay_out_layer(&layout, supply, &supply->layers[i], options, model->compute_dtype, &layer), "layer %u (%s)",
                params->layer, supply->layers[i].prefix);
         bool fits = layout.bytes <= limit.bytes && staging <= limit.bytes - layout.bytes;
         fitting = fits ? i + 1 : fitting;
@@ -181,9 +245,10 @@ FALLIBLE loader_reserve(const struct supply *supply, const struct model_options 
     model->num_layers = supply->count;
     model->ranks = options->ranks;
     for (size_t i = 0; i < supply->count; i++) {
-        TRY(lay_out_layer(&layout, supply, &supply->layers[i], options->ranks, model->compute_dtype, &model->layers[i]));
+        TRY(lay_out_layer(&layout, supply, &supply->layers[i], options, model->compute_dtype, &model->layers[i]));
         take_maxima(model, &model->layers[i].params);
     }
     INVARIANT(layout.bytes == bytes);
+    model->fixed_bytes = bytes - model_weights_bytes(model);
     return OK;
 }

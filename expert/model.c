@@ -96,8 +96,34 @@ out:
 }
 
 void model_deinit(struct model *model) {
+    for (size_t i = 0; i < model->num_layers; i++) {
+        struct shards_in_force *in_force = model->layers[i].in_force;
+        if (in_force && in_force->shards) {
+            shards_in_force_deinit(in_force);
+        }
+    }
     arena_deinit(&model->arena);
     *model = (struct model){0};
+}
+
+uint64_t model_weights_bytes(const struct model *model) {
+    uint64_t bytes = model->fixed_bytes;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        const struct shards *shards = shards_take(layer->in_force);
+        bytes += (uint64_t)shards->placement->copies * layer->shape.bytes;
+        shards_give_back(layer->in_force, shards);
+    }
+    return bytes;
+}
+
+uint64_t model_epoch(const struct model *model) {
+    uint64_t latest = 0;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        uint64_t epoch = shards_epoch(model->layers[i].in_force);
+        latest = epoch > latest ? epoch : latest;
+    }
+    return latest;
 }
 
 const struct model_layer *model_find_layer(const struct model *model, uint32_t layer) {

@@ -1,4 +1,5 @@
-// A model as it is served: its MoE layers, their weights packed for the kernels, on R ranks. Immutable after load.
+// A model as it is served: its MoE layers, their weights packed for the kernels, on R ranks. Immutable after load, but for where
+// the experts lie.
 #ifndef EXPERTD_EXPERT_MODEL_H
 #define EXPERTD_EXPERT_MODEL_H
 
@@ -8,27 +9,20 @@
 
 #include "base/arena.h"
 #include "expert/architecture.h"
+#include "expert/shards.h"
 #include "kernels/team.h"
 #include "kernels/weights.h"
-#include "shard/placement.h"
-
-// The experts of one layer that one rank holds, or the shared expert (one group).
-struct expert_weights {
-    struct packed_weights gate, up, down; // gate.data NULL where not gated. [groups] x (I x H, I x H, H x I)
-    float *gate_bias, *up_bias;           // [groups, I] fp32, or NULL
-    float *down_bias;                     // [groups, H] fp32, or NULL
-};
 
 struct model_layer {
     struct layer_params params;
-    char prefix[128];             // "model.layers.3.mlp.experts"
-    uint64_t weights_id;          // never 0
-    enum dtype weight_dtype;      // as stored
-    struct packed_weights router; // F32, one group, n = E + Z, k = H; data NULL without a router
-    float *router_bias;           // [E + Z] or NULL
-    float *selection_bias;        // [E + Z] or NULL; params.routing.selection_bias points here
-    struct placement placement;
-    struct expert_weights *ranks;      // [placement.ranks]
+    char prefix[128];                  // "model.layers.3.mlp.experts"
+    uint64_t weights_id;               // never 0
+    enum dtype weight_dtype;           // as stored
+    struct packed_weights router;      // F32, one group, n = E + Z, k = H; data NULL without a router
+    float *router_bias;                // [E + Z] or NULL
+    float *selection_bias;             // [E + Z] or NULL; params.routing.selection_bias points here
+    struct expert_shape shape;         // of each routed expert's block
+    struct shards_in_force *in_force;  // where the experts lie: what a batch takes (shards.h)
     struct expert_weights shared;      // params.shared != SHARED_NONE
     struct packed_weights shared_gate; // F32, n = 1, SHARED_SIGMOID only
     uint64_t *expert_digests;          // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
@@ -42,7 +36,8 @@ struct model {
     char numerics_id[64];       // "1/bf16/cpu"
     struct model_layer *layers; // ascending by layer number
     size_t num_layers;
-    struct arena arena;    // all weights
+    struct arena arena;    // all weights as they were loaded; experts that moved have memory of their own
+    uint64_t fixed_bytes;  // of the arena, without the routed experts
     uint64_t stored_bytes; // of the MoE tensors on disk
     // the greatest over all layers, for reserving scratch
     uint32_t max_hidden_size, max_intermediate_size, max_experts, max_top_k, ranks;
@@ -53,7 +48,10 @@ struct model_options {
     const char *hf_cache;     // the Hugging Face cache in which ORG/NAME is looked up; NULL: there is none
     enum dtype compute_dtype; // DTYPE_NONE: bf16, or f32 where every expert weight is F32
     uint32_t ranks;           // --shards
-    bool have_layers;         // --layers A-B
+    // Where a layer's experts go; called more than once per layer, with one answer. NULL: contiguous.
+    err_t (*place)(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out);
+    void *place_context;
+    bool have_layers; // --layers A-B
     uint32_t first_layer, last_layer;
     uint64_t memory_bytes_max; // 0: what the machine has available; more is refused with the number of layers that would fit
     struct team *team;         // packs in parallel; borrowed during the load
@@ -64,6 +62,9 @@ struct model_options {
 // ERR_CHECKPOINT (the file, the tensor, the rule), ERR_CONFIG (an unknown preset or layer range), ERR_NOMEM (figures).
 FALLIBLE model_load(const struct model_options *options, struct model *out);
 void model_deinit(struct model *model); // legal on a zeroed struct
+
+uint64_t model_weights_bytes(const struct model *model); // of weights in memory now; any thread
+uint64_t model_epoch(const struct model *model);         // the latest of all layers' placements; any thread
 
 const struct model_layer *model_find_layer(const struct model *model, uint32_t layer); // NULL where it is not served
 

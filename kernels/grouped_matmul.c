@@ -154,7 +154,7 @@ static const void *lhs_row(const struct grouped_matmul_args *args, size_t row) {
 static void multiply_panel(const struct work *work, const struct span *span, size_t panel) {
     const struct grouped_matmul_args *args = work->args;
     const struct packed_weights *rhs = args->rhs;
-    const char *weights = (const char *)rhs->data + span->group * rhs->group_bytes + panel * panel_bytes(rhs);
+    const char *weights = (const char *)rhs->data[span->group] + panel * panel_bytes(rhs);
     size_t column = panel * KERNEL_PANEL;
     size_t columns = rhs->n - column < KERNEL_PANEL ? rhs->n - column : KERNEL_PANEL;
     size_t blocks = div_up(span->rows, KERNEL_ROWS_MAX);

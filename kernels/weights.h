@@ -1,4 +1,5 @@
-// Weights as the grouped matmul reads them: packed once at load, one block per group, columns in panels, K in ascending order.
+// Weights as the grouped matmul reads them: packed once at load, one block per group (anywhere in memory, so that one can be moved
+// without the others), columns in panels, K in ascending order.
 // The layout belongs to kernels/cpu; nobody else looks inside a block.
 #ifndef EXPERTD_KERNELS_WEIGHTS_H
 #define EXPERTD_KERNELS_WEIGHTS_H
@@ -20,7 +21,7 @@ struct packed_weights {
     size_t groups;      // held here
     size_t k, n;        // of every group
     size_t group_bytes; // packed_group_bytes(dtype, k, n)
-    void *data;         // [groups][group_bytes], 64-byte aligned; owned by the model's arena
+    void *const *data; // [groups] where each group lies: group_bytes, 64-byte aligned. Groups and table are the owner's; NULL: none
 };
 
 // Bytes of one packed group, a multiple of 64.

@@ -17,12 +17,14 @@ struct exchange;
 
 struct exchange_options {
     uint32_t ranks;
+    uint32_t layers;      // whose epochs are told apart
     size_t max_rows;      // result rows of a batch, over all ranks
     size_t row_bytes_max; // H * sizeof(D) of the widest layer
 };
 
 struct exchange_batch {
-    uint64_t epoch, batch;   // of the placement; the batch's number
+    uint32_t layer;          // below options.layers
+    uint64_t epoch, batch;   // of the placement that the plan was made from; the batch's number
     const struct plan *plan; // borrowed until collect
     const void *hidden;      // [T, H] in D, or [rows, H] where `expanded`: borrowed until collect
     size_t hidden_stride;    // bytes between rows
@@ -43,6 +45,8 @@ struct exchange_work {
 FALLIBLE exchange_create_inproc(const struct exchange_options *options, struct exchange **out);
 void exchange_destroy(struct exchange *exchange); // NULL is legal
 
+// ERR_SHARD_LOST where the layer has had a batch of a later epoch, or the plan is of another: a placement that is out of force may
+// name ranks that hold its experts no more.
 FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batch *batch, size_t row_bytes);
 FALLIBLE exchange_inbox(struct exchange *exchange, uint32_t rank, struct exchange_work *out);
 // After every local rank has filled its results: row i of the plan lies at exchange_result(exchange, i) until the next dispatch.

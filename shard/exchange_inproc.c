@@ -6,7 +6,8 @@
 #include "shard/exchange.h"
 
 struct exchange {
-    uint32_t ranks;
+    uint32_t ranks, layers;
+    uint64_t *epochs; // [layers] the latest dispatched
     size_t max_rows, row_bytes_max;
     struct arena arena;
     char *results; // [max_rows] rows of row_bytes
@@ -21,11 +22,13 @@ FALLIBLE exchange_create_inproc(const struct exchange_options *options, struct e
     if (__builtin_mul_overflow(options->max_rows, row_bytes, &bytes)) {
         FAIL(ERR_NOMEM, "%zu result rows of %zu bytes overflow an address space", options->max_rows, row_bytes);
     }
-    struct exchange *exchange = calloc(1, sizeof *exchange);
+    struct exchange *exchange = calloc(1, sizeof *exchange + options->layers * sizeof(uint64_t));
     if (!exchange) {
         FAIL(ERR_NOMEM, "no memory for an exchange");
     }
+    exchange->epochs = (uint64_t *)(exchange + 1);
     exchange->ranks = options->ranks;
+    exchange->layers = options->layers;
     exchange->max_rows = options->max_rows;
     exchange->row_bytes_max = row_bytes;
     err_t e = arena_init(&exchange->arena, bytes);
@@ -48,6 +51,13 @@ void exchange_destroy(struct exchange *exchange) {
 FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batch *batch, size_t row_bytes) {
     INVARIANT(batch->plan->placement->ranks == exchange->ranks);
     INVARIANT(batch->plan->rows <= exchange->max_rows && row_bytes <= exchange->row_bytes_max);
+    INVARIANT(batch->layer < exchange->layers);
+    if (batch->epoch < exchange->epochs[batch->layer] || batch->epoch != batch->plan->placement->epoch) {
+        FAIL(ERR_SHARD_LOST, "a batch planned from placement %llu, dispatched for %llu, after one of %llu: plan it anew",
+             (unsigned long long)batch->plan->placement->epoch, (unsigned long long)batch->epoch,
+             (unsigned long long)exchange->epochs[batch->layer]);
+    }
+    exchange->epochs[batch->layer] = batch->epoch;
     exchange->batch = *batch;
     exchange->row_bytes = row_bytes;
     return OK;

@@ -4,37 +4,41 @@
 
 #include "base/arena.h"
 
+// Every array of the plan, once: with memory NULL only their size is summed up.
+static size_t lay_out(struct plan *plan, char *memory, size_t choices, size_t experts, size_t ranks) {
+    size_t counts[] = {experts, experts * ranks, ranks + 1, choices, choices, choices, experts};
+    void **places[] = {(void **)&plan->expert_rows, (void **)&plan->group_sizes, (void **)&plan->rank_rows,
+                       (void **)&plan->row_token,   (void **)&plan->row_choice,  (void **)&plan->choice_row,
+                       (void **)&plan->next_holder};
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        *places[i] = memory ? memory + used : NULL;
+        used += arena_rounded(counts[i] * sizeof(uint32_t));
+    }
+    return used;
+}
+
 size_t plan_bytes(size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks) {
-    size_t choices = max_tokens * max_top_k;
-    return arena_rounded(num_experts * sizeof(int32_t)) + arena_rounded((ranks + 1) * sizeof(uint32_t)) +
-           3 * arena_rounded(choices * sizeof(uint32_t));
+    struct plan unused;
+    return lay_out(&unused, NULL, max_tokens * max_top_k, num_experts, ranks);
 }
 
 void plan_init(struct plan *plan, void *memory, size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks) {
-    char *at = memory;
-    size_t choices = max_tokens * max_top_k;
     *plan = (struct plan){0};
-    plan->group_sizes = (int32_t *)at;
-    at += arena_rounded(num_experts * sizeof(int32_t));
-    plan->rank_rows = (uint32_t *)at;
-    at += arena_rounded((ranks + 1) * sizeof(uint32_t));
-    plan->row_token = (uint32_t *)at;
-    at += arena_rounded(choices * sizeof(uint32_t));
-    plan->row_choice = (uint32_t *)at;
-    at += arena_rounded(choices * sizeof(uint32_t));
-    plan->choice_row = (uint32_t *)at;
+    lay_out(plan, memory, max_tokens * max_top_k, num_experts, ranks);
 }
 
 // Counts the rows of each expert; the id that fits no expert is the error.
 static FALLIBLE count_rows(struct plan *plan, const int32_t *ids, uint32_t num_experts, uint32_t num_zero_experts) {
     size_t choices = plan->tokens * plan->top_k;
+    memset(plan->expert_rows, 0, num_experts * sizeof *plan->expert_rows);
     for (size_t i = 0; i < choices; i++) {
         int32_t id = ids[i];
         if (id < 0) {
             continue;
         }
         if ((uint32_t)id < num_experts) {
-            plan->group_sizes[id]++;
+            plan->expert_rows[id]++;
         } else if ((uint32_t)id >= num_experts + num_zero_experts) {
             FAIL_FIELD(ERR_EXPERT_OUT_OF_RANGE, "routes.ids", "expert %d at token %zu, choice %zu: the layer has experts 0 to %u",
                        id, i / plan->top_k, i % plan->top_k, num_experts + num_zero_experts - 1);
@@ -43,15 +47,28 @@ static FALLIBLE count_rows(struct plan *plan, const int32_t *ids, uint32_t num_e
     return OK;
 }
 
-// Turns sizes into each expert's first row (in row_choice's place: next[] is group_sizes rebuilt by the placing pass).
+// Rows of each slot: dealt out one at a time, the first holders of an expert get one more.
+static void size_slots(struct plan *plan) {
+    const struct placement *placement = plan->placement;
+    for (uint32_t e = 0; e < placement->num_experts; e++) {
+        uint32_t first = placement->holder_first[e], holders = placement->holder_first[e + 1] - first;
+        uint32_t each = plan->expert_rows[e] / holders, more = plan->expert_rows[e] % holders;
+        for (uint32_t h = 0; h < holders; h++) {
+            plan->group_sizes[placement->holder_slots[first + h]] = (int32_t)(each + (h < more));
+        }
+        plan->next_holder[e] = first;
+    }
+}
+
+// Turns the sizes of slots into their first rows; place_rows turns them back.
 static void first_rows(struct plan *plan) {
     const struct placement *placement = plan->placement;
     uint32_t row = 0;
     for (uint32_t rank = 0; rank < placement->ranks; rank++) {
         plan->rank_rows[rank] = row;
-        for (uint32_t e = placement_first(placement, rank); e < placement_first(placement, rank + 1); e++) {
-            uint32_t size = (uint32_t)plan->group_sizes[e];
-            plan->group_sizes[e] = (int32_t)row; // for now the expert's next row
+        for (uint32_t s = placement->rank_first[rank]; s < placement->rank_first[rank + 1]; s++) {
+            uint32_t size = (uint32_t)plan->group_sizes[s];
+            plan->group_sizes[s] = (int32_t)row; // for now the slot's next row
             row += size;
         }
     }
@@ -59,42 +76,57 @@ static void first_rows(struct plan *plan) {
     plan->rows = row;
 }
 
+// The slot whose turn it is for a row of the expert.
+static uint32_t take_turn(struct plan *plan, uint32_t expert) {
+    const struct placement *placement = plan->placement;
+    uint32_t at = plan->next_holder[expert];
+    plan->next_holder[expert] = at + 1 < placement->holder_first[expert + 1] ? at + 1 : placement->holder_first[expert];
+    return placement->holder_slots[at];
+}
+
+static void place_rows(struct plan *plan, const int32_t *ids) {
+    for (size_t i = 0; i < plan->tokens * plan->top_k; i++) {
+        int32_t id = ids[i];
+        plan->choice_row[i] = PLAN_NO_ROW;
+        if (id < 0 || (uint32_t)id >= plan->placement->num_experts) {
+            continue;
+        }
+        uint32_t row = (uint32_t)plan->group_sizes[take_turn(plan, (uint32_t)id)]++;
+        plan->choice_row[i] = row;
+        plan->row_choice[row] = (uint32_t)i;
+        plan->row_token[row] = (uint32_t)(i / plan->top_k);
+    }
+    // Each next row is now the first one of the slot behind it: the differences are the sizes again.
+    uint32_t begin = 0;
+    for (uint32_t s = 0; s < plan->placement->copies; s++) {
+        uint32_t end = (uint32_t)plan->group_sizes[s];
+        plan->group_sizes[s] = (int32_t)(end - begin);
+        begin = end;
+    }
+}
+
 FALLIBLE plan_make(struct plan *plan, const struct placement *placement, const int32_t *ids, size_t tokens, size_t top_k,
                    uint32_t num_zero_experts) {
-    uint32_t num_experts = placement->num_experts;
     plan->placement = placement;
     plan->tokens = tokens;
     plan->top_k = top_k;
-    memset(plan->group_sizes, 0, num_experts * sizeof *plan->group_sizes);
-    TRY(count_rows(plan, ids, num_experts, num_zero_experts));
+    TRY(count_rows(plan, ids, placement->num_experts, num_zero_experts));
+    size_slots(plan);
     first_rows(plan);
-    for (size_t i = 0; i < tokens * top_k; i++) {
-        int32_t id = ids[i];
-        plan->choice_row[i] = PLAN_NO_ROW;
-        if (id < 0 || (uint32_t)id >= num_experts) {
-            continue;
-        }
-        uint32_t row = (uint32_t)plan->group_sizes[id]++;
-        plan->choice_row[i] = row;
-        plan->row_choice[row] = (uint32_t)i;
-        plan->row_token[row] = (uint32_t)(i / top_k);
-    }
-    // Each next row is now the first one of the expert behind it: the differences are the sizes again.
-    uint32_t begin = 0;
-    for (uint32_t e = 0; e < num_experts; e++) {
-        uint32_t end = (uint32_t)plan->group_sizes[e];
-        plan->group_sizes[e] = (int32_t)(end - begin);
-        begin = end;
-    }
+    place_rows(plan, ids);
     return OK;
 }
 
 struct plan_rank plan_for_rank(const struct plan *plan, uint32_t rank) {
-    uint32_t first = placement_first(plan->placement, rank);
+    const struct placement *placement = plan->placement;
+    uint32_t first = placement->rank_first[rank], groups = placement->rank_first[rank + 1] - first;
+    const uint32_t *experts = placement->rank_experts + first;
+    bool run = groups > 0 && experts[groups - 1] - experts[0] + 1 == groups;
     return (struct plan_rank){
         .group_sizes = plan->group_sizes + first,
-        .group_offset = first,
-        .num_actual_groups = placement_first(plan->placement, rank + 1) - first,
+        .num_groups = run ? placement->num_experts : groups,
+        .group_offset = run ? experts[0] : 0,
+        .num_actual_groups = groups,
         .first_row = plan->rank_rows[rank],
         .rows = plan->rank_rows[rank + 1] - plan->rank_rows[rank],
     };

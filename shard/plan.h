@@ -1,5 +1,6 @@
 // Which row goes where: from a batch's choices and a placement to each rank's rows, grouped by expert. A pure function, so that
-// every property of it is tested with plain arrays. Rows of one expert keep the order of (token, choice).
+// every property of it is tested with plain arrays. Of an expert with n holders, its i-th row by (token, choice) goes to holder
+// i mod n; a rank's rows of one expert keep that order.
 #ifndef EXPERTD_SHARD_PLAN_H
 #define EXPERTD_SHARD_PLAN_H
 
@@ -16,22 +17,26 @@ struct plan {
     const struct placement *placement; // borrowed
     size_t tokens, top_k;              // T, K
     size_t rows;                       // result rows in all: choices of an expert (not negative, not identity)
-    int32_t *group_sizes;              // [E] rows per expert
+    uint32_t *expert_rows;             // [E] rows per expert, over its holders
+    int32_t *group_sizes;              // [copies] rows per slot of the placement
     uint32_t *rank_rows;               // [R + 1] first row of each rank; rank_rows[R] = rows
     uint32_t *row_token;               // [rows] token of each row
     uint32_t *row_choice;              // [rows] index into ids of each row: token * top_k + choice
     uint32_t *choice_row;              // [T * K] row of each choice, PLAN_NO_ROW: none (dropped, or an identity expert)
+    uint32_t *next_holder;             // [E] scratch: whose turn it is
 };
 
-// What one rank computes: the arguments of its grouped matmuls.
+// What one rank computes: the arguments of its grouped matmuls. A contiguous run of experts is a window into the layer's groups;
+// any other set is a numbering of its own, from 0.
 struct plan_rank {
-    const int32_t *group_sizes; // [num_actual_groups] of this rank's experts
-    size_t group_offset;        // its first expert
+    const int32_t *group_sizes; // [num_actual_groups] of this rank's experts, ascending
+    size_t num_groups;          // E, or num_actual_groups
+    size_t group_offset;        // its first expert, or 0
     size_t num_actual_groups;   // its experts
     size_t first_row, rows;     // its run of the plan's rows
 };
 
-// Bytes for a plan of up to max_tokens x max_top_k choices over num_experts and ranks.
+// Bytes for a plan of up to max_tokens x max_top_k choices over num_experts and ranks, however placed.
 size_t plan_bytes(size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks);
 
 // Lays the plan's arrays into memory (plan_bytes, 64-byte aligned, owned by the caller).

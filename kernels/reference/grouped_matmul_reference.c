@@ -31,7 +31,7 @@ float dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, 
 // Column `n` of a packed group against one row.
 static float dot_packed(const struct packed_weights *weights, size_t group, size_t n, const void *x) {
     enum { PANEL = 64 };
-    const char *data = (const char *)weights->data + group * weights->group_bytes;
+    const char *data = weights->data[group];
     if (weights->dtype == DTYPE_F32) {
         const float *panel = (const float *)data + n / PANEL * weights->k * PANEL;
         return dot_f32_reference(x, panel + n % PANEL, PANEL, weights->k);

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../shard/random_placement.h"
+
 #include <cmocka.h>
 
 #include "base/safetensors.h"
@@ -26,12 +28,16 @@ struct served {
     struct safetensors golden;
 };
 
-static void serve(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, unsigned threads) {
+typedef err_t place_function(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out);
+
+static void serve_placed(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, unsigned threads,
+                         place_function *place, void *context) {
     char path[512];
     *s = (struct served){0};
     snprintf(path, sizeof path, "%s/layers/%s", GOLDENS, name);
     assert_false(err_is(team_create(&(struct team_options){.threads = threads, .spin_us = 5}, &s->team)));
-    struct model_options options = {.model = path, .compute_dtype = dtype, .ranks = ranks, .team = s->team};
+    struct model_options options = {
+        .model = path, .compute_dtype = dtype, .ranks = ranks, .place = place, .place_context = context, .team = s->team};
     err_t e = model_load(&options, &s->model);
     if (err_is(e)) {
         fail_msg("%s: %s", name, err_message());
@@ -41,6 +47,10 @@ static void serve(struct served *s, const char *name, enum dtype dtype, uint32_t
     assert_false(err_is(engine_create(&engine, &s->engine)));
     snprintf(path, sizeof path, "%s/layers/%s/golden.safetensors", GOLDENS, name);
     assert_false(err_is(safetensors_open(path, &s->golden)));
+}
+
+static void serve(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, unsigned threads) {
+    serve_placed(s, name, dtype, ranks, threads, NULL, NULL);
 }
 
 static void stop(struct served *s) {
@@ -189,6 +199,52 @@ static void rows_do_not_depend_on_their_neighbours(void **state) {
     }
 }
 
+static err_t place_at_random(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out) {
+    uint64_t random = *(const uint64_t *)context + params->layer; // the same at every call for a layer
+    *out = random_placement(&random, params->num_experts, ranks, 2, 1);
+    return OK;
+}
+
+// Any sets and replicas, as loaded and after every step of a move: the bits are those of one rank.
+static void bits_do_not_depend_on_placement_and_replicas(void **state) {
+    (void)state;
+    for (size_t c = 0; c < CASE_COUNT; c++) {
+        struct served one;
+        serve(&one, CASES[c], DTYPE_BF16, 1, 1);
+        for (uint32_t ranks = 2; ranks <= 5; ranks++) {
+            uint64_t seed = 41 * ranks + c;
+            struct served s;
+            serve_placed(&s, CASES[c], DTYPE_BF16, ranks, 2, place_at_random, &seed);
+            for (size_t l = 0; l < one.model.num_layers; l++) {
+                size_t bytes = (size_t)golden(&one, one.model.layers[l].params.layer, "output").bytes;
+                float *want = malloc(bytes), *got = malloc(bytes);
+                struct layer_request request = request_of(&one, &one.model.layers[l], want);
+                forward(&one, &one.model.layers[l], &request, 1);
+                const struct model_layer *layer = &s.model.layers[l];
+                request.output = got;
+                forward(&s, layer, &request, 1);
+                assert_memory_equal(got, want, bytes);
+                for (uint64_t epoch = 2; epoch <= 4; epoch++) {
+                    struct placement *placement = random_placement(&seed, layer->params.num_experts, ranks, 2, epoch);
+                    struct shards *next;
+                    assert_false(
+                        err_is(shards_move(layer->in_force->shards, &layer->shape, placement, &(struct block_copier){0}, &next)));
+                    shards_switch(layer->in_force, next);
+                    memset(got, 0xff, bytes);
+                    struct layer_timings timings;
+                    assert_false(err_is(layer_forward(s.engine, layer, &request, 1, NULL, &timings)));
+                    assert_int_equal(timings.placement_epoch, epoch);
+                    assert_memory_equal(got, want, bytes);
+                }
+                free(want);
+                free(got);
+            }
+            stop(&s);
+        }
+        stop(&one);
+    }
+}
+
 static void given_routes_and_logits_agree_with_the_own_router(void **state) {
     (void)state;
     struct served s;
@@ -306,6 +362,7 @@ int main(void) {
         cmocka_unit_test(every_golden_layer_is_within_its_bounds),
         cmocka_unit_test(the_scalar_twin_gives_the_same_bits),
         cmocka_unit_test(rows_do_not_depend_on_their_neighbours),
+        cmocka_unit_test(bits_do_not_depend_on_placement_and_replicas),
         cmocka_unit_test(given_routes_and_logits_agree_with_the_own_router),
         cmocka_unit_test(dropped_choices_give_zero_rows),
         cmocka_unit_test(an_empty_request_is_answered_beside_a_full_one),

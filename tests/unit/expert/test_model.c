@@ -68,7 +68,7 @@ static void assert_packed_equal(const struct packed_weights *a, size_t a_group, 
     assert_int_equal(!a->data, !b->data);
     assert_int_equal(a->group_bytes, b->group_bytes);
     if (a->data) {
-        assert_memory_equal((char *)a->data + a_group * a->group_bytes, (char *)b->data + b_group * b->group_bytes, a->group_bytes);
+        assert_memory_equal(a->data[a_group], b->data[b_group], a->group_bytes);
     }
 }
 
@@ -79,19 +79,26 @@ static void assert_floats_equal(const float *a, const float *b, size_t count) {
     }
 }
 
+// The weights of the rank that holds the expert, and the expert's group there.
+static const struct expert_weights *weights_of(const struct model_layer *layer, uint32_t expert, size_t *group) {
+    const struct shards *shards = layer->in_force->shards;
+    uint32_t holder = shards->placement->holder_first[expert], rank = shards->placement->holders[holder];
+    *group = shards->placement->holder_slots[holder] - shards->placement->rank_first[rank];
+    return &shards->ranks[rank];
+}
+
 static void assert_expert_equal(const struct model_layer *a, const struct model_layer *b, uint32_t expert) {
-    uint32_t ra = placement_rank(&a->placement, expert), rb = placement_rank(&b->placement, expert);
-    size_t ga = expert - placement_first(&a->placement, ra), gb = expert - placement_first(&b->placement, rb);
-    const struct expert_weights *wa = &a->ranks[ra], *wb = &b->ranks[rb];
+    size_t ga, gb;
+    const struct expert_weights *wa = weights_of(a, expert, &ga), *wb = weights_of(b, expert, &gb);
     size_t width = a->params.intermediate_size, hidden = a->params.hidden_size;
     assert_packed_equal(&wa->gate, ga, &wb->gate, gb);
     assert_packed_equal(&wa->up, ga, &wb->up, gb);
     assert_packed_equal(&wa->down, ga, &wb->down, gb);
     assert_int_equal(!wa->gate_bias, !wb->gate_bias);
     if (wa->gate_bias) {
-        assert_floats_equal(wa->gate_bias + ga * width, wb->gate_bias + gb * width, width);
-        assert_floats_equal(wa->up_bias + ga * width, wb->up_bias + gb * width, width);
-        assert_floats_equal(wa->down_bias + ga * hidden, wb->down_bias + gb * hidden, hidden);
+        assert_floats_equal(wa->gate_bias[ga], wb->gate_bias[gb], width);
+        assert_floats_equal(wa->up_bias[ga], wb->up_bias[gb], width);
+        assert_floats_equal(wa->down_bias[ga], wb->down_bias[gb], hidden);
     }
 }
 
@@ -118,15 +125,16 @@ static void check_ranks(const struct model *model, uint32_t ranks, enum dtype dt
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *l = &model->layers[i];
         size_t groups = 0;
-        assert_int_equal(l->placement.ranks, ranks);
+        const struct shards *shards = l->in_force->shards;
+        assert_int_equal(shards->placement->ranks, ranks);
         assert_int_not_equal(l->weights_id, 0);
         assert_ptr_equal(l->params.routing.selection_bias, l->selection_bias);
         assert_int_equal(l->params.router_has_selection_bias, l->selection_bias != NULL);
         assert_int_equal(l->router.dtype, DTYPE_F32);
         for (uint32_t r = 0; r < ranks; r++) {
-            assert_int_equal(l->ranks[r].up.dtype, dtype);
-            assert_int_equal((uintptr_t)l->ranks[r].up.data % 64, 0);
-            groups += l->ranks[r].up.groups;
+            assert_int_equal(shards->ranks[r].up.dtype, dtype);
+            assert_int_equal((uintptr_t)shards->ranks[r].up.data[0] % 64, 0);
+            groups += shards->ranks[r].up.groups;
         }
         assert_int_equal(groups, l->params.num_experts);
     }
@@ -202,13 +210,14 @@ static void interleaved_biases_are_taken_apart(void **state) {
     assert_true(stored && layer);
     size_t width = layer->params.intermediate_size;
     for (uint32_t e = 0; e < layer->params.num_experts; e++) {
-        uint32_t rank = placement_rank(&layer->placement, e);
-        size_t group = e - placement_first(&layer->placement, rank);
+        size_t group;
+        const struct expert_weights *weights = weights_of(layer, e, &group);
+        const float *gate_bias = weights->gate_bias[group], *up_bias = weights->up_bias[group];
         for (size_t i = 0; i < width; i++) {
             uint16_t pair[2];
             memcpy(pair, (const char *)stored->view.data + 4 * (e * width + i), sizeof pair);
-            assert_true(layer->ranks[rank].gate_bias[group * width + i] == f32_from_bf16(pair[0]));
-            assert_true(layer->ranks[rank].up_bias[group * width + i] == f32_from_bf16(pair[1]));
+            assert_true(gate_bias[i] == f32_from_bf16(pair[0]));
+            assert_true(up_bias[i] == f32_from_bf16(pair[1]));
         }
     }
     model_deinit(&model);
@@ -262,9 +271,12 @@ static void interleaved_columns_are_taken_apart(void **state) {
     remove_checkpoint(folder);
     for (size_t l = 0; l < 2; l++) {
         for (uint32_t e = 0; e < 5; e++) {
-            assert_packed_equal(&split.layers[l].ranks->gate, e, &other.layers[l].ranks->gate, e);
-            assert_packed_equal(&split.layers[l].ranks->up, e, &other.layers[l].ranks->up, e);
-            assert_packed_equal(&split.layers[l].ranks->down, e, &other.layers[l].ranks->down, e);
+            size_t a_group, b_group;
+            const struct expert_weights *a = weights_of(&split.layers[l], e, &a_group),
+                                        *b = weights_of(&other.layers[l], e, &b_group);
+            assert_packed_equal(&a->gate, a_group, &b->gate, b_group);
+            assert_packed_equal(&a->up, a_group, &b->up, b_group);
+            assert_packed_equal(&a->down, a_group, &b->down, b_group);
             assert_int_not_equal(split.layers[l].expert_digests[e], other.layers[l].expert_digests[e]); // its biases count
         }
     }

@@ -7,6 +7,7 @@ struct golden {
     const char *name;
     const struct tensor_view *lhs, *rhs, *sizes, *out;
     struct packed_weights weights;
+    void **table;
     double atol, rtol;
 };
 
@@ -22,11 +23,12 @@ static void pack(struct golden *g, int transposed) {
     size_t k = shape[transposed ? 2 : 1], n = shape[transposed ? 1 : 2];
     enum dtype dtype = g->rhs->dtype;
     g->weights = (struct packed_weights){dtype, shape[0], k, n, packed_group_bytes(dtype, k, n), NULL};
-    g->weights.data = test_alloc(shape[0] * g->weights.group_bytes);
+    g->weights.data = g->table = test_alloc((shape[0] + 1) * sizeof *g->table);
     for (size_t i = 0; i < shape[0]; i++) {
         struct weight_source source = {(const char *)g->rhs->data + i * k * n * dtype_size(dtype), dtype, transposed ? k : 1,
                                        transposed ? 1 : n};
-        pack_weights(&source, k, n, dtype, (char *)g->weights.data + i * g->weights.group_bytes);
+        g->table[i] = test_alloc(g->weights.group_bytes);
+        pack_weights(&source, k, n, dtype, g->table[i]);
     }
 }
 
@@ -56,6 +58,7 @@ static int run_golden(const char *name, const struct safetensors *file) {
                        golden_tensor(file, "group_sizes"),
                        golden_tensor(file, "out"),
                        {0},
+                       NULL,
                        0,
                        0};
     g.atol = strtod(golden_text(file, "atol"), NULL);
@@ -72,7 +75,10 @@ static int run_golden(const char *name, const struct safetensors *file) {
     void *scratch = test_alloc(grouped_matmul_scratch_bytes(m, groups));
     assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
     compare(&g, out);
-    free(g.weights.data), free(lhs), free(sizes), free(out), free(scratch);
+    for (size_t i = 0; i < g.weights.groups; i++) {
+        free(g.table[i]);
+    }
+    free(g.table), free(lhs), free(sizes), free(out), free(scratch);
     return 1;
 }
 

@@ -10,7 +10,7 @@ struct product {
     struct packed_weights rhs;
     int32_t sizes[GROUPS_MAX];
     uint32_t *gather;
-    void *lhs, *weights;
+    void *lhs, *weights, **table;
     float *out;
     size_t lhs_rows, element;
 };
@@ -40,12 +40,13 @@ static void make_weights(struct random *random, struct product *p, enum dtype dt
     size_t count = rhs->k * rhs->n;
     rhs->group_bytes = packed_group_bytes(dtype, rhs->k, rhs->n);
     p->weights = test_alloc(rhs->groups * rhs->group_bytes);
-    rhs->data = p->weights;
+    rhs->data = p->table = test_alloc((rhs->groups + 1) * sizeof *p->table);
     void *plain = test_alloc(count * p->element);
     for (size_t g = 0; g < rhs->groups; g++) {
         fill(random, dtype, values, count, plain);
         struct weight_source source = {plain, dtype, rhs->k, 1};
-        pack_weights(&source, rhs->k, rhs->n, dtype, (char *)p->weights + g * rhs->group_bytes);
+        p->table[g] = (char *)p->weights + (rhs->groups - 1 - g) * rhs->group_bytes; // groups need not lie in order
+        pack_weights(&source, rhs->k, rhs->n, dtype, p->table[g]);
     }
     free(plain);
 }
@@ -95,7 +96,7 @@ static void product_init(struct random *random, const struct shape *shape, struc
 }
 
 static void product_deinit(struct product *p) {
-    free(p->gather), free(p->lhs), free(p->weights), free(p->out);
+    free(p->gather), free(p->lhs), free(p->weights), free(p->table), free(p->out);
 }
 
 static void run(struct product *p, struct team *team) {
@@ -199,10 +200,10 @@ static void bits_of_a_row_depend_on_no_neighbour(void **state) {
     enum { K = 67, N = 80, ROWS = 25 };
     struct random random = {11};
     uint16_t *plain = test_alloc(K * N * 2), *lhs = test_alloc(ROWS * K * 2);
-    struct packed_weights rhs = {DTYPE_BF16, 1, K, N, packed_group_bytes(DTYPE_BF16, K, N), NULL};
-    rhs.data = test_alloc(rhs.group_bytes);
+    void *packed = test_alloc(packed_group_bytes(DTYPE_BF16, K, N));
+    struct packed_weights rhs = {DTYPE_BF16, 1, K, N, packed_group_bytes(DTYPE_BF16, K, N), &packed};
     fill(&random, DTYPE_BF16, VALUES_PLAIN, K * N, plain);
-    pack_weights(&(struct weight_source){plain, DTYPE_BF16, K, 1}, K, N, DTYPE_BF16, rhs.data);
+    pack_weights(&(struct weight_source){plain, DTYPE_BF16, K, 1}, K, N, DTYPE_BF16, packed);
     fill(&random, DTYPE_BF16, VALUES_PLAIN, ROWS * K, lhs);
     float alone[ROWS][N], together[ROWS][N];
     void *scratch = test_alloc(grouped_matmul_scratch_bytes(ROWS, 1));
@@ -227,7 +228,7 @@ static void bits_of_a_row_depend_on_no_neighbour(void **state) {
             assert_memory_equal(together[r], alone[r], sizeof alone[r]);
         }
     }
-    free(plain), free(lhs), free(rhs.data), free(scratch);
+    free(plain), free(lhs), free(packed), free(scratch);
 }
 
 static void expect_error(const struct grouped_matmul_args *args, const char *field) {
@@ -244,7 +245,8 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
     (void)state;
     float lhs[8 * 4] = {0}, out[8 * 2];
     _Alignas(64) float packed[3 * 4 * 64] = {0};
-    struct packed_weights rhs = {DTYPE_F32, 3, 4, 2, 4 * 64 * 4, packed};
+    void *groups[] = {packed, packed + 4 * 64, packed + 2 * 4 * 64};
+    struct packed_weights rhs = {DTYPE_F32, 3, 4, 2, 4 * 64 * 4, groups};
     int32_t sizes[3] = {3, 2, 3};
     const struct grouped_matmul_args good = {lhs, 4, NULL, &rhs, sizes, 3, 0, 3, 8, out, 2};
     _Alignas(64) char scratch[1024];

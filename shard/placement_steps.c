@@ -1,0 +1,63 @@
+#include "shard/placement_steps.h"
+
+#include <stdlib.h>
+
+static bool holds(const struct placement *placement, uint32_t rank, uint32_t expert) {
+    return placement_slot(placement, rank, expert) != PLACEMENT_NO_SLOT;
+}
+
+// Holders of an expert in `to` that `from` lacks.
+static uint32_t missing_of(const struct placement *from, const struct placement *to, uint32_t expert) {
+    uint32_t missing = 0;
+    for (uint32_t i = to->holder_first[expert]; i < to->holder_first[expert + 1]; i++) {
+        missing += !holds(from, to->holders[i], expert);
+    }
+    return missing;
+}
+
+uint32_t placement_missing(const struct placement *from, const struct placement *to) {
+    INVARIANT(from->num_experts == to->num_experts && from->ranks == to->ranks);
+    uint32_t missing = 0;
+    for (uint32_t e = 0; e < to->num_experts; e++) {
+        missing += missing_of(from, to, e);
+    }
+    return missing;
+}
+
+// One expert's holders after the step: those that stay, and new ones as far as the budget goes. An expert with none of either keeps
+// one of its old holders; the others go at once, which makes the room for what comes.
+static uint32_t step_expert(const struct placement *from, const struct placement *to, uint32_t expert, uint32_t *budget,
+                            uint32_t *holders) {
+    uint32_t count = 0;
+    for (uint32_t i = to->holder_first[expert]; i < to->holder_first[expert + 1]; i++) {
+        uint32_t rank = to->holders[i];
+        bool stays = holds(from, rank, expert);
+        if (stays || *budget > 0) {
+            *budget -= !stays;
+            holders[count++] = rank;
+        }
+    }
+    if (count == 0) {
+        holders[count++] = from->holders[from->holder_first[expert]];
+    }
+    return count;
+}
+
+FALLIBLE placement_step(const struct placement *from, const struct placement *to, uint32_t copies_max, uint64_t epoch,
+                        struct placement **out) {
+    INVARIANT(from->num_experts == to->num_experts && from->ranks == to->ranks && copies_max > 0);
+    *out = NULL;
+    uint32_t experts = to->num_experts, budget = copies_max;
+    uint32_t *numbers = calloc((size_t)experts + 1 + to->copies, sizeof *numbers);
+    if (!numbers) {
+        FAIL(ERR_NOMEM, "no memory for a placement of %u experts", experts);
+    }
+    uint32_t *holders = numbers + experts + 1;
+    for (uint32_t e = 0; e < experts; e++) {
+        numbers[e + 1] = numbers[e] + step_expert(from, to, e, &budget, holders + numbers[e]);
+    }
+    struct placement_table table = {experts, to->ranks, numbers, holders};
+    err_t e = placement_from_table(&table, epoch, out);
+    free(numbers);
+    return e;
+}

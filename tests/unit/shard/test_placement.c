@@ -1,0 +1,192 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "random_placement.h"
+
+#include <cmocka.h>
+
+#include "shard/placement_steps.h"
+
+static void contiguous_covers_every_expert_once_and_evenly(void **state) {
+    (void)state;
+    for (uint32_t experts = 1; experts <= 70; experts++) {
+        for (uint32_t ranks = 1; ranks <= experts; ranks++) {
+            struct placement *p;
+            assert_false(err_is(placement_contiguous(experts, ranks, 1, &p)));
+            assert_int_equal(p->copies, experts);
+            for (uint32_t r = 0, next = 0; r < ranks; r++) {
+                assert_int_equal(next, (uint64_t)experts * r / ranks);
+                for (uint32_t s = p->rank_first[r]; s < p->rank_first[r + 1]; s++, next++) {
+                    assert_int_equal(p->rank_experts[s], next);
+                    assert_int_equal(placement_slot(p, r, next), s);
+                }
+            }
+            placement_destroy(p);
+        }
+    }
+}
+
+static void contiguous_refuses_more_ranks_than_experts(void **state) {
+    (void)state;
+    struct placement *p;
+    assert_int_equal(placement_contiguous(4, 5, 1, &p).code, ERR_CONFIG);
+    assert_non_null(strstr(err_message(), "5 shards for 4 experts"));
+    assert_null(p);
+    assert_int_equal(placement_contiguous(4, 0, 1, &p).code, ERR_CONFIG);
+}
+
+static void check_tables(const struct placement *p) {
+    uint32_t seen = 0;
+    for (uint32_t e = 0; e < p->num_experts; e++) {
+        assert_true(p->holder_first[e] < p->holder_first[e + 1]);
+        for (uint32_t i = p->holder_first[e]; i < p->holder_first[e + 1]; i++, seen++) {
+            uint32_t rank = p->holders[i], slot = p->holder_slots[i];
+            assert_true(i == p->holder_first[e] || rank > p->holders[i - 1]);
+            assert_true(rank < p->ranks && slot >= p->rank_first[rank] && slot < p->rank_first[rank + 1]);
+            assert_int_equal(p->rank_experts[slot], e);
+            assert_true(slot == p->rank_first[rank] || p->rank_experts[slot - 1] < e);
+        }
+    }
+    assert_int_equal(seen, p->copies);
+    assert_int_equal(p->rank_first[p->ranks], p->copies);
+}
+
+static void tables_agree_over_random_sets(void **state) {
+    (void)state;
+    uint64_t random = 3;
+    for (int round = 0; round < 300; round++) {
+        uint32_t experts = 1 + (uint32_t)(next_random(&random) % 40), ranks = 1 + (uint32_t)(next_random(&random) % 9);
+        struct placement *p = random_placement(&random, experts, ranks, 3, 5);
+        check_tables(p);
+        placement_destroy(p);
+    }
+}
+
+static void refuse(uint32_t experts, uint32_t ranks, const uint32_t *first, const uint32_t *holders, const char *says) {
+    struct placement *p;
+    struct placement_table table = {experts, ranks, first, holders};
+    assert_int_equal(placement_from_table(&table, 1, &p).code, ERR_INVALID);
+    assert_null(p);
+    if (!strstr(err_message(), says)) {
+        fail_msg("\"%s\" does not say \"%s\"", err_message(), says);
+    }
+}
+
+static void a_table_that_is_no_placement_is_refused_by_its_expert(void **state) {
+    (void)state;
+    refuse(2, 2, (uint32_t[]){0, 1, 1}, (uint32_t[]){0}, "expert 1 is on no shard");
+    refuse(2, 2, (uint32_t[]){0, 1, 2}, (uint32_t[]){0, 2}, "expert 1 is on shard 2, but there are only 0 to 1");
+    refuse(2, 2, (uint32_t[]){0, 2, 3}, (uint32_t[]){1, 1, 0}, "expert 0 is on shard 1 twice");
+    refuse(2, 2, (uint32_t[]){0, 3, 4}, (uint32_t[]){0, 1, 0, 0}, "expert 0 is on 3 shards, but there are 2");
+    refuse(2, 2, (uint32_t[]){0, 2, 1}, (uint32_t[]){0, 1}, "expert 1 is on no shard");
+    refuse(2, 2, (uint32_t[]){1, 2, 3}, (uint32_t[]){0, 0, 1}, "begin at 1");
+    refuse(0, 2, (uint32_t[]){0}, NULL, "nothing to place");
+    refuse(1, 0, (uint32_t[]){0, 1}, (uint32_t[]){0}, "nothing to place");
+}
+
+static void balanced_keeps_its_promises_over_random_loads(void **state) {
+    (void)state;
+    uint64_t random = 11, rows[48];
+    for (int round = 0; round < 400; round++) {
+        uint32_t experts = 1 + (uint32_t)(next_random(&random) % 48), ranks = 1 + (uint32_t)(next_random(&random) % experts);
+        ranks = ranks > 12 ? 12 : ranks;
+        uint32_t replicas = (uint32_t)(next_random(&random) % ((uint64_t)experts * (ranks - 1) + 1));
+        for (uint32_t e = 0; e < experts; e++) {
+            uint64_t spread = (uint64_t)1 << (next_random(&random) % 20); // some are much hotter, many have nothing
+            rows[e] = next_random(&random) % 3 ? next_random(&random) % spread : 0;
+        }
+        struct placement_balance options = {experts, ranks, replicas, rows};
+        struct placement *p, *again;
+        assert_false(err_is(placement_balanced(&options, 9, &p)));
+        assert_false(err_is(placement_balanced(&options, 9, &again)));
+        check_tables(p);
+        assert_int_equal(p->epoch, 9);
+        assert_int_equal(p->copies, experts + replicas);
+        for (uint32_t r = 0; r < ranks; r++) {
+            assert_true(p->rank_first[r + 1] - p->rank_first[r] <= (experts + replicas + ranks - 1) / ranks);
+        }
+        assert_true(placement_equal(p, again));
+        placement_destroy(p);
+        placement_destroy(again);
+    }
+}
+
+// Load by a power law: contiguous runs are unbalanced, packing is not, and the hottest expert alone exceeds a rank's share.
+static void balanced_evens_out_a_skewed_load_and_replicas_more_so(void **state) {
+    (void)state;
+    enum { EXPERTS = 64, RANKS = 4 };
+    uint64_t rows[EXPERTS];
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        rows[e] = (uint64_t)(1e6 / pow(e + 1, 1.2));
+    }
+    struct placement *contiguous, *balanced, *replicated;
+    assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 1, &contiguous)));
+    assert_false(err_is(placement_balanced(&(struct placement_balance){EXPERTS, RANKS, 0, rows}, 1, &balanced)));
+    assert_false(err_is(placement_balanced(&(struct placement_balance){EXPERTS, RANKS, 4, rows}, 1, &replicated)));
+    assert_true(placement_imbalance(contiguous, rows) > 2.5);
+    // No placement of 16 experts per rank is better than the hottest with the 15 coldest: 1.308.
+    assert_true(placement_imbalance(balanced, rows) < 1.31);
+    assert_true(placement_imbalance(replicated, rows) < 1.05);
+    assert_int_equal(replicated->holder_first[1], 4); // the hottest on every rank
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        rows[e] = 0;
+    }
+    assert_true(placement_imbalance(contiguous, rows) == 0);
+    placement_destroy(contiguous);
+    placement_destroy(balanced);
+    placement_destroy(replicated);
+}
+
+static void balanced_refuses_more_replicas_than_places(void **state) {
+    (void)state;
+    uint64_t rows[4] = {1, 2, 3, 4};
+    struct placement *p;
+    assert_int_equal(placement_balanced(&(struct placement_balance){4, 3, 9, rows}, 1, &p).code, ERR_CONFIG);
+    assert_non_null(strstr(err_message(), "at most 8"));
+    assert_false(err_is(placement_balanced(&(struct placement_balance){4, 3, 8, rows}, 1, &p)));
+    placement_destroy(p);
+    assert_int_equal(placement_balanced(&(struct placement_balance){4, 5, 0, rows}, 1, &p).code, ERR_CONFIG);
+}
+
+static void steps_lead_to_the_target_within_the_bound(void **state) {
+    (void)state;
+    uint64_t random = 23;
+    for (int round = 0; round < 300; round++) {
+        uint32_t experts = 1 + (uint32_t)(next_random(&random) % 20), ranks = 1 + (uint32_t)(next_random(&random) % 6);
+        uint32_t more = (uint32_t)(next_random(&random) % 4), budget = 1 + (uint32_t)(next_random(&random) % 5);
+        struct placement *at = random_placement(&random, experts, ranks, more, 1);
+        struct placement *to = random_placement(&random, experts, ranks, (uint32_t)(next_random(&random) % 4), 1);
+        uint32_t steady = at->copies > to->copies ? at->copies : to->copies, missing = placement_missing(at, to);
+        uint32_t expected = missing ? (missing + budget - 1) / budget : !placement_equal(at, to), steps = 0;
+        for (; !placement_equal(at, to); steps++) {
+            struct placement *next;
+            assert_false(err_is(placement_step(at, to, budget, steps + 2, &next)));
+            check_tables(next);
+            assert_int_equal(next->epoch, steps + 2);
+            assert_true(placement_missing(at, next) <= budget); // what is copied in this step
+            assert_true(at->copies + placement_missing(at, next) <= steady + budget);
+            assert_true(next->copies <= steady);
+            placement_destroy(at);
+            at = next;
+        }
+        assert_int_equal(steps, expected);
+        placement_destroy(at);
+        placement_destroy(to);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(contiguous_covers_every_expert_once_and_evenly),
+        cmocka_unit_test(contiguous_refuses_more_ranks_than_experts),
+        cmocka_unit_test(tables_agree_over_random_sets),
+        cmocka_unit_test(a_table_that_is_no_placement_is_refused_by_its_expert),
+        cmocka_unit_test(balanced_keeps_its_promises_over_random_loads),
+        cmocka_unit_test(balanced_evens_out_a_skewed_load_and_replicas_more_so),
+        cmocka_unit_test(balanced_refuses_more_replicas_than_places),
+        cmocka_unit_test(steps_lead_to_the_target_within_the_bound),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
