@@ -2,10 +2,12 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "daemon/placement_file.h"
 #include "expert/memory.h"
 #include "kernels/backend.h"
 
@@ -29,7 +31,23 @@ static void show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes
     notify_status("loading: %.1f of %.1f GB, %.0f s left", (double)done_bytes / 1e9, (double)all_bytes / 1e9, left_s);
 }
 
+struct placing {
+    const struct options *options;
+    struct placement_file counts;
+};
+
+// placement: balanced, for model_load.
+static err_t place_balanced(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out) {
+    struct placing *placing = context;
+    const struct options *options = placing->options;
+    struct placement_balance balance = {.num_experts = params->num_experts, .ranks = ranks, .replicas = options->replicas};
+    TRY_IN(placement_file_find(&placing->counts, params->layer, params->num_experts, &balance.rows), "%s",
+           options->placement_counts);
+    return placement_balanced(&balance, 1, out);
+}
+
 static FALLIBLE load_model(const struct options *options, struct loaded *out) {
+    struct placing placing = {.options = options};
     struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
     struct model_options model = {
         .model = options->model,
@@ -44,11 +62,21 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .progress = show_progress,
         .progress_context = &progress,
     };
-    TRY(model_load(&model, &out->model));
+    err_t e = OK;
+    if (strcmp(options->placement, "balanced") == 0) {
+        model.place = place_balanced;
+        model.place_context = &placing;
+        e = placement_file_read(options->placement_counts, &placing.counts);
+    }
+    if (!err_is(e)) {
+        e = model_load(&model, &out->model);
+    }
+    placement_file_deinit(&placing.counts);
+    TRY(e);
     log_line(LOG_LEVEL_INFO, "loaded",
              "model=%s architecture=%s layers=%zu shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f", out->model.name,
-             out->model.model_type, out->model.num_layers, out->model.ranks, out->model.numerics_id, out->model.arena.bytes,
-             (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
+             out->model.model_type, out->model.num_layers, out->model.ranks, out->model.numerics_id,
+             (size_t)model_weights_bytes(&out->model), (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
     return OK;
 }
 
@@ -93,6 +121,11 @@ static FALLIBLE load_all(const struct options *options, struct serve *serve, str
     log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " max_batch_tokens=%u", out->model.ranks,
              engine_scratch_bytes(out->engine), options->max_batch_tokens);
     TRY(make_metrics(out));
+    struct mover_options mover = {.model = &out->model,
+                                  .metrics = out->metrics,
+                                  .move_bytes_max = options->move_bytes_max,
+                                  .weights_bytes_max = options->memory_max};
+    TRY(mover_create(&mover, &out->mover));
     struct worker_options worker = {
         .model = &out->model,
         .engine = out->engine,
@@ -118,6 +151,7 @@ FALLIBLE loading_load(const struct options *options, struct serve *serve, struct
 
 void loading_unload(struct loaded *loaded) {
     worker_stop(loaded->worker);
+    mover_destroy(loaded->mover);
     metrics_destroy(loaded->metrics);
     engine_destroy(loaded->engine);
     model_deinit(&loaded->model);

@@ -1,5 +1,5 @@
 // Loading, on a thread of its own, so that the service answers (LOADING) and the loop lives meanwhile: team, model, engine,
-// metrics, worker, in that order; unloading takes them down in reverse.
+// metrics, mover, worker, in that order; unloading takes them down in reverse.
 #ifndef EXPERTD_DAEMON_LOADING_H
 #define EXPERTD_DAEMON_LOADING_H
 
@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "daemon/metrics.h"
+#include "daemon/mover.h"
 #include "daemon/options.h"
 #include "daemon/serve.h"
 #include "daemon/worker.h"
@@ -17,6 +18,7 @@ struct loaded {
     struct model model;
     struct engine *engine;
     struct metrics *metrics;
+    struct mover *mover;
     struct worker *worker;
     struct layer_limits limits;
 };

@@ -174,6 +174,14 @@ void metrics_expert_load(struct metrics *metrics, size_t layer_index, const uint
     }
 }
 
+void metrics_expert_rows(struct metrics *metrics, size_t layer_index, uint64_t *rows) {
+    INVARIANT(layer_index < metrics->num_layers);
+    const struct layer_row *layer = &metrics->layers[layer_index];
+    for (uint32_t i = 0; i < layer->num_experts; i++) {
+        rows[i] = read_counter(&layer->expert_rows[i]);
+    }
+}
+
 double metrics_expert_imbalance(struct metrics *metrics, size_t layer_index) {
     INVARIANT(layer_index < metrics->num_layers);
     const struct layer_row *layer = &metrics->layers[layer_index];

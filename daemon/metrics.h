@@ -31,6 +31,9 @@ void metrics_batch(struct metrics *metrics, size_t layer_index, uint64_t tokens,
 // Rows each expert got in one batch, [num_experts of the layer]: kept as totals, shown as max/mean per layer.
 void metrics_expert_load(struct metrics *metrics, size_t layer_index, const uint64_t *rows);
 
+// The totals of one layer, [num_experts]; any thread.
+void metrics_expert_rows(struct metrics *metrics, size_t layer_index, uint64_t *rows);
+
 // What is not counted but asked for at the time of rendering.
 struct metrics_gauges {
     int ready, draining;

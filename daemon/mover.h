@@ -1,5 +1,5 @@
 // Live re-placement: shows where experts lie, computes better placements from the load that was seen, and moves experts while the
-// layer is served. One move at a time, on the mover's own thread; serving goes on and no bit of an answer changes.
+// layer is served. One move at a time, on the thread of whoever applies it; serving goes on and no bit of an answer changes.
 #ifndef EXPERTD_DAEMON_MOVER_H
 #define EXPERTD_DAEMON_MOVER_H
 
@@ -8,8 +8,21 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "daemon/metrics.h"
+#include "expert/model.h"
 
 struct mover;
+
+struct mover_options {
+    const struct model *model;  // borrowed
+    struct metrics *metrics;    // borrowed; where the load is counted. NULL: none is seen
+    uint64_t move_bytes_max;    // memory that a step may take beside the weights before or after the move, whichever are more
+    uint64_t weights_bytes_max; // what the weights may grow to by replicas; 0: what the machine has available
+    struct block_copier copier; // {0}, but in tests
+};
+
+FALLIBLE mover_create(const struct mover_options *options, struct mover **out);
+void mover_destroy(struct mover *mover); // no call of it is under way; NULL is legal
 
 // A layer's placement as callers see it: holders[first[e] .. first[e + 1]) are the ranks that hold expert e, ascending.
 struct mover_placement {

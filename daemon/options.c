@@ -110,9 +110,25 @@ static FALLIBLE check_addresses(const struct options *options) {
     return OK;
 }
 
+static FALLIBLE check_placement(const struct options *options) {
+    bool balanced = strcmp(options->placement, "balanced") == 0;
+    if (balanced && !options->placement_counts) {
+        FAIL(blame(options, OPTION_PLACEMENT, OPTION_PLACEMENT_COUNTS),
+             "placement is balanced (%s), but placement_counts is not set: give the file with each expert's rows",
+             options->origins[OPTION_PLACEMENT]);
+    }
+    if (!balanced && options->replicas) {
+        FAIL(blame(options, OPTION_PLACEMENT, OPTION_REPLICAS),
+             "replicas is %u (%s), but placement is %s (%s): only a balanced one has replicas", options->replicas,
+             options->origins[OPTION_REPLICAS], options->placement, options->origins[OPTION_PLACEMENT]);
+    }
+    return OK;
+}
+
 static FALLIBLE check_all(const struct options *options) {
     TRY(check_queue(options));
     TRY(check_addresses(options));
+    TRY(check_placement(options));
     if (!options->model && !options->check_config && !options->print_config) {
         FAIL(ERR_USAGE, "no model to serve: give --model DIR, ORG/NAME or synthetic:PRESET; expertd --help says more");
     }

@@ -24,6 +24,10 @@ struct options {
     char *device;             // --device auto|cpu|... (cuda and sim are refused: not built yet)
     bool have_layers;         // --layers A-B
     uint32_t first_layer, last_layer;
+    char *placement;            // --placement contiguous|balanced
+    char *placement_counts;     // --placement-counts FILE.json: rows per expert, for balanced
+    uint32_t replicas;          // --replicas: of each layer's experts, beyond one copy each
+    uint64_t move_bytes_max;    // memory that moving experts may take for a while, 1 GiB
     char *kernels;              // --kernels auto|scalar|avx2|avx512|avx512bf16
     char *hf_cache;             // --hf-cache: from HF_HUB_CACHE, HF_HOME, HOME where not given
     uint64_t max_message_bytes; // 64 MiB

@@ -28,6 +28,10 @@ static void defaults_are_those_documented(void **state) {
     assert_string_equal(o.listen[0], "127.0.0.1:7411");
     assert_string_equal(o.http, "127.0.0.1:7412");
     assert_int_equal(o.shards, 1);
+    assert_string_equal(o.placement, "contiguous");
+    assert_null(o.placement_counts);
+    assert_int_equal(o.replicas, 0);
+    assert_int_equal(o.move_bytes_max, 1 << 30);
     assert_int_equal(o.threads, options_cpu_count("/proc/self/cgroup", "/sys/fs/cgroup"));
     assert_int_equal(o.compute_dtype, DTYPE_NONE);
     assert_string_equal(o.device, "auto");
@@ -108,6 +112,10 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
         [OPTION_DEVICE] = "cpu",
         [OPTION_KERNELS] = "scalar",
         [OPTION_SHARDS] = "3",
+        [OPTION_PLACEMENT] = "balanced",
+        [OPTION_PLACEMENT_COUNTS] = "counts.json",
+        [OPTION_REPLICAS] = "13",
+        [OPTION_MOVE_BYTES_MAX] = "5MiB",
         [OPTION_THREADS] = "7",
         [OPTION_SPIN_US] = "0",
         [OPTION_MEMORY_MAX] = "3GiB",
@@ -125,6 +133,11 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
         [OPTION_LOG_LEVEL] = "debug",
         [OPTION_MAX_STREAMS] = "12",
     };
+    static const char *const NEEDS[OPTION_COUNT] = {
+        [OPTION_MODEL] = "",
+        [OPTION_PLACEMENT] = "--model x --placement-counts f ",
+        [OPTION_REPLICAS] = "--model x --placement balanced --placement-counts f ",
+    };
     for (size_t i = 0; i < OPTION_CONFIG; i++) {
         const struct options_row *row = &OPTIONS_ROWS[i];
         assert_non_null(VALUES[i]);
@@ -132,7 +145,7 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
         snprintf(expected, sizeof expected, row->type == OPTIONS_NUMBER || row->type == OPTIONS_BYTES ? "%s" : "\"%s\"", VALUES[i]);
         for (int source = 0; source < 3; source++) {
             struct options o;
-            const char *check = i == OPTION_MODEL ? "" : "--model x ";
+            const char *check = NEEDS[i] ? NEEDS[i] : "--model x ";
             if (source == 0) {
                 snprintf(words, sizeof words, "%s%s %s", check, options_flag_name(row, name), VALUES[i]);
                 expect_ok(words, "", &o);

@@ -34,6 +34,11 @@ static const struct refusal FLAGS[] = {
     {"-m x", "unknown flag -m: flags begin with two dashes, expertd --help lists them"},
     {"--=x", "unknown flag --: expertd --help lists them"},
     {"synthetic:tiny", "stray argument synthetic:tiny: every value follows its flag, as in --model synthetic:tiny"},
+    {"--model m --placement balanced",
+     "placement is balanced (flag --placement), but placement_counts is not set: give the file with "
+     "each expert's rows"},
+    {"--model m --replicas 2", "replicas is 2 (flag --replicas), but placement is contiguous (default): only a balanced one has "
+                               "replicas"},
     {"--model", "--model needs a value: --model MODEL"},
     {"--model --http off", "--model needs a value: --model MODEL"},
     {"--model=", "--model: the value is empty"},

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../shard/random_placement.h"
+#include "tests/unit/shard/random_placement.h"
 
 #include <cmocka.h>
 

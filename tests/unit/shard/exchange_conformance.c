@@ -1,9 +1,9 @@
-#include "exchange_conformance.h"
+#include "tests/unit/shard/exchange_conformance.h"
 
 #include <setjmp.h>
 #include <string.h>
 
-#include "random_placement.h"
+#include "tests/unit/shard/random_placement.h"
 
 #include <cmocka.h>
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "exchange_conformance.h"
+#include "tests/unit/shard/exchange_conformance.h"
 
 static void rows_reach_their_experts_over_random_placements(void **state) {
     (void)state;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "random_placement.h"
+#include "tests/unit/shard/random_placement.h"
 
 #include <cmocka.h>
 

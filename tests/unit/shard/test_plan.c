@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "random_placement.h"
+#include "tests/unit/shard/random_placement.h"
 
 #include <cmocka.h>
 
