@@ -1,6 +1,7 @@
 """The bits of a row depend on the row, its routes, the weights and the dtypes alone: never on neighbours, shards, threads, kernels."""
 
 import concurrent.futures
+import json
 
 import numpy as np
 import pytest
@@ -134,6 +135,23 @@ def test_shards_threads_and_kernels_change_no_bit(case, dtype, model, start_daem
     first = next(iter(outputs.values()))
     different = [way for way, found in outputs.items() if found != first]
     assert not different, f"other bits, weights_id or numerics_id with {different}"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_balanced_placements_and_replicas_change_no_bit(case, model, start_daemon, tmp_path, random):
+    problem = Problem(case(model))
+    experts = problem.golden.router_logits(problem.layer).shape[1]
+    counts = tmp_path / "counts.json"
+    counts.write_text(json.dumps({"layers": {str(layer): random.integers(0, 1000, experts).tolist()
+                                             for layer in problem.golden.layers}}))
+    outputs = []
+    for way in [("--shards", 1), *((("--shards", shards, "--replicas", replicas, "--placement", "balanced",
+                                     "--placement-counts", counts)) for shards, replicas in ((2, 0), (3, 2), (3, experts)))]:
+        daemon = start_daemon(*way, model=problem.golden.folder)
+        with daemon.client() as client:
+            outputs.append(problem.outputs(client))
+        daemon.stop()
+    assert all(found == outputs[0] for found in outputs)
 
 
 def test_f8_hidden_states_are_value_times_scale(setup, random):
