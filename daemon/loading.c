@@ -58,6 +58,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .first_layer = options->first_layer,
         .last_layer = options->last_layer,
         .memory_bytes_max = options->memory_max,
+        .topology = &out->topology,
         .team = out->team,
         .progress = show_progress,
         .progress_context = &progress,
@@ -111,12 +112,24 @@ static void log_device(const struct options *options) {
              kernel_selected()->name, options->threads, limit.bytes, log_quote(limit.what, quoted, sizeof quoted));
 }
 
+// One team for the front, and for all shards where there is one memory node; else a team per node beside it.
+static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
+    struct topology_cpus allowed;
+    topology_allowed(&allowed);
+    topology_read("", &allowed, &out->topology);
+    TRY(team_create(&(struct team_options){.threads = options->threads, .spin_us = options->spin_us}, &out->team));
+    uint32_t teams = topology_teams(&out->topology, options->shards);
+    log_line(LOG_LEVEL_INFO, "teams", "memory_nodes=%u teams=%u threads=%u", out->topology.count, teams, options->threads);
+    struct node_teams_options nodes = {.topology = &out->topology, .threads = options->threads, .spin_us = options->spin_us};
+    return teams > 1 ? node_teams_create(&nodes, &out->node_teams) : OK;
+}
+
 static FALLIBLE load_all(const struct options *options, struct serve *serve, struct loaded *out) {
     log_device(options);
-    TRY(team_create(&(struct team_options){.threads = options->threads, .spin_us = options->spin_us}, &out->team));
+    TRY(start_teams(options, out));
     TRY(load_model(options, out));
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
-    struct engine_options engine = {.model = &out->model, .limits = out->limits, .team = out->team};
+    struct engine_options engine = {.model = &out->model, .limits = out->limits, .team = out->team, .node_teams = out->node_teams};
     TRY(engine_create(&engine, &out->engine));
     log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " max_batch_tokens=%u", out->model.ranks,
              engine_scratch_bytes(out->engine), options->max_batch_tokens);
@@ -155,6 +168,7 @@ void loading_unload(struct loaded *loaded) {
     metrics_destroy(loaded->metrics);
     engine_destroy(loaded->engine);
     model_deinit(&loaded->model);
+    node_teams_destroy(loaded->node_teams);
     team_destroy(loaded->team);
     *loaded = (struct loaded){0};
 }

@@ -1,4 +1,4 @@
-// Loading, on a thread of its own, so that the service answers (LOADING) and the loop lives meanwhile: team, model, engine,
+// Loading, on a thread of its own, so that the service answers (LOADING) and the loop lives meanwhile: teams, model, engine,
 // metrics, mover, worker, in that order; unloading takes them down in reverse.
 #ifndef EXPERTD_DAEMON_LOADING_H
 #define EXPERTD_DAEMON_LOADING_H
@@ -12,9 +12,12 @@
 #include "daemon/serve.h"
 #include "daemon/worker.h"
 #include "expert/layer.h"
+#include "expert/node_teams.h"
 
 struct loaded {
+    struct topology topology;
     struct team *team;
+    struct node_teams *node_teams; // NULL: `team` serves all shards
     struct model model;
     struct engine *engine;
     struct metrics *metrics;

@@ -22,6 +22,7 @@ FALLIBLE mover_create(const struct mover_options *options, struct mover **out) {
         FAIL(ERR_NOMEM, "no memory for the mover");
     }
     (*out)->options = *options;
+    (*out)->options.copier.topology = options->model->topology;
     return OK;
 }
 

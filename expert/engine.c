@@ -99,6 +99,30 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
     return layout.used;
 }
 
+// Each node's scratch, in memory of its own.
+static FALLIBLE create_nodes(struct engine *engine, const struct engine_needs *needs) {
+    uint32_t count = node_teams_count(engine->node_teams);
+    struct ffn_sizes sizes = ffn_sizes_of(engine, needs);
+    engine->nodes = calloc(count, sizeof *engine->nodes);
+    if (!engine->nodes) {
+        FAIL(ERR_NOMEM, "no memory for the scratch of %u memory nodes", count);
+    }
+    for (uint32_t n = 0; n < count; n++) {
+        struct node_scratch *node = &engine->nodes[n];
+        TRY(arena_init(&node->memory, ffn_scratch_bytes(&sizes)));
+        topology_prefer(node_teams_node(engine->node_teams, n), node->memory.base, node->memory.bytes);
+        ffn_scratch_init(&node->ffn, &sizes, node->memory.base);
+    }
+    return OK;
+}
+
+static void destroy_nodes(struct engine *engine) {
+    for (uint32_t n = 0; engine->nodes && n < node_teams_count(engine->node_teams); n++) {
+        arena_deinit(&engine->nodes[n].memory);
+    }
+    free(engine->nodes);
+}
+
 FALLIBLE engine_create(const struct engine_options *options, struct engine **out) {
     *out = NULL;
     struct engine *engine = calloc(1, sizeof *engine);
@@ -108,6 +132,7 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     engine->model = options->model;
     engine->limits = options->limits;
     engine->team = options->team;
+    engine->node_teams = options->node_teams;
     struct engine_needs needs = needs_of(options->model);
     struct exchange_options exchange = {
         .ranks = options->model->ranks,
@@ -119,6 +144,9 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     TRY_OUT(e, arena_init(&engine->arena, lay_out(engine, &needs, NULL)));
     lay_out(engine, &needs, engine->arena.base);
     engine->arena.used = engine->arena.bytes;
+    if (engine->node_teams) {
+        TRY_OUT(e, create_nodes(engine, &needs));
+    }
     TRY_OUT(e, exchange_create_inproc(&exchange, &engine->exchange));
     *out = engine;
     return OK;
@@ -130,6 +158,7 @@ out:
 void engine_destroy(struct engine *engine) {
     if (engine) {
         exchange_destroy(engine->exchange);
+        destroy_nodes(engine);
         arena_deinit(&engine->arena);
         free(engine);
     }
@@ -137,5 +166,9 @@ void engine_destroy(struct engine *engine) {
 
 uint64_t engine_scratch_bytes(const struct engine *engine) {
     struct engine_needs needs = needs_of(engine->model);
-    return engine->arena.bytes + engine->limits.max_choices * needs.row_bytes;
+    uint64_t bytes = engine->arena.bytes + engine->limits.max_choices * needs.row_bytes;
+    for (uint32_t n = 0; engine->nodes && n < node_teams_count(engine->node_teams); n++) {
+        bytes += engine->nodes[n].memory.bytes;
+    }
+    return bytes;
 }

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "expert/ffn.h"
 #include "expert/layer.h"
+#include "expert/node_teams.h"
 #include "expert/router.h"
 #include "shard/exchange.h"
 #include "shard/plan.h"
@@ -28,10 +29,17 @@ struct engine {
     const void **rows;       // [threads, max_top_k] the combine's row pointers
     struct router_scratch router;
     struct ffn_scratch ffn;
-    char *shared;            // [max_tokens, H] in D: the shared experts' rows
-    uint32_t *shared_tokens; // [max_tokens] tokens that want the shared experts
-    uint32_t *shared_rows;   // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none
-    float *shared_scale;     // [max_tokens] sigmoid of the shared gate
+    struct node_teams *node_teams; // NULL: `team` serves all ranks, in `ffn`
+    struct node_scratch *nodes;    // [node_teams_count] each node's own
+    char *shared;                  // [max_tokens, H] in D: the shared experts' rows
+    uint32_t *shared_tokens;       // [max_tokens] tokens that want the shared experts
+    uint32_t *shared_rows;         // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none
+    float *shared_scale;           // [max_tokens] sigmoid of the shared gate
+};
+
+struct node_scratch {
+    struct arena memory; // on the node
+    struct ffn_scratch ffn;
 };
 
 enum { SHARED_NO_ROW = UINT32_MAX };

@@ -26,9 +26,11 @@ static uint64_t digest_of(const void *data, size_t bytes) {
     return digest_64(&digest);
 }
 
-static FALLIBLE fill_copy(struct expert_block *from, const struct block_copier *copier, struct expert_block *to) {
+static FALLIBLE fill_copy(struct expert_block *from, const struct block_copier *copier, const struct topology_node *node,
+                          struct expert_block *to) {
     TRY(copier->reserve ? copier->reserve(copier->context, from->bytes, &to->mapping) : arena_init(&to->mapping, from->bytes));
     to->data = to->mapping.base;
+    topology_prefer(node, to->data, to->bytes);
     if (!from->has_digest) {
         from->digest = digest_of(from->data, from->bytes);
         from->has_digest = true;
@@ -47,11 +49,12 @@ static FALLIBLE fill_copy(struct expert_block *from, const struct block_copier *
     return OK;
 }
 
-FALLIBLE expert_block_copy(struct expert_block *from, const struct block_copier *copier, struct expert_block **out) {
+FALLIBLE expert_block_copy(struct expert_block *from, const struct block_copier *copier, const struct topology_node *node,
+                           struct expert_block **out) {
     *out = NULL;
     struct expert_block *to;
     TRY(expert_block_over(NULL, from->bytes, &to));
-    err_t e = fill_copy(from, copier, to);
+    err_t e = fill_copy(from, copier, node, to);
     if (err_is(e)) {
         expert_block_drop(to);
         return e;

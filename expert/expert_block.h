@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "kernels/weights.h"
+#include "shard/topology.h"
 
 enum expert_matrix { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_MATRICES };
 
@@ -45,12 +46,15 @@ struct block_copier {
     void *context;
     err_t (*reserve)(void *context, size_t bytes, struct arena *out);
     err_t (*copy)(void *context, void *to, const void *from, size_t bytes);
+    const struct topology *topology; // NULL: one node
 };
 
 // A block over memory of the model's arena, which outlives it. One reference, the caller's. ERR_NOMEM.
 FALLIBLE expert_block_over(void *data, size_t bytes, struct expert_block **out);
-// A copy in memory of its own, with the digest of what it was copied from compared. ERR_NOMEM; ERR_IO: the digests differ.
-FALLIBLE expert_block_copy(struct expert_block *from, const struct block_copier *copier, struct expert_block **out);
+// A copy in memory of its own, on `node` where that is not NULL, with the digest of what it was copied from compared. ERR_NOMEM;
+// ERR_IO: the digests differ.
+FALLIBLE expert_block_copy(struct expert_block *from, const struct block_copier *copier, const struct topology_node *node,
+                           struct expert_block **out);
 struct expert_block *expert_block_share(struct expert_block *block); // one reference more
 void expert_block_drop(struct expert_block *block); // with the last one its memory goes back to the system. NULL is legal
 

@@ -151,7 +151,7 @@ static FALLIBLE dispatch(struct batch *b) {
 
 // ---- experts
 
-static FALLIBLE rank_experts(struct batch *b, uint32_t rank) {
+static FALLIBLE rank_experts(struct batch *b, uint32_t rank, struct ffn_scratch *scratch, struct team *team) {
     struct engine *engine = b->engine;
     const struct layer_params *p = &b->layer->params;
     struct exchange_work work;
@@ -172,14 +172,31 @@ static FALLIBLE rank_experts(struct batch *b, uint32_t rank) {
         .results = work.results,
         .results_stride = work.results_stride,
     };
-    return ffn_forward(&args, &engine->ffn, engine->team);
+    return ffn_forward(&args, scratch, team);
+}
+
+// The ranks of one of `nodes` memory nodes, one after another.
+static FALLIBLE node_experts(struct batch *b, uint32_t node, uint32_t nodes, struct ffn_scratch *scratch, struct team *team) {
+    uint32_t ranks = b->shards->placement->ranks;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        if (topology_node_of_rank(nodes, ranks, rank) == node) {
+            TRY_IN(rank_experts(b, rank, scratch, team), "rank %u", rank);
+        }
+    }
+    return OK;
+}
+
+static err_t experts_on_node(void *context, uint32_t node, struct team *team) {
+    struct batch *b = context;
+    return node_experts(b, node, node_teams_count(b->engine->node_teams), &b->engine->nodes[node].ffn, team);
 }
 
 static FALLIBLE experts(struct batch *b) {
-    for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
-        TRY_IN(rank_experts(b, rank), "rank %u", rank);
+    struct engine *engine = b->engine;
+    if (engine->node_teams) {
+        return node_teams_run(engine->node_teams, experts_on_node, b);
     }
-    return OK;
+    return node_experts(b, 0, 1, &engine->ffn, engine->team);
 }
 
 // ---- shared experts

@@ -53,7 +53,8 @@ struct engine; // scratch and teams for one batch at a time; reserved at start
 struct engine_options {
     const struct model *model; // borrowed for the engine's life
     struct layer_limits limits;
-    struct team *team; // borrowed
+    struct team *team;             // borrowed; of the front, and of all ranks where node_teams is NULL
+    struct node_teams *node_teams; // borrowed, or NULL: each serves the ranks of its memory node
 };
 
 // Reserves everything that a batch needs. ERR_NOMEM with figures.

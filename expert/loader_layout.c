@@ -91,15 +91,20 @@ static FALLIBLE place(const struct model_options *options, const struct layer_pa
     return placement_contiguous(params->num_experts, options->ranks, 1, out);
 }
 
-// The layer's shards over pieces of the arena. Takes the placement over.
-static FALLIBLE take_shards(struct layout *layout, struct placement *placement, struct model_layer *out) {
+// The layer's shards over pieces of the arena, each rank's on its node. Takes the placement over.
+static FALLIBLE take_shards(struct layout *layout, const struct topology *topology, struct placement *placement,
+                            struct model_layer *out) {
     struct shards *shards;
     TRY(shards_create(placement, &shards));
     shards_in_force_init(out->in_force, shards); // the model's to release from here on
-    for (uint32_t s = 0; s < placement->copies; s++) {
-        void *data;
-        TRY(take(layout, 1, out->shape.bytes, &data));
-        TRY(expert_block_over(data, out->shape.bytes, &shards->blocks[s]));
+    for (uint32_t r = 0; r < placement->ranks; r++) {
+        const struct topology_node *home = topology_home(topology, placement->ranks, r);
+        for (uint32_t s = placement->rank_first[r]; s < placement->rank_first[r + 1]; s++) {
+            void *data;
+            TRY(take(layout, 1, out->shape.bytes, &data));
+            TRY(expert_block_over(data, out->shape.bytes, &shards->blocks[s]));
+            topology_prefer(home, data, out->shape.bytes);
+        }
     }
     shards_bind(shards, &out->shape);
     return OK;
@@ -113,7 +118,7 @@ static FALLIBLE take_experts(struct layout *layout, const struct model_options *
     TRY(place(options, &out->params, &placement));
     INVARIANT(placement->ranks == options->ranks && placement->num_experts == out->params.num_experts);
     if (layout->arena) {
-        return take_shards(layout, placement, out);
+        return take_shards(layout, options->topology, placement, out);
     }
     uint32_t copies = placement->copies;
     placement_destroy(placement);
@@ -244,6 +249,7 @@ FALLIBLE loader_reserve(const struct supply *supply, const struct model_options 
     model->layers = layers;
     model->num_layers = supply->count;
     model->ranks = options->ranks;
+    model->topology = options->topology;
     for (size_t i = 0; i < supply->count; i++) {
         TRY(lay_out_layer(&layout, supply, &supply->layers[i], options, model->compute_dtype, &model->layers[i]));
         take_maxima(model, &model->layers[i].params);

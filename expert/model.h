@@ -36,9 +36,10 @@ struct model {
     char numerics_id[64];       // "1/bf16/cpu"
     struct model_layer *layers; // ascending by layer number
     size_t num_layers;
-    struct arena arena;    // all weights as they were loaded; experts that moved have memory of their own
-    uint64_t fixed_bytes;  // of the arena, without the routed experts
-    uint64_t stored_bytes; // of the MoE tensors on disk
+    const struct topology *topology; // options'
+    struct arena arena;              // all weights as they were loaded; experts that moved have memory of their own
+    uint64_t fixed_bytes;            // of the arena, without the routed experts
+    uint64_t stored_bytes;           // of the MoE tensors on disk
     // the greatest over all layers, for reserving scratch
     uint32_t max_hidden_size, max_intermediate_size, max_experts, max_top_k, ranks;
 };
@@ -53,8 +54,9 @@ struct model_options {
     void *place_context;
     bool have_layers; // --layers A-B
     uint32_t first_layer, last_layer;
-    uint64_t memory_bytes_max; // 0: what the machine has available; more is refused with the number of layers that would fit
-    struct team *team;         // packs in parallel; borrowed during the load
+    uint64_t memory_bytes_max;       // 0: what the machine has available; more is refused with the number of layers that would fit
+    const struct topology *topology; // each rank's weights lie on its node; borrowed for the model's life. NULL: one node
+    struct team *team;               // packs in parallel; borrowed during the load
     void (*progress)(void *context, uint64_t done_bytes, uint64_t all_bytes); // may be NULL
     void *progress_context;
 };

@@ -53,7 +53,8 @@ static FALLIBLE move_slot(const struct shards *from, struct shards *to, uint32_t
         return OK;
     }
     uint32_t source = from->placement->holder_slots[from->placement->holder_first[expert]];
-    TRY_IN(expert_block_copy(from->blocks[source], copier, &to->blocks[slot]), "expert %u to shard %u", expert, rank);
+    const struct topology_node *home = topology_home(copier->topology, to->placement->ranks, rank);
+    TRY_IN(expert_block_copy(from->blocks[source], copier, home, &to->blocks[slot]), "expert %u to shard %u", expert, rank);
     return OK;
 }
 

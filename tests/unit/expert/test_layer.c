@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/expert/fake_nodes.h"
 #include "tests/unit/shard/random_placement.h"
 
 #include <cmocka.h>
 
 #include "base/safetensors.h"
 #include "expert/layer.h"
+#include "expert/node_teams.h"
 
 static const char *const CASES[] = {"mixtral",     "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe",
                                     "deepseek_v3", "gpt_oss",           "llama4"};
@@ -22,7 +24,9 @@ enum { CASE_COUNT = sizeof CASES / sizeof CASES[0], MAX_TOKENS = 64 };
 
 struct served {
     struct model model;
+    struct topology topology;
     struct team *team;
+    struct node_teams *node_teams;
     struct engine *engine;
     struct layer_limits limits;
     struct safetensors golden;
@@ -30,7 +34,7 @@ struct served {
 
 typedef err_t place_function(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out);
 
-static void serve_placed(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, unsigned threads,
+static void serve_placed(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, unsigned threads, uint32_t nodes,
                          place_function *place, void *context) {
     char path[512];
     *s = (struct served){0};
@@ -38,25 +42,32 @@ static void serve_placed(struct served *s, const char *name, enum dtype dtype, u
     assert_false(err_is(team_create(&(struct team_options){.threads = threads, .spin_us = 5}, &s->team)));
     struct model_options options = {
         .model = path, .compute_dtype = dtype, .ranks = ranks, .place = place, .place_context = context, .team = s->team};
+    if (nodes > 1) {
+        fake_nodes(nodes, &s->topology);
+        options.topology = &s->topology;
+        struct node_teams_options teams = {.topology = &s->topology, .threads = threads, .spin_us = 5};
+        assert_false(err_is(node_teams_create(&teams, &s->node_teams)));
+    }
     err_t e = model_load(&options, &s->model);
     if (err_is(e)) {
         fail_msg("%s: %s", name, err_message());
     }
     s->limits = layer_limits_for(&s->model, MAX_TOKENS, 16);
-    struct engine_options engine = {.model = &s->model, .limits = s->limits, .team = s->team};
+    struct engine_options engine = {.model = &s->model, .limits = s->limits, .team = s->team, .node_teams = s->node_teams};
     assert_false(err_is(engine_create(&engine, &s->engine)));
     snprintf(path, sizeof path, "%s/layers/%s/golden.safetensors", GOLDENS, name);
     assert_false(err_is(safetensors_open(path, &s->golden)));
 }
 
 static void serve(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, unsigned threads) {
-    serve_placed(s, name, dtype, ranks, threads, NULL, NULL);
+    serve_placed(s, name, dtype, ranks, threads, 1, NULL, NULL);
 }
 
 static void stop(struct served *s) {
     safetensors_close(&s->golden);
     engine_destroy(s->engine);
     model_deinit(&s->model);
+    node_teams_destroy(s->node_teams);
     team_destroy(s->team);
 }
 
@@ -214,7 +225,8 @@ static void bits_do_not_depend_on_placement_and_replicas(void **state) {
         for (uint32_t ranks = 2; ranks <= 5; ranks++) {
             uint64_t seed = 41 * ranks + c;
             struct served s;
-            serve_placed(&s, CASES[c], DTYPE_BF16, ranks, 2, place_at_random, &seed);
+            // On several memory nodes too: their ranks compute at the same time.
+            serve_placed(&s, CASES[c], DTYPE_BF16, ranks, 2 + ranks % 2, 1 + ranks % 3, place_at_random, &seed);
             for (size_t l = 0; l < one.model.num_layers; l++) {
                 size_t bytes = (size_t)golden(&one, one.model.layers[l].params.layer, "output").bytes;
                 float *want = malloc(bytes), *got = malloc(bytes);
@@ -227,8 +239,8 @@ static void bits_do_not_depend_on_placement_and_replicas(void **state) {
                 for (uint64_t epoch = 2; epoch <= 4; epoch++) {
                     struct placement *placement = random_placement(&seed, layer->params.num_experts, ranks, 2, epoch);
                     struct shards *next;
-                    assert_false(
-                        err_is(shards_move(layer->in_force->shards, &layer->shape, placement, &(struct block_copier){0}, &next)));
+                    assert_false(err_is(shards_move(layer->in_force->shards, &layer->shape, placement,
+                                                    &(struct block_copier){.topology = s.model.topology}, &next)));
                     shards_switch(layer->in_force, next);
                     memset(got, 0xff, bytes);
                     struct layer_timings timings;
