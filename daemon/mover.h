@@ -57,10 +57,12 @@ struct mover_progress {
 };
 
 // Puts a planned placement in force: copies experts in steps that stay within the configured memory, verifies each copy's digest,
-// switches between two batches, frees what is no longer used. Blocks until it is in force or has failed; `progress` (may be NULL)
+// switches between two batches, frees what is no longer used. Every step is an epoch of its own; *new_epoch (may be NULL) is that
+// in force at the end, also of a move that failed on its way. Blocks until it is in force or has failed; `progress` (may be NULL)
 // is called on the calling thread after each step and may return false to stop. On any error the placement of the last completed
 // step stays in force and nothing is lost. ERR_INVALID: it does not fit the layer; ERR_UNAVAILABLE: planned from another epoch, or
-// another move is under way; ERR_NOMEM: the bound; ERR_CANCELLED: progress said no.
+// another move is under way; ERR_NOMEM: move_bytes_max, memory_max or what is available; ERR_IO: a copy's digest differs;
+// ERR_CANCELLED: progress said no.
 FALLIBLE mover_apply(struct mover *mover, const struct mover_placement *placement,
                      bool (*progress)(void *context, const struct mover_progress *), void *context, uint64_t *new_epoch);
 

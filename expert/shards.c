@@ -101,11 +101,11 @@ const struct shards *shards_take(struct shards_in_force *in_force) {
     return shards;
 }
 
-void shards_give_back(struct shards_in_force *in_force, const struct shards *given) {
-    struct shards *shards = (struct shards *)given; // ours; users see it as const
+void shards_give_back(struct shards_in_force *in_force, const struct shards *shards) {
+    struct shards *own = (struct shards *)shards; // users see it as const
     pthread_mutex_lock(&in_force->mutex);
-    INVARIANT(shards->users > 0);
-    if (--shards->users == 0 && shards != in_force->shards) {
+    INVARIANT(own->users > 0);
+    if (--own->users == 0 && own != in_force->shards) {
         pthread_cond_signal(&in_force->unused);
     }
     pthread_mutex_unlock(&in_force->mutex);
