@@ -95,7 +95,7 @@ static void assert_expert_equal(const struct model_layer *a, const struct model_
     assert_packed_equal(&wa->up, ga, &wb->up, gb);
     assert_packed_equal(&wa->down, ga, &wb->down, gb);
     assert_int_equal(!wa->gate_bias, !wb->gate_bias);
-    if (wa->gate_bias) {
+    if (wa->gate_bias && wb->gate_bias) {
         assert_floats_equal(wa->gate_bias[ga], wb->gate_bias[gb], width);
         assert_floats_equal(wa->up_bias[ga], wb->up_bias[gb], width);
         assert_floats_equal(wa->down_bias[ga], wb->down_bias[gb], hidden);
