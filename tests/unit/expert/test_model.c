@@ -67,7 +67,7 @@ static void remove_checkpoint(const char *folder) {
 static void assert_packed_equal(const struct packed_weights *a, size_t a_group, const struct packed_weights *b, size_t b_group) {
     assert_int_equal(!a->data, !b->data);
     assert_int_equal(a->group_bytes, b->group_bytes);
-    if (a->data) {
+    if (a->data && b->data) {
         assert_memory_equal(a->data[a_group], b->data[b_group], a->group_bytes);
     }
 }
