@@ -29,7 +29,7 @@ struct bench_result {
     struct bench_histogram lag;               // of calls: real minus intended time of sending
     uint32_t num_failures;
     struct result_failure failures[RESULT_FAILURES_MAX]; // the last one collects what does not fit
-    uint64_t slots_waited;                               // open loop: calls that waited for --max-inflight
+    uint64_t slots_waited;                               // open loop: calls that waited for --max-inflight, in the warm-up too
     uint64_t unsent;     // open loop: calls that were due and never left (an estimate for Poisson arrivals)
     double cpus;         // used while it measured, by all processes
     double thread_share; // of one CPU: the busier of its two threads

@@ -19,9 +19,6 @@ static struct bench_verdict invalid(const char *format, ...) {
 struct bench_verdict verdict_of(const struct bench_result *result, const struct verdict_limits *limits) {
     double lag_us = histogram_quantile(&result->lag, P99), response_us = histogram_quantile(&result->response, P99);
     bool behind = limits->open_loop && lag_us > limits->lag_share * response_us;
-    if (result->calls == 0) {
-        return invalid("no call was due in the measured time: give a longer --duration or a higher --rate");
-    }
     if ((behind || result->unsent > 0) && result->slots_waited > 0) {
         return invalid("%" PRIu64
                        " calls waited for one of the client's %u in flight (lag p99 %.0f us): the daemon does not answer "
@@ -31,6 +28,9 @@ struct bench_verdict verdict_of(const struct bench_result *result, const struct 
     if (result->unsent > 0) {
         return invalid("%" PRIu64 " calls were due and never left before the end: more --processes, or a lower --rate",
                        result->unsent);
+    }
+    if (result->calls == 0) {
+        return invalid("no call was due in the measured time: give a longer --duration or a higher --rate");
     }
     if (behind && result->answers > 0) {
         return invalid(

@@ -280,9 +280,9 @@ static void send_call(struct worker *w, uint32_t slot, const struct trace_call *
     ticket->window.tokens = call->tokens;
     ticket->window.start = (uint32_t)bench_random_below(&w->random, ticket->window.count);
     ticket->measured = ticket->intended_ns >= w->span_start_ns;
+    result->slots_waited += call->at_ns >= 0 && waited;
     if (ticket->measured) {
         result->calls++;
-        result->slots_waited += call->at_ns >= 0 && waited;
         if (call->at_ns >= 0) {
             histogram_add(&result->lag, (now_ns - ticket->intended_ns) / NS_PER_US);
         }

@@ -106,7 +106,11 @@ static int run_bench(const struct ctl_options *options, const char *address) {
     struct proto_error_text refusal = {.retry_after_ms = -1};
     int code = 0;
     err_t e = command_bench(address, options, &refusal, &code);
-    return err_is(e) ? report(e, refusal.reason[0] ? &refusal : NULL, address, options) : code;
+    if (!err_is(e)) {
+        return code;
+    }
+    bool refused = refusal.reason[0] != '\0', asked = refused || e.code == ERR_UNAVAILABLE || e.code == ERR_DEADLINE;
+    return report(e, refused ? &refusal : NULL, asked ? address : NULL, options);
 }
 
 int main(int argc, char **argv) {

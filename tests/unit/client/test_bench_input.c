@@ -239,16 +239,16 @@ static void one_flipped_bit_disagrees(void **state) {
     uint16_t answer[4][WIDTH];
     static const int ORDER[] = {8, 9, 0, 1};
     for (int i = 0; i < 4 * WIDTH; i++) {
-        answer[0][i] = (uint16_t)(2000 + ORDER[i / WIDTH]);
+        answer[i / WIDTH][i % WIDTH] = (uint16_t)(2000 + ORDER[i / WIDTH]);
     }
     struct wire_tensor tensor = {
         .present = true, .view = {.dtype = DTYPE_BF16, .rank = 2, .shape = {4, WIDTH}, .data = answer, .bytes = sizeof answer}};
     assert_true(pool_agrees(&small.pool, 1, &w, &tensor));
     assert_false(pool_agrees(&small.pool, 0, &w, &tensor)); // another layer's
     for (int bit = 0; bit < 4 * WIDTH * 16; bit++) {
-        answer[0][bit / 16] ^= (uint16_t)(1u << bit % 16);
+        answer[bit / 16 / WIDTH][bit / 16 % WIDTH] ^= (uint16_t)(1u << bit % 16);
         assert_false(pool_agrees(&small.pool, 1, &w, &tensor));
-        answer[0][bit / 16] ^= (uint16_t)(1u << bit % 16);
+        answer[bit / 16 / WIDTH][bit / 16 % WIDTH] ^= (uint16_t)(1u << bit % 16);
     }
     tensor.view.shape[0] = 3;
     assert_false(pool_agrees(&small.pool, 1, &w, &tensor));
