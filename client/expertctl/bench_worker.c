@@ -88,15 +88,6 @@ static FALLIBLE worker_init(struct worker *w) {
     return calls_connect(w->calls, w->plan->timeout_us);
 }
 
-static void worker_deinit(struct worker *w) {
-    calls_destroy(w->calls);
-    free(w->tickets);
-    free(w->ring);
-    free(w->pieces);
-    free(w->ids);
-    free(w->weights);
-}
-
 // ---- the taking thread
 
 static void count_failure(struct worker *w, const struct ticket *ticket, const struct calls_end *end) {
@@ -404,11 +395,11 @@ static FALLIBLE run(struct worker *w) {
 
 void bench_worker(const struct bench_plan *plan, uint32_t process, struct bench_shared *shared) {
     prctl(PR_SET_TIMERSLACK, 1UL); // 50 us by default: calls would leave that much late
+    // The process ends next, and all that is in here with it: gRPC's own end may wait ten seconds for a thread that polls.
     struct worker w = {.plan = plan, .process = process, .shared = shared, .lane = &shared->lanes[process]};
     err_t e = run(&w);
     if (err_is(e)) {
         err_save(e, &w.lane->error);
     }
-    worker_deinit(&w);
     atomic_store(&w.lane->state, err_is(e) ? LANE_FAILED : LANE_DONE);
 }

@@ -82,8 +82,8 @@ void calls_describe_end(struct calls *calls, const struct call_end *end, struct 
 // Reads `answer` into calls->bytes and calls->reply. False: out holds why it is none.
 bool calls_read_answer(struct calls *calls, grpc_byte_buffer *answer, struct calls_end *out);
 
-// Starting thread: hands the slot's request to its connection's stream, which is opened where it is closed.
-void stream_send(struct calls *calls, struct connection *connection, uint32_t slot, uint64_t id);
+// Starting thread: hands slot `index`'s request to its connection's stream, which is opened where it is closed.
+void stream_send(struct calls *calls, struct connection *c, uint32_t index, uint64_t id);
 // Taking thread: what a finished operation of a stream means. True: `out` is an end.
 bool stream_op_done(struct calls *calls, const struct op_tag *tag, bool success, struct calls_end *out);
 // The next slot that was lost with a stream; calls->lost > 0.
