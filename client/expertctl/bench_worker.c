@@ -34,9 +34,11 @@ struct worker {
     struct calls *calls;
     uint32_t connections, slots;
     struct ticket *tickets; // [slots], owned
-    // Free slots: the taking thread puts them in, the sending one takes them out; `free_slots` counts and orders both.
+    // Free slots: the taking thread puts them in, the sending one takes them out. ring_in orders what lies in them and in the
+    // tickets; the semaphore is only for waiting.
     uint32_t *ring; // [slots], owned
-    uint64_t ring_in, ring_out;
+    _Atomic uint64_t ring_in;
+    uint64_t ring_out; // sending thread
     sem_t free_slots;
     _Atomic uint64_t started; // calls
     _Atomic bool sent_all;
@@ -76,7 +78,7 @@ static FALLIBLE worker_init(struct worker *w) {
     for (uint32_t i = 0; i < w->slots; i++) {
         w->ring[i] = i;
     }
-    w->ring_in = w->slots;
+    atomic_store(&w->ring_in, w->slots);
     INVARIANT(sem_init(&w->free_slots, 0, w->slots) == 0);
     w->random = bench_random_seeded(o->seed, STREAM_OF_CALLS + w->process);
     if (w->plan->rate > 0) {
@@ -86,6 +88,15 @@ static FALLIBLE worker_init(struct worker *w) {
     struct calls_options calls = {w->plan->address, w->connections, w->slots, o->stream};
     TRY(calls_create(&calls, &w->calls));
     return calls_connect(w->calls, w->plan->timeout_us);
+}
+
+// The calls go with the process, which ends next: gRPC's own end may wait ten seconds for a thread of its that polls.
+static void worker_deinit(struct worker *w) {
+    free(w->tickets);
+    free(w->ring);
+    free(w->pieces);
+    free(w->ids);
+    free(w->weights);
 }
 
 // ---- the taking thread
@@ -143,7 +154,9 @@ static void take_end(struct worker *w, const struct calls_end *end) {
     ticket->flying = false;
     w->ended++;
     atomic_fetch_sub_explicit(&w->lane->inflight, 1, memory_order_relaxed);
-    w->ring[w->ring_in++ % w->slots] = end->slot;
+    uint64_t in = atomic_load_explicit(&w->ring_in, memory_order_relaxed);
+    w->ring[in % w->slots] = end->slot;
+    atomic_store_explicit(&w->ring_in, in + 1, memory_order_release);
     sem_post(&w->free_slots);
 }
 
@@ -198,6 +211,7 @@ static bool take_slot(struct worker *w, int64_t until_ns, uint32_t *slot, bool *
         struct timespec wake = {wake_ns / NS_PER_S, wake_ns % NS_PER_S};
         have = sem_clockwait(&w->free_slots, CLOCK_MONOTONIC, &wake) == 0;
     }
+    INVARIANT(w->ring_out < atomic_load_explicit(&w->ring_in, memory_order_acquire));
     *slot = w->ring[w->ring_out++ % w->slots];
     return true;
 }
@@ -323,11 +337,13 @@ static uint64_t left_unsent(const struct worker *w, const struct trace_call *cal
 static void send_all(struct worker *w, int64_t start_ns) {
     struct cpu_times before = {0};
     int64_t measured_from_ns = 0;
+    // A trace is sent whole, however late; a rate has no end but the span's.
+    int64_t late_ns = w->plan->trace ? w->plan->timeout_us * NS_PER_US : w->plan->rate > 0 ? LATE_NS : 0;
     struct trace_call call;
     while (next_call(w, &call)) {
         bool open = call.at_ns >= 0, waited;
         uint32_t slot;
-        int64_t give_up_ns = w->span_end_ns + (open ? LATE_NS : 0);
+        int64_t give_up_ns = w->span_end_ns + late_ns;
         if (open && !sleep_until(w, start_ns + call.at_ns)) {
             break;
         }
@@ -395,11 +411,11 @@ static FALLIBLE run(struct worker *w) {
 
 void bench_worker(const struct bench_plan *plan, uint32_t process, struct bench_shared *shared) {
     prctl(PR_SET_TIMERSLACK, 1UL); // 50 us by default: calls would leave that much late
-    // The process ends next, and all that is in here with it: gRPC's own end may wait ten seconds for a thread that polls.
     struct worker w = {.plan = plan, .process = process, .shared = shared, .lane = &shared->lanes[process]};
     err_t e = run(&w);
     if (err_is(e)) {
         err_save(e, &w.lane->error);
     }
+    worker_deinit(&w);
     atomic_store(&w.lane->state, err_is(e) ? LANE_FAILED : LANE_DONE);
 }

@@ -38,7 +38,7 @@ struct bench_shared {
     struct bench_lane lanes[];
 };
 
-// Connects, waits for the start, runs to the end; leaves its account in its lane, and connections and memory to the process' end,
+// Connects, waits for the start, runs to the end; leaves its account in its lane, and its connections to the process' end,
 // which is the caller's next step.
 void bench_worker(const struct bench_plan *plan, uint32_t process, struct bench_shared *shared);
 

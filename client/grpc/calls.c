@@ -272,7 +272,7 @@ static grpc_byte_buffer *gather(struct calls *calls, const struct calls_request 
     return buffer;
 }
 
-static void start_unary(struct calls *calls, struct slot *slot, int64_t timeout_us) {
+static void start_unary(struct calls *calls, struct slot *slot, uint64_t id, int64_t timeout_us) {
     struct connection *connection = &calls->connections[slot->connection];
     gpr_timespec deadline =
         timeout_us > 0 ? monotonic(clock_add_ns(clock_now_ns(), timeout_us * NS_PER_US)) : gpr_inf_future(GPR_CLOCK_MONOTONIC);
@@ -288,7 +288,9 @@ static void start_unary(struct calls *calls, struct slot *slot, int64_t timeout_
         {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &slot->answer},
         call_end_op(&slot->end),
     };
-    INVARIANT(grpc_call_start_batch(slot->call, ops, sizeof ops / sizeof *ops, &slot->tag, NULL) == GRPC_CALL_OK);
+    grpc_call *call = slot->call;
+    atomic_store_explicit(&slot->id, id, memory_order_release); // from here on the slot is the taking thread's
+    INVARIANT(grpc_call_start_batch(call, ops, sizeof ops / sizeof *ops, &slot->tag, NULL) == GRPC_CALL_OK);
 }
 
 void calls_start(struct calls *calls, const struct calls_request *request) {
@@ -302,8 +304,7 @@ void calls_start(struct calls *calls, const struct calls_request *request) {
         stream_send(calls, &calls->connections[request->connection], request->slot, id);
         return;
     }
-    atomic_store_explicit(&slot->id, id, memory_order_release);
-    start_unary(calls, slot, request->timeout_us);
+    start_unary(calls, slot, id, request->timeout_us);
 }
 
 static void end_unary(struct calls *calls, struct slot *slot, struct calls_end *out) {
