@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "client/calls.h"
 
-enum { SLOTS = 5, ROW_BYTES = 8, TIMEOUT_MS = 200, PATIENCE_S = 60 };
+enum { ADDRESS_BYTES = 128, SLOTS = 5, ROW_BYTES = 8, TIMEOUT_MS = 200, PATIENCE_S = 60 };
 
 static const uint8_t ROWS[4 * ROW_BYTES] = {1, 2, 3};
 
@@ -68,10 +68,10 @@ static void calls_to_nobody_end_unavailable_and_their_slots_serve_again(void **s
 }
 
 // A listener that takes connections and never says a word.
-static int listen_silently(char address[64]) {
+static int listen_silently(char address[ADDRESS_BYTES]) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     snprintf(name.sun_path, sizeof name.sun_path, "/tmp/bench-silent-%d.sock", (int)getpid());
-    snprintf(address, 64, "unix:%s", name.sun_path);
+    snprintf(address, ADDRESS_BYTES, "unix:%s", name.sun_path);
     unlink(name.sun_path);
     int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(listener >= 0);
@@ -82,7 +82,7 @@ static int listen_silently(char address[64]) {
 
 static void calls_to_a_mute_peer_end_at_their_deadline(void **state) {
     (void)state;
-    char address[64];
+    char address[ADDRESS_BYTES];
     int listener = listen_silently(address);
     struct calls *calls = open_calls(address, false);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
@@ -95,7 +95,7 @@ static void calls_to_a_mute_peer_end_at_their_deadline(void **state) {
 }
 
 static void destroying_takes_the_calls_in_flight_along(void **state) {
-    char address[64];
+    char address[ADDRESS_BYTES];
     int listener = listen_silently(address);
     struct calls *calls = open_calls(address, *(bool *)*state);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
