@@ -3,7 +3,6 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
-#include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 #include <grpc/support/time.h>
 #include <malloc.h>
@@ -12,15 +11,11 @@
 #include <string.h>
 
 #include "client/address.h"
+#include "client/grpc/channel.h"
 
 static const char DESCRIBE[] = "/expertd.v1.Experts/Describe";
 static const char FORWARD[] = "/expertd.v1.Experts/Forward";
 static const char HEALTH_CHECK[] = "/grpc.health.v1.Health/Check";
-
-enum {
-    READ_CHUNK_BYTES = 1 << 20, // with gRPC's 64 KiB a message of 16 MiB comes in 290 pieces
-    RECONNECT_MS = 100,
-};
 
 struct client {
     grpc_channel *channel;
@@ -38,30 +33,6 @@ void client_tune_process(void) {
     mallopt(M_TOP_PAD, 64 << 20);
 }
 
-static grpc_arg integer_arg(const char *key, int value) {
-    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
-}
-
-static grpc_channel *create_channel(const struct address *address) {
-    grpc_arg args[] = {
-        integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),
-        integer_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
-        integer_arg(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
-        integer_arg(GRPC_ARG_TCP_READ_CHUNK_SIZE, READ_CHUNK_BYTES),
-        integer_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, RECONNECT_MS),
-        integer_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), // one connection per client, as the header says
-        integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),         // a web proxy in the environment is not meant for us
-        integer_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
-    };
-    grpc_channel_args list = {sizeof args / sizeof *args, args};
-    char target[ADDRESS_TARGET_MAX];
-    address_target(address, target);
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-    grpc_channel *channel = grpc_channel_create(target, credentials, &list);
-    grpc_channel_credentials_release(credentials);
-    return channel;
-}
-
 FALLIBLE client_create(const char *address, struct client **out) {
     *out = NULL;
     struct address parsed;
@@ -73,7 +44,7 @@ FALLIBLE client_create(const char *address, struct client **out) {
     client->address = parsed;
     grpc_init();
     client->queue = grpc_completion_queue_create_for_pluck(NULL);
-    client->channel = create_channel(&parsed);
+    client->channel = channel_open(&parsed);
     *out = client;
     return OK;
 }
@@ -97,48 +68,7 @@ const struct proto_error_text *client_refusal(const struct client *client) {
     return client->refused ? &client->refusal : NULL;
 }
 
-// ---- statuses to errors
-
-struct status_row {
-    enum err_code code;
-    const char *name;
-};
-
-// What a status means that comes without our details: gRPC's own, or a proxy's.
-static const struct status_row STATUSES[] = {
-    [GRPC_STATUS_OK] = {ERR_OK, "OK"},
-    [GRPC_STATUS_CANCELLED] = {ERR_CANCELLED, "CANCELLED"},
-    [GRPC_STATUS_UNKNOWN] = {ERR_INTERNAL, "UNKNOWN"},
-    [GRPC_STATUS_INVALID_ARGUMENT] = {ERR_INVALID, "INVALID_ARGUMENT"},
-    [GRPC_STATUS_DEADLINE_EXCEEDED] = {ERR_DEADLINE, "DEADLINE_EXCEEDED"},
-    [GRPC_STATUS_NOT_FOUND] = {ERR_MODEL_UNKNOWN, "NOT_FOUND"},
-    [GRPC_STATUS_ALREADY_EXISTS] = {ERR_INTERNAL, "ALREADY_EXISTS"},
-    [GRPC_STATUS_PERMISSION_DENIED] = {ERR_PERMISSION, "PERMISSION_DENIED"},
-    [GRPC_STATUS_RESOURCE_EXHAUSTED] = {ERR_QUEUE_FULL, "RESOURCE_EXHAUSTED"},
-    [GRPC_STATUS_FAILED_PRECONDITION] = {ERR_INVALID, "FAILED_PRECONDITION"},
-    [GRPC_STATUS_ABORTED] = {ERR_INTERNAL, "ABORTED"},
-    [GRPC_STATUS_OUT_OF_RANGE] = {ERR_INVALID, "OUT_OF_RANGE"},
-    [GRPC_STATUS_UNIMPLEMENTED] = {ERR_UNIMPLEMENTED, "UNIMPLEMENTED"},
-    [GRPC_STATUS_INTERNAL] = {ERR_INTERNAL, "INTERNAL"},
-    [GRPC_STATUS_UNAVAILABLE] = {ERR_UNAVAILABLE, "UNAVAILABLE"},
-    [GRPC_STATUS_DATA_LOSS] = {ERR_INTERNAL, "DATA_LOSS"},
-    [GRPC_STATUS_UNAUTHENTICATED] = {ERR_PERMISSION, "UNAUTHENTICATED"},
-};
-enum { STATUS_COUNT = sizeof STATUSES / sizeof *STATUSES };
-
-static struct status_row status_row(int status) {
-    return status >= 0 && status < STATUS_COUNT ? STATUSES[status] : STATUSES[GRPC_STATUS_UNKNOWN];
-}
-
-// A reason of a newer daemon falls back on its status.
-static enum err_code code_of_reason(const char *reason, int status) {
-    for (int code = ERR_OK + 1; code < ERR_CODE_COUNT; code++) {
-        if (strcmp(err_name((enum err_code)code), reason) == 0) {
-            return (enum err_code)code;
-        }
-    }
-    return status_row(status).code == ERR_OK ? ERR_INTERNAL : status_row(status).code;
-}
+// ---- failures
 
 static FALLIBLE unreachable(const struct client *client, const char *cause) {
     const char *address = client->address.text;
@@ -156,26 +86,11 @@ struct call_state {
     const char *error_text; // gRPC's own account; ours to free
 };
 
-static const grpc_metadata *find_details(const grpc_metadata_array *trailing) {
-    for (size_t i = 0; i < trailing->count; i++) {
-        if (grpc_slice_str_cmp(trailing->metadata[i].key, "grpc-status-details-bin") == 0) {
-            return &trailing->metadata[i];
-        }
-    }
-    return NULL;
-}
-
-static bool decode_details(const struct call_state *call, struct proto_error_text *out) {
-    const grpc_metadata *details = find_details(&call->trailing);
-    return details && !err_is(proto_decode_status(GRPC_SLICE_START_PTR(details->value), GRPC_SLICE_LENGTH(details->value), out)) &&
-           out->reason[0] != '\0';
-}
-
 static FALLIBLE call_failure(struct client *client, const struct call_state *call, int64_t timeout_us) {
     struct proto_error_text *refusal = &client->refusal;
-    if (decode_details(call, refusal)) {
+    if (channel_details(&call->trailing, refusal)) {
         client->refused = true;
-        return err_record(code_of_reason(refusal->reason, refusal->grpc_code), refusal->field, "%s", refusal->message);
+        return err_record(channel_code_of_reason(refusal->reason, refusal->grpc_code), refusal->field, "%s", refusal->message);
     }
     char text[ERR_MESSAGE_MAX / 2];
     snprintf(text, sizeof text, "%.*s", (int)GRPC_SLICE_LENGTH(call->status_text),
@@ -193,7 +108,7 @@ static FALLIBLE call_failure(struct client *client, const struct call_state *cal
         FAIL(ERR_DEADLINE, "no answer from %s within %g s: it is busy, or the timeout is too short for this request",
              client->address.text, seconds);
     }
-    struct status_row row = status_row((int)call->status);
+    struct channel_status row = channel_status((int)call->status);
     *refusal = (struct proto_error_text){.grpc_code = (int)call->status, .retry_after_ms = -1};
     snprintf(refusal->reason, sizeof refusal->reason, "%s", row.name);
     snprintf(refusal->message, sizeof refusal->message, "%s", text);

@@ -15,9 +15,10 @@ static void put_text(struct wire_writer *writer, uint32_t field, const char *tex
     }
 }
 
-static void put_tensor(struct wire_writer *writer, uint32_t field, const struct wire_tensor *tensor) {
+// Up to where its data begin. Returns how many bytes of them follow.
+static size_t put_tensor_head(struct wire_writer *writer, uint32_t field, const struct wire_tensor *tensor) {
     if (!tensor->present) {
-        return;
+        return 0;
     }
     struct wire_tensor_head head = {
         .dtype = tensor->view.dtype,
@@ -27,7 +28,11 @@ static void put_tensor(struct wire_writer *writer, uint32_t field, const struct 
         .data_bytes = tensor->has_extent ? 0 : tensor->view.bytes,
     };
     wire_put_tensor_head(writer, field, &head);
-    wire_put_raw(writer, tensor->view.data, head.data_bytes);
+    return head.data_bytes;
+}
+
+static void put_tensor(struct wire_writer *writer, uint32_t field, const struct wire_tensor *tensor) {
+    wire_put_raw(writer, tensor->view.data, put_tensor_head(writer, field, tensor));
 }
 
 static void put_routes(struct wire_writer *writer, const struct wire_request *request) {
@@ -39,7 +44,8 @@ static void put_routes(struct wire_writer *writer, const struct wire_request *re
     put_tensor(writer, 2, &request->weights);
 }
 
-static void put_request(struct wire_writer *writer, const struct wire_request *request) {
+// All but hidden's data.
+static void put_request_head(struct wire_writer *writer, const struct wire_request *request) {
     uint32_t priority = (uint32_t)request->priority;
     wire_put_number(writer, 1, request->id);
     put_text(writer, 2, request->model);
@@ -62,7 +68,20 @@ static void put_request(struct wire_writer *writer, const struct wire_request *r
     put_text(writer, 14, request->traceparent);
     put_tensor(writer, 15, &request->token_ids);
     put_tensor(writer, 16, &request->router_input);
-    put_tensor(writer, 31, &request->hidden);
+    (void)put_tensor_head(writer, 31, &request->hidden);
+}
+
+static void put_request(struct wire_writer *writer, const struct wire_request *request) {
+    put_request_head(writer, request);
+    if (request->hidden.present && !request->hidden.has_extent) {
+        wire_put_raw(writer, request->hidden.view.data, request->hidden.view.bytes);
+    }
+}
+
+size_t wire_encode_request_head(const struct wire_request *request, uint8_t *out, size_t capacity) {
+    struct wire_writer writer = {.out = out, .capacity = capacity};
+    put_request_head(&writer, request);
+    return writer.used;
 }
 
 FALLIBLE wire_encode_request(const struct wire_request *request, struct proto_bytes *out) {

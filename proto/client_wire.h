@@ -8,6 +8,11 @@
 // Encodes request (tensors as data or extents). One malloc'd message.
 FALLIBLE wire_encode_request(const struct wire_request *request, struct proto_bytes *out);
 
+// The same message without hidden's data, which end it: for a caller that sends them from where they lie, hidden.view.bytes of
+// them, right behind. hidden.view.data is not read. Returns the head's length; `out` NULL only counts, else it holds `capacity`
+// bytes, which must be as many as were counted.
+size_t wire_encode_request_head(const struct wire_request *request, uint8_t *out, size_t capacity);
+
 struct wire_reply {
     uint64_t id, weights_id, placement_epoch;
     bool has_error;

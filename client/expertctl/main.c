@@ -64,12 +64,12 @@ static void print_error(const struct err_copy *error, const struct proto_error_t
     }
 }
 
-static int report(err_t e, const struct client *client, const struct ctl_options *options) {
+// `refusal`: what the daemon said, or NULL. `address`: where it was asked, or NULL.
+static int report(err_t e, const struct proto_error_text *refusal, const char *address, const struct ctl_options *options) {
     struct err_copy error;
     err_save(e, &error);
-    const struct proto_error_text *refusal = client ? client_refusal(client) : NULL;
     if (options->json) {
-        print_error_json(&error, refusal, client ? client_address(client) : NULL);
+        print_error_json(&error, refusal, address);
     }
     print_error(&error, refusal, options->command == COMMAND_FORWARD);
     return exit_code(e, refusal);
@@ -94,9 +94,23 @@ static int run_command(const struct ctl_options *options, const char *address) {
             INVARIANT(!"a command that asks the daemon");
         }
     }
-    int code = err_is(e) ? report(e, client, options) : serving ? 0 : EXIT_REFUSED;
+    int code = serving ? 0 : EXIT_REFUSED;
+    if (err_is(e)) {
+        code = report(e, client ? client_refusal(client) : NULL, client ? client_address(client) : NULL, options);
+    }
     client_destroy(client);
     return code;
+}
+
+static int run_bench(const struct ctl_options *options, const char *address) {
+    struct proto_error_text refusal = {.retry_after_ms = -1};
+    int code = 0;
+    err_t e = command_bench(address, options, &refusal, &code);
+    if (!err_is(e)) {
+        return code;
+    }
+    bool refused = refusal.reason[0] != '\0', asked = refused || e.code == ERR_UNAVAILABLE || e.code == ERR_DEADLINE;
+    return report(e, refused ? &refusal : NULL, asked ? address : NULL, options);
 }
 
 int main(int argc, char **argv) {
@@ -108,7 +122,7 @@ int main(int argc, char **argv) {
     char address[ADDRESS_TEXT_MAX];
     err_t e = ctl_options_parse(argc, argv, &options);
     if (err_is(e)) {
-        return report(e, NULL, &options);
+        return report(e, NULL, NULL, &options);
     }
     if (options.command == COMMAND_HELP) {
         ctl_print_help(stdout);
@@ -119,5 +133,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     e = ctl_address(&options, &environment, address);
-    return err_is(e) ? report(e, NULL, &options) : run_command(&options, address);
+    if (err_is(e)) {
+        return report(e, NULL, NULL, &options);
+    }
+    return options.command == COMMAND_BENCH ? run_bench(&options, address) : run_command(&options, address);
 }

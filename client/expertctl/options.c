@@ -11,7 +11,7 @@
 
 static const char DEFAULT_TCP[] = "127.0.0.1:7411";
 
-enum { DEFAULT_TIMEOUT_S = 30, TIMEOUT_MAX_S = 86400 };
+enum { DEFAULT_TIMEOUT_S = 30, TIMEOUT_MAX_S = 86400, BENCH_FLAGS_MAX = 64 };
 
 // ---- commands
 
@@ -27,7 +27,7 @@ static const struct command_row COMMANDS[] = {
     {"forward", COMMAND_FORWARD, "send one layer's hidden states from a file, take the answer to a file"},
     {"placement", COMMAND_NONE, "which shard holds which expert"},
     {"drain", COMMAND_NONE, "let a daemon or shard finish and leave"},
-    {"bench", COMMAND_NONE, "load a daemon and report what it holds"},
+    {"bench", COMMAND_BENCH, "load a daemon and report what it holds, whether its answers are right, and who was the bottleneck"},
     {"top", COMMAND_NONE, "live figures of a daemon"},
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
@@ -39,7 +39,7 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
         if (strcmp(word, COMMANDS[i].name) == 0) {
             out->command = COMMANDS[i].command;
             if (out->command == COMMAND_NONE) {
-                FAIL(ERR_USAGE, "%s is not there yet in this version; what is: models, status, forward", word);
+                FAIL(ERR_USAGE, "%s is not there yet in this version; what is: models, status, forward, bench", word);
             }
             return OK;
         }
@@ -48,7 +48,7 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
     if (near) {
         FAIL(ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
-    FAIL(ERR_USAGE, "unknown command %s: it is one of models, status, forward (expertctl --help says more)", word);
+    FAIL(ERR_USAGE, "unknown command %s: it is one of models, status, forward, bench (expertctl --help says more)", word);
 }
 
 // ---- values
@@ -226,11 +226,15 @@ enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 static FALLIBLE unknown_flag(const char *word, size_t length) {
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)length, word);
-    const char *names[FLAG_COUNT];
-    for (size_t i = 0; i < FLAG_COUNT; i++) {
-        names[i] = FLAGS[i].name;
+    const char *names[FLAG_COUNT + BENCH_FLAGS_MAX];
+    size_t count = 0;
+    for (; count < FLAG_COUNT; count++) {
+        names[count] = FLAGS[count].name;
     }
-    const char *near = suggest_word(name, names, FLAG_COUNT);
+    for (const char *bench; count < FLAG_COUNT + BENCH_FLAGS_MAX && (bench = bench_options_name(count - FLAG_COUNT)); count++) {
+        names[count] = bench;
+    }
+    const char *near = suggest_word(name, names, count);
     if (near) {
         FAIL(ERR_USAGE, "unknown flag %s: did you mean %s?", name, near);
     }
@@ -258,7 +262,9 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, 
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     const struct flag_row *flag = find_flag(word, length);
     if (!flag) {
-        return unknown_flag(word, length);
+        bool known;
+        TRY(bench_options_read(argc, argv, at, &out->bench, &known));
+        return known ? OK : unknown_flag(word, length);
     }
     uint32_t bit = UINT32_C(1) << (flag - FLAGS);
     if (*seen & bit) {
@@ -299,17 +305,22 @@ static FALLIBLE check_forward(const struct ctl_options *o) {
     return OK;
 }
 
-static FALLIBLE check_flags(const struct ctl_options *o, uint32_t seen) {
+static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
     for (size_t i = 0; i < FLAG_COUNT && o->command != COMMAND_FORWARD; i++) {
-        if (seen >> i & 1 && FLAGS[i].forward) {
+        bool shared = o->command == COMMAND_BENCH && FLAGS[i].set == set_output_dtype;
+        if (seen >> i & 1 && FLAGS[i].forward && !shared) {
             FAIL(ERR_USAGE, "%s belongs to expertctl forward", FLAGS[i].name);
         }
     }
-    return o->command == COMMAND_FORWARD ? check_forward(o) : OK;
+    if (o->bench.given && o->command != COMMAND_BENCH) {
+        FAIL(ERR_USAGE, "%s belongs to expertctl bench", o->bench.given);
+    }
+    return o->command == COMMAND_FORWARD ? check_forward(o) : o->command == COMMAND_BENCH ? bench_options_finish(&o->bench) : OK;
 }
 
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out) {
     *out = (struct ctl_options){.model = "", .timeout_us = (int64_t)DEFAULT_TIMEOUT_S * 1000000};
+    bench_options_init(&out->bench);
     uint32_t seen = 0;
     for (int i = 1; i < argc; i++) { // known before any mistake is reported: it decides how
         out->json |= strcmp(argv[i], "--json") == 0;
@@ -327,7 +338,7 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
         }
     }
     if (out->command == COMMAND_NONE) {
-        FAIL(ERR_USAGE, "a command is missing: models, status or forward (expertctl --help says more)");
+        FAIL(ERR_USAGE, "a command is missing: models, status, forward or bench (expertctl --help says more)");
     }
     return check_flags(out, seen);
 }
@@ -370,6 +381,11 @@ void ctl_print_help(FILE *out) {
     print_flags(out, false);
     fprintf(out, "\nflags of forward (TENSOR is FILE.npy, FILE.safetensors:NAME, or FILE.safetensors with one tensor in it)\n");
     print_flags(out, true);
-    fprintf(out, "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, 69 no daemon is\n"
-                 "reached or it does not answer in time, 70 the daemon refuses (the reason is printed) or failed\n");
+    fprintf(out,
+            "\nflags of bench (D is a duration: 300us, 20ms, 1.5s, 2m; --dtype is that of the hidden states, bf16 by default)\n");
+    bench_options_help(out);
+    fprintf(out,
+            "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, 69 no daemon is\n"
+            "reached or it does not answer in time, 70 the daemon refuses (the reason is printed) or failed; bench also: 1 wrong\n"
+            "answers, none at all, no rate that holds, or a regression, 2 INVALID: the client was the bottleneck\n");
 }

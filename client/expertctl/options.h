@@ -7,9 +7,10 @@
 #include <stdio.h>
 
 #include "client/address.h"
+#include "client/expertctl/bench_options.h"
 #include "proto/wire.h"
 
-enum command { COMMAND_NONE, COMMAND_MODELS, COMMAND_STATUS, COMMAND_FORWARD, COMMAND_HELP, COMMAND_VERSION };
+enum command { COMMAND_NONE, COMMAND_MODELS, COMMAND_STATUS, COMMAND_FORWARD, COMMAND_BENCH, COMMAND_HELP, COMMAND_VERSION };
 
 // Strings are borrowed from argv.
 struct ctl_options {
@@ -30,6 +31,7 @@ struct ctl_options {
     bool timings;
     uint64_t split; // tokens per call; 0: all at once
     uint64_t weights_id;
+    struct bench_options bench;
 };
 
 // ERR_USAGE names the word, and the nearest one that is known. `command` is right as far as it was read, `json` as well.

@@ -69,6 +69,29 @@ static void assert_same_request(const struct wire_request *a, const struct wire_
     assert_same_tensor(&a->hidden, &b->hidden);
 }
 
+static void head_and_data_are_the_whole_request(void **state) {
+    (void)state;
+    struct wire_request routed = full_request(), bare = {.hidden = tensor_of(DTYPE_F32, 3, 4)}, none = {.id = 1};
+    struct wire_request empty_hidden = {.id = 2, .hidden = tensor_of(DTYPE_BF16, 0, 5)};
+    const struct wire_request *const requests[] = {&routed, &bare, &none, &empty_hidden};
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+        struct wire_request request = *requests[i];
+        struct proto_bytes whole;
+        uint8_t head[1024];
+        assert_ok(wire_encode_request(&request, &whole));
+        size_t data = request.hidden.view.bytes;
+        request.hidden.view.data = NULL; // it is not read
+        size_t length = wire_encode_request_head(&request, NULL, 0);
+        assert_int_equal(length + data, whole.length);
+        assert_int_equal(wire_encode_request_head(&request, head, length), length);
+        assert_memory_equal(head, whole.data, length);
+        if (data > 0) {
+            assert_memory_equal(BYTES, whole.data + length, data);
+        }
+        free(whole.data);
+    }
+}
+
 static void request_reads_back_as_it_was_sent(void **state) {
     (void)state;
     struct wire_request logits = {.routing = WIRE_ROUTING_LOGITS, .router_logits = tensor_of(DTYPE_BF16, 3, 8)};
@@ -189,6 +212,7 @@ static void lying_reply_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(head_and_data_are_the_whole_request),
         cmocka_unit_test(request_reads_back_as_it_was_sent),
         cmocka_unit_test(request_is_what_protobuf_packs),
         cmocka_unit_test(reply_reads_back_as_it_was_sent),

@@ -1,0 +1,226 @@
+// expertctl bench: loads a daemon and reports what it held.
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/expertctl/bench_report.h"
+#include "client/expertctl/bench_run.h"
+#include "client/expertctl/commands.h"
+
+enum { EXIT_HELD = 0, EXIT_WORSE = 1, EXIT_INVALID = 2, LAYER_TEXT = 11 };
+
+// All that a bench holds; the target is shared with the process that asks for it.
+struct bench {
+    const struct ctl_options *ctl;
+    struct bench_options options; // a copy: the daemon's limits end its distributions
+    const char *address;
+    struct bench_target *target;
+    struct bench_pool pool;
+    struct bench_trace trace;
+    char trace_layers[TARGET_LAYERS_MAX * LAYER_TEXT]; // as --layers takes them
+    struct bench_plan plan;
+    struct bench_result *result; // owned: too large for a stack
+    struct bench_result *best;   // find-max: of the highest rate that held
+    struct bench_report report;
+};
+
+// ---- in a process of its own: what needs gRPC
+
+static err_t refused_or_not(err_t e, const struct client *client, struct proto_error_text *refusal) {
+    if (err_is(e) && client_refusal(client)) {
+        *refusal = *client_refusal(client);
+    }
+    return e;
+}
+
+static FALLIBLE describe(void *argument, struct proto_error_text *refusal) {
+    struct bench *b = argument;
+    struct client *client;
+    TRY(client_create(b->address, &client));
+    err_t e = target_describe(client, b->ctl->model, b->options.layers, b->ctl->timeout_us, b->target);
+    return refused_or_not(e, client, refusal); // the process ends: the client goes with it
+}
+
+static FALLIBLE ask_alone(void *argument, struct proto_error_text *refusal) {
+    struct bench *b = argument;
+    struct client *client;
+    TRY(client_create(b->address, &client));
+    return refused_or_not(pool_ask(client, b->target, &b->pool, b->ctl->timeout_us), client, refusal);
+}
+
+// ---- preparing
+
+// The layers that a trace names, each once.
+static FALLIBLE name_trace_layers(struct bench *b) {
+    uint32_t layers[TARGET_LAYERS_MAX], count = 0;
+    size_t used = 0;
+    for (size_t i = 0; i < b->trace.count; i++) {
+        uint32_t layer = b->trace.calls[i].layer, at = 0;
+        while (at < count && layers[at] != layer) {
+            at++;
+        }
+        if (at == TARGET_LAYERS_MAX) {
+            FAIL(ERR_USAGE, "--trace %s: more than %d layers", b->options.trace, TARGET_LAYERS_MAX);
+        }
+        if (at == count) {
+            layers[count++] = layer;
+            used += (size_t)snprintf(b->trace_layers + used, sizeof b->trace_layers - used, "%s%u", used ? "," : "", layer);
+        }
+    }
+    b->options.layers = b->trace_layers;
+    return OK;
+}
+
+static FALLIBLE open_trace(struct bench *b) {
+    if (!b->options.trace) {
+        return OK;
+    }
+    TRY(trace_open(b->options.trace, &b->trace));
+    TRY(name_trace_layers(b));
+    b->options.tokens = (struct bench_tokens){0};
+    for (size_t i = 0; i < b->trace.count; i++) {
+        uint32_t tokens = b->trace.calls[i].tokens;
+        b->options.tokens.high = tokens > b->options.tokens.high ? tokens : b->options.tokens.high;
+    }
+    if (b->options.duration_ns < 0) {
+        b->options.duration_ns = b->trace.calls[b->trace.count - 1].at_ns + 1;
+    }
+    return OK;
+}
+
+static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
+    TRY(open_trace(b));
+    TRY(bench_share(sizeof *b->target, (void **)&b->target));
+    TRY(bench_fork(describe, b, refusal));
+    for (size_t i = 0; i < b->trace.count; i++) {
+        b->trace.calls[i].layer = target_find_layer(b->target, b->trace.calls[i].layer);
+        INVARIANT(b->trace.calls[i].layer < TARGET_LAYERS_MAX); // or describe would have refused
+    }
+    TRY_IN(tokens_limit(&b->options.tokens, b->target->max_tokens), "%s", b->options.trace ? "--trace" : "--tokens");
+    enum dtype dtype = b->ctl->output_dtype == DTYPE_NONE ? DTYPE_BF16 : b->ctl->output_dtype;
+    TRY(pool_init(b->target, &b->options, dtype, &b->pool));
+    b->result = calloc(1, sizeof *b->result);
+    b->best = calloc(1, sizeof *b->best);
+    if (!b->result || !b->best) {
+        FAIL(ERR_NOMEM, "no memory for the histograms");
+    }
+    if (b->options.check_every) {
+        if (!b->options.quiet) {
+            fprintf(stderr, "asking for %u rows of %u layer%s alone, to compare\n", b->pool.rows, b->target->num_layers,
+                    b->target->num_layers == 1 ? "" : "s");
+        }
+        TRY(bench_fork(ask_alone, b, refusal));
+    }
+    b->plan = (struct bench_plan){
+        .address = b->address,
+        .timeout_us = b->ctl->timeout_us,
+        .options = &b->options,
+        .target = b->target,
+        .pool = &b->pool,
+        .trace = b->trace.count ? &b->trace : NULL,
+        .rate = b->options.rate,
+        .warmup_ns = b->options.warmup_ns,
+        .duration_ns = b->options.duration_ns,
+    };
+    return OK;
+}
+
+// ---- running
+
+static FALLIBLE run_once(struct bench *b) {
+    struct verdict_limits limits = {b->options.lag_share, bench_open_loop(&b->options), b->options.max_inflight};
+    TRY(bench_run(&b->plan, b->result, &b->report.interrupted));
+    b->report.verdict = verdict_of(b->result, &limits);
+    return OK;
+}
+
+static FALLIBLE find_max(struct bench *b) {
+    struct bench_report *report = &b->report;
+    const struct bench_slo *slo = &b->options.slo;
+    report->find_max = true;
+    report->search = search_start(b->options.rate);
+    enum search_step outcome;
+    do {
+        b->plan.rate = report->search.rate;
+        TRY(run_once(b));
+        const struct bench_result *r = b->result;
+        outcome = search_judge(slo, b->plan.rate, r, &report->verdict);
+        struct report_step step = {
+            b->plan.rate, slo_value_us(slo, r), result_calls_per_s(r), result_tokens_per_s(r), result_failed_share(r), r->wrong,
+            outcome};
+        report->steps[report->num_steps++] = step;
+        if (!b->options.quiet) {
+            report_step_line(slo, &step);
+        }
+        if (outcome == SEARCH_HELD) {
+            memcpy(b->best, r, sizeof *r);
+        }
+    } while (!report->interrupted && search_next(&report->search, outcome));
+    report->verdict = (struct bench_verdict){.valid = !report->search.client_ends};
+    if (report->search.held > 0) {
+        report->result = b->best;
+        b->plan.rate = report->search.held;
+    }
+    if (report->search.client_ends) {
+        snprintf(report->verdict.why, sizeof report->verdict.why,
+                 "the client, not the daemon, ended the search: more --processes, or another machine for the client");
+    }
+    return OK;
+}
+
+static int exit_code(const struct bench_report *report) {
+    bool wrong = report->result->wrong > 0, nothing = report->result->answers == 0 && report->result->calls > 0;
+    for (uint32_t i = 0; i < report->num_steps; i++) {
+        wrong |= report->steps[i].wrong > 0;
+    }
+    if (wrong) { // wrong bits are the daemon's, whatever the client did
+        return EXIT_WORSE;
+    }
+    if (!report->verdict.valid) {
+        return EXIT_INVALID;
+    }
+    return nothing || (report->find_max && report->search.held == 0) ? EXIT_WORSE : EXIT_HELD;
+}
+
+static FALLIBLE run_and_report(struct bench *b, struct proto_error_text *refusal, int *code) {
+    TRY(prepare(b, refusal));
+    b->report.plan = &b->plan;
+    b->report.result = b->result;
+    TRY(b->options.find_max ? find_max(b) : run_once(b));
+    if (b->options.csv) {
+        TRY(report_save_csv(&b->report, b->options.csv));
+    }
+    if (b->options.save) {
+        TRY(report_save_json(&b->report, b->options.save));
+    }
+    *code = exit_code(&b->report);
+    return report_print(&b->report, b->ctl->json);
+}
+
+static FALLIBLE compare(const struct ctl_options *options, int *code) {
+    static const int CODES[] = {[COMPARE_SAME] = EXIT_HELD, [COMPARE_REGRESSION] = EXIT_WORSE, [COMPARE_INVALID] = EXIT_INVALID};
+    enum compare_outcome outcome = COMPARE_SAME;
+    TRY(report_compare(options->bench.compare, options->bench.tolerance, options->json, &outcome));
+    *code = CODES[outcome];
+    return OK;
+}
+
+FALLIBLE command_bench(const char *address, const struct ctl_options *options, struct proto_error_text *refusal, int *code) {
+    if (options->bench.compare[0]) {
+        return compare(options, code);
+    }
+    struct bench *b = calloc(1, sizeof *b);
+    if (!b) {
+        FAIL(ERR_NOMEM, "no memory to begin with");
+    }
+    b->ctl = options;
+    b->options = options->bench;
+    b->address = address;
+    err_t e = run_and_report(b, refusal, code);
+    pool_deinit(&b->pool);
+    trace_deinit(&b->trace);
+    bench_unshare(b->target, sizeof *b->target);
+    free(b->result);
+    free(b->best);
+    free(b);
+    return e;
+}

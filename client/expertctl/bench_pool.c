@@ -1,0 +1,200 @@
+#include "client/expertctl/bench_pool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/clock.h"
+
+enum { STREAM_OF_ROWS = 3 << 20, ASK_TRIES = 50, ASK_AGAIN_MS = 100, REQUEST_OVERHEAD_BYTES = 1024 };
+
+// ---- rows and routes
+
+static FALLIBLE check_sizes(const struct bench_target *target, const struct bench_options *o, const struct bench_pool *pool) {
+    uint64_t most = o->tokens.high, group = pool->rows / routing_phases(&o->routing);
+    uint64_t bytes = most * (pool->row_bytes + (pool->routed ? pool->choices * (sizeof(int32_t) + sizeof(float)) : 0));
+    if (bytes + REQUEST_OVERHEAD_BYTES > target->max_message_bytes) {
+        FAIL(ERR_USAGE, "calls of up to %u tokens are messages of %llu bytes, the daemon takes %llu: fewer --tokens",
+             o->tokens.high, (unsigned long long)bytes, (unsigned long long)target->max_message_bytes);
+    }
+    if (most / group + 2 > CALLS_PIECES_MAX) {
+        FAIL(ERR_USAGE, "calls of up to %u tokens from a pool of %u rows: a larger --pool", o->tokens.high, pool->rows);
+    }
+    return OK;
+}
+
+static FALLIBLE fill_hidden(struct bench_pool *pool, uint64_t seed) {
+    float *row = calloc(pool->hidden_size, sizeof *row);
+    if (!row) {
+        FAIL(ERR_NOMEM, "no memory for a row of %u", pool->hidden_size);
+    }
+    struct bench_random random = bench_random_seeded(seed, STREAM_OF_ROWS);
+    for (uint32_t r = 0; r < pool->rows; r++) {
+        for (uint32_t h = 0; h < pool->hidden_size; h++) {
+            row[h] = (float)bench_random_normal(&random);
+        }
+        dtype_narrow(row, pool->hidden_size, pool->dtype, pool->hidden + r * pool->row_bytes);
+    }
+    free(row);
+    return OK;
+}
+
+static FALLIBLE reserve_expected(const struct bench_target *target, struct bench_pool *pool) {
+    size_t bytes = (size_t)target->num_layers * pool->rows * pool->row_bytes;
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) {
+        FAIL(ERR_NOMEM, "no memory for the answers of %u rows in %u layers (%zu bytes): a smaller --pool", pool->rows,
+             target->num_layers, bytes);
+    }
+    pool->expected = mapped;
+    pool->expected_bytes = bytes;
+    return OK;
+}
+
+FALLIBLE pool_init(const struct bench_target *target, const struct bench_options *o, enum dtype dtype, struct bench_pool *pool) {
+    *pool = (struct bench_pool){
+        .rows = o->pool_rows,
+        .hidden_size = target->hidden_size,
+        .choices = target->choices,
+        .dtype = dtype,
+        .row_bytes = target->hidden_size * dtype_size(dtype),
+        .routed = o->routing.kind != ROUTING_OWN,
+    };
+    TRY(check_sizes(target, o, pool));
+    size_t slots = (size_t)pool->rows * pool->choices;
+    pool->hidden = calloc(pool->rows, pool->row_bytes);
+    pool->ids = calloc(slots, sizeof *pool->ids);
+    pool->weights = calloc(slots, sizeof *pool->weights);
+    if (!pool->hidden || !pool->ids || !pool->weights) {
+        FAIL(ERR_NOMEM, "no memory for %u rows: a smaller --pool", pool->rows);
+    }
+    TRY(fill_hidden(pool, o->seed));
+    if (pool->routed) {
+        TRY_IN(routing_check(&o->routing, target->experts, pool->choices), "--routing %s", o->routing_text);
+        TRY(routing_fill(&o->routing, pool->rows, target->experts, pool->choices, o->seed, pool->ids, pool->weights));
+    }
+    return o->check_every ? reserve_expected(target, pool) : OK;
+}
+
+void pool_deinit(struct bench_pool *pool) {
+    if (pool->expected) {
+        munmap(pool->expected, pool->expected_bytes);
+    }
+    free(pool->hidden);
+    free(pool->ids);
+    free(pool->weights);
+    *pool = (struct bench_pool){0};
+}
+
+// ---- windows
+
+struct pool_window pool_group(const struct bench_pool *pool, uint32_t phases, uint32_t phase) {
+    uint32_t first = (uint32_t)((uint64_t)phase * pool->rows / phases);
+    return (struct pool_window){.first = first, .count = (uint32_t)((phase + 1) * (uint64_t)pool->rows / phases) - first};
+}
+
+// The longest run of consecutive rows from the window's token `token` on.
+static uint32_t run_at(const struct pool_window *w, uint32_t token, uint32_t *row) {
+    uint32_t at = (uint32_t)(((uint64_t)w->start + token) % w->count);
+    *row = w->first + at;
+    return w->count - at < w->tokens - token ? w->count - at : w->tokens - token;
+}
+
+size_t pool_pieces(const struct bench_pool *pool, const struct pool_window *w, struct calls_piece pieces[CALLS_PIECES_MAX]) {
+    size_t count = 0;
+    for (uint32_t token = 0, row, run; token < w->tokens; token += run) {
+        run = run_at(w, token, &row);
+        pieces[count++] = (struct calls_piece){pool->hidden + row * pool->row_bytes, run * pool->row_bytes};
+    }
+    return count;
+}
+
+void pool_routes(const struct bench_pool *pool, const struct pool_window *w, int32_t *ids, float *weights) {
+    size_t k = pool->choices;
+    for (uint32_t token = 0, row, run; token < w->tokens; token += run) {
+        run = run_at(w, token, &row);
+        memcpy(ids + token * k, pool->ids + row * k, run * k * sizeof *ids);
+        memcpy(weights + token * k, pool->weights + row * k, run * k * sizeof *weights);
+    }
+}
+
+bool pool_agrees(const struct bench_pool *pool, uint32_t layer_index, const struct pool_window *w,
+                 const struct wire_tensor *answer) {
+    const struct tensor_view *view = &answer->view;
+    if (!answer->present || view->rank != 2 || view->dtype != pool->dtype || view->shape[0] != w->tokens ||
+        view->shape[1] != pool->hidden_size || view->bytes != w->tokens * pool->row_bytes) {
+        return false;
+    }
+    const uint8_t *expected = pool->expected + (size_t)layer_index * pool->rows * pool->row_bytes, *got = view->data;
+    for (uint32_t token = 0, row, run; token < w->tokens; token += run) {
+        run = run_at(w, token, &row);
+        if (memcmp(got + token * pool->row_bytes, expected + row * pool->row_bytes, run * pool->row_bytes) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// ---- asking alone
+
+static struct wire_tensor one_row(enum dtype dtype, uint64_t width, const void *data, size_t bytes) {
+    return (struct wire_tensor){
+        .present = true,
+        .view = {.dtype = dtype, .rank = 2, .shape = {1, width}, .data = (void *)data, .bytes = bytes},
+    };
+}
+
+static FALLIBLE ask_patiently(struct client *client, const struct wire_request *request, int64_t timeout_us,
+                              struct client_reply *reply) {
+    for (int tries = 1;; tries++) {
+        err_t e = client_forward(client, request, timeout_us, reply);
+        if (e.code != ERR_QUEUE_FULL || tries == ASK_TRIES) {
+            return e;
+        }
+        const struct proto_error_text *refusal = client_refusal(client);
+        int64_t wait_ms = refusal && refusal->retry_after_ms > 0 ? refusal->retry_after_ms : ASK_AGAIN_MS;
+        wait_ms = wait_ms < NS_PER_S / NS_PER_MS ? wait_ms : NS_PER_S / NS_PER_MS;
+        struct timespec pause = {wait_ms / 1000, wait_ms % 1000 * NS_PER_MS};
+        nanosleep(&pause, NULL);
+    }
+}
+
+static FALLIBLE ask_row(struct client *client, const struct bench_target *target, const struct bench_pool *pool,
+                        uint32_t layer_index, uint32_t row, int64_t timeout_us) {
+    size_t k = pool->choices;
+    struct wire_request request = {
+        .id = row + 1,
+        .layer = target->layers[layer_index].layer,
+        .weights_id = target->layers[layer_index].weights_id,
+        .routing = pool->routed ? WIRE_ROUTING_ROUTES : WIRE_ROUTING_NONE,
+        .hidden = one_row(pool->dtype, pool->hidden_size, pool->hidden + row * pool->row_bytes, pool->row_bytes),
+    };
+    if (pool->routed) {
+        request.ids = one_row(DTYPE_I32, k, pool->ids + row * k, k * sizeof(int32_t));
+        request.weights = one_row(DTYPE_F32, k, pool->weights + row * k, k * sizeof(float));
+    }
+    snprintf(request.model, sizeof request.model, "%s", target->model);
+    struct client_reply reply;
+    TRY(ask_patiently(client, &request, timeout_us, &reply));
+    const struct tensor_view *answer = &reply.wire.output.view;
+    bool fits = reply.wire.output.present && answer->bytes == pool->row_bytes && answer->dtype == pool->dtype;
+    if (fits) {
+        memcpy(pool->expected + ((size_t)layer_index * pool->rows + row) * pool->row_bytes, answer->data, pool->row_bytes);
+    }
+    client_reply_deinit(&reply);
+    if (!fits) {
+        FAIL(ERR_MALFORMED, "the daemon's answer is not a row of %u %s", pool->hidden_size, dtype_name(pool->dtype));
+    }
+    return OK;
+}
+
+FALLIBLE pool_ask(struct client *client, const struct bench_target *target, const struct bench_pool *pool, int64_t timeout_us) {
+    for (uint32_t l = 0; l < target->num_layers; l++) {
+        for (uint32_t row = 0; row < pool->rows; row++) {
+            TRY_IN(ask_row(client, target, pool, l, row, timeout_us), "layer %u, row %u alone", target->layers[l].layer, row);
+        }
+    }
+    return OK;
+}

@@ -1,0 +1,71 @@
+// What a load is made of: the layers of a daemon, a pool of distinct rows with their routes, and the answer that each row gets when
+// it is asked alone. Made once, in memory that forked processes share; afterwards nobody writes.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_POOL_H
+#define EXPERTD_CLIENT_EXPERTCTL_BENCH_POOL_H
+
+#include "client/calls.h"
+#include "client/client.h"
+#include "client/expertctl/bench_options.h"
+
+enum { TARGET_LAYERS_MAX = 1024, TARGET_TEXT_MAX = 128 };
+
+struct target_layer {
+    uint32_t layer;
+    uint64_t weights_id;
+};
+
+// The part of a daemon that is asked: layers of one shape. Plain data.
+struct bench_target {
+    char model[WIRE_STRING_MAX];
+    char server_version[TARGET_TEXT_MAX], numerics_id[TARGET_TEXT_MAX];
+    uint32_t hidden_size;
+    uint32_t experts; // identity experts counted
+    uint32_t choices; // per row, of routes made here
+    uint32_t max_tokens;
+    uint64_t max_message_bytes;
+    uint32_t num_layers;
+    struct target_layer layers[TARGET_LAYERS_MAX];
+};
+
+// Asks the daemon. `layers`: "3,5-7", "all", or NULL for the first that is ready. ERR_USAGE where the layers are not served or of
+// different shapes; the client's own errors.
+FALLIBLE target_describe(struct client *client, const char *model, const char *layers, int64_t timeout_us,
+                         struct bench_target *out);
+// TARGET_LAYERS_MAX where it is not among the target's.
+uint32_t target_find_layer(const struct bench_target *target, uint32_t layer);
+
+struct bench_pool {
+    uint32_t rows, hidden_size, choices;
+    enum dtype dtype;      // of hidden states and answers
+    size_t row_bytes;      // of both
+    bool routed;           // ids and weights are sent
+    uint8_t *hidden;       // [rows, H]
+    int32_t *ids;          // [rows, choices]
+    float *weights;        // [rows, choices]
+    uint8_t *expected;     // [layers][rows, H]: the answers, once pool_ask filled them; NULL: nothing is compared
+    size_t expected_bytes; // of the mapping
+};
+
+// Rows and routes from the seed; `expected` is reserved, not filled. ERR_USAGE, ERR_NOMEM. pool_deinit in any case.
+FALLIBLE pool_init(const struct bench_target *target, const struct bench_options *options, enum dtype dtype,
+                   struct bench_pool *out);
+void pool_deinit(struct bench_pool *pool); // legal on a zeroed struct
+// Asks for every row of every layer alone: one row in the request, one request at a time. A refusal for lack of room is tried again
+// for a while. The client's own errors.
+FALLIBLE pool_ask(struct client *client, const struct bench_target *target, const struct bench_pool *pool, int64_t timeout_us);
+
+// A request's rows: `tokens` of the group [first, first + count), from `start` on and around.
+struct pool_window {
+    uint32_t first, count, start, tokens;
+};
+// The group of a phase (routing_phases of them).
+struct pool_window pool_group(const struct bench_pool *pool, uint32_t phases, uint32_t phase);
+// The window's hidden states where they lie. Returns the number of pieces, at most CALLS_PIECES_MAX by pool_init.
+size_t pool_pieces(const struct bench_pool *pool, const struct pool_window *window, struct calls_piece pieces[CALLS_PIECES_MAX]);
+// The window's routes, copied: ids and weights [tokens, choices].
+void pool_routes(const struct bench_pool *pool, const struct pool_window *window, int32_t *ids, float *weights);
+// Are these the bytes that the rows got alone?
+bool pool_agrees(const struct bench_pool *pool, uint32_t layer_index, const struct pool_window *window,
+                 const struct wire_tensor *answer);
+
+#endif

@@ -1,0 +1,207 @@
+#include "client/expertctl/bench_report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "client/expertctl/bench_json.h"
+#include "client/expertctl/json_out.h"
+#include "client/expertctl/table.h"
+
+enum { DURATION_TEXT_MAX = 24 };
+
+static const char *duration_text(double us, char text[DURATION_TEXT_MAX]) {
+    if (us < 1000) {
+        snprintf(text, DURATION_TEXT_MAX, "%.0f us", us);
+    } else if (us < 1e6) {
+        snprintf(text, DURATION_TEXT_MAX, "%.*f ms", us < 1e4 ? 2 : 1, us / 1e3);
+    } else {
+        snprintf(text, DURATION_TEXT_MAX, "%.2f s", us / 1e6);
+    }
+    return text;
+}
+
+// ---- the table
+
+static FALLIBLE duration_row(struct table *table, const char *name, const struct bench_histogram *h) {
+    static const double FRACTIONS[] = {0.5, 0.9, 0.95, 0.99, 0.999};
+    enum { FRACTIONS_COUNT = sizeof FRACTIONS / sizeof *FRACTIONS };
+    char text[DURATION_TEXT_MAX];
+    TRY(table_row(table));
+    TRY(table_cell(table, 0, "%s", name));
+    for (size_t i = 0; i < FRACTIONS_COUNT; i++) {
+        TRY(table_cell(table, i + 1, "%s", duration_text(histogram_quantile(h, FRACTIONS[i]), text)));
+    }
+    TRY(table_cell(table, FRACTIONS_COUNT + 1, "%s", duration_text((double)h->max_us, text)));
+    return table_cell(table, FRACTIONS_COUNT + 2, "%s", duration_text(histogram_mean(h), text));
+}
+
+static FALLIBLE print_durations(const struct bench_report *report) {
+    static const char *const NAMES[] = {"", "P50", "P90", "P95", "P99", "P99.9", "MAX", "MEAN", NULL};
+    struct table table;
+    table_init(&table, NAMES, 0xfeu);
+    err_t e = duration_row(&table, "response", &report->result->response);
+    e = err_is(e) ? e : duration_row(&table, "service", &report->result->service);
+    if (bench_open_loop(report->plan->options)) {
+        e = err_is(e) ? e : duration_row(&table, "client lag", &report->result->lag);
+    }
+    if (!err_is(e)) {
+        table_print(&table, stdout);
+    }
+    table_deinit(&table);
+    return e;
+}
+
+static FALLIBLE fill_errors(struct table *table, const struct bench_result *result) {
+    for (uint32_t i = 0; i < result->num_failures; i++) {
+        const struct result_failure *f = &result->failures[i];
+        TRY(table_row(table));
+        TRY(table_cell(table, 0, "%" PRIu64, f->count));
+        TRY(table_cell(table, 1, "%s", calls_status_name(f->grpc_code)));
+        TRY(table_cell(table, 2, "%s", f->reason));
+        TRY(table_cell(table, 3, "%s", f->message));
+    }
+    return OK;
+}
+
+static FALLIBLE print_errors(const struct bench_result *result) {
+    static const char *const NAMES[] = {"FAILED", "CODE", "REASON", "THE FIRST ONE'S MESSAGE", NULL};
+    struct table table;
+    if (result->num_failures == 0) {
+        return OK;
+    }
+    table_init(&table, NAMES, 1u);
+    err_t e = fill_errors(&table, result);
+    if (!err_is(e)) {
+        printf("\n");
+        table_print(&table, stdout);
+    }
+    table_deinit(&table);
+    return e;
+}
+
+static void print_load(const struct bench_plan *plan) {
+    const struct bench_options *o = plan->options;
+    if (plan->trace) {
+        printf("%zu calls of %s", plan->trace->count, o->trace);
+    } else if (bench_open_loop(o)) {
+        printf("open loop, %s arrivals, %g calls/s", o->arrivals == ARRIVALS_CONSTANT ? "constant" : "Poisson", plan->rate);
+    } else {
+        printf("closed loop, %u in flight", o->concurrency);
+    }
+    printf("; tokens %s, routing %s, %u layer%s from %u, %s, %s; %u connection%s, %u process%s, seed %" PRIu64 "\n",
+           plan->trace ? "of the trace" : o->tokens_text, o->routing_text, plan->target->num_layers,
+           plan->target->num_layers == 1 ? "" : "s", plan->target->layers[0].layer, dtype_name(plan->pool->dtype),
+           o->stream ? "streamed" : "unary", o->connections, o->connections == 1 ? "" : "s", o->processes,
+           o->processes == 1 ? "" : "es", o->seed);
+}
+
+static void print_checked(const struct bench_result *r) {
+    if (r->compared == 0) {
+        printf("no answer was compared with its rows asked alone\n");
+        return;
+    }
+    printf("%" PRIu64 " wrong of %" PRIu64 " answers compared with the same rows asked alone\n", r->wrong, r->compared);
+}
+
+static void print_search(const struct bench_report *report) {
+    const char *slo = report->plan->options->slo.text;
+    if (!report->find_max) {
+        return;
+    }
+    if (report->search.held == 0) {
+        printf("find-max: no rate held %s\n", slo);
+    } else {
+        printf("find-max: %.4g calls/s hold %s%s; the figures are of that rate\n", report->search.held, slo,
+               report->search.client_ends ? " at least (more was too much for the client)" : "");
+    }
+}
+
+static FALLIBLE print_table(const struct bench_report *report) {
+    const struct bench_result *r = report->result;
+    print_load(report->plan);
+    print_search(report);
+    printf("%.1f calls/s, %.1f tokens/s; %" PRIu64 " calls, %" PRIu64 " answered, %" PRIu64 " failed in %.2f s%s\n",
+           result_calls_per_s(r), result_tokens_per_s(r), r->calls, r->answers, r->failed, r->span_s,
+           report->interrupted ? " (interrupted)" : "");
+    print_checked(r);
+    printf("\n");
+    TRY(print_durations(report));
+    TRY(print_errors(r));
+    printf("\nclient: %.2f CPUs, its busiest thread %.0f %% of one\n", r->cpus, 100 * r->thread_share);
+    printf("verdict: %s%s%s\n", report->verdict.valid ? "valid" : "INVALID", report->verdict.valid ? "" : ": ",
+           report->verdict.why);
+    if (fflush(stdout) != 0) {
+        FAIL(ERR_IO, "standard output: %s", strerror(errno));
+    }
+    return OK;
+}
+
+FALLIBLE report_print(const struct bench_report *report, bool json) {
+    return json ? json_print_take(report_json(report)) : print_table(report);
+}
+
+void report_step_line(const struct bench_slo *slo, const struct report_step *step) {
+    static const char *const OUTCOMES[] = {"held", "not held", "not held: the client is the bottleneck"};
+    char text[DURATION_TEXT_MAX];
+    fprintf(stderr, "%10.4g calls/s: %.*s %s, %.1f answered/s, %.2f %% failed: %s\n", step->rate,
+            (int)(strchr(slo->text, '=') - slo->text), slo->text, duration_text(step->slo_us, text), step->calls_per_s,
+            100 * step->failed_share, OUTCOMES[step->outcome]);
+}
+
+// ---- files
+
+static FALLIBLE close_written(FILE *file, bool failed, const char *flag, const char *path) {
+    failed |= ferror(file) != 0;
+    if (fclose(file) != 0 || failed) {
+        FAIL(ERR_IO, "%s %s: %s", flag, path, strerror(errno));
+    }
+    return OK;
+}
+
+FALLIBLE report_save_json(const struct bench_report *report, const char *path) {
+    FILE *file = fopen(path, "we");
+    if (!file) {
+        FAIL(ERR_IO, "--save %s: %s", path, strerror(errno));
+    }
+    json_t *object = report_json(report);
+    bool failed = !object || json_dumpf(object, file, JSON_INDENT(2) | JSON_ENSURE_ASCII) != 0 || fputc('\n', file) == EOF;
+    json_decref(object);
+    return close_written(file, failed, "--save", path);
+}
+
+static void csv_result(FILE *file, const struct bench_report *report) {
+    const struct bench_result *r = report->result;
+    fprintf(file, "%g,%s,%.3f,%.3f,%.6f,%" PRIu64 ",%.0f,%.0f,%.0f,%" PRId64 ",%.0f,%.0f,%.0f\n", report->plan->rate,
+            report->verdict.valid ? "valid" : "invalid", result_calls_per_s(r), result_tokens_per_s(r), result_failed_share(r),
+            r->wrong, histogram_quantile(&r->response, 0.5), histogram_quantile(&r->response, 0.99),
+            histogram_quantile(&r->response, 0.999), r->response.max_us, histogram_quantile(&r->service, 0.5),
+            histogram_quantile(&r->service, 0.99), histogram_quantile(&r->lag, 0.99));
+}
+
+static void csv_step(FILE *file, const struct report_step *s) {
+    fprintf(file, "%g,%s,%.3f,%.3f,%.6f,%" PRIu64 ",%.0f\n", s->rate, report_outcome_name(s->outcome), s->calls_per_s,
+            s->tokens_per_s, s->failed_share, s->wrong, s->slo_us);
+}
+
+FALLIBLE report_save_csv(const struct bench_report *report, const char *path) {
+    static const char FIRST[] = "rate,outcome,calls_per_s,tokens_per_s,failed_share,wrong";
+    FILE *file = fopen(path, "we");
+    if (!file) {
+        FAIL(ERR_IO, "--csv %s: %s", path, strerror(errno));
+    }
+    if (report->find_max) {
+        fprintf(file, "%s,slo_us\n", FIRST);
+        for (uint32_t i = 0; i < report->num_steps; i++) {
+            csv_step(file, &report->steps[i]);
+        }
+    } else {
+        fprintf(file,
+                "%s,response_p50_us,response_p99_us,response_p999_us,response_max_us,service_p50_us,service_p99_us,lag_p99_us\n",
+                FIRST);
+        csv_result(file, report);
+    }
+    return close_written(file, false, "--csv", path);
+}

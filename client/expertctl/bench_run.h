@@ -1,0 +1,21 @@
+// Runs a load in processes of its own: forks, starts them at one time, shows how it goes, merges what they found. The calling
+// process never touches gRPC (it does not survive a fork), so that it may run one load after another.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_RUN_H
+#define EXPERTD_CLIENT_EXPERTCTL_BENCH_RUN_H
+
+#include "client/expertctl/bench_worker.h"
+
+// *interrupted: SIGINT or SIGTERM came; the result is of the time until then. The processes' own
+// errors, ERR_UNAVAILABLE mostly.
+FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool *interrupted);
+
+// Runs `work` in a forked process to its end, for what needs gRPC. Its error comes back; what it finds lies in shared memory.
+// *refused gets the daemon's refusal, where that is the error (reason "" otherwise).
+FALLIBLE bench_fork(err_t (*work)(void *argument, struct proto_error_text *refusal), void *argument,
+                    struct proto_error_text *refusal);
+
+// Zeroed memory that forked processes share. ERR_NOMEM. NULL is legal to unshare.
+FALLIBLE bench_share(size_t bytes, void **out);
+void bench_unshare(void *memory, size_t bytes);
+
+#endif

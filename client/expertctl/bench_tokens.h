@@ -1,0 +1,33 @@
+// How many tokens each call of a load carries: a distribution, drawn from with a seeded generator. Pure.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_TOKENS_H
+#define EXPERTD_CLIENT_EXPERTCTL_BENCH_TOKENS_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "client/expertctl/bench_random.h"
+
+enum { TOKENS_LIST_MAX = 64 };
+
+enum tokens_kind { TOKENS_FIXED, TOKENS_UNIFORM, TOKENS_LIST, TOKENS_LOGNORMAL };
+
+struct bench_tokens {
+    enum tokens_kind kind;
+    uint32_t low, high;                // of all draws; fixed: both the number
+    uint32_t count;                    // list
+    uint32_t values[TOKENS_LIST_MAX];  // list
+    double cumulated[TOKENS_LIST_MAX]; // list: shares added up, the last is 1
+    double median, sigma;              // lognormal
+};
+
+// "N", "uniform:A-B", "list:N@WEIGHT,N@WEIGHT,…" (a weight left out is 1), "lognormal:MEDIAN,SIGMA[,MAX]". ERR_USAGE.
+FALLIBLE tokens_parse(const char *text, struct bench_tokens *out);
+
+// Ends the distribution at the daemon's limit. ERR_USAGE where it cannot: a fixed, uniform or listed number is above it; a
+// lognormal one without a MAX is cut there.
+FALLIBLE tokens_limit(struct bench_tokens *tokens, uint32_t max_tokens);
+
+// In [low, high].
+uint32_t tokens_draw(const struct bench_tokens *tokens, struct bench_random *random);
+
+#endif

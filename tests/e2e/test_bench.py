@@ -1,0 +1,289 @@
+"""expertctl bench: what it counts, whether it sees wrong answers, when it doubts itself, its exit codes. No speed is asserted."""
+
+import concurrent.futures
+import csv
+import json
+import subprocess
+import threading
+import time
+
+import grpc
+import pytest
+
+from harness.daemon import CHANNEL_OPTIONS, Daemon, clean_environment, run_program
+from harness.paths import BIN, SLOW
+
+LAYER, EXPERTS = 1, 8
+HELD, WORSE, INVALID, USAGE, DATA, UNREACHABLE, REFUSED = 0, 1, 2, 64, 65, 69, 70
+DURATIONS = {"count", "mean", "p50", "p90", "p95", "p99", "p999", "max"}
+SHORT = ("--duration", "700ms", "--warmup", "200ms", "--pool", 32)
+
+
+def bench(address, *arguments, **options):
+    return run_program("expertctl", "--address", address, "bench", "--quiet", *arguments, timeout=60 * SLOW, **options)
+
+
+def report_of(done, *codes):
+    assert done.returncode in codes, (done.returncode, done.stdout, done.stderr)
+    assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def run(served):
+    """A short load on the module's daemon; its JSON. A busy machine may make the client late: that is a verdict, not a failure."""
+    def load(*arguments, codes=(HELD, INVALID)):
+        return report_of(bench(f"unix:{served.socket}", *SHORT, "--json", *arguments), *codes)
+    return load
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("routing", ["own", "uniform", "zipf:1.1", "hot:5,100ms", "one:2", "none"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_answer_is_wrong_whatever_the_routing(run, routing, stream):
+    report = run("--concurrency", 8, "--connections", 2, "--tokens", "list:1@4,7@2,90@1,0@1", "--routing", routing,
+                 *["--stream"] * stream)
+    assert report["wrong"] == 0 and report["failed"] == 0 and report["errors"] == []
+    assert report["answers"] == report["calls"] > 0 and report["compared"] >= report["answers"]
+    assert report["load"]["routing"] == routing and report["load"]["stream"] is stream
+
+
+def test_the_report_has_every_key(run):
+    report = run("--concurrency", 2, codes=(HELD,))
+    assert set(report) == {"bench", "address", "model", "server_version", "numerics_id", "load", "verdict", "interrupted", "calls",
+                           "answers", "failed", "failed_share", "compared", "wrong", "calls_per_s", "tokens_per_s", "span_s",
+                           "response_us", "service_us", "lag_us", "errors", "client", "find_max"}
+    assert set(report["load"]) == {"mode", "rate", "concurrency", "trace", "arrivals", "tokens", "routing", "layers", "dtype",
+                                   "stream", "connections", "processes", "max_inflight", "seed", "pool_rows", "check_every",
+                                   "warmup_s", "duration_s", "timeout_s"}
+    assert set(report["response_us"]) == set(report["service_us"]) == set(report["lag_us"]) == DURATIONS
+    assert set(report["client"]) == {"cpus", "busiest_thread", "slots_waited", "unsent"}
+    assert report["verdict"] == {"valid": True, "why": ""} and report["load"]["mode"] == "closed"
+    assert 0 < report["response_us"]["p50"] <= report["response_us"]["p99"] <= report["response_us"]["max"]
+
+
+def test_an_open_loop_asks_at_its_rate(run):
+    for arrivals in ("constant", "poisson"):
+        report = run("--rate", 200, "--arrivals", arrivals, "--processes", 2)
+        asked = report["calls"] + report["client"]["unsent"]
+        assert abs(asked - 140) <= (2 if arrivals == "constant" else 60) + 0.05 * report["client"]["unsent"]
+        assert report["wrong"] == 0 and report["failed"] == 0
+        assert report["lag_us"]["count"] == report["calls"] == report["response_us"]["count"]
+        assert report["response_us"]["mean"] >= report["service_us"]["mean"] - 1
+
+
+def test_processes_and_connections_share_the_load(run):
+    report = run("--concurrency", 6, "--processes", 3, "--connections", 6, "--dtype", "f32", "--tokens", "uniform:1-16")
+    assert report["wrong"] == 0 and report["failed"] == 0 and report["answers"] > 0
+    assert report["load"]["processes"] == 3 and report["load"]["dtype"] == "F32"
+
+
+def test_all_layers_are_asked():
+    daemon = Daemon(model="synthetic:tiny")
+    try:
+        report = report_of(bench(f"unix:{daemon.socket}", *SHORT, "--json", "--layers", "all", "--concurrency", 4), HELD, INVALID)
+        assert len(report["load"]["layers"]) > 1 and report["wrong"] == 0 and report["failed"] == 0
+        assert len(daemon.client().describe().models[0].layers) == len(report["load"]["layers"])
+    finally:
+        daemon.stop()
+
+
+def test_checking_may_be_sampled_or_left_out(run):
+    sampled = run("--concurrency", 4, "--check", "sample=10")
+    assert sampled["wrong"] == 0 and 0 < sampled["compared"] <= sampled["answers"] / 2
+    assert run("--concurrency", 4, "--check", "off")["compared"] == 0
+
+
+def test_a_trace_is_asked_call_by_call(run, tmp_path):
+    lines = [f"{i / 100} {LAYER} {i % 5}" for i in range(40)]
+    (tmp_path / "trace").write_text("# seconds layer tokens\n" + "\n".join(lines) + "\n")
+    report = report_of(run_program("expertctl", "--address", run("--concurrency", 1)["address"], "bench", "--quiet", "--json",
+                                   "--trace", tmp_path / "trace", "--processes", 2, timeout=60 * SLOW), HELD, INVALID)
+    assert report["calls"] == report["answers"] == report["compared"] == 40 and report["wrong"] == 0
+    assert abs(report["tokens_per_s"] * report["span_s"] - 80) < 1e-6
+
+
+def test_an_overloaded_daemons_refusals_are_counted_by_code_and_reason():
+    daemon = Daemon("--max-queue", 1, model="synthetic:tiny")
+    try:
+        done = bench(f"unix:{daemon.socket}", *SHORT, "--json", "--concurrency", 32, "--tokens", 64)
+        report = report_of(done, HELD, INVALID)
+        refused = [error for error in report["errors"] if error["code"] == "RESOURCE_EXHAUSTED"]
+        assert refused and refused[0]["reason"] == "QUEUE_FULL" and refused[0]["grpc_code"] == 8 and refused[0]["count"] > 0
+        assert sum(error["count"] for error in report["errors"]) == report["failed"] == report["calls"] - report["answers"]
+        assert report["wrong"] == 0 and report["answers"] > 0
+        table = bench(f"unix:{daemon.socket}", *SHORT, "--concurrency", 32, "--tokens", 64)
+        assert "RESOURCE_EXHAUSTED" in table.stdout and "QUEUE_FULL" in table.stdout
+    finally:
+        daemon.stop()
+
+
+def test_an_absurd_rate_is_the_clients_failure(served):
+    done = bench(f"unix:{served.socket}", *SHORT, "--rate", "5000k", "--max-inflight", 2, "--save", "/dev/null")
+    assert done.returncode == INVALID, (done.stdout, done.stderr)
+    assert "verdict: INVALID" in done.stdout and "--max-inflight" in done.stdout
+
+
+class FlippingServer:
+    """Between client and daemon; after `spared` answers each tenth has one bit of its last row flipped."""
+
+    def __init__(self, daemon, spared):
+        self.channel = grpc.insecure_channel(f"unix:{daemon.socket}", options=CHANNEL_OPTIONS)
+        self.lock, self.answers, self.flipped, self.spared = threading.Lock(), 0, 0, spared
+        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
+        raw = {name: self.channel.unary_unary(f"/expertd.v1.Experts/{name}") for name in ("Describe", "Forward")}
+        handlers = {"Describe": grpc.unary_unary_rpc_method_handler(lambda request, _: raw["Describe"](request, timeout=20)),
+                    "Forward": grpc.unary_unary_rpc_method_handler(lambda request, _: self.flip(raw["Forward"](request, timeout=20)))}
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("expertd.v1.Experts", handlers),))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+
+    def flip(self, answer):
+        with self.lock:
+            self.answers += 1
+            if self.answers <= self.spared or self.answers % 10:
+                return answer
+            self.flipped += 1
+        return answer[:-1] + bytes([answer[-1] ^ 1])  # the output's data end the message
+
+    def stop(self):
+        self.server.stop(None).wait()
+        self.channel.close()
+
+
+def test_one_flipped_bit_is_a_wrong_answer(served):
+    server = FlippingServer(served, spared=32)
+    try:
+        done = bench(f"127.0.0.1:{server.port}", *SHORT, "--json", "--concurrency", 2, "--tokens", 5)
+        report = report_of(done, WORSE)
+        assert report["wrong"] == server.flipped > 0 and report["failed"] == 0
+        assert report["compared"] == server.answers - server.spared
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_daemon_that_dies_ends_no_run(stream):
+    daemon = Daemon(model="synthetic:tiny")
+    arguments = [str(BIN / "expertctl"), "--address", f"unix:{daemon.socket}", "--timeout", "2", "bench", "--quiet", "--json",
+                 "--rate", "100", "--duration", "2s", "--warmup", "0", "--pool", "8", *["--stream"] * stream]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    try:
+        while daemon.metric("expertd_tokens_total") < 8 + 20:  # the pool, and some of the load
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+    finally:
+        daemon.process.kill()
+        daemon.kill()
+    out, err = process.communicate(timeout=30 * SLOW)
+    assert process.returncode in (HELD, WORSE, INVALID), err
+    report = json.loads(out)
+    assert {error["code"] for error in report["errors"]} == {"UNAVAILABLE"} and report["wrong"] == 0
+    assert report["calls"] == report["answers"] + report["failed"]
+
+
+def test_ctrl_c_reports_what_was_measured(served):
+    arguments = [str(BIN / "expertctl"), "--address", f"unix:{served.socket}", "bench", "--json", "--duration", "1h", "--warmup", "0",
+                 "--pool", "8"]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    lines = [process.stderr.readline() for _ in range(2)]  # the pool, and the first second
+    assert "calls/s" in lines[1], lines
+    process.send_signal(2)
+    out, err = process.communicate(timeout=30 * SLOW)
+    report = json.loads(out)
+    assert report["interrupted"] is True and report["answers"] > 0 and report["span_s"] < 1000
+    assert process.returncode in (HELD, INVALID), err
+
+
+def test_find_max_shows_each_step_and_its_rate_holds(served, tmp_path):
+    done = run_program("expertctl", "--address", f"unix:{served.socket}", "bench", "--find-max", "--slo", "p50=1s", "--rate", 400,
+                       "--duration", "200ms", "--warmup", "50ms", "--pool", 8, "--max-inflight", 64, "--json", "--csv",
+                       tmp_path / "steps.csv", timeout=120 * SLOW)
+    report = report_of(done, HELD, INVALID)
+    steps = report["find_max"]["steps"]
+    assert report["find_max"]["slo"] == "p50=1s" and len(steps) >= 2 and steps[0]["rate"] == 400
+    held = [step["rate"] for step in steps if step["outcome"] == "held"]
+    assert report["find_max"]["rate"] == report["load"]["rate"] == max(held)
+    assert any(step["outcome"] != "held" for step in steps)
+    assert done.stderr.count("answered/s") == len(steps) == len(list(csv.DictReader(open(tmp_path / "steps.csv"))))
+
+
+def test_find_max_says_when_nothing_holds(served):
+    done = bench(f"unix:{served.socket}", "--find-max", "--slo", "p50=1us", "--rate", 1, "--duration", "50ms", "--warmup", "0",
+                 "--pool", 8)
+    assert done.returncode in (WORSE, INVALID) and "no rate held p50=1us" in done.stdout, (done.stdout, done.stderr)
+
+
+# ---- comparison
+
+
+@pytest.fixture(scope="module")
+def saved(served, tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "before.json"
+    csv_path = path.with_suffix(".csv")
+    done = bench(f"unix:{served.socket}", *SHORT, "--concurrency", 2, "--save", path, "--csv", csv_path)
+    assert done.returncode == HELD, (done.stdout, done.stderr)
+    (row,) = csv.DictReader(open(csv_path))
+    assert row["outcome"] == "valid" and row["wrong"] == "0" and float(row["calls_per_s"]) > 0
+    return path
+
+
+@pytest.fixture
+def compared(saved, tmp_path):
+    def compare(*arguments, **changes):
+        report = json.loads(saved.read_text())
+        for path, change in changes.items():
+            *outer, last = path.split("__")
+            inner = report
+            for key in outer:
+                inner = inner[key]
+            inner[last] = change(inner[last]) if callable(change) else change
+        (tmp_path / "after.json").write_text(json.dumps(report))
+        return run_program("expertctl", "bench", "--compare", saved, tmp_path / "after.json", *arguments)
+    return compare
+
+
+def test_comparing_exits_by_what_changed(compared):
+    assert compared().returncode == HELD
+    assert compared(calls_per_s=lambda x: 0.97 * x).returncode == HELD
+    slower = compared(calls_per_s=lambda x: 0.9 * x)
+    assert slower.returncode == WORSE and "regression" in slower.stdout and "-10.0 %" in slower.stdout
+    assert compared("--tolerance", "15%", calls_per_s=lambda x: 0.9 * x).returncode == HELD
+    assert compared(response_us__p99=lambda x: 2 * x).returncode == WORSE
+    assert compared(response_us__p99=lambda x: x / 2, calls_per_s=lambda x: 2 * x).returncode == HELD
+    assert compared("--tolerance", "100%", wrong=1).returncode == WORSE
+    assert compared(verdict__valid=False).returncode == INVALID
+    rows = json.loads(compared("--json", failed_share=0.5).stdout)
+    assert rows["outcome"] == "regression"
+    assert [row["name"] for row in rows["measures"] if row["regression"]] == ["failed_share"]
+
+
+def test_loads_that_differ_and_files_that_are_none_are_not_compared(compared, saved, tmp_path):
+    other = compared(load__tokens="7")
+    assert other.returncode == DATA and "load.tokens differs" in other.stderr
+    assert compared(load__seed=99).returncode == HELD
+    missing = run_program("expertctl", "bench", "--compare", saved, tmp_path / "absent.json")
+    assert missing.returncode == DATA and "absent.json" in missing.stderr
+    for text in ("", "[1]", '{"bench": 2}', '{"bench": 1}', '{"bench": 1, "verdict": {"valid": true}, "calls_per_s": -1}'):
+        (tmp_path / "bad.json").write_text(text)
+        done = run_program("expertctl", "bench", "--compare", saved, tmp_path / "bad.json")
+        assert done.returncode == DATA and "bad.json" in done.stderr, text
+
+
+# ---- what is refused
+
+
+def test_what_cannot_be_asked_is_refused_before_the_load(served):
+    address = f"unix:{served.socket}"
+    for arguments, code, cause in (
+            (("--layers", 77), USAGE, "77"),
+            (("--layers", "1-"), USAGE, "--layers"),
+            (("--tokens", 10 ** 8), USAGE, "--tokens"),
+            (("--routing", f"one:{EXPERTS}"), USAGE, "--routing"),
+            (("--region",), USAGE, "not there yet"),
+            (("--trace", "/nonexistent"), DATA, "/nonexistent"),
+            (("--save", "/nonexistent/x", *SHORT), DATA, "/nonexistent/x")):
+        done = bench(address, *arguments)
+        assert done.returncode == code and cause in done.stderr, (arguments, done.returncode, done.stderr)
+    done = bench("unix:/tmp/there-is-no-such.sock", "--pool", 8)
+    assert done.returncode == UNREACHABLE and "/tmp/there-is-no-such.sock" in done.stderr
