@@ -127,6 +127,8 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
         [OPTION_MAX_QUEUE] = "11",
         [OPTION_MAX_QUEUE_BYTES] = "1TiB",
         [OPTION_READ_SLOTS] = "2",
+        [OPTION_MAX_REGION_BYTES] = "7MiB",
+        [OPTION_MAX_REGIONS] = "13",
         [OPTION_RPC_THREADS] = "5",
         [OPTION_DRAIN_TIMEOUT_MS] = "0",
         [OPTION_SEND_TIMEOUT_MS] = "1",
