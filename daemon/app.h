@@ -39,6 +39,7 @@ struct app {
     struct unix_listener *unix_listeners[OPTIONS_LISTEN_MAX];
     struct region_registry *regions; // NULL: memory is not shared
     struct region_socket *region_socket;
+    char region_path[REGION_SOCKET_PATH_MAX];
     struct status status;
     // the loader's, until load_ended
     pthread_t loader;

@@ -86,9 +86,8 @@ static FALLIBLE listen_unix(struct app *app) {
 }
 
 // Shared memory is for callers on a Unix socket, and handed out beside the first of them.
-static FALLIBLE listen_regions(struct app *app) {
+static FALLIBLE share_regions(struct app *app) {
     const struct options *o = &app->options;
-    char path[REGION_SOCKET_PATH_MAX];
     size_t first = 0;
     while (first < o->listen_count && strncmp(o->listen[first], "unix:", 5) != 0) {
         first++;
@@ -96,20 +95,26 @@ static FALLIBLE listen_regions(struct app *app) {
     if (first == o->listen_count || o->max_region_bytes == 0) {
         return OK;
     }
-    if (!region_socket_path(o->listen[first] + 5, path)) {
+    if (!region_socket_path(o->listen[first] + 5, app->region_path)) {
         log_line(LOG_LEVEL_WARNING, "regions_off", "message=\"%s.regions is too long for a socket: no memory is shared\"",
                  o->listen[first] + 5);
         return OK;
     }
     TRY(region_registry_create(&(struct region_limits){o->max_region_bytes, o->max_regions}, &app->regions));
-    struct region_socket_options options = {.loop = event_loop_uv(app->loop),
-                                            .path = path,
-                                            .allow_uids = o->allow_uids,
-                                            .registry = app->regions,
-                                            .max_regions = o->max_regions};
-    TRY(region_socket_start(&options, &app->region_socket));
-    serve_share(app->serve, app->regions, path);
+    serve_share(app->serve, app->regions, app->region_path);
     return OK;
+}
+
+static FALLIBLE listen_regions(struct app *app) {
+    if (!app->regions) {
+        return OK;
+    }
+    struct region_socket_options options = {.loop = event_loop_uv(app->loop),
+                                            .path = app->region_path,
+                                            .allow_uids = app->options.allow_uids,
+                                            .registry = app->regions,
+                                            .max_regions = app->options.max_regions};
+    return region_socket_start(&options, &app->region_socket);
 }
 
 static FALLIBLE listen_http(struct app *app) {
@@ -165,9 +170,10 @@ static FALLIBLE build(struct app *app) {
     app->status = (struct status){
         .serve = app->serve, .model_asked = o->model, .threads = o->threads, .started_ns = clock_now_ns(), .backend = ""};
     TRY(listen_tcp(app));
-    TRY(listen_regions(app));
+    TRY(share_regions(app));
     TRY(rpc_start(app->rpc));
     TRY(listen_unix(app));
+    TRY(listen_regions(app)); // no region is offered before the model is loaded, so the registry is not in use yet
     TRY(listen_http(app));
     return app_start_loading(app);
 }

@@ -38,7 +38,7 @@ void region_registry_destroy(struct region_registry *registry);
 uint64_t region_max_bytes(const struct region_registry *registry);
 
 // From here `changed` is called, on the thread and after the fact, when a region was offered or closed by its id. It must not
-// block. NULL: nobody is told any more. Before the threads that use the registry start, or after they have ended.
+// block. NULL: nobody is told any more. While no other thread offers or closes regions.
 void region_registry_watch(struct region_registry *registry, void (*changed)(void *context), void *context);
 
 struct region_offer {

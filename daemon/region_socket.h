@@ -27,7 +27,7 @@ struct region_socket_options {
 // "PATH.regions" for a main socket's path, made absolute for clients in other folders. False: too long for a socket.
 bool region_socket_path(const char *main_path, char out[REGION_SOCKET_PATH_MAX]);
 
-// Errors as unix_listener_start. Before other threads use the registry.
+// Errors as unix_listener_start. Before other threads offer or close regions.
 FALLIBLE region_socket_start(const struct region_socket_options *options, struct region_socket **out);
 void region_socket_refuse(
     struct region_socket *socket); // takes no more connections and removes its file; leases stay. NULL is legal
