@@ -53,6 +53,8 @@ void serve_destroy(struct serve *serve);     // after rpc_destroy and worker_sto
 struct serve_counts {
     uint32_t open_calls, queued;
     uint64_t queued_bytes;
+    uint32_t regions; // of shared memory, closed ones in use included
+    uint64_t region_bytes;
     bool ready, draining;
 };
 struct serve_counts serve_counts(struct serve *serve); // any thread

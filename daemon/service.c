@@ -87,6 +87,11 @@ struct serve_counts serve_counts(struct serve *serve) {
     pthread_mutex_lock(&serve->mutex);
     struct serve_counts counts = {.queued = serve->admission.queued, .queued_bytes = serve->admission.queued_bytes};
     pthread_mutex_unlock(&serve->mutex);
+    if (serve->regions) {
+        struct region_counts regions = region_counts(serve->regions);
+        counts.regions = regions.held;
+        counts.region_bytes = regions.bytes;
+    }
     counts.open_calls = atomic_load(&serve->open_calls);
     counts.ready = atomic_load(&serve->ready);
     counts.draining = atomic_load(&serve->draining);
