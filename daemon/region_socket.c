@@ -70,13 +70,11 @@ static void end_lease(struct lease *lease, const char *cause) {
     log_line(LOG_LEVEL_DEBUG, "region_lease_ended", "region=%" PRIu64 " cause=%s", lease->region, cause);
     TAILQ_REMOVE(&socket->leases, lease, entry);
     socket->num_leases--;
-    uv_poll_stop(&lease->poll); // before its descriptor goes
+    uv_close((uv_handle_t *)&lease->poll, on_lease_closed); // before its descriptor goes: another thread may get its number at once
     close(lease->fd);
-    if (lease->region != 0) {
-        (void)err_is(
-            region_close(socket->registry, lease->region)); // unknown: it was closed by its id, and that is why we are here
+    if (lease->region != 0) { // unknown: it was closed by its id, and that is why we are here
+        (void)err_is(region_close(socket->registry, lease->region));
     }
-    uv_close((uv_handle_t *)&lease->poll, on_lease_closed);
 }
 
 // ---- tokens for descriptors
