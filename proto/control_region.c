@@ -58,7 +58,7 @@ FALLIBLE proto_decode_open_region_response(const uint8_t *bytes, size_t length, 
     } else {
         out->region = message->region;
         memcpy(out->token, message->token.data, sizeof out->token);
-        strcpy(out->socket, message->socket);
+        memcpy(out->socket, message->socket, strlen(message->socket) + 1);
     }
     expertd__v1__open_region_response__free_unpacked(message, NULL);
     return e;

@@ -74,7 +74,7 @@ static void start(struct server *server, enum conduct conduct) {
     memcpy(server->offer.token, "0123456789abcdef", REGION_TOKEN_LENGTH);
     server->offer.region = 77;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    strcpy(address.sun_path, server->offer.socket);
+    memcpy(address.sun_path, server->offer.socket, sizeof address.sun_path);
     server->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(server->fd, (struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(listen(server->fd, 1), 0);
