@@ -15,6 +15,7 @@
 
 static const char DESCRIBE[] = "/expertd.v1.Experts/Describe";
 static const char FORWARD[] = "/expertd.v1.Experts/Forward";
+static const char OPEN_REGION[] = "/expertd.v1.Experts/OpenRegion";
 static const char HEALTH_CHECK[] = "/grpc.health.v1.Health/Check";
 
 struct client {
@@ -277,4 +278,14 @@ FALLIBLE client_forward(struct client *client, const struct wire_request *reques
 void client_reply_deinit(struct client_reply *reply) {
     free(reply->bytes.data);
     *reply = (struct client_reply){0};
+}
+
+FALLIBLE client_offer_region(struct client *client, uint64_t bytes, int64_t timeout_us, struct open_region_response *out) {
+    struct proto_bytes request, answer;
+    *out = (struct open_region_response){0};
+    TRY(proto_encode_open_region_request(bytes, &request));
+    TRY(unary_take(client, OPEN_REGION, request, timeout_us, &answer));
+    err_t e = proto_decode_open_region_response(answer.data, answer.length, out);
+    free(answer.data);
+    return err_context(e, "the region from %s", client->address.text);
 }

@@ -52,6 +52,9 @@ struct client_reply {
 FALLIBLE client_forward(struct client *client, const struct wire_request *request, int64_t timeout_us, struct client_reply *out);
 void client_reply_deinit(struct client_reply *reply); // legal on a zeroed struct
 
+// OpenRegion: region.h makes a region of the offer.
+FALLIBLE client_offer_region(struct client *client, uint64_t bytes, int64_t timeout_us, struct open_region_response *out);
+
 // What the daemon said when the last call failed: gRPC status, reason, field, message, when to try again. NULL where the last call
 // went well or no daemon answered. Until the next call.
 const struct proto_error_text *client_refusal(const struct client *client);

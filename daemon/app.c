@@ -81,6 +81,8 @@ static void close_loop(struct app *app) {
     app->phase = APP_CLOSED;
     http_stop(app->http);
     app->http = NULL;
+    region_socket_stop(app->region_socket);
+    app->region_socket = NULL;
     event_loop_close(app->loop);
 }
 
@@ -98,7 +100,9 @@ static void drain_step(struct app *app) {
     }
 }
 
+// Leases stay: requests that are under way may lie in their regions.
 static void stop_listening(struct app *app) {
+    region_socket_refuse(app->region_socket);
     for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
         unix_listener_stop(app->unix_listeners[i]);
         app->unix_listeners[i] = NULL;

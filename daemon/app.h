@@ -11,6 +11,7 @@
 #include "daemon/http.h"
 #include "daemon/loading.h"
 #include "daemon/options.h"
+#include "daemon/region_socket.h"
 #include "daemon/rpc.h"
 #include "daemon/serve.h"
 #include "daemon/status.h"
@@ -36,6 +37,9 @@ struct app {
     struct health *health;
     struct http_server *http;
     struct unix_listener *unix_listeners[OPTIONS_LISTEN_MAX];
+    struct region_registry *regions; // NULL: memory is not shared
+    struct region_socket *region_socket;
+    char region_path[REGION_SOCKET_PATH_MAX];
     struct status status;
     // the loader's, until load_ended
     pthread_t loader;

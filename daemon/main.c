@@ -85,6 +85,38 @@ static FALLIBLE listen_unix(struct app *app) {
     return OK;
 }
 
+// Shared memory is for callers on a Unix socket, and handed out beside the first of them.
+static FALLIBLE share_regions(struct app *app) {
+    const struct options *o = &app->options;
+    size_t first = 0;
+    while (first < o->listen_count && strncmp(o->listen[first], "unix:", 5) != 0) {
+        first++;
+    }
+    if (first == o->listen_count || o->max_region_bytes == 0) {
+        return OK;
+    }
+    if (!region_socket_path(o->listen[first] + 5, app->region_path)) {
+        log_line(LOG_LEVEL_WARNING, "regions_off", "message=\"%s.regions is too long for a socket: no memory is shared\"",
+                 o->listen[first] + 5);
+        return OK;
+    }
+    TRY(region_registry_create(&(struct region_limits){o->max_region_bytes, o->max_regions}, &app->regions));
+    serve_share(app->serve, app->regions, app->region_path);
+    return OK;
+}
+
+static FALLIBLE listen_regions(struct app *app) {
+    if (!app->regions) {
+        return OK;
+    }
+    struct region_socket_options options = {.loop = event_loop_uv(app->loop),
+                                            .path = app->region_path,
+                                            .allow_uids = app->options.allow_uids,
+                                            .registry = app->regions,
+                                            .max_regions = app->options.max_regions};
+    return region_socket_start(&options, &app->region_socket);
+}
+
 static FALLIBLE listen_http(struct app *app) {
     if (strcmp(app->options.http, "off") == 0) {
         return OK;
@@ -138,8 +170,10 @@ static FALLIBLE build(struct app *app) {
     app->status = (struct status){
         .serve = app->serve, .model_asked = o->model, .threads = o->threads, .started_ns = clock_now_ns(), .backend = ""};
     TRY(listen_tcp(app));
+    TRY(share_regions(app));
     TRY(rpc_start(app->rpc));
     TRY(listen_unix(app));
+    TRY(listen_regions(app)); // no region is offered before the model is loaded, so the registry is not in use yet
     TRY(listen_http(app));
     return app_start_loading(app);
 }
@@ -149,6 +183,7 @@ static void take_down(struct app *app) {
     rpc_destroy(app->rpc);
     health_destroy(app->health);
     serve_destroy(app->serve);
+    region_registry_destroy(app->regions);
     event_loop_destroy(app->loop);
 }
 
@@ -165,6 +200,7 @@ static int serve_until_the_end(struct app *app) {
         for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
             unix_listener_stop(app->unix_listeners[i]);
         }
+        region_socket_refuse(app->region_socket);
         _exit(err_exit_code(e.code));
     }
     block_signals(SIG_UNBLOCK);

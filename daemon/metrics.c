@@ -321,6 +321,8 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
         {"resident_memory_bytes", "Resident memory of the process.", gauges->resident_bytes},
         {"open_fds", "Open file descriptors.", gauges->open_fds},
         {"threads", "Threads of the process.", gauges->threads},
+        {"regions", "Regions of memory shared with callers, closed ones in use included.", gauges->regions},
+        {"region_bytes", "Their bytes.", gauges->region_bytes},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         put_family(out, rows[i].name, "gauge", rows[i].help);

@@ -40,6 +40,7 @@ struct metrics_gauges {
     uint64_t open_calls, queued_requests, queued_bytes;
     uint64_t weights_bytes, scratch_bytes, resident_bytes;
     uint64_t open_fds, threads;
+    uint64_t regions, region_bytes;
 };
 // Appends the exposition text to `out` (a memory stream).
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, FILE *out);

@@ -39,6 +39,8 @@ struct options {
     uint32_t max_queue;         // requests admitted and not answered, 256
     uint64_t max_queue_bytes;   // their bytes in all, 256 MiB; at least max_message_bytes
     uint32_t read_slots;        // messages being read at once, 8
+    uint64_t max_region_bytes;  // of one shared-memory region, 256 MiB; 0: none are shared
+    uint32_t max_regions;       // regions held at once, 64
     uint64_t memory_max;        // of weights; 0: what is available
     uint32_t rpc_threads;       // completion-queue threads, 1
     uint32_t spin_us;           // of an idle team, 50

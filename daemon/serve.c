@@ -11,7 +11,7 @@
 
 static FALLIBLE admit(struct serve_request *r) {
     struct serve *serve = r->serve;
-    uint64_t bytes = r->message->capacity + r->output_bytes;
+    uint64_t bytes = r->message->capacity + r->output_bytes + r->regions.copied_bytes;
     pthread_mutex_lock(&serve->mutex);
     err_t e = admission_admit(&serve->admission, bytes, r->deadline_ns, clock_now_ns());
     pthread_mutex_unlock(&serve->mutex);
@@ -83,6 +83,7 @@ static void let_go(struct serve_request *r) {
     if (r->message) {
         rpc_buffer_release(serve->server, r->message);
     }
+    request_regions_release(&r->regions, serve->regions);
     if (r->counted) {
         atomic_fetch_sub(&serve->active, 1);
     }

@@ -14,6 +14,7 @@
 struct serve;
 struct health;
 struct metrics;
+struct region_registry;
 struct worker;
 
 struct serve_options {
@@ -28,6 +29,9 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out);
 // The handler for rpc_create; then the server that it came with, which serve uses and does not own.
 const struct rpc_handler *serve_handler(struct serve *serve);
 void serve_attach(struct serve *serve, struct rpc_server *server, struct health *health);
+
+// Shared memory is on: regions of this registry, handed out at the socket `path` (copied). Before rpc_start.
+void serve_share(struct serve *serve, struct region_registry *regions, const char *path);
 
 // From here requests are computed. All borrowed until serve_destroy; worker's `done` is serve_done with the serve as context.
 struct serve_backend {
@@ -49,6 +53,8 @@ void serve_destroy(struct serve *serve);     // after rpc_destroy and worker_sto
 struct serve_counts {
     uint32_t open_calls, queued;
     uint64_t queued_bytes;
+    uint32_t regions; // of shared memory, closed ones in use included
+    uint64_t region_bytes;
     bool ready, draining;
 };
 struct serve_counts serve_counts(struct serve *serve); // any thread

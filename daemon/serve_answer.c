@@ -69,6 +69,11 @@ static struct wire_timings timings_of(const struct serve_request *r, int64_t now
     };
 }
 
+// What follows an answer's header: nothing where it lies in the caller's memory.
+static size_t body_bytes(const struct serve_request *r) {
+    return r->regions.output ? 0 : r->output_bytes;
+}
+
 // The answer's bytes before its output. Returns their number.
 static size_t encode_result(const struct serve_request *r, uint8_t *header, size_t header_bytes) {
     struct wire_timings timings = timings_of(r, clock_now_ns());
@@ -80,6 +85,8 @@ static size_t encode_result(const struct serve_request *r, uint8_t *header, size
         .has_output = true,
         .output_dtype = r->item.request.output_dtype,
         .output_shape = {r->item.request.tokens, r->layer->params.hidden_size},
+        .output_in_extent = r->wire.has_output,
+        .output = r->wire.output,
     };
     return wire_encode_response(&response, header, header_bytes);
 }
@@ -109,7 +116,7 @@ static void send_stream_answer(struct call *call, struct serve_request *r) {
     size_t length = failed ? encode_error(r, header, sizeof header) : encode_result(r, header, sizeof header);
     call->writing = r;
     await_reader(call);
-    rpc_write(call->rpc, header, length, failed ? NULL : r->output, failed ? 0 : r->output_bytes);
+    rpc_write(call->rpc, header, length, failed ? NULL : r->output, failed ? 0 : body_bytes(r));
 }
 
 void serve_pump(struct call *call) {
@@ -132,6 +139,9 @@ static void observe(const struct serve_request *r) {
 
 void serve_answer(struct serve_request *r) {
     struct call *call = r->call;
+    if (r->regions.output && r->output_bytes > 0) { // once, and only for an answer that is given
+        memcpy(r->regions.output, r->output, r->output_bytes);
+    }
     observe(r);
     count_call(call, 0);
     if (r->is_stream) {
@@ -144,7 +154,7 @@ void serve_answer(struct serve_request *r) {
     call->writing = r;
     call->finished = true;
     await_reader(call);
-    rpc_reply(call->rpc, header, length, r->output, r->output_bytes);
+    rpc_reply(call->rpc, header, length, r->output, body_bytes(r));
 }
 
 bool serve_fail(struct serve_request *r) {

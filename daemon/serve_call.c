@@ -123,12 +123,6 @@ static struct call *call_create(struct serve *serve, struct rpc_call *rpc, enum 
     return call;
 }
 
-static void refuse_regions(struct call *call) {
-    struct err_copy error;
-    err_save(err_record(ERR_UNIMPLEMENTED, NULL, "this service has no shared memory yet: send tensors as data"), &error);
-    serve_finish_call(call, &error);
-}
-
 static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method method, unsigned thread, int64_t deadline_ns) {
     struct serve *serve = context;
     struct call *call = call_create(serve, rpc, method, thread, deadline_ns);
@@ -142,10 +136,6 @@ static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method meth
         break;
     case RPC_STREAM:
         open_stream(call);
-        break;
-    case RPC_OPEN_REGION:
-    case RPC_CLOSE_REGION:
-        refuse_regions(call);
         break;
     case RPC_HEALTH_CHECK:
     case RPC_HEALTH_WATCH:

@@ -1,10 +1,13 @@
-// Describe: what is served, from the model as it was loaded.
+// The small calls: Describe, what is served, from the model as it was loaded; OpenRegion and CloseRegion.
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "daemon/serve_internal.h"
 
-static const char *const FEATURES[] = {"routes", "router_logits", "shared_experts", "f8", "stream", "timings", "priority"};
+// The last only where memory is shared.
+static const char *const FEATURES[] = {"routes", "router_logits", "shared_experts", "f8",
+                                       "stream", "timings",       "priority",       "regions"};
 static const enum dtype HIDDEN_DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
 
 static struct describe_layer describe_layer_of(const struct model *model, const struct model_layer *layer) {
@@ -45,12 +48,13 @@ static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *o
         .models = &described,
         .num_models = 1,
         .max_message_bytes = serve->options.max_message_bytes,
+        .max_region_bytes = serve->regions ? region_max_bytes(serve->regions) : 0,
         .max_tokens = serve->backend.limits.max_tokens,
         .max_top_k = serve->backend.limits.max_top_k,
         .max_inflight = serve->options.max_inflight,
         .server_version = EXPERTD_VERSION,
         .features = FEATURES,
-        .num_features = sizeof FEATURES / sizeof FEATURES[0],
+        .num_features = sizeof FEATURES / sizeof FEATURES[0] - (serve->regions ? 0 : 1),
         .hidden_dtypes = HIDDEN_DTYPES,
         .num_hidden_dtypes = sizeof HIDDEN_DTYPES / sizeof HIDDEN_DTYPES[0],
         .placement_epoch = model_epoch(model),
@@ -77,11 +81,69 @@ static FALLIBLE describe(struct call *call, const uint8_t *bytes, size_t length)
     return encode_describe(serve, &call->reply);
 }
 
+// ---- regions
+
+static FALLIBLE check_regions(const struct call *call) {
+    if (!call->serve->regions) {
+        FAIL(ERR_UNIMPLEMENTED,
+             "this service shares no memory (it has no Unix socket, or --max-region-bytes is 0): send tensors as "
+             "data");
+    }
+    return OK;
+}
+
+// A descriptor cannot be passed to another host, so only callers on a Unix socket, which came to us as descriptors, are given one.
+static FALLIBLE open_region(struct call *call, const uint8_t *bytes, size_t length) {
+    struct serve *serve = call->serve;
+    struct region_offer offer;
+    uint64_t region_bytes;
+    TRY(check_regions(call));
+    if (strncmp(rpc_call_peer(call->rpc), "fd:", 3) != 0) {
+        FAIL(ERR_PERMISSION,
+             "a region is shared over a Unix socket, not with %s: connect to the service's socket, or send tensors as "
+             "data",
+             rpc_call_peer(call->rpc));
+    }
+    pthread_mutex_lock(&serve->mutex);
+    err_t e = admission_open(&serve->admission);
+    pthread_mutex_unlock(&serve->mutex);
+    TRY(e);
+    TRY(proto_decode_open_region_request(bytes, length, &region_bytes));
+    TRY(region_offer(serve->regions, region_bytes, clock_now_ns(), &offer));
+    struct open_region_response response = {.region = offer.id};
+    memcpy(response.socket, serve->region_path, sizeof response.socket);
+    memcpy(response.token, offer.token, sizeof response.token);
+    return proto_encode_open_region_response(&response, &call->reply); // without an answer the offer ends by itself
+}
+
+// Whoever knows the id may: it cannot be guessed.
+static FALLIBLE close_region(struct call *call, const uint8_t *bytes, size_t length) {
+    uint64_t region;
+    TRY(check_regions(call));
+    TRY(proto_decode_close_region_request(bytes, length, &region));
+    err_t e = region_close(call->serve->regions, region);
+    if (err_is(e)) {
+        return err_record(e.code, "region", "%s", err_message());
+    }
+    return proto_encode_close_region_response(&call->reply);
+}
+
+static FALLIBLE answer_control(struct call *call, const uint8_t *bytes, size_t length) {
+    switch (call->method) {
+    case RPC_OPEN_REGION:
+        return open_region(call, bytes, length);
+    case RPC_CLOSE_REGION:
+        return close_region(call, bytes, length);
+    default:
+        return describe(call, bytes, length);
+    }
+}
+
 void serve_control_message(struct call *call, const uint8_t *bytes, size_t length) {
     if (call->finished) {
         return;
     }
-    err_t e = describe(call, bytes, length);
+    err_t e = answer_control(call, bytes, length);
     if (err_is(e)) {
         struct err_copy error;
         err_save(e, &error);

@@ -31,31 +31,36 @@ static FALLIBLE find_layer(struct serve_request *r) {
     return OK;
 }
 
-static FALLIBLE take_tensor(const struct wire_tensor *tensor, const char *field, struct tensor_view *out) {
-    if (tensor->has_extent) {
-        FAIL_FIELD(ERR_REGION_UNKNOWN, field, "%s.extent: region %" PRIu64 " is not open: this service has no shared memory yet",
-                   field, tensor->extent.region);
-    }
-    *out = tensor->view;
-    return OK;
+// Hidden states and logits stay where they are, in a region too: they are read once, by the compute, and any bits will do.
+static FALLIBLE take_tensor(struct serve_request *r, const struct wire_tensor *tensor, const char *field, struct tensor_view *out) {
+    return request_regions_view(&r->regions, r->serve->regions, tensor, field, out);
 }
 
-static FALLIBLE take_routing(const struct wire_request *wire, struct layer_request *out) {
+// Routes are checked here and used later: in a region they could change in between, so a copy is checked.
+static FALLIBLE take_copy(struct serve_request *r, const struct wire_tensor *tensor, const char *field, uint64_t bytes_max,
+                          struct tensor_view *out) {
+    return request_regions_copy(&r->regions, r->serve->regions, tensor, field, bytes_max, out);
+}
+
+static FALLIBLE take_routing(struct serve_request *r) {
+    const struct wire_request *wire = &r->wire;
+    const struct layer_limits *limits = &r->serve->backend.limits;
+    struct layer_request *out = &r->item.request;
     switch (wire->routing) {
     case WIRE_ROUTING_NONE:
         out->source = ROUTING_OWN;
         return OK;
     case WIRE_ROUTING_LOGITS:
         out->source = ROUTING_LOGITS;
-        return take_tensor(&wire->router_logits, "router_logits", &out->logits);
+        return take_tensor(r, &wire->router_logits, "router_logits", &out->logits);
     case WIRE_ROUTING_ROUTES:
         out->source = ROUTING_GIVEN;
         if (!wire->ids.present || !wire->weights.present) {
             const char *field = wire->ids.present ? "routes.weights" : "routes.ids";
             FAIL_FIELD(ERR_SHAPE_MISMATCH, field, "%s: missing: routes are ids and weights, both [T, K]", field);
         }
-        TRY(take_tensor(&wire->ids, "routes.ids", &out->ids));
-        return take_tensor(&wire->weights, "routes.weights", &out->weights);
+        TRY(take_copy(r, &wire->ids, "routes.ids", limits->max_choices * sizeof(int64_t), &out->ids));
+        return take_copy(r, &wire->weights, "routes.weights", limits->max_choices * sizeof(float), &out->weights);
     }
     return OK;
 }
@@ -86,16 +91,13 @@ static FALLIBLE take_request(struct serve_request *r) {
     if (!wire->hidden.present) {
         FAIL_FIELD(ERR_SHAPE_MISMATCH, "hidden", "hidden: missing: send [T, %u]", r->layer->params.hidden_size);
     }
-    TRY(take_tensor(&wire->hidden, "hidden", &out->hidden));
-    if (wire->hidden_scale.present) {
-        TRY(take_tensor(&wire->hidden_scale, "hidden_scale", &out->hidden_scale));
-    }
-    if (wire->has_output) {
-        FAIL_FIELD(ERR_REGION_UNKNOWN, "output", "output: region %" PRIu64 " is not open: this service has no shared memory yet",
-                   wire->output.region);
+    TRY(take_tensor(r, &wire->hidden, "hidden", &out->hidden));
+    if (wire->hidden_scale.present) { // every element is multiplied: a row of one scale reads it H times
+        uint64_t scales = (uint64_t)r->serve->backend.limits.max_tokens * (r->layer->params.hidden_size / 128 + 1);
+        TRY(take_copy(r, &wire->hidden_scale, "hidden_scale", scales * sizeof(float), &out->hidden_scale));
     }
     out->tokens = out->hidden.rank > 0 ? (size_t)out->hidden.shape[0] : 0;
-    TRY(take_routing(wire, out));
+    TRY(take_routing(r));
     out->shared = wants_shared(wire, r->layer);
     out->output_dtype = output_dtype(wire);
     return layer_request_check(out, r->layer, &r->serve->backend.limits);
@@ -125,6 +127,9 @@ FALLIBLE serve_intake(struct serve_request *r) {
     TRY(take_request(r));
     r->deadline_ns = deadline_of(r);
     r->output_bytes = r->item.request.tokens * r->layer->params.hidden_size * dtype_size(r->item.request.output_dtype);
+    if (r->wire.has_output) {
+        TRY(request_regions_output(&r->regions, r->serve->regions, &r->wire.output, r->output_bytes));
+    }
     r->item.entry = (struct batcher_entry){
         .layer = (size_t)(r->layer - r->serve->backend.model->layers),
         .tokens = (uint32_t)r->item.request.tokens,

@@ -11,6 +11,7 @@
 #include "daemon/metrics.h"
 #include "daemon/reflection.h"
 #include "daemon/request.h"
+#include "daemon/request_regions.h"
 #include "daemon/serve.h"
 #include "daemon/worker.h"
 #include "proto/control.h"
@@ -29,6 +30,7 @@ struct serve_request {
     struct wire_request wire;
     const struct model_layer *layer;
     struct worker_item item; // item.request.output is `output`
+    struct request_regions regions;
     void *output;
     uint64_t output_bytes, admitted_bytes;
     int64_t opened_ns, read_ns, deadline_ns; // deadline_ns: of the phase at hand
@@ -78,6 +80,8 @@ struct serve {
     struct health *health;
     struct serve_backend backend; // written before `ready` is set
     struct serve_thread *threads;
+    struct region_registry *regions;   // NULL: shared memory is off
+    char region_path[REGION_PATH_MAX]; // of the socket that hands regions out
     // Guards admission; taken with nothing else held, for a few additions.
     pthread_mutex_t mutex;
     struct admission admission;
@@ -102,7 +106,7 @@ bool serve_fail(struct serve_request *r);                                // fals
 void serve_finish_call(struct call *call, const struct err_copy *error); // error NULL: OK
 void serve_pump(struct call *call);                                      // the next answer of a stream, where none is being written
 
-// ---- serve_control.c: Describe
+// ---- serve_control.c: Describe, OpenRegion, CloseRegion
 void serve_control_message(struct call *call, const uint8_t *bytes, size_t length);
 
 // ---- serve_call.c: the transport's callbacks; serve_tick.c: what is due on a thread

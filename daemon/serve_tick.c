@@ -15,10 +15,16 @@ static struct serve_request *take_finished(struct serve_thread *thread) {
     return r;
 }
 
+// Whoever lent us memory may use it again once the deadline has passed: an answer that comes later is none.
+static enum err_code outcome(const struct serve_request *r) {
+    bool late = r->regions.output && r->item.error == ERR_OK && r->deadline_ns <= clock_now_ns();
+    return late ? ERR_DEADLINE : r->item.error;
+}
+
 static void hand_out_finished(struct serve_thread *thread) {
     struct serve_request *r;
     while ((r = take_finished(thread))) {
-        serve_step(r, REQUEST_COMPUTED, r->item.error);
+        serve_step(r, REQUEST_COMPUTED, outcome(r));
     }
 }
 

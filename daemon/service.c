@@ -1,4 +1,5 @@
 // The service as a whole: made before the model is there, ready with it, drained, taken down.
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -32,6 +33,11 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
 void serve_attach(struct serve *serve, struct rpc_server *server, struct health *health) {
     serve->server = server;
     serve->health = health;
+}
+
+void serve_share(struct serve *serve, struct region_registry *regions, const char *path) {
+    serve->regions = regions;
+    snprintf(serve->region_path, sizeof serve->region_path, "%s", path);
 }
 
 void serve_ready(struct serve *serve, const struct serve_backend *backend) {
@@ -81,6 +87,11 @@ struct serve_counts serve_counts(struct serve *serve) {
     pthread_mutex_lock(&serve->mutex);
     struct serve_counts counts = {.queued = serve->admission.queued, .queued_bytes = serve->admission.queued_bytes};
     pthread_mutex_unlock(&serve->mutex);
+    if (serve->regions) {
+        struct region_counts regions = region_counts(serve->regions);
+        counts.regions = regions.held;
+        counts.region_bytes = regions.bytes;
+    }
     counts.open_calls = atomic_load(&serve->open_calls);
     counts.ready = atomic_load(&serve->ready);
     counts.draining = atomic_load(&serve->draining);
@@ -88,10 +99,11 @@ struct serve_counts serve_counts(struct serve *serve) {
 }
 
 // What the transport and the worker handed back too late to be answered.
-static void forget_thread(struct serve_thread *thread) {
+static void forget_thread(struct serve *serve, struct serve_thread *thread) {
     struct serve_request *r;
     while ((r = TAILQ_FIRST(&thread->active))) {
         TAILQ_REMOVE(&thread->active, r, active);
+        request_regions_release(&r->regions, serve->regions);
         free(r->output);
         free(r);
     }
@@ -103,7 +115,7 @@ void serve_destroy(struct serve *serve) {
         return;
     }
     for (unsigned t = 0; t < serve->options.rpc_threads; t++) {
-        forget_thread(&serve->threads[t]);
+        forget_thread(serve, &serve->threads[t]);
     }
     pthread_mutex_destroy(&serve->mutex);
     free(serve->threads);

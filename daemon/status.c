@@ -45,6 +45,8 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
         .resident_bytes = resident_bytes(),
         .open_fds = entries_of("/proc/self/fd"),
         .threads = entries_of("/proc/self/task"),
+        .regions = counts->regions,
+        .region_bytes = counts->region_bytes,
     };
 }
 

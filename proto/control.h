@@ -52,6 +52,19 @@ struct describe_response {
 FALLIBLE proto_decode_describe_request(const uint8_t *bytes, size_t length, char **model);
 FALLIBLE proto_encode_describe_response(const struct describe_response *response, struct proto_bytes *out);
 
+// ---- expertd.v1.OpenRegion, CloseRegion: unknown fields are refused (ERR_UNKNOWN_FIELD)
+enum { REGION_TOKEN_LENGTH = 16, REGION_PATH_MAX = 108 }; // of a Unix socket's path with its end
+
+struct open_region_response {
+    uint64_t region;
+    char socket[REGION_PATH_MAX];
+    uint8_t token[REGION_TOKEN_LENGTH];
+};
+FALLIBLE proto_decode_open_region_request(const uint8_t *bytes, size_t length, uint64_t *region_bytes);
+FALLIBLE proto_encode_open_region_response(const struct open_region_response *response, struct proto_bytes *out);
+FALLIBLE proto_decode_close_region_request(const uint8_t *bytes, size_t length, uint64_t *region);
+FALLIBLE proto_encode_close_region_response(struct proto_bytes *out);
+
 // ---- errors: google.rpc.Status with ErrorInfo {reason, "expertd"}, BadRequest {field}, RetryInfo
 struct proto_error {
     int grpc_code;      // google.rpc.Code
@@ -82,6 +95,9 @@ FALLIBLE proto_encode_describe_request(const char *model, struct proto_bytes *ou
 FALLIBLE proto_decode_describe_response(const uint8_t *bytes, size_t length, struct describe_response *out,
                                         struct describe_reply **owner);
 void describe_reply_free(struct describe_reply *owner);
+FALLIBLE proto_encode_open_region_request(uint64_t region_bytes, struct proto_bytes *out);
+FALLIBLE proto_decode_open_region_response(const uint8_t *bytes, size_t length, struct open_region_response *out);
+FALLIBLE proto_encode_close_region_request(uint64_t region, struct proto_bytes *out);
 // A google.rpc.Status as sent in grpc-status-details-bin: strings cut to the buffers. *retry_after_ms < 0: none.
 struct proto_error_text {
     int grpc_code;

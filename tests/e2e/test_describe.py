@@ -50,9 +50,8 @@ def test_limits_and_features_are_named(client):
     answer = client.describe()
     assert answer.limits.max_message_bytes >= 1 << 20
     assert answer.limits.max_tokens > 0 and answer.limits.max_top_k >= 8 and answer.limits.max_inflight > 0
-    assert answer.limits.max_region_bytes == 0, "shared memory is off"
-    assert {"routes", "router_logits", "shared_experts", "stream"} <= set(answer.features)
-    assert "regions" not in answer.features
+    assert answer.limits.max_region_bytes == 256 << 20
+    assert {"routes", "router_logits", "shared_experts", "stream", "regions"} <= set(answer.features)
     assert {pb.F32, pb.F16, pb.BF16} <= set(answer.hidden_dtypes)
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", answer.server_version)
 
@@ -118,14 +117,6 @@ def test_layers_option_serves_a_range(case, start_daemon):
         assert [layer.layer for layer in client.describe().models[0].layers] == [1]
         with raises("NOT_FOUND", "LAYER_UNKNOWN"):
             client.forward(layer=0)
-
-
-def test_regions_are_unimplemented_for_now(client):
-    for call, request in ((client.stub.OpenRegion, pb.OpenRegionRequest(bytes=4096)),
-                          (client.stub.CloseRegion, pb.CloseRegionRequest(region=1))):
-        with pytest.raises(grpc.RpcError) as caught:
-            call(request, timeout=10)
-        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_unknown_methods_are_unimplemented_at_once(client):

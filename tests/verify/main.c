@@ -9,6 +9,7 @@
 #include "base/mapped.h"
 #include "client/client.h"
 #include "tests/verify/report.h"
+#include "tests/verify/shared.h"
 #include "tests/verify/verify_options.h"
 
 enum {
@@ -27,7 +28,8 @@ struct verify {
     struct client *client;
     struct client_description description;
     const struct describe_model *served;
-    size_t first, count; // of served->layers: the ones to check
+    size_t first, count;         // of served->layers: the ones to check
+    struct client_region region; // with --shared-memory
     struct team *team;
     struct model model;
     struct report report;
@@ -139,13 +141,13 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static FALLIBLE time_calls(struct verify *v, const struct verify_case *c, struct report_row *row) {
+static FALLIBLE time_calls(struct verify *v, const struct wire_request *request, struct report_row *row) {
     int64_t times[TIMED_CALLS_MAX], spent = 0;
     size_t count = 0;
     while (count < TIMED_CALLS_MAX && spent < TIMED_NS_MAX) {
         struct client_reply reply;
         int64_t start = clock_now_ns();
-        TRY(client_forward(v->client, &c->request, v->options->timeout_us, &reply));
+        TRY(client_forward(v->client, request, v->options->timeout_us, &reply));
         times[count] = clock_now_ns() - start;
         spent += times[count++];
         client_reply_deinit(&reply);
@@ -157,6 +159,13 @@ static FALLIBLE time_calls(struct verify *v, const struct verify_case *c, struct
     return OK;
 }
 
+// Asks as the options say; *view is the answer's output, in the reply or in the region.
+static FALLIBLE ask(struct verify *v, const struct wire_request *request, struct client_reply *reply, struct tensor_view *view) {
+    TRY(client_forward(v->client, request, v->options->timeout_us, reply));
+    *view = reply->wire.output.view;
+    return request->has_output ? shared_answer(&v->region, request, &reply->wire.output, view) : OK;
+}
+
 // One request of one kind: asked, compared, and the row's first one timed.
 static FALLIBLE check_case(struct verify *v, const struct model_layer *layer, enum case_kind kind, struct report_row *row) {
     struct case_options options = {.kind = kind,
@@ -165,14 +174,20 @@ static FALLIBLE check_case(struct verify *v, const struct model_layer *layer, en
                                    .max_top_k = v->description.response.max_top_k,
                                    .seed = v->options->seed};
     struct verify_case c;
+    struct wire_request request;
     struct client_reply reply = {0};
+    struct tensor_view answer;
     err_t e;
     TRY_OUT(e, case_init(&options, &c));
     c.request.id = row->requests + 1;
-    TRY_OUT(e, client_forward(v->client, &c.request, v->options->timeout_us, &reply));
-    TRY_OUT(e, compare_answer(&c, layer, v->model.compute_dtype, &reply.wire.output.view, &row->found));
+    request = c.request;
+    if (v->options->shared_memory) {
+        TRY_OUT(e, shared_place(&v->region, &c.request, &request));
+    }
+    TRY_OUT(e, ask(v, &request, &reply, &answer));
+    TRY_OUT(e, compare_answer(&c, layer, v->model.compute_dtype, &answer, &row->found));
     if (row->calls == 0) {
-        TRY_OUT(e, time_calls(v, &c, row));
+        TRY_OUT(e, time_calls(v, &request, row));
     }
     row->requests++;
 out:
@@ -228,6 +243,9 @@ static FALLIBLE verify(struct verify *v) {
     TRY(client_create(v->options->address, &v->client));
     TRY(client_describe(v->client, "", v->options->timeout_us, &v->description));
     TRY(choose_layers(v));
+    if (v->options->shared_memory) {
+        TRY(client_region_open(v->client, v->description.response.max_region_bytes, v->options->timeout_us, &v->region));
+    }
     TRY(load_model(v));
     TRY(check_identity(v));
     TRY(check_layers(v));
@@ -238,6 +256,7 @@ static void verify_deinit(struct verify *v) {
     free(v->report.rows);
     model_deinit(&v->model);
     team_destroy(v->team);
+    client_region_close(&v->region);
     client_description_deinit(&v->description);
     client_destroy(v->client);
 }

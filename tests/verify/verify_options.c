@@ -106,6 +106,12 @@ static FALLIBLE set_timeout(struct verify_options *o, const char *value) {
     return OK;
 }
 
+static FALLIBLE set_shared_memory(struct verify_options *o, const char *value) {
+    (void)value;
+    o->shared_memory = true;
+    return OK;
+}
+
 static FALLIBLE set_json(struct verify_options *o, const char *value) {
     (void)value;
     o->json = true;
@@ -134,6 +140,7 @@ static const struct flag_row FLAGS[] = {
     {"--threads", "N", set_threads, "for loading the model; else as many as there are processors"},
     {"--seed", "N", set_seed, "of the inputs (1)"},
     {"--timeout", "S", set_timeout, "seconds for each call (120)"},
+    {"--shared-memory", NULL, set_shared_memory, "tensors and answers in a region: a Unix socket's address only"},
     {"--json", NULL, set_json, "one JSON object on standard output"},
     {"--help", NULL, set_help, "this text"},
 };

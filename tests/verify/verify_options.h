@@ -21,6 +21,7 @@ struct verify_options {
     unsigned threads; // for loading; 0: those of the machine
     uint64_t seed;
     int64_t timeout_us; // of each call
+    bool shared_memory; // tensors and answers in a region
     bool json, help;
 };
 

@@ -43,6 +43,8 @@ static void defaults_are_those_documented(void **state) {
     assert_int_equal(o.max_top_k, 64);
     assert_int_equal(o.max_calls, 1024);
     assert_int_equal(o.max_inflight, 16);
+    assert_true(o.max_region_bytes == 256 << 20);
+    assert_int_equal(o.max_regions, 64);
     assert_int_equal(o.max_queue, 256);
     assert_int_equal(o.max_queue_bytes, 256 << 20);
     assert_int_equal(o.read_slots, 8);
@@ -127,6 +129,8 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
         [OPTION_MAX_QUEUE] = "11",
         [OPTION_MAX_QUEUE_BYTES] = "1TiB",
         [OPTION_READ_SLOTS] = "2",
+        [OPTION_MAX_REGION_BYTES] = "7MiB",
+        [OPTION_MAX_REGIONS] = "13",
         [OPTION_RPC_THREADS] = "5",
         [OPTION_DRAIN_TIMEOUT_MS] = "0",
         [OPTION_SEND_TIMEOUT_MS] = "1",
@@ -362,8 +366,7 @@ static void help_names_every_flag_in_lines_of_100_columns(void **state) {
     for (char *p = joined; *p; p++) {
         *p = *p == '\n' ? ' ' : *p;
     }
-    static const char *const MISSING[] = {"CUDA", "quantised checkpoints",   "shared-memory", "other processes",
-                                          "TLS",  "batching across requests"};
+    static const char *const MISSING[] = {"CUDA", "quantised checkpoints", "other processes", "TLS", "batching across requests"};
     for (size_t i = 0; i < sizeof MISSING / sizeof MISSING[0]; i++) {
         assert_non_null(strstr(joined, MISSING[i]));
     }
