@@ -34,7 +34,29 @@ static size_t first_token(const struct batch *b, size_t request) {
     return first;
 }
 
+// Waking the team costs more than a row or two of conversions: it is called for so many values and more.
+enum { TEAM_VALUES_MIN = 1 << 16 };
+
+static struct team *team_for_rows(const struct batch *b, size_t rows) {
+    return rows * b->layer->params.hidden_size >= TEAM_VALUES_MIN ? b->engine->team : NULL;
+}
+
 // ---- take in: hidden rows of any dtype to D, one rounding
+
+// False where no expert will see the row: its routes are given, all empty, and the shared experts are not asked for.
+static bool is_row_read(const struct layer_request *request, size_t row) {
+    if (request->source != ROUTING_GIVEN || request->shared) {
+        return true;
+    }
+    size_t choices = (size_t)request->ids.shape[1], bytes = dtype_size(request->ids.dtype);
+    const int8_t *ids = (const int8_t *)request->ids.data + row * choices * bytes;
+    for (size_t k = 1; k <= choices; k++) {
+        if (ids[k * bytes - 1] >= 0) { // the byte with the sign: I32 or I64, little-endian
+            return true;
+        }
+    }
+    return false;
+}
 
 // The multiplier of columns [128 * block, 128 * block + 128) of an F8 row.
 static float scale_at(const struct tensor_view *scale, size_t row, size_t block) {
@@ -52,6 +74,9 @@ static void take_in_row(void *context, size_t token, unsigned thread) {
     size_t request_index = engine->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
     size_t row = token - first_token(b, request_index);
+    if (!is_row_read(request, row)) {
+        return;
+    }
     size_t width = b->layer->params.hidden_size;
     float *wide = engine->hidden_f32 + token * width;
     const char *source = (const char *)request->hidden.data + row * width * dtype_size(request->hidden.dtype);
@@ -79,7 +104,7 @@ static void take_in(struct batch *b) {
             }
         }
     }
-    team_run(engine->team, b->tokens, take_in_row, b);
+    team_run(team_for_rows(b, b->tokens), b->tokens, take_in_row, b);
 }
 
 // ---- route
@@ -293,7 +318,7 @@ static void combine_token(void *context, size_t token, unsigned thread) {
 }
 
 static void combine(struct batch *b) {
-    team_run(b->engine->team, b->tokens, combine_token, b);
+    team_run(team_for_rows(b, b->tokens), b->tokens, combine_token, b);
 }
 
 // ---- the whole
