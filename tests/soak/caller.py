@@ -67,7 +67,9 @@ class Callers:
 
     def check(self, answer, layer, rows, routed):
         if answer.HasField("error"):
-            return self.fault(f"a stream's answer is an error: {answer.error.message}")
+            if answer.error.code != grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
+                self.fault(f"a stream's answer is an error: {answer.error.message}")
+            return
         if rows_of(answer.output) != [layer.expected[routed][row] for row in rows]:
             with self.lock:
                 self.wrong += 1
