@@ -34,8 +34,8 @@ static size_t first_token(const struct batch *b, size_t request) {
     return first;
 }
 
-// Waking the team costs more than a row or two of conversions: it is called for so many values and more.
-enum { TEAM_VALUES_MIN = 1 << 16 };
+// Waking the team costs more than a few rows of conversions: it is called for so many values and more.
+enum { TEAM_VALUES_MIN = 1 << 16, EMPTY_ROWS_PER_ROW = 8 };
 
 static struct team *team_for_rows(const struct batch *b, size_t rows) {
     return rows * b->layer->params.hidden_size >= TEAM_VALUES_MIN ? b->engine->team : NULL;
@@ -93,10 +93,11 @@ static void take_in(struct batch *b) {
     struct engine *engine = b->engine;
     engine->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
     b->shared_count = 0;
-    size_t token = 0;
+    size_t token = 0, read = 0;
     for (size_t r = 0; r < b->count; r++) {
         for (size_t t = 0; t < b->requests[r].tokens; t++, token++) {
             engine->token_request[token] = (uint32_t)r;
+            read += is_row_read(&b->requests[r], t);
             engine->shared_rows[token] = SHARED_NO_ROW;
             if (b->requests[r].shared) {
                 engine->shared_rows[token] = (uint32_t)b->shared_count;
@@ -104,7 +105,7 @@ static void take_in(struct batch *b) {
             }
         }
     }
-    team_run(team_for_rows(b, b->tokens), b->tokens, take_in_row, b);
+    team_run(team_for_rows(b, read), b->tokens, take_in_row, b);
 }
 
 // ---- route
@@ -318,7 +319,8 @@ static void combine_token(void *context, size_t token, unsigned thread) {
 }
 
 static void combine(struct batch *b) {
-    team_run(team_for_rows(b, b->tokens), b->tokens, combine_token, b);
+    size_t rows = b->engine->plan.rows + b->shared_count + b->tokens / EMPTY_ROWS_PER_ROW; // a token without rows is zeros to write
+    team_run(team_for_rows(b, rows), b->tokens, combine_token, b);
 }
 
 // ---- the whole
