@@ -298,12 +298,18 @@ static void combine_token(void *context, size_t token, unsigned thread) {
     const struct layer_params *p = &b->layer->params;
     size_t request_index = engine->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
+    size_t row = token - first_token(b, request_index);
+    size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
+    char *out = (char *)request->output + row * out_bytes;
+    if (!is_row_read(request, row)) {
+        memset(out, 0, out_bytes); // what the sum of no rows is
+        return;
+    }
     const void **rows = engine->rows + thread * engine->limits.max_top_k;
     for (size_t k = 0; k < b->top_k; k++) {
         rows[k] = choice_row(b, token, token * b->top_k + k);
     }
     uint32_t shared = engine->shared_rows[token];
-    size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
     struct combine_args args = {
         .width = p->hidden_size,
         .choices = b->top_k,
@@ -313,7 +319,7 @@ static void combine_token(void *context, size_t token, unsigned thread) {
         .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
         .shared = shared == SHARED_NO_ROW ? NULL : engine->shared + shared * engine->hidden_stride,
         .output_dtype = request->output_dtype,
-        .out = (char *)request->output + (token - first_token(b, request_index)) * out_bytes,
+        .out = out,
     };
     combine_row(&args);
 }
