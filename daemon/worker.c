@@ -151,8 +151,8 @@ FALLIBLE worker_start(const struct worker_options *options, struct worker **out)
 void worker_submit(struct worker *worker, struct worker_item *item) {
     pthread_mutex_lock(&worker->mutex);
     batcher_push(&worker->batcher, &item->entry);
-    pthread_cond_signal(&worker->waiting);
     pthread_mutex_unlock(&worker->mutex);
+    pthread_cond_signal(&worker->waiting); // after the unlock: else the worker wakes only to wait for the mutex
 }
 
 bool worker_withdraw(struct worker *worker, struct worker_item *item) {

@@ -34,7 +34,29 @@ static size_t first_token(const struct batch *b, size_t request) {
     return first;
 }
 
+// Waking the team costs more than a few rows of conversions: it is called for so many values and more.
+enum { TEAM_VALUES_MIN = 1 << 16, EMPTY_ROWS_PER_ROW = 8 };
+
+static struct team *team_for_rows(const struct batch *b, size_t rows) {
+    return rows * b->layer->params.hidden_size >= TEAM_VALUES_MIN ? b->engine->team : NULL;
+}
+
 // ---- take in: hidden rows of any dtype to D, one rounding
+
+// False where no expert will see the row: its routes are given, all empty, and the shared experts are not asked for.
+static bool is_row_read(const struct layer_request *request, size_t row) {
+    if (request->source != ROUTING_GIVEN || request->shared) {
+        return true;
+    }
+    size_t choices = (size_t)request->ids.shape[1], bytes = dtype_size(request->ids.dtype);
+    const int8_t *ids = (const int8_t *)request->ids.data + row * choices * bytes;
+    for (size_t k = 1; k <= choices; k++) {
+        if (ids[k * bytes - 1] >= 0) { // the byte with the sign: I32 or I64, little-endian
+            return true;
+        }
+    }
+    return false;
+}
 
 // The multiplier of columns [128 * block, 128 * block + 128) of an F8 row.
 static float scale_at(const struct tensor_view *scale, size_t row, size_t block) {
@@ -52,6 +74,9 @@ static void take_in_row(void *context, size_t token, unsigned thread) {
     size_t request_index = engine->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
     size_t row = token - first_token(b, request_index);
+    if (!is_row_read(request, row)) {
+        return;
+    }
     size_t width = b->layer->params.hidden_size;
     float *wide = engine->hidden_f32 + token * width;
     const char *source = (const char *)request->hidden.data + row * width * dtype_size(request->hidden.dtype);
@@ -68,10 +93,11 @@ static void take_in(struct batch *b) {
     struct engine *engine = b->engine;
     engine->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
     b->shared_count = 0;
-    size_t token = 0;
+    size_t token = 0, read = 0;
     for (size_t r = 0; r < b->count; r++) {
         for (size_t t = 0; t < b->requests[r].tokens; t++, token++) {
             engine->token_request[token] = (uint32_t)r;
+            read += is_row_read(&b->requests[r], t);
             engine->shared_rows[token] = SHARED_NO_ROW;
             if (b->requests[r].shared) {
                 engine->shared_rows[token] = (uint32_t)b->shared_count;
@@ -79,7 +105,7 @@ static void take_in(struct batch *b) {
             }
         }
     }
-    team_run(engine->team, b->tokens, take_in_row, b);
+    team_run(team_for_rows(b, read), b->tokens, take_in_row, b);
 }
 
 // ---- route
@@ -272,12 +298,18 @@ static void combine_token(void *context, size_t token, unsigned thread) {
     const struct layer_params *p = &b->layer->params;
     size_t request_index = engine->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
+    size_t row = token - first_token(b, request_index);
+    size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
+    char *out = (char *)request->output + row * out_bytes;
+    if (!is_row_read(request, row)) {
+        memset(out, 0, out_bytes); // what the sum of no rows is
+        return;
+    }
     const void **rows = engine->rows + thread * engine->limits.max_top_k;
     for (size_t k = 0; k < b->top_k; k++) {
         rows[k] = choice_row(b, token, token * b->top_k + k);
     }
     uint32_t shared = engine->shared_rows[token];
-    size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
     struct combine_args args = {
         .width = p->hidden_size,
         .choices = b->top_k,
@@ -287,13 +319,14 @@ static void combine_token(void *context, size_t token, unsigned thread) {
         .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
         .shared = shared == SHARED_NO_ROW ? NULL : engine->shared + shared * engine->hidden_stride,
         .output_dtype = request->output_dtype,
-        .out = (char *)request->output + (token - first_token(b, request_index)) * out_bytes,
+        .out = out,
     };
     combine_row(&args);
 }
 
 static void combine(struct batch *b) {
-    team_run(b->engine->team, b->tokens, combine_token, b);
+    size_t rows = b->engine->plan.rows + b->shared_count + b->tokens / EMPTY_ROWS_PER_ROW; // a token without rows is zeros to write
+    team_run(team_for_rows(b, rows), b->tokens, combine_token, b);
 }
 
 // ---- the whole

@@ -303,6 +303,53 @@ static void dropped_choices_give_zero_rows(void **state) {
     stop(&s);
 }
 
+// Rows without a choice are not read unless the shared experts are asked for: then they are, whatever their neighbours do.
+static void dropped_rows_are_read_for_the_shared_experts_alone(void **state) {
+    (void)state;
+    struct served s;
+    serve(&s, "qwen2_moe", DTYPE_BF16, 2, 2);
+    const struct model_layer *layer = &s.model.layers[0];
+    size_t width = layer->params.hidden_size;
+    float *alone = malloc(MAX_TOKENS * width * sizeof *alone), *merged = malloc(MAX_TOKENS * width * sizeof *merged),
+          *dropped = malloc(MAX_TOKENS * width * sizeof *dropped), *nan = malloc(MAX_TOKENS * width * sizeof *nan),
+          *routed = malloc(MAX_TOKENS * width * sizeof *routed);
+    char ids[MAX_TOKENS * sizeof(int32_t) + 1]; // one choice each, misaligned as on the wire
+    float weights[MAX_TOKENS];
+    memset(ids, 0xff, sizeof ids);
+    for (size_t i = 0; i < MAX_TOKENS * width; i++) {
+        nan[i] = NAN;
+        weights[i % MAX_TOKENS] = NAN;
+    }
+    struct layer_request own = request_of(&s, layer, routed), request = own;
+    own.tokens = request.tokens = MAX_TOKENS / 4;
+    own.hidden.shape[0] = request.hidden.shape[0] = MAX_TOKENS / 4;
+    own.hidden.bytes = request.hidden.bytes = MAX_TOKENS / 4 * width * sizeof(float);
+    request.output = alone;
+    request.source = ROUTING_GIVEN;
+    request.ids = (struct tensor_view){DTYPE_I32, 2, {request.tokens, 1}, ids + 1, request.tokens * sizeof(int32_t)};
+    request.weights = (struct tensor_view){DTYPE_F32, 2, {request.tokens, 1}, weights, request.tokens * sizeof(float)};
+    assert_true(request.shared);
+    forward(&s, layer, &request, 1);
+    struct layer_request requests[3] = {request, own, request}; // the second has more choices
+    requests[0].shared = false;
+    requests[0].hidden.data = nan;
+    requests[0].output = dropped;
+    requests[2].output = merged;
+    memset(dropped, 0xff, request.tokens * width * sizeof *dropped);
+    forward(&s, layer, requests, 3);
+    assert_memory_equal(merged, alone, request.tokens * width * sizeof *merged);
+    for (size_t i = 0; i < request.tokens * width; i++) {
+        assert_int_equal(f32_bits(dropped[i]), 0);
+        assert_false(isnan(alone[i]));
+    }
+    free(alone);
+    free(merged);
+    free(dropped);
+    free(nan);
+    free(routed);
+    stop(&s);
+}
+
 static void an_empty_request_is_answered_beside_a_full_one(void **state) {
     (void)state;
     struct served s;
@@ -377,6 +424,7 @@ int main(void) {
         cmocka_unit_test(bits_do_not_depend_on_placement_and_replicas),
         cmocka_unit_test(given_routes_and_logits_agree_with_the_own_router),
         cmocka_unit_test(dropped_choices_give_zero_rows),
+        cmocka_unit_test(dropped_rows_are_read_for_the_shared_experts_alone),
         cmocka_unit_test(an_empty_request_is_answered_beside_a_full_one),
         cmocka_unit_test(requests_that_do_not_fit_are_refused_by_field),
     };

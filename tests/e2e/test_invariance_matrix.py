@@ -1,0 +1,101 @@
+"""Equal bits in every cell: shards 1, 2, 3, 5 x callers 1, 4, 16 x one by one, pieces, whole x unary, stream, for every golden.
+
+What is expected is asked of one shard with one thread, each row alone: nothing was merged, split or spread there.
+"""
+
+import concurrent.futures
+
+import numpy as np
+import pytest
+
+from harness.paths import SANITIZER, SERVED_CASES
+from harness.protos import pb
+from harness.tensors import rows_of, tensor
+
+SHARDS = (1, 2, 3, 5)
+CALLERS = (1, 4, 16)
+ROWS = 24
+ROUNDS = 6 if not SANITIZER else 1
+# Under ThreadSanitizer: own routing with a bias and groups, biases and clamps, weights on the input.
+THREADED = ("deepseek_v3", "gpt_oss", "llama4")
+
+
+class Problem:
+    """Rows of a golden's last layer, with the model's routing and with given routes; `expected` once they have been asked alone."""
+
+    def __init__(self, case):
+        random = np.random.default_rng(11)
+        self.layer = case.layers[-1]
+        own = case.get(self.layer, "input")
+        self.experts = case.router_logits(self.layer).shape[1]
+        scale = 2.0 ** random.integers(-8, 8, (ROWS, 1))
+        self.hidden = (own[np.arange(ROWS) % len(own)] * scale).astype(np.float32)
+        self.ids = random.integers(-1, self.experts, (ROWS, 3)).astype(np.int32)
+        self.ids[3] = -1
+        self.weights = random.standard_normal(self.ids.shape).astype(np.float32)
+        self.expected = {}
+
+    def request(self, rows, routed, **fields):
+        if routed:
+            fields["routes"] = pb.Routes(ids=tensor(self.ids[rows], "I32"), weights=tensor(self.weights[rows]))
+        return pb.ForwardRequest(layer=self.layer, hidden=tensor(self.hidden[rows]), timings=True, **fields)
+
+    def ask_alone(self, client):
+        for routed in (False, True):
+            self.expected[routed] = [rows_of(client.forward(self.request([row], routed)).output)[0] for row in range(ROWS)]
+
+    def check(self, answer, rows, routed):
+        assert rows_of(answer.output) == [self.expected[routed][row] for row in rows], f"rows {list(rows)}, given routes: {routed}"
+        return answer.timings.batch_requests > 1
+
+
+def batchings(random, caller):
+    """Lists of rows that one caller asks for one after the other, or at once on a stream."""
+    whole = [random.permutation(ROWS)]
+    pieces = np.array_split(random.permutation(ROWS), random.integers(2, 6))
+    alone = [[row] for row in random.permutation(ROWS)[:6]]
+    return [whole, pieces, alone][caller % 3]
+
+
+def call(problem, client, seed):
+    """One caller's part: unary or a stream, own routing and given. Returns how many answers came out of merged batches."""
+    random, merged = np.random.default_rng(seed), 0
+    for turn in range(ROUNDS):
+        lists = batchings(random, seed + turn)
+        routed = bool((seed + turn) % 2)
+        if (seed // 2 + turn) % 2:
+            merged += sum(problem.check(client.forward(problem.request(rows, routed)), rows, routed) for rows in lists)
+            continue
+        requests = [problem.request(rows, routed, id=number) for number, rows in enumerate(lists)]
+        answers = {answer.id: answer for answer in client.stream(requests)}
+        assert sorted(answers) == list(range(len(lists))), "an answer is missing"
+        merged += sum(problem.check(answers[number], rows, routed) for number, rows in enumerate(lists))
+    return merged
+
+
+def call_from_many(problem, daemon, callers):
+    clients = [daemon.client(tcp=bool(number % 2)) for number in range(min(callers, 4))]
+    with concurrent.futures.ThreadPoolExecutor(callers) as pool:
+        parts = [pool.submit(call, problem, clients[number % len(clients)], number) for number in range(callers)]
+        merged = sum(part.result() for part in parts)
+    for client in clients:
+        client.channel.close()
+    return merged
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.threads if name in THREADED else ())
+                                  for name in SERVED_CASES])
+def test_bits_are_equal_for_every_number_of_shards_batching_and_caller(case, name, start_daemon):
+    problem, merged = Problem(case(name)), 0
+    alone = start_daemon("--shards", 1, "--threads", 1, model=case(name).folder)
+    with alone.client() as client:
+        problem.ask_alone(client)
+    alone.stop()
+    for shards in SHARDS:
+        if shards > problem.experts:
+            continue  # a shard without an expert is refused
+        daemon = start_daemon("--shards", shards, "--threads", max(2, shards), model=case(name).folder)
+        for callers in CALLERS:
+            merged += call_from_many(problem, daemon, callers)
+        daemon.stop()
+    assert merged > 0, "no two requests shared a batch: the test has not tested that"

@@ -1,0 +1,151 @@
+"""One process of callers of the soak: mixed calls in a closed loop until standard input closes; then one line of JSON.
+
+    caller.py UNIX_ADDRESS TCP_ADDRESS EXPECTED.npz SEED THREADS
+
+EXPECTED.npz holds for each layer L: L.hidden [N, H], L.ids and L.weights [N, K], and the bytes of the rows' answers, each asked
+alone: L.own with the model's routing, L.given with those routes.
+"""
+
+import collections
+import json
+import pathlib
+import random
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+
+import grpc  # noqa: E402
+import numpy as np  # noqa: E402
+
+from harness.daemon import CHANNEL_OPTIONS, Client  # noqa: E402
+from harness.protos import pb  # noqa: E402
+from harness.tensors import rows_of, tensor  # noqa: E402
+
+# What may be heard beside an answer. QUEUE_FULL is no fault anywhere: the load is a full one.
+EXPECTED_CODES = {"forward": (), "stream": (), "cancel": ("CANCELLED",), "deadline": ("DEADLINE_EXCEEDED",),
+                  "bad": ("INVALID_ARGUMENT",), "drop": ("CANCELLED",)}
+KINDS = [*["forward"] * 6, *["stream"] * 5, "cancel", "deadline", "bad", "drop"]
+FAULTS_KEPT = 5
+STREAM_REQUESTS = 12
+
+
+class Layer:
+    """Rows, and requests for a choice of them."""
+
+    def __init__(self, number, arrays):
+        self.number = number
+        self.hidden, self.ids, self.weights = (arrays[f"{number}.{name}"] for name in ("hidden", "ids", "weights"))
+        self.expected = {routed: [row.tobytes() for row in arrays[f"{number}.{name}"]]
+                         for routed, name in ((False, "own"), (True, "given"))}
+
+    def request(self, rows, routed, **fields):
+        if routed:
+            fields["routes"] = pb.Routes(ids=tensor(self.ids[rows], "I32"), weights=tensor(self.weights[rows]))
+        return pb.ForwardRequest(layer=self.number, hidden=tensor(self.hidden[rows]), **fields)
+
+
+class Callers:
+    def __init__(self, addresses, layers, seed):
+        self.addresses, self.layers, self.seed = addresses, layers, seed
+        self.done, self.faults, self.wrong, self.lost = collections.Counter(), [], 0, 0
+        self.lock, self.stop = threading.Lock(), threading.Event()
+
+    def fault(self, text):
+        with self.lock:
+            if len(self.faults) < FAULTS_KEPT:
+                self.faults.append(text)
+
+    def client(self, number):
+        return Client(grpc.insecure_channel(self.addresses[number % len(self.addresses)], options=CHANNEL_OPTIONS))
+
+    def some(self, chance):
+        """Mostly few rows, now and then many; a layer; given routes or the model's."""
+        layer = chance.choice(self.layers)
+        count = chance.randrange(200, 1500) if chance.random() < 0.05 else chance.randrange(1, 40)
+        return layer, [chance.randrange(len(layer.hidden)) for _ in range(count)], chance.random() < 0.5
+
+    def check(self, answer, layer, rows, routed):
+        if answer.HasField("error"):
+            if answer.error.code != grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
+                self.fault(f"a stream's answer is an error: {answer.error.message}")
+            return
+        if rows_of(answer.output) != [layer.expected[routed][row] for row in rows]:
+            with self.lock:
+                self.wrong += 1
+            self.fault(f"an answer of layer {layer.number} for {len(rows)} rows differs from the rows alone "
+                       f"(placement epoch {answer.placement_epoch})")
+        with self.lock:
+            self.done["rows"] += len(rows)
+
+    def stream(self, client, chance):
+        asked = [self.some(chance) for _ in range(chance.randrange(1, STREAM_REQUESTS))]
+        requests = [layer.request(rows, routed, id=number) for number, (layer, rows, routed) in enumerate(asked)]
+        seen = set()
+        for answer in client.stream(requests):
+            seen.add(answer.id)
+            self.check(answer, *asked[answer.id])
+        if len(seen) != len(asked):
+            with self.lock:
+                self.lost += len(asked) - len(seen)
+            self.fault(f"a stream of {len(asked)} requests ended well with {len(seen)} answers")
+
+    def act(self, kind, client, chance):
+        layer, rows, routed = self.some(chance)
+        request = layer.request(rows, routed)
+        if kind == "forward":
+            self.check(client.forward(request), layer, rows, routed)
+        elif kind == "stream":
+            self.stream(client, chance)
+        elif kind == "cancel":
+            call = client.stub.Forward.future(request)
+            self.stop.wait(chance.random() / 500)
+            call.cancel()
+        elif kind == "deadline":
+            request.timeout_us = chance.choice((1, 200, 2000))
+            self.check(client.forward(request), layer, rows, routed)
+        elif kind == "bad":
+            request.output_dtype = pb.I64
+            client.forward(request)
+        elif kind == "drop":
+            with self.client(chance.randrange(2)) as other:
+                next(other.stream([request] * 4))
+
+    def caller(self, number):
+        chance = random.Random(self.seed * 1000 + number)
+        client = self.client(number)
+        while not self.stop.is_set():
+            kind = chance.choice(KINDS)
+            try:
+                self.act(kind, client, chance)
+                outcome = "ok"
+            except grpc.RpcError as error:
+                outcome = error.code().name
+                if outcome not in EXPECTED_CODES[kind] and outcome != "RESOURCE_EXHAUSTED":
+                    self.fault(f"{kind}: {outcome} {error.details()}")
+            except Exception as error:  # a fault of the test is a fault too
+                outcome = "exception"
+                self.fault(f"{kind}: {error!r}")
+            with self.lock:
+                self.done[f"{kind} {outcome}"] += 1
+        client.channel.close()
+
+
+def main():
+    unix, tcp, path, seed, count = sys.argv[1:]
+    with np.load(path) as arrays:
+        arrays = dict(arrays)
+    layers = [Layer(number, arrays) for number in sorted({int(name.split(".")[0]) for name in arrays})]
+    callers = Callers((unix, tcp), layers, int(seed))
+    threads = [threading.Thread(target=callers.caller, args=(number,)) for number in range(int(count))]
+    for thread in threads:
+        thread.start()
+    sys.stdin.read()
+    callers.stop.set()
+    for thread in threads:
+        thread.join()
+    print(json.dumps({"done": callers.done, "faults": callers.faults, "wrong": callers.wrong, "lost": callers.lost}))
+
+
+if __name__ == "__main__":
+    main()

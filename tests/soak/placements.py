@@ -1,0 +1,64 @@
+"""Moves experts about while they serve: random placements through the daemon's admin service, one after the other."""
+
+import random
+import threading
+
+import grpc
+from harness.protos import compile_proto
+
+# Answers of the admin service that are no fault: the placement did not fit the memory, or another move was under way.
+REFUSALS = ("RESOURCE_EXHAUSTED", "UNAVAILABLE")
+APPLY_SECONDS = 60
+
+
+def admin_address(description):
+    """unix:PATH out of Describe's features, None where the daemon has no admin socket."""
+    return next((feature[len("admin:"):] for feature in description.features if feature.startswith("admin:")), None)
+
+
+class Mover(threading.Thread):
+    def __init__(self, address, every_seconds):
+        super().__init__()
+        self.pb, rpc = compile_proto("admin.proto")
+        self.channel = grpc.insecure_channel(address)
+        self.stub = rpc.AdminStub(self.channel)
+        self.every_seconds, self.chance = every_seconds, random.Random(5)
+        self.applied, self.refused, self.faults, self.stop = 0, 0, [], threading.Event()
+
+    def scattered(self, placement):
+        """Each expert on one rank drawn by chance, a few on two; no rank is left without one."""
+        ranks, experts = placement.ranks, len(placement.copies)
+        order = self.chance.sample(range(experts), experts)
+        holders = [set() for _ in range(experts)]
+        for turn, expert in enumerate(order):
+            holders[expert].add(turn % ranks if turn < ranks else self.chance.randrange(ranks))
+        for expert in self.chance.sample(range(experts), max(1, experts // 8)):
+            holders[expert].add(self.chance.randrange(ranks))
+        return self.pb.Placement(layer=placement.layer, epoch=placement.epoch, ranks=ranks, copies=[len(h) for h in holders],
+                                 holders=[rank for held in holders for rank in sorted(held)])
+
+    def move(self):
+        shown = self.stub.ShowPlacement(self.pb.ShowPlacementRequest(), timeout=APPLY_SECONDS).placements
+        now = self.chance.choice(list(shown))
+        wanted = self.scattered(now)
+        steps = list(self.stub.ApplyPlacement(self.pb.ApplyPlacementRequest(placement=wanted), timeout=APPLY_SECONDS))
+        after = self.stub.ShowPlacement(self.pb.ShowPlacementRequest(layers=[now.layer]), timeout=APPLY_SECONDS).placements[0]
+        if not steps[-1].done or after.epoch <= now.epoch or after.holders != wanted.holders:
+            self.faults.append(f"the placement of layer {now.layer} was applied and is not in force")
+        self.applied += 1
+
+    def run(self):
+        while not self.stop.wait(self.every_seconds) and not self.faults:
+            try:
+                self.move()
+            except grpc.RpcError as error:
+                self.refused += 1
+                if error.code().name not in REFUSALS:
+                    self.faults.append(f"re-placement: {error.code().name} {error.details()}")
+
+    def finish(self):
+        self.stop.set()
+        self.join()
+        self.channel.close()
+        if self.applied == 0 and not self.faults:
+            self.faults.append(f"no placement was applied, {self.refused} were refused")
