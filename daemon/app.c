@@ -38,6 +38,10 @@ static void begin_serving(struct app *app) {
     struct serve_backend backend = {
         .model = &loaded->model, .limits = loaded->limits, .worker = loaded->worker, .metrics = loaded->metrics};
     serve_ready(app->serve, &backend);
+    if (app->admin) {
+        struct admin_backend admin = {.model = &loaded->model};
+        admin_ready(app->admin, &admin);
+    }
     health_set_model(app->health, loaded->model.name);
     health_set_serving(app->health, true);
     log_line(LOG_LEVEL_INFO, "ready", "model=%s layers=%zu", loaded->model.name, loaded->model.num_layers);
@@ -63,11 +67,19 @@ static void rpc_went_down(void *context) {
     event_loop_post(app->loop, EVENT_LOOP_RPC_DOWN);
 }
 
+static void admin_went_down(void *context) {
+    struct app *app = context;
+    event_loop_post(app->loop, EVENT_LOOP_ADMIN_DOWN);
+}
+
 static void cancel_running(struct app *app) {
     if (!app->cancelled) {
         app->cancelled = true;
         log_line(LOG_LEVEL_WARNING, "drain_cancelled", "active=%llu", (unsigned long long)serve_active(app->serve));
         rpc_cancel_all(app->rpc);
+        if (app->admin) {
+            admin_cancel(app->admin);
+        }
     }
 }
 
@@ -75,6 +87,11 @@ static void close_transport(struct app *app) {
     app->phase = APP_CLOSING;
     serve_end_streams(app->serve);
     rpc_shutdown(app->rpc, rpc_went_down, app);
+    if (app->admin) {
+        admin_shutdown(app->admin, admin_went_down, app);
+    } else {
+        app->admin_is_down = true;
+    }
 }
 
 static void close_loop(struct app *app) {
@@ -95,7 +112,7 @@ static void drain_step(struct app *app) {
         cancel_running(app);
     }
     // A cancelled request is still in a batch until that ends: its memory is waited for.
-    if (app->phase == APP_CLOSING && app->rpc_is_down && serve_active(app->serve) == 0) {
+    if (app->phase == APP_CLOSING && app->rpc_is_down && app->admin_is_down && serve_active(app->serve) == 0) {
         close_loop(app);
     }
 }
@@ -107,6 +124,8 @@ static void stop_listening(struct app *app) {
         unix_listener_stop(app->unix_listeners[i]);
         app->unix_listeners[i] = NULL;
     }
+    unix_listener_stop(app->admin_listener);
+    app->admin_listener = NULL;
 }
 
 void app_begin_drain(struct app *app, int exit_code) {
@@ -139,11 +158,25 @@ static void on_signal(void *context, int number) {
 
 static void on_message(void *context, enum event_loop_message message) {
     struct app *app = context;
-    if (message == EVENT_LOOP_LOADED) {
+    switch (message) {
+    case EVENT_LOOP_LOADED:
         load_ended(app);
-    } else {
+        break;
+    case EVENT_LOOP_DRAIN:
+        if (app->phase < APP_DRAINING) { // asking again does not cost the running requests their time
+            app_begin_drain(app, 0);
+        }
+        break;
+    case EVENT_LOOP_RPC_DOWN:
         app->rpc_is_down = true;
         drain_step(app);
+        break;
+    case EVENT_LOOP_ADMIN_DOWN:
+        app->admin_is_down = true;
+        drain_step(app);
+        break;
+    case EVENT_LOOP_MESSAGES:
+        break;
     }
 }
 

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "daemon/admin.h"
 #include "daemon/event_loop.h"
 #include "daemon/health.h"
 #include "daemon/http.h"
@@ -31,7 +32,7 @@ struct app {
     int exit_code;
     struct event_loop *loop;
     int64_t drain_deadline_ns;
-    bool cancelled, rpc_is_down;
+    bool cancelled, rpc_is_down, admin_is_down;
     struct serve *serve;
     struct rpc_server *rpc;
     struct health *health;
@@ -40,6 +41,8 @@ struct app {
     struct region_registry *regions; // NULL: memory is not shared
     struct region_socket *region_socket;
     char region_path[REGION_SOCKET_PATH_MAX];
+    struct admin *admin; // NULL: --admin off
+    struct unix_listener *admin_listener;
     struct status status;
     // the loader's, until load_ended
     pthread_t loader;

@@ -7,8 +7,10 @@
 struct event_loop;
 
 enum event_loop_message {
-    EVENT_LOOP_LOADED,   // the loader thread has ended
-    EVENT_LOOP_RPC_DOWN, // the transport has shut down
+    EVENT_LOOP_LOADED,     // the loader thread has ended
+    EVENT_LOOP_RPC_DOWN,   // the transport has shut down
+    EVENT_LOOP_DRAIN,      // an operator asked for the end
+    EVENT_LOOP_ADMIN_DOWN, // the admin service has shut down
     EVENT_LOOP_MESSAGES
 };
 

@@ -117,6 +117,48 @@ static FALLIBLE listen_regions(struct app *app) {
     return region_socket_start(&options, &app->region_socket);
 }
 
+static uint64_t requests_under_way(void *context) {
+    struct app *app = context;
+    return serve_active(app->serve);
+}
+
+static void on_drain_asked(void *context) {
+    struct app *app = context;
+    event_loop_post(app->loop, EVENT_LOOP_DRAIN);
+}
+
+static void on_admin_peer(void *context, int fd, uid_t uid) {
+    struct app *app = context;
+    err_t e = admin_adopt(app->admin, fd);
+    if (err_is(e)) {
+        log_line(LOG_LEVEL_WARNING, "adopt_failed", "uid=%u message=\"%s\"", (unsigned)uid, err_message());
+    }
+}
+
+static bool has_admin(const struct options *options) {
+    return strcmp(options->admin, "off") != 0;
+}
+
+// Its socket is for this user and root, whoever may connect to the others.
+static FALLIBLE listen_admin(struct app *app) {
+    if (!has_admin(&app->options)) {
+        return OK;
+    }
+    struct admin_options admin = {.active = requests_under_way, .drain = on_drain_asked, .context = app};
+    TRY(admin_create(&admin, &app->admin));
+    struct unix_listener_options options = {
+        .loop = event_loop_uv(app->loop),
+        .path = app->options.admin + strlen("unix:"),
+        .allow_uids = "self",
+        .mode = 0600,
+        .accepted = on_admin_peer,
+        .context = app,
+    };
+    TRY(unix_listener_start(&options, &app->admin_listener));
+    log_line(LOG_LEVEL_INFO, "admin", "address=%s", app->options.admin);
+    return OK;
+}
+
 static FALLIBLE listen_http(struct app *app) {
     if (strcmp(app->options.http, "off") == 0) {
         return OK;
@@ -150,6 +192,7 @@ static struct serve_options serve_options_of(const struct options *o) {
                       .max_queue = o->max_queue,
                       .max_queue_bytes = o->max_queue_bytes},
         .send_timeout_ns = (int64_t)o->send_timeout_ms * NS_PER_MS,
+        .admin = has_admin(o) ? o->admin : NULL,
     };
 }
 
@@ -174,11 +217,13 @@ static FALLIBLE build(struct app *app) {
     TRY(rpc_start(app->rpc));
     TRY(listen_unix(app));
     TRY(listen_regions(app)); // no region is offered before the model is loaded, so the registry is not in use yet
+    TRY(listen_admin(app));
     TRY(listen_http(app));
     return app_start_loading(app);
 }
 
 static void take_down(struct app *app) {
+    admin_destroy(app->admin);
     loading_unload(&app->loaded);
     rpc_destroy(app->rpc);
     health_destroy(app->health);
@@ -201,6 +246,7 @@ static int serve_until_the_end(struct app *app) {
             unix_listener_stop(app->unix_listeners[i]);
         }
         region_socket_refuse(app->region_socket);
+        unix_listener_stop(app->admin_listener);
         _exit(err_exit_code(e.code));
     }
     block_signals(SIG_UNBLOCK);

@@ -106,6 +106,10 @@ static FALLIBLE check_addresses(const struct options *options) {
             FAIL(blame(options, OPTION_LISTEN, OPTION_HTTP), "listen (%s) and http (%s) are both %s: give one another port",
                  options->origins[OPTION_LISTEN], options->origins[OPTION_HTTP], options->http);
         }
+        if (strcmp(options->listen[i], options->admin) == 0) {
+            FAIL(blame(options, OPTION_LISTEN, OPTION_ADMIN), "listen (%s) and admin (%s) are both %s: give one another path",
+                 options->origins[OPTION_LISTEN], options->origins[OPTION_ADMIN], options->admin);
+        }
     }
     return OK;
 }

@@ -18,6 +18,7 @@ struct options {
     char *listen[OPTIONS_LISTEN_MAX]; // --listen unix:PATH | HOST:PORT, repeatable
     size_t listen_count;
     char *http;               // --http HOST:PORT, "off" for none
+    char *admin;              // --admin unix:PATH, "off" for none
     uint32_t shards;          // --shards
     uint32_t threads;         // --threads, in all
     enum dtype compute_dtype; // --compute-dtype bf16|f32; DTYPE_NONE: as the checkpoint says

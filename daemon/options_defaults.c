@@ -105,6 +105,27 @@ static FALLIBLE default_listen(char *const *environment, struct options *out) {
     return options_value_parse(row, one, 1, ERR_CONFIG, out);
 }
 
+// FOLDER/NAME-admin.sock beside the first FOLDER/NAME.sock; off where there is none, or the path grows too long for a socket.
+static FALLIBLE default_admin(struct options *out) {
+    char address[2 * UNIX_PATH_MAX] = "off";
+    for (size_t i = 0; i < out->listen_count; i++) {
+        const char *path = options_unix_path(out->listen[i]);
+        if (path) {
+            size_t length = strlen(path);
+            const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+            const char *dot = strrchr(name, '.');
+            length -= dot && dot > name && strcmp(dot, ".sock") == 0 ? strlen(dot) : 0;
+            snprintf(address, sizeof address, "unix:%.*s-admin.sock", (int)length, path);
+            break;
+        }
+    }
+    if (err_is(set_value(OPTION_ADMIN, address, out))) {
+        memcpy(address, "off", sizeof "off");
+        return set_value(OPTION_ADMIN, address, out);
+    }
+    return OK;
+}
+
 struct cache_place {
     const char *variable, *below;
 };
@@ -139,6 +160,9 @@ FALLIBLE options_set_computed(char *const *environment, struct options *out) {
     }
     if (!out->threads) {
         out->threads = options_cpu_count("/proc/self/cgroup", "/sys/fs/cgroup");
+    }
+    if (!out->admin) {
+        TRY(default_admin(out));
     }
     return out->hf_cache ? OK : default_cache(environment, out);
 }

@@ -52,6 +52,12 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                      .fallback = "127.0.0.1:7412",
                      .value = "HOST:PORT",
                      .help = "Where /metrics, /health/live, /health/ready, /api/status and the status page are served, or off."},
+    [OPTION_ADMIN] = {.name = "admin",
+                      .type = OPTIONS_SOCKET,
+                      .offset = FIELD(admin),
+                      .value = "ADDRESS",
+                      .help = "Where expertctl placement and drain are served, for this user and root alone: unix:PATH, or off "
+                              "[default: beside the first Unix socket, as expertd-admin.sock beside expertd.sock]."},
     [OPTION_ALLOW_UIDS] = {.name = "allow_uids",
                            .type = OPTIONS_UIDS,
                            .offset = FIELD(allow_uids),

@@ -13,6 +13,7 @@ enum options_key {
     OPTION_HF_CACHE,
     OPTION_LISTEN,
     OPTION_HTTP,
+    OPTION_ADMIN,
     OPTION_ALLOW_UIDS,
     OPTION_DEVICE,
     OPTION_KERNELS,
@@ -51,6 +52,7 @@ enum options_type {
     OPTIONS_TEXT,
     OPTIONS_LISTEN,  // several of unix:PATH | HOST:PORT
     OPTIONS_ADDRESS, // HOST:PORT | off
+    OPTIONS_SOCKET,  // unix:PATH | off
     OPTIONS_CHOICE,  // one of row.choices
     OPTIONS_DEVICE,
     OPTIONS_DTYPE,

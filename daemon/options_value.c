@@ -199,10 +199,22 @@ static FALLIBLE check_http(const char *text, enum err_code code) {
     return strcmp(text, "off") == 0 ? OK : options_address_check(text, false, code);
 }
 
+static FALLIBLE check_socket(const char *text, enum err_code code) {
+    if (strcmp(text, "off") == 0) {
+        return OK;
+    }
+    if (!options_unix_path(text)) {
+        FAIL(code, "\"%s\" is no Unix socket: write unix:PATH, or off", text);
+    }
+    return options_address_check(text, true, code);
+}
+
 static FALLIBLE check_text(const struct options_row *row, const char *text, enum err_code code) {
     switch (row->type) {
     case OPTIONS_ADDRESS:
         return check_http(text, code);
+    case OPTIONS_SOCKET:
+        return check_socket(text, code);
     case OPTIONS_CHOICE:
         return check_choice(row->choices, text, code);
     case OPTIONS_DEVICE:

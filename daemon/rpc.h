@@ -23,6 +23,11 @@ enum rpc_method {
     RPC_HEALTH_WATCH,    // server streaming
     RPC_REFLECT_V1,      // bidirectional
     RPC_REFLECT_V1ALPHA, // bidirectional
+    RPC_ADMIN_SHOW_PLACEMENT,
+    RPC_ADMIN_PLAN_PLACEMENT,
+    RPC_ADMIN_APPLY_PLACEMENT, // server streaming
+    RPC_ADMIN_DRAIN,
+    RPC_ADMIN_GET_LOAD,
     RPC_METHOD_COUNT
     // Any other path is answered UNIMPLEMENTED inside daemon/grpc/.
 };
@@ -57,7 +62,11 @@ struct rpc_handler {
     int64_t (*tick)(void *context, unsigned thread, int64_t now_ns);
 };
 
+// Which methods a server has: those of the public interface with health and reflection, or expertd.admin.v1's alone.
+enum rpc_plane { RPC_PLANE_PUBLIC, RPC_PLANE_ADMIN };
+
 struct rpc_options {
+    enum rpc_plane plane;
     unsigned threads;           // completion-queue threads
     uint64_t max_message_bytes; // larger ones are refused with ERR_TOO_LARGE: the call fails, the connection stays
     unsigned max_calls;         // calls open at once; more are refused with RESOURCE_EXHAUSTED

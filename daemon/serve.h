@@ -23,6 +23,7 @@ struct serve_options {
     uint32_t max_batch_tokens, max_inflight, max_top_k;
     struct admission_limits admission;
     int64_t send_timeout_ns; // a peer that does not send its message, or does not read its answer
+    const char *admin;       // "unix:PATH" of the admin socket, for Describe's features; NULL: none. Borrowed
 };
 
 FALLIBLE serve_create(const struct serve_options *options, struct serve **out);

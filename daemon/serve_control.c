@@ -1,13 +1,13 @@
 // The small calls: Describe, what is served, from the model as it was loaded; OpenRegion and CloseRegion.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "daemon/serve_internal.h"
 
-// The last only where memory is shared.
-static const char *const FEATURES[] = {"routes", "router_logits", "shared_experts", "f8",
-                                       "stream", "timings",       "priority",       "regions"};
+static const char *const FEATURES[] = {"routes", "router_logits", "shared_experts", "f8", "stream", "timings", "priority"};
+enum { FEATURE_COUNT = sizeof FEATURES / sizeof FEATURES[0], FEATURES_MAX = FEATURE_COUNT + 2, ADMIN_FEATURE_MAX = 128 };
 static const enum dtype HIDDEN_DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
 
 static struct describe_layer describe_layer_of(const struct model *model, const struct model_layer *layer) {
@@ -32,6 +32,20 @@ static struct describe_layer describe_layer_of(const struct model *model, const 
     };
 }
 
+// FEATURES, shared memory where there is any, and where the operator's interface is. Returns their number.
+static size_t features_of(const struct serve *serve, char admin[ADMIN_FEATURE_MAX], const char *out[FEATURES_MAX]) {
+    size_t count = FEATURE_COUNT;
+    memcpy(out, FEATURES, sizeof FEATURES);
+    if (serve->regions) {
+        out[count++] = "regions";
+    }
+    if (serve->options.admin) {
+        snprintf(admin, ADMIN_FEATURE_MAX, "admin:%s", serve->options.admin);
+        out[count++] = admin;
+    }
+    return count;
+}
+
 static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *out) {
     const struct model *model = serve->backend.model;
     struct describe_layer *layers = calloc(model->num_layers ? model->num_layers : 1, sizeof *layers);
@@ -41,6 +55,9 @@ static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *o
     for (size_t i = 0; i < model->num_layers; i++) {
         layers[i] = describe_layer_of(model, &model->layers[i]);
     }
+    char admin[ADMIN_FEATURE_MAX];
+    const char *features[FEATURES_MAX];
+    size_t num_features = features_of(serve, admin, features);
     struct describe_model described = {
         .name = model->name, .architecture = model->model_type, .layers = layers, .num_layers = model->num_layers};
     memcpy(described.digest, model->digest, sizeof described.digest);
@@ -53,8 +70,8 @@ static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *o
         .max_top_k = serve->backend.limits.max_top_k,
         .max_inflight = serve->options.max_inflight,
         .server_version = EXPERTD_VERSION,
-        .features = FEATURES,
-        .num_features = sizeof FEATURES / sizeof FEATURES[0] - (serve->regions ? 0 : 1),
+        .features = features,
+        .num_features = num_features,
         .hidden_dtypes = HIDDEN_DTYPES,
         .num_hidden_dtypes = sizeof HIDDEN_DTYPES / sizeof HIDDEN_DTYPES[0],
         .placement_epoch = model_epoch(model),

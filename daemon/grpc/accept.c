@@ -18,19 +18,34 @@ static const char *const METHOD_NAMES[RPC_METHOD_COUNT] = {
     [RPC_HEALTH_WATCH] = "grpc.health.v1.Health/Watch",
     [RPC_REFLECT_V1] = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     [RPC_REFLECT_V1ALPHA] = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    [RPC_ADMIN_SHOW_PLACEMENT] = "expertd.admin.v1.Admin/ShowPlacement",
+    [RPC_ADMIN_PLAN_PLACEMENT] = "expertd.admin.v1.Admin/PlanPlacement",
+    [RPC_ADMIN_APPLY_PLACEMENT] = "expertd.admin.v1.Admin/ApplyPlacement",
+    [RPC_ADMIN_DRAIN] = "expertd.admin.v1.Admin/Drain",
+    [RPC_ADMIN_GET_LOAD] = "expertd.admin.v1.Admin/GetLoad",
 };
+
+static const char *const PLANE_TEXTS[] = {
+    [RPC_PLANE_PUBLIC] = "this server has expertd.v1.Experts, grpc.health.v1.Health and server reflection",
+    [RPC_PLANE_ADMIN] = "this is the admin socket, which has expertd.admin.v1.Admin alone",
+};
+
+static enum rpc_plane plane_of(int method) {
+    return method >= RPC_ADMIN_SHOW_PLACEMENT ? RPC_PLANE_ADMIN : RPC_PLANE_PUBLIC;
+}
 
 const char *rpc_method_name(enum rpc_method method) {
     INVARIANT((unsigned)method < RPC_METHOD_COUNT);
     return METHOD_NAMES[method];
 }
 
-// RPC_METHOD_COUNT where the path is none of ours. Paths begin with a slash.
-static int find_method(grpc_slice path) {
+// RPC_METHOD_COUNT where the path is none of this plane. Paths begin with a slash.
+static int find_method(grpc_slice path, enum rpc_plane plane) {
     const char *text = (const char *)GRPC_SLICE_START_PTR(path);
     size_t length = GRPC_SLICE_LENGTH(path);
     for (int method = 0; method < RPC_METHOD_COUNT; method++) {
-        if (length == strlen(METHOD_NAMES[method]) + 1 && !memcmp(text + 1, METHOD_NAMES[method], length - 1)) {
+        if (plane_of(method) == plane && length == strlen(METHOD_NAMES[method]) + 1 &&
+            !memcmp(text + 1, METHOD_NAMES[method], length - 1)) {
             return method;
         }
     }
@@ -61,10 +76,9 @@ static void request_call(struct accept_slot *slot) {
 
 static void refuse_unknown(struct accept_slot *slot) {
     char text[256];
-    snprintf(text, sizeof text,
-             "unknown method %.*s: this server has expertd.v1.Experts, grpc.health.v1.Health and server reflection",
+    snprintf(text, sizeof text, "unknown method %.*s: %s",
              (int)(GRPC_SLICE_LENGTH(slot->details.method) > 120 ? 120 : GRPC_SLICE_LENGTH(slot->details.method)),
-             (const char *)GRPC_SLICE_START_PTR(slot->details.method));
+             (const char *)GRPC_SLICE_START_PTR(slot->details.method), PLANE_TEXTS[slot->thread->server->plane]);
     struct rpc_status status = {.code = GRPC_STATUS_UNIMPLEMENTED, .message = text, .retry_after_ms = -1};
     call_begin(slot->thread, &(struct call_start){.raw = slot->call, .method = RPC_METHOD_COUNT}, &status);
 }
@@ -97,7 +111,7 @@ static bool is_counted(int method) {
 
 static void dispatch(struct accept_slot *slot) {
     struct rpc_server *server = slot->thread->server;
-    int method = find_method(slot->details.method);
+    int method = find_method(slot->details.method, server->plane);
     if (method == RPC_METHOD_COUNT) {
         refuse_unknown(slot);
         return;

@@ -104,6 +104,7 @@ struct rpc_thread {
 
 struct rpc_server {
     struct rpc_handler handler;
+    enum rpc_plane plane;
     uint64_t max_message_bytes;
     unsigned max_calls;
     atomic_uint open_calls;

@@ -67,6 +67,7 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
         FAIL(ERR_NOMEM, "no memory for the gRPC server");
     }
     server->handler = *options->handler;
+    server->plane = options->plane;
     server->max_message_bytes = options->max_message_bytes;
     server->max_calls = options->max_calls;
     server->thread_count = options->threads;

@@ -138,7 +138,7 @@ err_t thread_start(struct rpc_thread *thread) {
         FAIL(ERR_UNAVAILABLE, "no thread for completion queue %u: %s", thread->index, strerror(failed));
     }
     char name[16];
-    snprintf(name, sizeof name, "rpc-%u", thread->index);
+    snprintf(name, sizeof name, "%s-%u", thread->server->plane == RPC_PLANE_ADMIN ? "admin" : "rpc", thread->index);
     pthread_setname_np(thread->id, name);
     thread->running = true;
     return OK;

@@ -3,6 +3,7 @@
 #include <grpc/support/log.h>
 #include <limits.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ static void on_log(gpr_log_func_args *args) {
     log_line(fatal ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG, "grpc", "message=%s", log_quote(args->message, text, sizeof text));
 }
 
-void tuning_process(void) {
+static void tune(void) {
     gpr_set_log_function(on_log);
     // Reads of 1 MiB in place of 64 KiB: a 16 MB message is some ten slices instead of 290. An operator's own choice stands.
     setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
@@ -37,6 +38,11 @@ void tuning_process(void) {
     mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
     mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD);
     mallopt(M_TOP_PAD, TOP_PAD);
+}
+
+void tuning_process(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, tune);
 }
 
 // A string's key is not written to; gRPC's type lacks the const.

@@ -10,7 +10,7 @@ struct tuning {
     grpc_arg args[TUNING_ARGS];
 };
 
-// Process-wide; before grpc_init and before other threads read the environment.
+// Process-wide, and done once however many servers there are; before grpc_init and before other threads read the environment.
 void tuning_process(void);
 // Arguments that live in `tuning`; the quota is borrowed.
 grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, grpc_resource_quota *quota);
