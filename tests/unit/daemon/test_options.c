@@ -27,6 +27,7 @@ static void defaults_are_those_documented(void **state) {
     assert_int_equal(o.listen_count, 1);
     assert_string_equal(o.listen[0], "127.0.0.1:7411");
     assert_string_equal(o.http, "127.0.0.1:7412");
+    assert_string_equal(o.admin, "off");
     assert_int_equal(o.shards, 1);
     assert_string_equal(o.placement, "contiguous");
     assert_null(o.placement_counts);
@@ -72,6 +73,38 @@ static void a_runtime_folder_adds_the_unix_socket(void **state) {
     options_deinit(&o);
 }
 
+static void the_admin_socket_lies_beside_the_first_unix_socket(void **state) {
+    (void)state;
+    static const struct {
+        const char *flags, *admin;
+    } ROWS[] = {
+        {"--model m --listen unix:/run/expertd/expertd.sock", "unix:/run/expertd/expertd-admin.sock"},
+        {"--model m --listen [::1]:0 --listen unix:/run/a.b/one.sock --listen unix:/run/two.sock", "unix:/run/a.b/one-admin.sock"},
+        {"--model m --listen unix:/run/a.b/plain", "unix:/run/a.b/plain-admin.sock"},
+        {"--model m --listen unix:plain.sock", "unix:plain-admin.sock"},
+        {"--model m --listen unix:/run/.sock", "unix:/run/.sock-admin.sock"},
+        {"--model m --listen 127.0.0.1:1", "off"},
+        {"--model m --listen unix:/run/x.sock --admin off", "off"},
+        {"--model m --listen 127.0.0.1:1 --admin unix:/tmp/a", "unix:/tmp/a"},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++) {
+        struct options o;
+        expect_ok(ROWS[i].flags, "", &o);
+        assert_string_equal(o.admin, ROWS[i].admin);
+        options_deinit(&o);
+    }
+}
+
+static void an_admin_socket_with_too_long_a_path_is_off(void **state) {
+    (void)state;
+    char flags[256];
+    struct options o;
+    snprintf(flags, sizeof flags, "--model m --listen unix:/%0100d.sock", 0);
+    expect_ok(flags, "", &o);
+    assert_string_equal(o.admin, "off");
+    options_deinit(&o);
+}
+
 static void a_runtime_folder_too_long_for_a_socket_leaves_tcp(void **state) {
     (void)state;
     char environment[256] = "XDG_RUNTIME_DIR=/";
@@ -110,6 +143,7 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
         [OPTION_HF_CACHE] = "/c",
         [OPTION_LISTEN] = "h:1",
         [OPTION_HTTP] = "off",
+        [OPTION_ADMIN] = "unix:/a",
         [OPTION_ALLOW_UIDS] = "0,5",
         [OPTION_DEVICE] = "cpu",
         [OPTION_KERNELS] = "scalar",
@@ -445,6 +479,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_documented),
         cmocka_unit_test(a_runtime_folder_adds_the_unix_socket),
+        cmocka_unit_test(the_admin_socket_lies_beside_the_first_unix_socket),
+        cmocka_unit_test(an_admin_socket_with_too_long_a_path_is_off),
         cmocka_unit_test(a_runtime_folder_too_long_for_a_socket_leaves_tcp),
         cmocka_unit_test(the_hub_cache_is_found_as_its_tools_find_it),
         cmocka_unit_test(every_option_is_a_flag_a_variable_and_a_key),

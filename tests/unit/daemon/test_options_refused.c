@@ -99,6 +99,11 @@ static const struct refusal FLAGS[] = {
                                  "127.0.0.1:7411"},
     {"--model m --listen 127.0.0.1:7412",
      "listen (flag --listen) and http (default) are both 127.0.0.1:7412: give one another port"},
+    {"--model m --admin 127.0.0.1:1", "--admin: \"127.0.0.1:1\" is no Unix socket: write unix:PATH, or off"},
+    {"--model m --admin unix:/run/", "--admin: \"unix:/run/\" names no socket file: write unix:PATH, as in "
+                                     "unix:/run/expertd/expertd.sock"},
+    {"--model m --listen unix:/x --admin unix:/x",
+     "listen (flag --listen) and admin (flag --admin) are both unix:/x: give one another path"},
     {"--model a\tb", "--model: the value holds a control character or bytes that are not UTF-8, at byte 1"},
     {"--model \xff", "--model: the value holds a control character or bytes that are not UTF-8, at byte 0"},
     {"--model \xc0\xaf", "--model: the value holds a control character or bytes that are not UTF-8, at byte 0"},
