@@ -161,17 +161,38 @@ static grpc_call_error start_batch(struct call_state *state) {
     return grpc_call_start_batch(state->call, ops, sizeof ops / sizeof *ops, state, NULL);
 }
 
-static void run_call(struct client *client, const char *method, int64_t timeout_us, struct call_state *state) {
+static void open_call(struct client *client, const char *method, int64_t timeout_us, struct call_state *state) {
     gpr_timespec deadline = timeout_us > 0
                                 ? gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(timeout_us, GPR_TIMESPAN))
                                 : gpr_inf_future(GPR_CLOCK_MONOTONIC);
     grpc_slice path = grpc_slice_from_static_string(method);
     state->call =
         grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue, path, NULL, deadline, NULL);
-    INVARIANT(start_batch(state) == GRPC_CALL_OK);
-    // No deadline here: the batch always completes, and its buffers are gRPC's until it has.
-    grpc_event event = grpc_completion_queue_pluck(client->queue, state, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+}
+
+// No deadline here: a batch always completes, and its buffers are gRPC's until it has.
+static void await_batch(struct client *client, void *tag) {
+    grpc_event event = grpc_completion_queue_pluck(client->queue, tag, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     INVARIANT(event.type == GRPC_OP_COMPLETE);
+}
+
+static void run_call(struct client *client, const char *method, int64_t timeout_us, struct call_state *state) {
+    open_call(client, method, timeout_us, state);
+    INVARIANT(start_batch(state) == GRPC_CALL_OK);
+    await_batch(client, state);
+}
+
+// Takes request.data.
+static void state_init(struct call_state *state, struct proto_bytes request) {
+    *state = (struct call_state){.status_text = grpc_empty_slice()};
+    grpc_slice slice = request.length ? grpc_slice_new(request.data, request.length, free) : grpc_empty_slice();
+    if (request.length == 0) {
+        free(request.data);
+    }
+    state->request = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    grpc_metadata_array_init(&state->initial);
+    grpc_metadata_array_init(&state->trailing);
 }
 
 static void state_deinit(struct call_state *state) {
@@ -186,8 +207,7 @@ static void state_deinit(struct call_state *state) {
     grpc_call_unref(state->call);
 }
 
-// Takes request.data. On success answer->data is the caller's.
-static FALLIBLE unary_take(struct client *client, const char *method, struct proto_bytes request, int64_t timeout_us,
+FALLIBLE client_unary_take(struct client *client, const char *method, struct proto_bytes request, int64_t timeout_us,
                            struct proto_bytes *answer) {
     *answer = (struct proto_bytes){0};
     client->refused = false;
@@ -195,16 +215,8 @@ static FALLIBLE unary_take(struct client *client, const char *method, struct pro
         free(request.data);
         FAIL(ERR_TOO_LARGE, "a message of %zu bytes: gRPC ends at 4 GiB; send fewer rows at once", request.length);
     }
-    struct call_state state = {.status_text = grpc_empty_slice()};
-    grpc_slice slice = request.length ? grpc_slice_new(request.data, request.length, free) : grpc_empty_slice();
-    if (request.length == 0) {
-        free(request.data);
-    }
-    state.request = grpc_raw_byte_buffer_create(&slice, 1);
-    grpc_slice_unref(slice);
-    grpc_metadata_array_init(&state.initial);
-    grpc_metadata_array_init(&state.trailing);
-
+    struct call_state state;
+    state_init(&state, request);
     run_call(client, method, timeout_us, &state);
     err_t e = state.status == GRPC_STATUS_OK ? copy_answer(state.answer, answer) : call_failure(client, &state, timeout_us);
 
@@ -216,13 +228,75 @@ static FALLIBLE unary_take(struct client *client, const char *method, struct pro
     return e;
 }
 
+// ---- one call whose answer is a stream
+
+// The request and all that frames the stream: the sending batch's tag is the state's, the status' its trailing metadata's.
+static void start_stream(struct call_state *state) {
+    grpc_op status = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT,
+                      .data.recv_status_on_client = {.trailing_metadata = &state->trailing,
+                                                     .status = &state->status,
+                                                     .status_details = &state->status_text,
+                                                     .error_string = &state->error_text}};
+    grpc_op ops[4] = {
+        {.op = GRPC_OP_SEND_INITIAL_METADATA},
+        {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = state->request},
+        {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
+        {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &state->initial},
+    };
+    INVARIANT(grpc_call_start_batch(state->call, &status, 1, &state->trailing, NULL) == GRPC_CALL_OK);
+    INVARIANT(grpc_call_start_batch(state->call, ops, sizeof ops / sizeof *ops, state, NULL) == GRPC_CALL_OK);
+}
+
+// The next message into state->answer; false at the end.
+static bool receive(struct client *client, struct call_state *state) {
+    grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &state->answer};
+    INVARIANT(grpc_call_start_batch(state->call, &op, 1, &state->answer, NULL) == GRPC_CALL_OK);
+    await_batch(client, &state->answer);
+    return state->answer != NULL;
+}
+
+static FALLIBLE hand_over(struct call_state *state, err_t (*message)(void *, const uint8_t *, size_t), void *context) {
+    struct proto_bytes bytes = {0};
+    err_t e = copy_answer(state->answer, &bytes);
+    grpc_byte_buffer_destroy(state->answer);
+    state->answer = NULL;
+    if (!err_is(e)) {
+        e = message(context, bytes.data, bytes.length);
+    }
+    free(bytes.data);
+    return e;
+}
+
+FALLIBLE client_stream_take(struct client *client, const char *method, struct proto_bytes request, int64_t timeout_us,
+                            err_t (*message)(void *context, const uint8_t *bytes, size_t length), void *context) {
+    struct call_state state;
+    err_t e = OK;
+    client->refused = false;
+    state_init(&state, request);
+    open_call(client, method, timeout_us, &state);
+    start_stream(&state);
+    while (!err_is(e) && receive(client, &state)) {
+        e = hand_over(&state, message, context);
+    }
+    if (err_is(e)) {
+        grpc_call_cancel(state.call, NULL);
+    }
+    await_batch(client, &state);
+    await_batch(client, &state.trailing);
+    if (!err_is(e) && state.status != GRPC_STATUS_OK) {
+        e = call_failure(client, &state, timeout_us);
+    }
+    state_deinit(&state);
+    return e;
+}
+
 // ---- the calls
 
 FALLIBLE client_describe(struct client *client, const char *model, int64_t timeout_us, struct client_description *out) {
     *out = (struct client_description){0};
     struct proto_bytes request;
     TRY(proto_encode_describe_request(model, &request));
-    TRY(unary_take(client, DESCRIBE, request, timeout_us, &out->bytes));
+    TRY(client_unary_take(client, DESCRIBE, request, timeout_us, &out->bytes));
     err_t e = proto_decode_describe_response(out->bytes.data, out->bytes.length, &out->response, &out->owner);
     if (err_is(e)) {
         free(out->bytes.data);
@@ -244,7 +318,7 @@ FALLIBLE client_health(struct client *client, const char *service, int64_t timeo
     *out = SERVING_UNKNOWN;
     struct proto_bytes request, answer;
     TRY(proto_encode_health_request(service, &request));
-    err_t e = unary_take(client, HEALTH_CHECK, request, timeout_us, &answer);
+    err_t e = client_unary_take(client, HEALTH_CHECK, request, timeout_us, &answer);
     if (err_is(e)) {
         if (client->refused && client->refusal.grpc_code == GRPC_STATUS_NOT_FOUND) { // Check's way to say it
             client->refused = false;
@@ -262,7 +336,7 @@ FALLIBLE client_forward(struct client *client, const struct wire_request *reques
     *out = (struct client_reply){0};
     struct proto_bytes message;
     TRY(wire_encode_request(request, &message));
-    TRY(unary_take(client, FORWARD, message, timeout_us, &out->bytes));
+    TRY(client_unary_take(client, FORWARD, message, timeout_us, &out->bytes));
     err_t e = wire_decode_reply(out->bytes.data, out->bytes.length, &out->wire);
     if (!err_is(e) && out->wire.id != request->id) {
         e = err_record(ERR_MALFORMED, "id", "it answers request %llu, not %llu", (unsigned long long)out->wire.id,

@@ -55,6 +55,14 @@ void client_reply_deinit(struct client_reply *reply); // legal on a zeroed struc
 // OpenRegion: region.h makes a region of the offer.
 FALLIBLE client_offer_region(struct client *client, uint64_t bytes, int64_t timeout_us, struct open_region_response *out);
 
+// A method by its path, such as "/expertd.admin.v1.Admin/Drain". Takes request.data, also on error; answer->data is the caller's.
+FALLIBLE client_unary_take(struct client *client, const char *method, struct proto_bytes request, int64_t timeout_us,
+                           struct proto_bytes *answer);
+// The same where the answer is a stream: `message` gets each message, borrowed until it returns, on the calling thread. Its own
+// error hangs up, and is returned.
+FALLIBLE client_stream_take(struct client *client, const char *method, struct proto_bytes request, int64_t timeout_us,
+                            err_t (*message)(void *context, const uint8_t *bytes, size_t length), void *context);
+
 // What the daemon said when the last call failed: gRPC status, reason, field, message, when to try again. NULL where the last call
 // went well or no daemon answered. Until the next call.
 const struct proto_error_text *client_refusal(const struct client *client);

@@ -10,6 +10,9 @@ FALLIBLE command_models(struct client *client, const struct ctl_options *options
 // *serving false: reached, but it does not serve (it loads, or drains); that is no error.
 FALLIBLE command_status(struct client *client, const struct ctl_options *options, bool *serving);
 FALLIBLE command_forward(struct client *client, const struct ctl_options *options);
+// These two ask the admin socket: `client` is one of it.
+FALLIBLE command_placement(struct client *client, const struct ctl_options *options);
+FALLIBLE command_drain(struct client *client, const struct ctl_options *options);
 
 // Asks from processes of its own, since gRPC does not survive a fork: the caller has not begun to use it. *code is the exit code;
 // 0 the daemon held, 1 wrong answers, none, no rate that holds, or a regression, 2 INVALID. On error *refusal is the daemon's,

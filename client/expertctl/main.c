@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mapped.h"
+#include "client/admin.h"
 #include "client/client.h"
 #include "client/expertctl/commands.h"
 #include "client/expertctl/json_out.h"
@@ -75,10 +76,44 @@ static int report(err_t e, const struct proto_error_text *refusal, const char *a
     return exit_code(e, refusal);
 }
 
+// The admin socket as the daemon behind `client` names it: a path of this host only where a Unix socket led there.
+static FALLIBLE find_admin(struct client *client, const struct ctl_options *options, char out[ADMIN_ADDRESS_MAX]) {
+    if (strncmp(client_address(client), "unix:", 5) != 0) {
+        FAIL(ERR_USAGE,
+             "the admin socket is on the daemon's own host, and %s may be another: give its Unix socket with --address, "
+             "or the admin socket with --admin unix:PATH",
+             client_address(client));
+    }
+    struct client_description description;
+    TRY(client_describe(client, "", options->timeout_us, &description));
+    err_t e = client_admin_address(&description, out);
+    client_description_deinit(&description);
+    return e;
+}
+
+static bool asks_admin(const struct ctl_options *options) {
+    return options->command == COMMAND_PLACEMENT || options->command == COMMAND_DRAIN;
+}
+
+// *out is the client that failed where there is one, for its refusal.
+static FALLIBLE open_client(const struct ctl_options *options, const char *address, struct client **out) {
+    char admin[ADMIN_ADDRESS_MAX];
+    if (asks_admin(options) && options->admin) {
+        return client_create(options->admin, out);
+    }
+    TRY(client_create(address, out));
+    if (!asks_admin(options)) {
+        return OK;
+    }
+    TRY(find_admin(*out, options, admin));
+    client_destroy(*out);
+    return client_create(admin, out);
+}
+
 static int run_command(const struct ctl_options *options, const char *address) {
-    struct client *client;
+    struct client *client = NULL;
     bool serving = true;
-    err_t e = client_create(address, &client);
+    err_t e = open_client(options, address, &client);
     if (!err_is(e)) {
         switch (options->command) {
         case COMMAND_MODELS:
@@ -89,6 +124,12 @@ static int run_command(const struct ctl_options *options, const char *address) {
             break;
         case COMMAND_FORWARD:
             e = command_forward(client, options);
+            break;
+        case COMMAND_PLACEMENT:
+            e = command_placement(client, options);
+            break;
+        case COMMAND_DRAIN:
+            e = command_drain(client, options);
             break;
         default:
             INVARIANT(!"a command that asks the daemon");

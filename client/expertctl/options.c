@@ -25,8 +25,8 @@ static const struct command_row COMMANDS[] = {
     {"models", COMMAND_MODELS, "what is served: models, layers, shapes, dtypes, numerics and weights ids"},
     {"status", COMMAND_STATUS, "is it there, does it serve, with which limits; exits 0 only while it serves"},
     {"forward", COMMAND_FORWARD, "send one layer's hidden states from a file, take the answer to a file"},
-    {"placement", COMMAND_NONE, "which shard holds which expert"},
-    {"drain", COMMAND_NONE, "let a daemon or shard finish and leave"},
+    {"placement", COMMAND_PLACEMENT, "show | plan | apply PLAN.json: which shard holds which expert, and a better place for them"},
+    {"drain", COMMAND_DRAIN, "let a daemon finish and leave"},
     {"bench", COMMAND_BENCH, "load a daemon and report what it holds, whether its answers are right, and who was the bottleneck"},
     {"top", COMMAND_NONE, "live figures of a daemon"},
 };
@@ -39,7 +39,8 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
         if (strcmp(word, COMMANDS[i].name) == 0) {
             out->command = COMMANDS[i].command;
             if (out->command == COMMAND_NONE) {
-                FAIL(ERR_USAGE, "%s is not there yet in this version; what is: models, status, forward, bench", word);
+                FAIL(ERR_USAGE, "%s is not there yet in this version; what is: models, status, forward, placement, drain, bench",
+                     word);
             }
             return OK;
         }
@@ -48,7 +49,8 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
     if (near) {
         FAIL(ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
-    FAIL(ERR_USAGE, "unknown command %s: it is one of models, status, forward, bench (expertctl --help says more)", word);
+    FAIL(ERR_USAGE,
+         "unknown command %s: it is one of models, status, forward, placement, drain, bench (expertctl --help says more)", word);
 }
 
 // ---- values
@@ -91,6 +93,10 @@ static FALLIBLE set_model(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_layer(struct ctl_options *out, const char *value) {
     uint64_t number = 0;
+    if (strcmp(value, "all") == 0) { // which forward does not take for one
+        out->have_layer = false;
+        return OK;
+    }
     TRY(read_number("--layer", value, UINT32_MAX, &number));
     out->layer = (uint32_t)number;
     out->have_layer = true;
@@ -152,17 +158,54 @@ static FALLIBLE set_shared(struct ctl_options *out, const char *value) {
     return OK;
 }
 
-#define TENSOR_SETTER(field)                                                                                                       \
+#define FILE_SETTER(field)                                                                                                         \
     static FALLIBLE set_##field(struct ctl_options *out, const char *value) {                                                      \
         out->field = value;                                                                                                        \
         return OK;                                                                                                                 \
     }
-TENSOR_SETTER(hidden)
-TENSOR_SETTER(hidden_scale)
-TENSOR_SETTER(ids)
-TENSOR_SETTER(weights)
-TENSOR_SETTER(router_logits)
-TENSOR_SETTER(output)
+FILE_SETTER(hidden)
+FILE_SETTER(hidden_scale)
+FILE_SETTER(ids)
+FILE_SETTER(weights)
+FILE_SETTER(router_logits)
+FILE_SETTER(output)
+FILE_SETTER(counts)
+
+static FALLIBLE set_admin(struct ctl_options *out, const char *value) {
+    struct address parsed;
+    TRY_IN(address_parse(value, &parsed), "--admin");
+    out->admin = value;
+    return OK;
+}
+
+static FALLIBLE set_policy(struct ctl_options *out, const char *value) {
+    if (strcmp(value, "balanced") != 0 && strcmp(value, "contiguous") != 0) {
+        FAIL(ERR_USAGE, "--policy %s: it is balanced or contiguous", value);
+    }
+    out->policy = value[0] == 'b' ? PROTO_POLICY_BALANCED : PROTO_POLICY_CONTIGUOUS;
+    return OK;
+}
+
+static FALLIBLE set_replicas(struct ctl_options *out, const char *value) {
+    uint64_t number = 0;
+    TRY(read_number("--replicas", value, UINT32_MAX, &number));
+    out->replicas = (uint32_t)number;
+    return OK;
+}
+
+static FALLIBLE set_reason(struct ctl_options *out, const char *value) {
+    if (strlen(value) > PROTO_REASON_MAX) {
+        FAIL(ERR_USAGE, "--reason: a text of %zu bytes; at most %d are taken", strlen(value), PROTO_REASON_MAX);
+    }
+    out->reason = value;
+    return OK;
+}
+
+static FALLIBLE set_wait(struct ctl_options *out, const char *value) {
+    (void)value;
+    out->wait = true;
+    return OK;
+}
 
 static FALLIBLE set_json(struct ctl_options *out, const char *value) {
     (void)value;
@@ -194,32 +237,47 @@ struct flag_row {
     const char *name;
     const char *value; // what it takes, for the help; NULL: nothing
     err_t (*set)(struct ctl_options *, const char *);
-    bool forward; // for that command alone
+    unsigned commands; // those that take it, ANY or of the others
     const char *help;
 };
 
+enum {
+    ANY = 0,
+    FORWARD = 1 << COMMAND_FORWARD,
+    PLACEMENT = 1 << COMMAND_PLACEMENT,
+    DRAIN = 1 << COMMAND_DRAIN,
+    BENCH = 1 << COMMAND_BENCH
+};
+
 static const struct flag_row FLAGS[] = {
-    {"--address", "ADDRESS", set_address, false,
+    {"--address", "ADDRESS", set_address, ANY,
      "unix:PATH or HOST:PORT; else $EXPERTD_ADDRESS, $XDG_RUNTIME_DIR/expertd.sock, 127.0.0.1:7411"},
-    {"--json", NULL, set_json, false, "one JSON object on standard output, also for an error"},
-    {"--timeout", "S", set_timeout, false, "seconds for each call (30)"},
-    {"--model", "NAME", set_model, false, "the model meant, where several are served"},
-    {"--help", NULL, set_help, false, "this text"},
-    {"--version", NULL, set_version, false, "the version"},
-    {"--layer", "L", set_layer, true, "the checkpoint's decoder layer number, as expertctl models lists it"},
-    {"--hidden", "TENSOR", set_hidden, true, "hidden states [T, H]: f32, bf16, f16, or f8 with --hidden-scale"},
-    {"--hidden-dtype", "DTYPE", set_hidden_dtype, true,
+    {"--json", NULL, set_json, ANY, "one JSON object on standard output, also for an error"},
+    {"--timeout", "S", set_timeout, ANY, "seconds for each call (30)"},
+    {"--model", "NAME", set_model, ANY, "the model meant, where several are served"},
+    {"--help", NULL, set_help, ANY, "this text"},
+    {"--version", NULL, set_version, ANY, "the version"},
+    {"--layer", "L", set_layer, FORWARD | PLACEMENT, "the checkpoint's decoder layer number, as expertctl models lists it"},
+    {"--hidden", "TENSOR", set_hidden, FORWARD, "hidden states [T, H]: f32, bf16, f16, or f8 with --hidden-scale"},
+    {"--hidden-dtype", "DTYPE", set_hidden_dtype, FORWARD,
      "what the bits of a .npy file's <u2, V2, |u1 are: bf16, f16, f8_e4m3, f8_e5m2"},
-    {"--hidden-scale", "TENSOR", set_hidden_scale, true, "[1], [T, 1] or [T, ceil(H/128)] f32, for f8 hidden states"},
-    {"--ids", "TENSOR", set_ids, true, "your own routing: expert numbers [T, K], i32 or i64, negative for none"},
-    {"--weights", "TENSOR", set_weights, true, "their weights [T, K], final: neither scaled nor normalised"},
-    {"--router-logits", "TENSOR", set_router_logits, true, "or your own router's logits [T, E]; neither: the model's router"},
-    {"--shared", "include|exclude", set_shared, true, "the shared experts; by default in, but out with --ids"},
-    {"--dtype", "DTYPE", set_output_dtype, true, "of the answer: f32, bf16 or f16; by default that of the hidden states"},
-    {"--output", "TENSOR", set_output, true, "write the answer there; without it only a summary is printed"},
-    {"--split", "N", set_split, true, "send N tokens per call; the answer's bytes stay the same"},
-    {"--weights-id", "HEX", set_weights_id, true, "refuse to answer with any other weights"},
-    {"--timings", NULL, set_timings, true, "the daemon's own times per stage"},
+    {"--hidden-scale", "TENSOR", set_hidden_scale, FORWARD, "[1], [T, 1] or [T, ceil(H/128)] f32, for f8 hidden states"},
+    {"--ids", "TENSOR", set_ids, FORWARD, "your own routing: expert numbers [T, K], i32 or i64, negative for none"},
+    {"--weights", "TENSOR", set_weights, FORWARD, "their weights [T, K], final: neither scaled nor normalised"},
+    {"--router-logits", "TENSOR", set_router_logits, FORWARD, "or your own router's logits [T, E]; neither: the model's router"},
+    {"--shared", "include|exclude", set_shared, FORWARD, "the shared experts; by default in, but out with --ids"},
+    {"--dtype", "DTYPE", set_output_dtype, FORWARD | BENCH,
+     "of the answer: f32, bf16 or f16; by default that of the hidden states"},
+    {"--output", "FILE", set_output, FORWARD | PLACEMENT, "write the answer there as a TENSOR, or the plan as JSON"},
+    {"--split", "N", set_split, FORWARD, "send N tokens per call; the answer's bytes stay the same"},
+    {"--weights-id", "HEX", set_weights_id, FORWARD, "refuse to answer with any other weights"},
+    {"--timings", NULL, set_timings, FORWARD, "the daemon's own times per stage"},
+    {"--admin", "ADDRESS", set_admin, PLACEMENT | DRAIN, "the admin socket; by default as the daemon at --address names it"},
+    {"--policy", "balanced|contiguous", set_policy, PLACEMENT, "plan: even in rows (the default), or runs of neighbours"},
+    {"--replicas", "N", set_replicas, PLACEMENT, "plan: N more copies of the busiest experts of each layer"},
+    {"--counts", "FILE", set_counts, PLACEMENT, "plan by the rows in this file, as placement show --json prints them"},
+    {"--reason", "TEXT", set_reason, DRAIN, "for the daemon's log"},
+    {"--wait", NULL, set_wait, DRAIN, "return when the daemon has ended"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
@@ -289,6 +347,15 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, 
 
 // ---- the whole line
 
+static const char *owners_of(unsigned commands) {
+    return commands == (FORWARD | PLACEMENT) ? "forward and placement"
+           : commands == (PLACEMENT | DRAIN) ? "placement and drain"
+           : commands == PLACEMENT           ? "placement"
+           : commands == DRAIN               ? "drain"
+           : commands == (FORWARD | BENCH)   ? "forward and bench"
+                                             : "forward";
+}
+
 static FALLIBLE check_forward(const struct ctl_options *o) {
     if (!o->have_layer) {
         FAIL(ERR_USAGE, "forward needs --layer L; expertctl models lists the layers that are served");
@@ -305,17 +372,64 @@ static FALLIBLE check_forward(const struct ctl_options *o) {
     return OK;
 }
 
+// Which flags belong to plan alone, and what apply must have.
+static FALLIBLE check_placement(const struct ctl_options *o) {
+    bool planning = o->policy || o->replicas || o->counts || o->output;
+    if (o->placement == PLACEMENT_NONE) {
+        FAIL(ERR_USAGE, "placement needs one of show, plan, apply PLAN.json");
+    }
+    if (planning && o->placement != PLACEMENT_PLAN) {
+        FAIL(ERR_USAGE, "--policy, --replicas, --counts and --output belong to expertctl placement plan");
+    }
+    if (o->placement == PLACEMENT_APPLY && !o->plan) {
+        FAIL(ERR_USAGE, "placement apply needs the file that placement plan --output wrote");
+    }
+    if (o->placement == PLACEMENT_APPLY && o->have_layer) {
+        FAIL(ERR_USAGE, "placement apply moves the layers of its file: leave --layer out");
+    }
+    return OK;
+}
+
 static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
-    for (size_t i = 0; i < FLAG_COUNT && o->command != COMMAND_FORWARD; i++) {
-        bool shared = o->command == COMMAND_BENCH && FLAGS[i].set == set_output_dtype;
-        if (seen >> i & 1 && FLAGS[i].forward && !shared) {
-            FAIL(ERR_USAGE, "%s belongs to expertctl forward", FLAGS[i].name);
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        if (seen >> i & 1 && FLAGS[i].commands != ANY && !(FLAGS[i].commands >> o->command & 1)) {
+            FAIL(ERR_USAGE, "%s belongs to expertctl %s", FLAGS[i].name, owners_of(FLAGS[i].commands));
         }
     }
     if (o->bench.given && o->command != COMMAND_BENCH) {
         FAIL(ERR_USAGE, "%s belongs to expertctl bench", o->bench.given);
     }
-    return o->command == COMMAND_FORWARD ? check_forward(o) : o->command == COMMAND_BENCH ? bench_options_finish(&o->bench) : OK;
+    switch (o->command) {
+    case COMMAND_FORWARD:
+        return check_forward(o);
+    case COMMAND_PLACEMENT:
+        return check_placement(o);
+    case COMMAND_BENCH:
+        return bench_options_finish(&o->bench);
+    default:
+        return OK;
+    }
+}
+
+// What follows the command: placement's own, and the file of its apply.
+static FALLIBLE read_word(const char *word, struct ctl_options *out) {
+    static const char *const NAMES[] = {"show", "plan", "apply"};
+    if (out->command == COMMAND_PLACEMENT && out->placement == PLACEMENT_NONE) {
+        for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+            if (strcmp(word, NAMES[i]) == 0) {
+                out->placement = (enum placement_command)(PLACEMENT_SHOW + i);
+                return OK;
+            }
+        }
+        const char *near = suggest_word(word, NAMES, sizeof NAMES / sizeof *NAMES);
+        FAIL(ERR_USAGE, "unknown command placement %s: %s%s", word, near ? "did you mean " : "it is one of show, plan, apply",
+             near ? near : "");
+    }
+    if (out->placement == PLACEMENT_APPLY && !out->plan) {
+        out->plan = word;
+        return OK;
+    }
+    FAIL(ERR_USAGE, "%s: one command at a time, and files go with a flag", word);
 }
 
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out) {
@@ -330,15 +444,15 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
             TRY(read_flag(argc, argv, &i, &seen, out));
         } else if (out->command == COMMAND_NONE) {
             TRY(read_command(argv[i], out));
-        } else if (out->command != COMMAND_HELP && out->command != COMMAND_VERSION) {
-            FAIL(ERR_USAGE, "%s: one command at a time, and files go with a flag", argv[i]);
+        } else {
+            TRY(read_word(argv[i], out));
         }
         if (out->command == COMMAND_HELP || out->command == COMMAND_VERSION) {
             return OK;
         }
     }
     if (out->command == COMMAND_NONE) {
-        FAIL(ERR_USAGE, "a command is missing: models, status, forward or bench (expertctl --help says more)");
+        FAIL(ERR_USAGE, "a command is missing: models, status, forward, placement, drain or bench (expertctl --help says more)");
     }
     return check_flags(out, seen);
 }
@@ -361,9 +475,9 @@ FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environ
     return OK;
 }
 
-static void print_flags(FILE *out, bool forward) {
+static void print_flags(FILE *out, unsigned commands) {
     for (size_t i = 0; i < FLAG_COUNT; i++) {
-        if (FLAGS[i].forward == forward) {
+        if (commands ? (FLAGS[i].commands & commands) != 0 : FLAGS[i].commands == ANY) {
             char left[48];
             snprintf(left, sizeof left, "%s %s", FLAGS[i].name, FLAGS[i].value ? FLAGS[i].value : "");
             fprintf(out, "  %-26s%s\n", left, FLAGS[i].help);
@@ -378,9 +492,11 @@ void ctl_print_help(FILE *out) {
         fprintf(out, "  %-26s%s%s\n", COMMANDS[i].name, COMMANDS[i].help, there ? "" : " (not there yet)");
     }
     fprintf(out, "\nflags\n");
-    print_flags(out, false);
+    print_flags(out, ANY);
     fprintf(out, "\nflags of forward (TENSOR is FILE.npy, FILE.safetensors:NAME, or FILE.safetensors with one tensor in it)\n");
-    print_flags(out, true);
+    print_flags(out, FORWARD);
+    fprintf(out, "\nflags of placement and drain (without --layer: all layers)\n");
+    print_flags(out, PLACEMENT | DRAIN);
     fprintf(out,
             "\nflags of bench (D is a duration: 300us, 20ms, 1.5s, 2m; --dtype is that of the hidden states, bf16 by default)\n");
     bench_options_help(out);

@@ -8,9 +8,22 @@
 
 #include "client/address.h"
 #include "client/expertctl/bench_options.h"
+#include "proto/admin.h"
 #include "proto/wire.h"
 
-enum command { COMMAND_NONE, COMMAND_MODELS, COMMAND_STATUS, COMMAND_FORWARD, COMMAND_BENCH, COMMAND_HELP, COMMAND_VERSION };
+enum command {
+    COMMAND_NONE,
+    COMMAND_MODELS,
+    COMMAND_STATUS,
+    COMMAND_FORWARD,
+    COMMAND_BENCH,
+    COMMAND_PLACEMENT,
+    COMMAND_DRAIN,
+    COMMAND_HELP,
+    COMMAND_VERSION
+};
+
+enum placement_command { PLACEMENT_NONE, PLACEMENT_SHOW, PLACEMENT_PLAN, PLACEMENT_APPLY };
 
 // Strings are borrowed from argv.
 struct ctl_options {
@@ -19,7 +32,15 @@ struct ctl_options {
     bool json;
     int64_t timeout_us; // of each call
     const char *model;  // "": the only one served, or all
-    // forward
+    // placement and drain
+    const char *admin; // the admin socket's address; NULL: Describe says
+    enum placement_command placement;
+    enum proto_policy policy;
+    uint32_t replicas;
+    const char *counts, *plan; // files
+    const char *reason;        // NULL: none
+    bool wait;
+    // forward, and placement (without a layer: all)
     bool have_layer;
     uint32_t layer;
     const char *hidden, *hidden_scale;         // FILE[:TENSOR]

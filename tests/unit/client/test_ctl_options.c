@@ -70,6 +70,51 @@ static void options_have_defaults_and_no_order(void **state) {
     assert_int_equal(o.shared, WIRE_SHARED_UNSPECIFIED);
 }
 
+static void placement_has_commands_of_its_own(void **state) {
+    (void)state;
+    struct ctl_options o;
+    assert_false(err_is(parse(&o, "placement show --layer 3 --admin unix:/a.sock")));
+    assert_int_equal(o.command, COMMAND_PLACEMENT);
+    assert_int_equal(o.placement, PLACEMENT_SHOW);
+    assert_true(o.have_layer && o.layer == 3);
+    assert_string_equal(o.admin, "unix:/a.sock");
+    assert_false(err_is(parse(&o, "placement --layer all plan --policy contiguous --counts c.json --output p.json")));
+    assert_int_equal(o.placement, PLACEMENT_PLAN);
+    assert_false(o.have_layer);
+    assert_int_equal(o.policy, PROTO_POLICY_CONTIGUOUS);
+    assert_string_equal(o.counts, "c.json");
+    assert_string_equal(o.output, "p.json");
+    assert_false(err_is(parse(&o, "placement plan --replicas 4")));
+    assert_int_equal(o.replicas, 4);
+    assert_int_equal(o.policy, PROTO_POLICY_UNSPECIFIED);
+    assert_false(err_is(parse(&o, "placement apply p.json --json")));
+    assert_int_equal(o.placement, PLACEMENT_APPLY);
+    assert_string_equal(o.plan, "p.json");
+    assert_false(err_is(parse(&o, "drain --reason upgrade --wait")));
+    assert_int_equal(o.command, COMMAND_DRAIN);
+    assert_string_equal(o.reason, "upgrade");
+    assert_true(o.wait);
+}
+
+static void placement_and_drain_refuse_what_is_not_theirs(void **state) {
+    (void)state;
+    assert_refused("placement", "one of show, plan, apply");
+    assert_refused("placement shwo", "did you mean show");
+    assert_refused("placement frobnicate", "it is one of show, plan, apply");
+    assert_refused("placement show p.json", "one command at a time");
+    assert_refused("placement apply", "the file that placement plan --output wrote");
+    assert_refused("placement apply a.json b.json", "one command at a time");
+    assert_refused("placement apply a.json --layer 3", "leave --layer out");
+    assert_refused("placement show --replicas 2", "belong to expertctl placement plan");
+    assert_refused("placement plan --policy even", "balanced or contiguous");
+    assert_refused("placement plan --replicas -1", "whole number");
+    assert_refused("placement show --wait", "belongs to expertctl drain");
+    assert_refused("drain --counts c.json", "belongs to expertctl placement");
+    assert_refused("models --admin unix:/a", "belongs to expertctl placement and drain");
+    assert_refused("forward --layer all --hidden h.npy", "--layer L");
+    assert_refused("drain now", "one command at a time");
+}
+
 static void help_and_version_ask_for_nothing_else(void **state) {
     (void)state;
     struct ctl_options o;
@@ -94,7 +139,7 @@ static void unknown_words_get_the_nearest_known_one(void **state) {
 
 static void commands_to_come_are_told_from_unknown_ones(void **state) {
     (void)state;
-    static const char *const COMING[] = {"placement", "drain", "top"};
+    static const char *const COMING[] = {"top"};
     for (size_t i = 0; i < sizeof COMING / sizeof *COMING; i++) {
         assert_refused(COMING[i], "not there yet");
     }
@@ -187,6 +232,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_take_every_flag_of_forward),
         cmocka_unit_test(options_have_defaults_and_no_order),
+        cmocka_unit_test(placement_has_commands_of_its_own),
+        cmocka_unit_test(placement_and_drain_refuse_what_is_not_theirs),
         cmocka_unit_test(help_and_version_ask_for_nothing_else),
         cmocka_unit_test(unknown_words_get_the_nearest_known_one),
         cmocka_unit_test(commands_to_come_are_told_from_unknown_ones),
