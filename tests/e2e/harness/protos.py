@@ -42,3 +42,4 @@ def compile_proto(name):
 
 
 pb, rpc = compile_proto("expertd.proto")
+admin_pb, admin_rpc = compile_proto("admin.proto")
