@@ -1,0 +1,261 @@
+"""Live re-placement: experts move between shards under callers' feet; no call fails, no bit changes, and what is stopped half way
+leaves a placement in force that answers."""
+
+import json
+import signal
+import subprocess
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+from harness.admin import admin_of, admin_socket, experts_of, placement_of
+from harness.daemon import Daemon, clean_environment, run_program
+from harness.errors import raises
+from harness.paths import BIN, SANITIZER, SLOW
+from harness.protos import pb
+from harness.tensors import rows_of, tensor
+
+CASES = ("mixtral", "deepseek_v3", "gpt_oss", "qwen2_moe")
+SHARDS = 3
+CALLERS = {"": 4, "asan": 3, "tsan": 2}[SANITIZER]
+SECONDS = 3  # of moves under load, whatever the build
+
+
+@pytest.fixture(scope="module", params=CASES)
+def placed(request, case):
+    """(daemon, golden case), where this build moves experts."""
+    golden = case(request.param)
+    daemon = Daemon("--shards", SHARDS, model=golden.folder)
+    try:
+        with admin_of(daemon) as admin:
+            admin.show()
+    except grpc.RpcError as error:
+        daemon.stop()
+        if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+            pytest.skip(f"this build moves no experts: {error.details()}")
+        raise
+    yield daemon, golden
+    daemon.stop()
+
+
+def request_of(golden, layer, rows=slice(None)):
+    return pb.ForwardRequest(layer=layer, hidden=tensor(golden.get(layer, "input")[rows].astype(np.float32)),
+                             output_dtype=pb.F32)
+
+
+def random_placement(random, shown):
+    """Every expert on one to all ranks; no rank is left without one."""
+    experts = [sorted(random.choice(shown.ranks, random.integers(1, shown.ranks + 1), replace=False).tolist())
+               for _ in shown.copies]
+    for rank in range(shown.ranks):
+        if not any(rank in holders for holders in experts):
+            experts[rank] = sorted({*experts[rank], rank})
+    return placement_of(shown.layer, shown.epoch, shown.ranks, experts)
+
+
+def moved(random, shown):
+    """A random placement that is not the one in force."""
+    while True:
+        placement = random_placement(random, shown)
+        if experts_of(placement) != experts_of(shown):
+            return placement
+
+
+# ---- while callers hammer
+
+
+class Callers:
+    """Threads that ask for the same rows, whole and in part, until they are stopped, and hold each answer against the first."""
+
+    def __init__(self, daemon, golden, layer):
+        self.daemon, self.golden, self.layer = daemon, golden, layer
+        self.stop, self.failures, self.answers, self.epochs = threading.Event(), [], 0, set()
+        with daemon.client() as client:
+            self.expected = rows_of(client.forward(request_of(golden, layer)).output)
+        self.threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(CALLERS)]
+
+    def _run(self, seed):
+        random = np.random.default_rng(seed)
+        try:
+            with self.daemon.client() as client:
+                while not self.stop.is_set():
+                    first = int(random.integers(len(self.expected)))
+                    last = int(random.integers(first, len(self.expected))) + 1
+                    answer = client.forward(request_of(self.golden, self.layer, slice(first, last)))
+                    assert rows_of(answer.output) == self.expected[first:last], f"bits of epoch {answer.placement_epoch}"
+                    self.epochs.add(answer.placement_epoch)
+                    self.answers += 1
+        except Exception as error:  # whatever it is, it is a failure of the test
+            self.failures.append(error)
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+
+@pytest.mark.threads
+def test_no_call_fails_and_no_bit_changes_while_experts_move(placed, random):
+    daemon, golden = placed
+    layer = golden.layers[-1]
+    with Callers(daemon, golden, layer) as callers, admin_of(daemon) as admin:
+        epoch, moves, ends = admin.show(layer)[0].epoch, 0, time.monotonic() + SECONDS
+        while time.monotonic() < ends and not callers.failures:
+            wanted = moved(random, admin.show(layer)[0])
+            last = admin.apply(wanted)[-1]
+            assert last.done and last.epoch > epoch and last.moved_experts == last.all_experts
+            now = admin.show(layer)[0]
+            assert now.epoch == last.epoch and experts_of(now) == experts_of(wanted)
+            epoch, moves = last.epoch, moves + 1
+            time.sleep(0.2)
+    assert not callers.failures, callers.failures
+    assert moves >= 2 and callers.answers > moves
+    assert len(callers.epochs) >= 2 and max(callers.epochs) <= epoch, "answers came from before and after moves"
+    with daemon.client() as client:
+        answer = client.forward(request_of(golden, layer))
+        assert rows_of(answer.output) == callers.expected and answer.placement_epoch == epoch
+
+
+def test_the_other_layers_stay_where_they_are(placed, random):
+    daemon, golden = placed
+    with admin_of(daemon) as admin:
+        before = {shown.layer: shown for shown in admin.show()}
+        layer = golden.layers[-1]
+        admin.apply(moved(random, before[layer]))
+        after = {shown.layer: shown for shown in admin.show()}
+    assert set(before) == set(after) == set(golden.layers)
+    for other in set(golden.layers) - {layer}:
+        assert experts_of(after[other]) == experts_of(before[other])
+
+
+# ---- plans and loads
+
+
+def test_the_load_that_is_shown_is_that_of_the_calls(placed):
+    daemon, golden = placed
+    layer = golden.layers[-1]
+    hidden = golden.get(layer, "input")[:1].astype(np.float32)
+    routes = pb.Routes(ids=tensor(np.array([[1, 0, -1]]), "I32"), weights=tensor(np.ones((1, 3), np.float32)))
+    with admin_of(daemon) as admin, daemon.client() as client:
+        before = list(admin.load(layer)[0].rows)
+        for _ in range(5):
+            client.forward(layer=layer, hidden=tensor(hidden), routes=routes)
+        load = admin.load(layer)[0]
+        assert [after - was for was, after in zip(before, load.rows)] == [5, 5] + [0] * (len(before) - 2)
+        shown = admin.show(layer)[0]
+        assert list(shown.rows) == list(load.rows) and shown.epoch == load.epoch
+
+
+def test_a_balanced_plan_is_more_even_and_applies(placed):
+    daemon, golden = placed
+    layer = golden.layers[-1]
+    with admin_of(daemon) as admin:
+        experts = len(admin.show(layer)[0].copies)
+        contiguous = admin.plan(layer, policy="POLICY_CONTIGUOUS")[0].planned
+        admin.apply(contiguous)
+        rows = [1000 if expert in (0, 1) else 10 for expert in range(experts)]  # neighbours: on one rank
+        plan = admin.plan(layer, policy="POLICY_BALANCED", replicas=SHARDS, counts=[{"layer": layer, "rows": rows}])[0]
+        assert list(plan.planned.rows) == rows
+        assert 1 <= plan.planned.imbalance < 1.5
+        assert sum(plan.planned.copies) == experts + SHARDS
+        assert plan.copies > 0 and plan.copy_bytes > 0
+        assert admin.apply(plan.planned)[-1].done
+        assert experts_of(admin.show(layer)[0]) == experts_of(plan.planned)
+
+
+def test_expertctl_plans_and_applies(placed, tmp_path):
+    daemon, golden = placed
+    layer, plan = golden.layers[-1], tmp_path / "plan.json"
+    ctl = lambda *arguments: run_program("expertctl", "--address", f"unix:{daemon.socket}", "placement", *arguments)
+    counts = tmp_path / "counts.json"
+    shown = json.loads(ctl("show", "--json").stdout)
+    assert [entry["layer"] for entry in shown["layers"]] == golden.layers
+    for entry in shown["layers"]:
+        entry["rows"] = [1 + 100 * (expert % 2) for expert in range(len(entry["experts"]))]
+    counts.write_text(json.dumps(shown))
+    done = ctl("plan", "--layer", "all", "--counts", counts, "--output", plan)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 1 + len(golden.layers), done.stderr
+    done = ctl("apply", plan, "--json")
+    assert done.returncode == 0, done.stderr
+    applied = {entry["layer"]: entry["epoch"] for entry in json.loads(done.stdout)["layers"]}
+    now = {entry["layer"]: entry for entry in json.loads(ctl("show", "--json").stdout)["layers"]}
+    for entry in json.loads(plan.read_text())["layers"]:
+        assert now[entry["layer"]]["experts"] == entry["experts"] and now[entry["layer"]]["epoch"] >= applied[entry["layer"]]
+    done = ctl("apply", plan)
+    assert done.returncode != 0 and f"layer {golden.layers[0]} (0 of" in done.stderr, "it was planned from an earlier epoch"
+
+
+# ---- what is refused, and what is stopped
+
+
+def test_placements_that_do_not_fit_are_refused(placed, random):
+    daemon, golden = placed
+    layer = golden.layers[-1]
+    with admin_of(daemon) as admin:
+        shown = admin.show(layer)[0]
+        experts = experts_of(shown)
+        with raises("UNAVAILABLE"):
+            admin.apply(placement_of(layer, shown.epoch + 1, shown.ranks, experts))
+        with raises("INVALID_ARGUMENT"):
+            admin.apply(placement_of(layer, shown.epoch, shown.ranks + 1, experts))
+        with raises("INVALID_ARGUMENT"):
+            admin.apply(placement_of(layer, shown.epoch, shown.ranks, experts[:-1]))
+        with raises("INVALID_ARGUMENT"):
+            admin.apply(placement_of(layer, shown.epoch, shown.ranks, [*experts, [0]]))
+        with raises("NOT_FOUND", "LAYER_UNKNOWN"):
+            admin.apply(placement_of(max(golden.layers) + 1, shown.epoch, shown.ranks, experts))
+        now = admin.show(layer)[0]
+        assert now.epoch == shown.epoch and experts_of(now) == experts
+
+
+@pytest.mark.threads
+def test_a_client_that_dies_while_applying_leaves_a_placement_that_answers(placed, random, tmp_path):
+    daemon, golden = placed
+    layer, plan = golden.layers[-1], tmp_path / "plan.json"
+    with Callers(daemon, golden, layer) as callers, admin_of(daemon) as admin:
+        for wait in (0, 0.005, 0.02, 0.05):
+            shown = admin.show(layer)[0]
+            wanted = moved(random, shown)
+            entry = {"layer": layer, "epoch": wanted.epoch, "ranks": wanted.ranks, "experts": experts_of(wanted)}
+            plan.write_text(json.dumps({"layers": [entry]}))
+            process = subprocess.Popen([BIN / "expertctl", "placement", "--admin", f"unix:{admin_socket(daemon)}", "apply", plan],
+                                       env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(wait * SLOW)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            apply_when_idle(admin, random, layer)
+    assert not callers.failures, callers.failures
+    assert callers.answers > 0
+
+
+def apply_when_idle(admin, random, layer):
+    """The next move begins once the one that was given up has ended."""
+    deadline = time.monotonic() + 20 * SLOW
+    while True:
+        try:
+            return admin.apply(moved(random, admin.show(layer)[0]))
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.UNAVAILABLE and time.monotonic() < deadline, error
+            time.sleep(0.02)
+
+
+def test_a_daemon_that_ends_while_experts_move_ends_well(placed, case, random):
+    _, golden = placed
+    layer = golden.layers[-1]
+    daemon = Daemon("--shards", SHARDS, model=golden.folder)
+    with admin_of(daemon) as admin:
+        stream = admin.start_apply(moved(random, admin.show(layer)[0]))
+        daemon.stop()  # exit 0, no sanitizer's report
+        try:
+            for _ in stream:
+                pass
+        except grpc.RpcError as error:
+            assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), error
