@@ -139,10 +139,11 @@ def test_drain_answers_then_ends_as_sigterm_does(start_daemon):
     daemon = start_daemon(model=slow.MODEL)
     with daemon.client() as client, admin_of(daemon) as admin, concurrent.futures.ThreadPoolExecutor(1) as pool:
         layer = slow.SlowLayer(client)
-        running = pool.submit(client.forward, layer.lasting(1))
+        running = pool.submit(client.forward, layer.lasting(2))
         daemon.wait_queued(1)
         assert admin.drain(reason='a "new" version').active == 1
-        daemon.wait_for("draining")
+        while daemon.get("/health/ready")[1].strip() != "draining":
+            time.sleep(0.02)
         assert admin.drain().active == 1, "asking again is answered, and costs the running request nothing"
         with raises("UNAVAILABLE"):
             client.forward(layer.request(1))
