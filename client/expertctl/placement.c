@@ -307,7 +307,12 @@ static FALLIBLE apply(struct client *client, const struct ctl_options *options) 
     struct proto_placements plan;
     TRY(plan_file_read(options->plan, &plan));
     struct proto_progress *ends = calloc(plan.count, sizeof *ends);
-    err_t e = ends ? apply_all(client, &plan, ends) : err_record(ERR_NOMEM, NULL, "no memory for %zu layers", plan.count);
+    if (!ends) {
+        size_t layers = plan.count;
+        proto_placements_deinit(&plan);
+        FAIL(ERR_NOMEM, "no memory for %zu layers", layers);
+    }
+    err_t e = apply_all(client, &plan, ends);
     if (!err_is(e)) {
         e = options->json ? print_applied_json(&plan, ends, client_address(client)) : print_applied(&plan, ends);
     }

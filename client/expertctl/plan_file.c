@@ -173,7 +173,7 @@ FALLIBLE plan_file_read(const char *path, struct proto_placements *out) {
     if (!out->items) {
         e = err_record(ERR_NOMEM, NULL, "no memory for %zu layers", count);
     }
-    for (size_t i = 0; i < count && !err_is(e); i++) {
+    for (size_t i = 0; i < count && out->items && !err_is(e); i++) {
         out->count = i + 1;
         e = err_context(take_placement(json_array_get(layers, i), &out->items[i]), "%s: layers[%zu]", path, i);
     }
@@ -200,7 +200,7 @@ FALLIBLE plan_file_read_counts(const char *path, struct proto_counts **out, size
     size_t all = json_array_size(layers);
     struct proto_counts *counts = calloc(all, sizeof *counts);
     err_t e = counts ? OK : err_record(ERR_NOMEM, NULL, "no memory for %zu layers", all);
-    for (size_t i = 0; i < all && !err_is(e); i++) {
+    for (size_t i = 0; i < all && counts && !err_is(e); i++) {
         e = err_context(take_counts(json_array_get(layers, i), &counts[i]), "%s: layers[%zu]", path, i);
     }
     json_decref(root);
