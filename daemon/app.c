@@ -39,7 +39,10 @@ static void begin_serving(struct app *app) {
         .model = &loaded->model, .limits = loaded->limits, .worker = loaded->worker, .metrics = loaded->metrics};
     serve_ready(app->serve, &backend);
     if (app->admin) {
-        struct admin_backend admin = {.model = &loaded->model};
+        struct admin_backend admin = {
+            .model = &loaded->model,
+            .mover = {loaded->mover, mover_show, mover_plan, mover_apply, mover_placement_deinit},
+        };
         admin_ready(app->admin, &admin);
     }
     health_set_model(app->health, loaded->model.name);

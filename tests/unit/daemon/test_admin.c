@@ -29,7 +29,7 @@ enum { EXPERTS = 4, RANKS = 2, LAYERS = 2, STEPS = 4, EXPERT_BYTES = 3 * 8 * 16 
 
 struct mover {
     atomic_int allowed;     // steps that apply may take
-    atomic_int steps, ends; // taken; applies that have ended
+    atomic_int steps, ends; // taken and reported; applies that have ended
     atomic_int stopped;     // applies that were told to stop
     _Atomic uint64_t epoch;
 };
@@ -84,12 +84,12 @@ static err_t run_steps(struct mover *mover, bool (*progress)(void *, const struc
         while (mover->allowed < (int)step) {
             nap();
         }
-        mover->steps = (int)step;
         struct mover_progress now = {.moved_bytes = step, .all_bytes = STEPS, .moved_experts = step, .all_experts = STEPS};
         if (!progress(context, &now)) {
             mover->stopped++;
             FAIL(ERR_CANCELLED, "stopped after step %u", step);
         }
+        mover->steps = (int)step; // reported, and not told to stop
     }
     return OK;
 }
