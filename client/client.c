@@ -358,7 +358,7 @@ FALLIBLE client_offer_region(struct client *client, uint64_t bytes, int64_t time
     struct proto_bytes request, answer;
     *out = (struct open_region_response){0};
     TRY(proto_encode_open_region_request(bytes, &request));
-    TRY(unary_take(client, OPEN_REGION, request, timeout_us, &answer));
+    TRY(client_unary_take(client, OPEN_REGION, request, timeout_us, &answer));
     err_t e = proto_decode_open_region_response(answer.data, answer.length, out);
     free(answer.data);
     return err_context(e, "the region from %s", client->address.text);
