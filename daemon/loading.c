@@ -134,12 +134,10 @@ static FALLIBLE load_all(const struct options *options, struct serve *serve, str
     log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " max_batch_tokens=%u", out->model.ranks,
              engine_scratch_bytes(out->engine), options->max_batch_tokens);
     // A request may be larger than a batch: it is computed in pieces. One token's choices must fit a batch.
-    out->request_limits = out->limits;
-    out->request_limits.max_tokens = options->max_request_tokens;
+    out->request_limits = layer_limits_for(&out->model, options->max_request_tokens, options->max_top_k);
     if (out->request_limits.max_top_k > out->limits.max_choices) {
         out->request_limits.max_top_k = (uint32_t)out->limits.max_choices;
     }
-    out->request_limits.max_choices = (size_t)out->request_limits.max_tokens * out->request_limits.max_top_k;
     TRY(make_metrics(out));
     struct mover_options mover = {.model = &out->model,
                                   .metrics = out->metrics,
