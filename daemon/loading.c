@@ -133,6 +133,11 @@ static FALLIBLE load_all(const struct options *options, struct serve *serve, str
     TRY(engine_create(&engine, &out->engine));
     log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " max_batch_tokens=%u", out->model.ranks,
              engine_scratch_bytes(out->engine), options->max_batch_tokens);
+    // A request may be larger than a batch: it is computed in pieces. One token's choices must fit a batch.
+    out->request_limits = layer_limits_for(&out->model, options->max_request_tokens, options->max_top_k);
+    if (out->request_limits.max_top_k > out->limits.max_choices) {
+        out->request_limits.max_top_k = (uint32_t)out->limits.max_choices;
+    }
     TRY(make_metrics(out));
     struct mover_options mover = {.model = &out->model,
                                   .metrics = out->metrics,
@@ -142,9 +147,13 @@ static FALLIBLE load_all(const struct options *options, struct serve *serve, str
     struct worker_options worker = {
         .model = &out->model,
         .engine = out->engine,
-        .limits = {.max_tokens = out->limits.max_tokens, .max_choices = out->limits.max_choices},
+        .limits = {.max_tokens = out->limits.max_tokens,
+                   .max_choices = out->limits.max_choices,
+                   .max_piece_tokens = options->max_piece_tokens,
+                   .max_delay_ns = (int64_t)options->max_queue_delay_us * NS_PER_US},
         .metrics = out->metrics,
         .done = serve_done,
+        .batched = serve_batched,
         .context = serve,
     };
     return worker_start(&worker, &out->worker);

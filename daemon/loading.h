@@ -23,7 +23,7 @@ struct loaded {
     struct metrics *metrics;
     struct mover *mover;
     struct worker *worker;
-    struct layer_limits limits;
+    struct layer_limits limits, request_limits; // of a batch; of one request
 };
 
 // Loads everything that `options` ask for, and logs what was loaded. Blocks; any thread. On error nothing is left.

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -76,6 +77,7 @@ static FALLIBLE listen_unix(struct app *app) {
             .loop = event_loop_uv(app->loop),
             .path = address + 5,
             .allow_uids = app->options.allow_uids,
+            .max_connections = app->options.max_connections,
             .accepted = on_unix_peer,
             .context = app,
         };
@@ -184,13 +186,14 @@ static struct serve_options serve_options_of(const struct options *o) {
     return (struct serve_options){
         .rpc_threads = o->rpc_threads,
         .max_message_bytes = o->max_message_bytes,
-        .max_batch_tokens = o->max_batch_tokens,
         .max_inflight = o->max_inflight,
-        .max_top_k = o->max_top_k,
-        .admission = {.read_slots = o->read_slots,
+        .admission = {.max_calls = o->max_calls,
+                      .read_slots = o->read_slots,
                       .max_streams = o->max_streams,
                       .max_queue = o->max_queue,
-                      .max_queue_bytes = o->max_queue_bytes},
+                      .max_queue_bytes = o->max_queue_bytes,
+                      .share_percent = o->max_connection_share},
+        .backlog = {.batch_tokens = o->max_batch_tokens, .piece_tokens = o->max_piece_tokens},
         .send_timeout_ns = (int64_t)o->send_timeout_ms * NS_PER_MS,
         .admin = has_admin(o) ? o->admin : NULL,
     };
@@ -210,8 +213,13 @@ static FALLIBLE build(struct app *app) {
     TRY(rpc_create(&rpc, &app->rpc));
     TRY(health_create(app->rpc, o->rpc_threads, &app->health));
     serve_attach(app->serve, app->rpc, app->health);
-    app->status = (struct status){
-        .serve = app->serve, .model_asked = o->model, .threads = o->threads, .started_ns = clock_now_ns(), .backend = ""};
+    app->status = (struct status){.serve = app->serve,
+                                  .model_asked = o->model,
+                                  .threads = o->threads,
+                                  .started_ns = clock_now_ns(),
+                                  .backend = "",
+                                  .rpc = app->rpc,
+                                  .listeners = app->unix_listeners};
     TRY(listen_tcp(app));
     TRY(share_regions(app));
     TRY(rpc_start(app->rpc));
@@ -232,9 +240,20 @@ static void take_down(struct app *app) {
     event_loop_destroy(app->loop);
 }
 
+// As many descriptors as the process may have. gRPC 1.51 neither bounds its TCP connections nor listens on once accepting failed
+// for want of a descriptor, so that must not come to pass.
+static void raise_descriptor_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit); // a lower limit is no reason not to serve
+    }
+}
+
 static int serve_until_the_end(struct app *app) {
     block_signals(SIG_BLOCK);
     signal(SIGPIPE, SIG_IGN);
+    raise_descriptor_limit();
     err_t e = mapped_install_handler();
     if (!err_is(e)) {
         e = build(app);

@@ -316,6 +316,8 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
         {"open_calls", "gRPC calls open now.", gauges->open_calls},
         {"queue_requests", "Requests admitted and not yet answered.", gauges->queued_requests},
         {"queue_bytes", "Bytes of the requests admitted and not yet answered.", gauges->queued_bytes},
+        {"open_streams", "Streams open now.", gauges->open_streams},
+        {"read_slots_used", "Messages of unary calls being read now.", gauges->read_slots},
         {"weights_bytes", "Memory of the packed weights.", gauges->weights_bytes},
         {"scratch_bytes", "Memory reserved for computing.", gauges->scratch_bytes},
         {"resident_memory_bytes", "Resident memory of the process.", gauges->resident_bytes},
@@ -330,9 +332,18 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
     }
 }
 
+static void put_refused(const struct metrics_gauges *gauges, FILE *out) {
+    put_family(out, "refused_total", "counter",
+               "Calls, streams, requests and connections turned away for want of room, by reason.");
+    for (size_t i = 0; i < gauges->num_refused; i++) {
+        fprintf(out, "expertd_refused_total{reason=\"%s\"} %" PRIu64 "\n", gauges->refused[i].reason, gauges->refused[i].count);
+    }
+}
+
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, FILE *out) {
     put_build_info(metrics, out);
     put_gauges(gauges, out);
+    put_refused(gauges, out);
     put_calls(metrics, out);
     put_histograms(metrics, out);
     put_layers(metrics, out);

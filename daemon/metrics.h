@@ -34,13 +34,21 @@ void metrics_expert_load(struct metrics *metrics, size_t layer_index, const uint
 // The totals of one layer, [num_experts]; any thread.
 void metrics_expert_rows(struct metrics *metrics, size_t layer_index, uint64_t *rows);
 
-// What is not counted but asked for at the time of rendering.
+struct metrics_count {
+    const char *reason; // a label's value
+    uint64_t count;
+};
+
+// What is not counted here but asked for at the time of rendering.
 struct metrics_gauges {
     int ready, draining;
     uint64_t open_calls, queued_requests, queued_bytes;
     uint64_t weights_bytes, scratch_bytes, resident_bytes;
     uint64_t open_fds, threads;
     uint64_t regions, region_bytes;
+    uint64_t open_streams, read_slots;   // taken
+    const struct metrics_count *refused; // [num_refused]
+    size_t num_refused;
 };
 // Appends the exposition text to `out` (a memory stream).
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, FILE *out);

@@ -100,6 +100,27 @@ static FALLIBLE check_queue(const struct options *options) {
          options->origins[OPTION_MAX_MESSAGE_BYTES]);
 }
 
+static bool is_default(const struct options *options, enum options_key key) {
+    return strcmp(options->origins[key], "default") == 0;
+}
+
+// A piece is part of a batch. Where only the batch was given, the piece follows it.
+static FALLIBLE check_piece(struct options *options) {
+    if (options->max_piece_tokens <= options->max_batch_tokens) {
+        return OK;
+    }
+    if (is_default(options, OPTION_MAX_PIECE_TOKENS)) {
+        options->max_piece_tokens = options->max_batch_tokens;
+        return set_origin(options, OPTION_MAX_PIECE_TOKENS, "max_batch_tokens");
+    }
+    FAIL(blame(options, OPTION_MAX_PIECE_TOKENS, OPTION_MAX_BATCH_TOKENS),
+         "max_piece_tokens is %u (%s), more than max_batch_tokens, %u (%s): a piece is part of a batch; lower the first or raise "
+         "the "
+         "second",
+         options->max_piece_tokens, options->origins[OPTION_MAX_PIECE_TOKENS], options->max_batch_tokens,
+         options->origins[OPTION_MAX_BATCH_TOKENS]);
+}
+
 static FALLIBLE check_addresses(const struct options *options) {
     for (size_t i = 0; i < options->listen_count; i++) {
         if (strcmp(options->listen[i], options->http) == 0 && options_address_port(options->http) != 0) {
@@ -129,8 +150,9 @@ static FALLIBLE check_placement(const struct options *options) {
     return OK;
 }
 
-static FALLIBLE check_all(const struct options *options) {
+static FALLIBLE check_all(struct options *options) {
     TRY(check_queue(options));
+    TRY(check_piece(options));
     TRY(check_addresses(options));
     TRY(check_placement(options));
     if (!options->model && !options->check_config && !options->print_config) {

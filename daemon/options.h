@@ -25,30 +25,35 @@ struct options {
     char *device;             // --device auto|cpu|... (cuda and sim are refused: not built yet)
     bool have_layers;         // --layers A-B
     uint32_t first_layer, last_layer;
-    char *placement;            // --placement contiguous|balanced
-    char *placement_counts;     // --placement-counts FILE.json: rows per expert, for balanced
-    uint32_t replicas;          // --replicas: of each layer's experts, beyond one copy each
-    uint64_t move_bytes_max;    // memory that moving experts may take for a while, 1 GiB
-    char *kernels;              // --kernels auto|scalar|avx2|avx512|avx512bf16
-    char *hf_cache;             // --hf-cache: from HF_HUB_CACHE, HF_HOME, HOME where not given
-    uint64_t max_message_bytes; // 64 MiB
-    uint32_t max_batch_tokens;  // 4096: of one request, for now
-    uint32_t max_top_k;         // 64
-    uint32_t max_calls;         // calls open at once, 1024
-    uint32_t max_streams;       // streams open at once, 64: each may hold one message that is being read
-    uint32_t max_inflight;      // unanswered requests of one stream, 16
-    uint32_t max_queue;         // requests admitted and not answered, 256
-    uint64_t max_queue_bytes;   // their bytes in all, 256 MiB; at least max_message_bytes
-    uint32_t read_slots;        // messages being read at once, 8
-    uint64_t max_region_bytes;  // of one shared-memory region, 256 MiB; 0: none are shared
-    uint32_t max_regions;       // regions held at once, 64
-    uint64_t memory_max;        // of weights; 0: what is available
-    uint32_t rpc_threads;       // completion-queue threads, 1
-    uint32_t spin_us;           // of an idle team, 50
-    uint32_t drain_timeout_ms;  // SIGTERM to cancelling what still runs, 30000
-    uint32_t send_timeout_ms;   // a reader that does not read loses its stream, 30000
-    char *allow_uids;           // who may connect to a Unix socket: "any", "self", or uids, comma-separated; default self
-    char *log_level;            // error|warning|info|debug
+    char *placement;               // --placement contiguous|balanced
+    char *placement_counts;        // --placement-counts FILE.json: rows per expert, for balanced
+    uint32_t replicas;             // --replicas: of each layer's experts, beyond one copy each
+    uint64_t move_bytes_max;       // memory that moving experts may take for a while, 1 GiB
+    char *kernels;                 // --kernels auto|scalar|avx2|avx512|avx512bf16
+    char *hf_cache;                // --hf-cache: from HF_HUB_CACHE, HF_HOME, HOME where not given
+    uint64_t max_message_bytes;    // 64 MiB
+    uint32_t max_batch_tokens;     // 4096
+    uint32_t max_piece_tokens;     // of one request in a batch, 512; at most max_batch_tokens
+    uint32_t max_request_tokens;   // 65536
+    uint32_t max_queue_delay_us;   // a batch that is not full waits for company, 0
+    uint32_t max_top_k;            // 64
+    uint32_t max_calls;            // calls open at once, 1024
+    uint32_t max_streams;          // streams open at once, 64: each may hold one message that is being read
+    uint32_t max_inflight;         // unanswered requests of one stream, 16
+    uint32_t max_queue;            // requests admitted and not answered, 256
+    uint64_t max_queue_bytes;      // their bytes in all, 256 MiB; at least max_message_bytes
+    uint32_t max_connection_share; // percent of calls, streams, slots and queue that one connection may hold, 50
+    uint32_t max_connections;      // of each Unix socket, 1024
+    uint32_t read_slots;           // messages being read at once, 8
+    uint64_t max_region_bytes;     // of one shared-memory region, 256 MiB; 0: none are shared
+    uint32_t max_regions;          // regions held at once, 64
+    uint64_t memory_max;           // of weights; 0: what is available
+    uint32_t rpc_threads;          // completion-queue threads, 1
+    uint32_t spin_us;              // of an idle team, 50
+    uint32_t drain_timeout_ms;     // SIGTERM to cancelling what still runs, 30000
+    uint32_t send_timeout_ms;      // a reader that does not read loses its stream, 30000
+    char *allow_uids;              // who may connect to a Unix socket: "any", "self", or uids, comma-separated; default self
+    char *log_level;               // error|warning|info|debug
     // what main does instead of serving
     bool check_config, print_config, version, help;
     char *config; // --config FILE.yaml

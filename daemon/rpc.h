@@ -111,6 +111,9 @@ void rpc_cancel(struct rpc_call *call, int code, const char *message);
 // A unary reply: rpc_write and rpc_finish(OK) in one batch. `written` follows.
 void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
 
+// Calls refused so far because max_calls were open. Any thread.
+uint64_t rpc_calls_refused(struct rpc_server *server);
+
 // Makes the thread's `tick` run soon. Any thread; coalesces.
 void rpc_wake(struct rpc_server *server, unsigned thread);
 

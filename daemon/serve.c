@@ -10,14 +10,7 @@
 #include "daemon/serve_internal.h"
 
 static FALLIBLE admit(struct serve_request *r) {
-    struct serve *serve = r->serve;
-    uint64_t bytes = r->message->capacity + r->output_bytes + r->regions.copied_bytes;
-    pthread_mutex_lock(&serve->mutex);
-    err_t e = admission_admit(&serve->admission, bytes, r->deadline_ns, clock_now_ns());
-    pthread_mutex_unlock(&serve->mutex);
-    TRY(e);
-    r->admitted = true;
-    r->admitted_bytes = bytes;
+    TRY(serve_admit(r));
     r->output = aligned_alloc(64, (r->output_bytes + 64) / 64 * 64);
     if (!r->output) {
         FAIL(ERR_NOMEM, "no memory for an answer of %llu bytes", (unsigned long long)r->output_bytes);
@@ -26,23 +19,9 @@ static FALLIBLE admit(struct serve_request *r) {
     return OK;
 }
 
-static void give_slot(struct serve_request *r) {
-    struct serve *serve = r->serve;
-    if (!r->has_slot) {
-        return;
-    }
-    r->has_slot = false;
-    pthread_mutex_lock(&serve->mutex);
-    admission_give_slot(&serve->admission);
-    pthread_mutex_unlock(&serve->mutex);
-    for (unsigned t = 0; atomic_load(&serve->slot_waiters) > 0 && t < serve->options.rpc_threads; t++) {
-        rpc_wake(serve->server, t); // whoever waits for a slot takes it in its tick
-    }
-}
-
 // Read: decode it, check it, weigh it, queue it; or say why not.
 static void take_in(struct serve_request *r) {
-    give_slot(r);
+    serve_give_slot(r);
     r->read_ns = clock_now_ns();
     err_t e = serve_intake(r);
     if (!err_is(e)) {
@@ -70,16 +49,12 @@ static void let_go(struct serve_request *r) {
     struct serve *serve = r->serve;
     struct serve_thread *thread = &serve->threads[r->thread];
     struct call *call = r->call;
-    give_slot(r);
+    serve_give_slot(r);
     if (r->waits_for_slot) {
         STAILQ_REMOVE(&thread->slots, r, serve_request, slot);
         atomic_fetch_sub(&serve->slot_waiters, 1);
     }
-    if (r->admitted) {
-        pthread_mutex_lock(&serve->mutex);
-        admission_release(&serve->admission, r->admitted_bytes);
-        pthread_mutex_unlock(&serve->mutex);
-    }
+    serve_leave_request(r);
     if (r->message) {
         rpc_buffer_release(serve->server, r->message);
     }
@@ -113,6 +88,9 @@ static void explain(struct serve_request *r) {
 
 void serve_step(struct serve_request *r, enum request_event_kind kind, enum err_code error) {
     struct request_event event = {.kind = kind, .error = error};
+    if (kind == REQUEST_COMPUTED || kind == REQUEST_WITHDRAWN) {
+        serve_leave_backlog(r, kind == REQUEST_COMPUTED && r->core.state == REQUEST_BATCHED && error == ERR_OK);
+    }
     switch (request_step(&r->core, &event)) {
     case REQUEST_DO_NOTHING:
         break;
@@ -154,6 +132,7 @@ struct serve_request *serve_request_create(struct call *call) {
     r->is_stream = call->method == RPC_STREAM;
     r->opened_ns = clock_now_ns();
     r->deadline_ns = call->deadline_ns;
+    serve_enter_request(r);
     TAILQ_INSERT_TAIL(&call->serve->threads[call->thread].active, r, active);
     call->reading = r;
     return r;

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "daemon/admission.h"
+#include "daemon/backlog.h"
 #include "daemon/rpc.h"
 #include "expert/layer.h"
 
@@ -20,8 +21,9 @@ struct worker;
 struct serve_options {
     unsigned rpc_threads;
     uint64_t max_message_bytes;
-    uint32_t max_batch_tokens, max_inflight, max_top_k;
+    uint32_t max_inflight;
     struct admission_limits admission;
+    struct backlog_limits backlog;
     int64_t send_timeout_ns; // a peer that does not send its message, or does not read its answer
     const char *admin;       // "unix:PATH" of the admin socket, for Describe's features; NULL: none. Borrowed
 };
@@ -37,13 +39,14 @@ void serve_share(struct serve *serve, struct region_registry *regions, const cha
 // From here requests are computed. All borrowed until serve_destroy; worker's `done` is serve_done with the serve as context.
 struct serve_backend {
     const struct model *model;
-    struct layer_limits limits;
+    struct layer_limits limits; // of one request
     struct worker *worker;
     struct metrics *metrics;
 };
 void serve_ready(struct serve *serve, const struct serve_backend *backend); // any thread, once
 struct worker_item;
-void serve_done(void *context, struct worker_item *item); // the worker's thread
+void serve_done(void *context, struct worker_item *item);                        // the worker's thread
+void serve_batched(void *context, uint64_t tokens, int64_t spent_ns, bool idle); // the worker's `batched`
 
 // Draining, any thread: new requests are refused from here on, those under way go on.
 void serve_drain(struct serve *serve);
@@ -56,6 +59,9 @@ struct serve_counts {
     uint64_t queued_bytes;
     uint32_t regions; // of shared memory, closed ones in use included
     uint64_t region_bytes;
+    uint32_t streams, read_slots; // taken
+    int64_t pushback_ms;          // what a refused request is told now
+    uint64_t refused[REFUSED_COUNT];
     bool ready, draining;
 };
 struct serve_counts serve_counts(struct serve *serve); // any thread

@@ -10,13 +10,13 @@
 
 enum { STATUS_BYTES_MAX = 8192 };
 
-static struct proto_error error_of(const struct err_copy *error) {
+static struct proto_error error_of(struct serve *serve, const struct err_copy *error) {
     return (struct proto_error){
         .grpc_code = proto_grpc_code(error->code),
         .reason = err_name(error->code),
         .field = error->field,
         .message = error->message,
-        .retry_after_ms = proto_retry_after_ms(error->code),
+        .retry_after_ms = serve_retry_after_ms(serve, error->code),
     };
 }
 
@@ -45,7 +45,7 @@ void serve_finish_call(struct call *call, const struct err_copy *error) {
         rpc_finish(call->rpc, &(struct rpc_status){.message = "", .retry_after_ms = -1});
         return;
     }
-    struct proto_error proto = error_of(error);
+    struct proto_error proto = error_of(call->serve, error);
     struct proto_bytes details = {0};
     struct rpc_status status = {.code = proto.grpc_code, .message = error->message, .retry_after_ms = proto.retry_after_ms};
     if (!err_is(proto_encode_status(&proto, &details))) {
@@ -92,7 +92,7 @@ static size_t encode_result(const struct serve_request *r, uint8_t *header, size
 }
 
 static size_t encode_error(const struct serve_request *r, uint8_t *header, size_t header_bytes) {
-    struct proto_error proto = error_of(&r->error);
+    struct proto_error proto = error_of(r->serve, &r->error);
     struct proto_bytes status = {0};
     struct wire_response response = {.id = r->wire.id};
     if (!err_is(proto_encode_status(&proto, &status)) && status.length <= STATUS_BYTES_MAX) {

@@ -6,19 +6,17 @@
 #include "daemon/log.h"
 #include "daemon/serve_internal.h"
 
+static void refuse_call(struct call *call, err_t e) {
+    struct err_copy error;
+    err_save(e, &error);
+    serve_finish_call(call, &error);
+}
+
 // ---- requests of a call
 
 static void refuse(struct serve_request *r, err_t e) {
     err_save(e, &r->error);
     serve_step(r, REQUEST_REFUSED, e.code);
-}
-
-static bool take_slot(struct serve_request *r) {
-    struct serve *serve = r->serve;
-    pthread_mutex_lock(&serve->mutex);
-    r->has_slot = admission_take_slot(&serve->admission);
-    pthread_mutex_unlock(&serve->mutex);
-    return r->has_slot;
 }
 
 // A message must come within the send timeout once it may: a slow sender does not keep its slot.
@@ -29,21 +27,18 @@ static void read_with_slot(struct serve_request *r) {
     serve_step(r, REQUEST_SLOT_GRANTED, ERR_OK);
 }
 
+// In the order of arrival, but for those whose connection has its share of slots already. The walk is bounded by max_calls.
 void serve_grant_slots(struct serve *serve, unsigned thread) {
-    struct serve_request *r;
-    while ((r = STAILQ_FIRST(&serve->threads[thread].slots)) && take_slot(r)) {
-        STAILQ_REMOVE_HEAD(&serve->threads[thread].slots, slot);
-        r->waits_for_slot = false;
-        atomic_fetch_sub(&serve->slot_waiters, 1);
-        read_with_slot(r);
+    struct serve_request *next;
+    for (struct serve_request *r = STAILQ_FIRST(&serve->threads[thread].slots); r && serve_slot_free(serve); r = next) {
+        next = STAILQ_NEXT(r, slot);
+        if (serve_take_slot(r)) {
+            STAILQ_REMOVE(&serve->threads[thread].slots, r, serve_request, slot);
+            r->waits_for_slot = false;
+            atomic_fetch_sub(&serve->slot_waiters, 1);
+            read_with_slot(r);
+        }
     }
-}
-
-static FALLIBLE may_open(struct serve *serve) {
-    pthread_mutex_lock(&serve->mutex);
-    err_t e = admission_open(&serve->admission);
-    pthread_mutex_unlock(&serve->mutex);
-    return e;
 }
 
 static void open_unary(struct call *call) {
@@ -52,10 +47,10 @@ static void open_unary(struct call *call) {
         serve_no_memory(call);
         return;
     }
-    err_t e = may_open(call->serve);
+    err_t e = serve_may_open(r);
     if (err_is(e)) {
         refuse(r, e);
-    } else if (take_slot(r)) {
+    } else if (serve_take_slot(r)) {
         read_with_slot(r);
     } else {
         r->waits_for_slot = true;
@@ -69,20 +64,11 @@ static void open_unary(struct call *call) {
 // ---- streams
 
 static void open_stream(struct call *call) {
-    struct serve *serve = call->serve;
-    pthread_mutex_lock(&serve->mutex);
-    err_t e = admission_open(&serve->admission);
-    if (!err_is(e)) {
-        e = admission_take_stream(&serve->admission);
-    }
-    pthread_mutex_unlock(&serve->mutex);
+    err_t e = serve_take_stream(call);
     if (err_is(e)) {
-        struct err_copy error;
-        err_save(e, &error);
-        serve_finish_call(call, &error);
+        refuse_call(call, e);
         return;
     }
-    call->has_stream = true;
     serve_stream_read(call);
 }
 
@@ -129,6 +115,11 @@ static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method meth
     if (!call) {
         rpc_finish(rpc, &(struct rpc_status){.code = 8, .message = "no memory for a call", .retry_after_ms = -1});
         return NULL;
+    }
+    err_t e = serve_enter_call(call);
+    if (err_is(e)) {
+        refuse_call(call, e);
+        return call;
     }
     switch (method) {
     case RPC_FORWARD:
@@ -199,9 +190,7 @@ static void on_message(void *context, struct rpc_call *rpc, struct rpc_buffer *m
         return; // the message is the request's now
     } else if (call) {
         if (err_is(error)) {
-            struct err_copy copy;
-            err_save(error, &copy);
-            serve_finish_call(call, &copy);
+            refuse_call(call, error);
         } else {
             serve_control_message(call, message ? message->data : NULL, message ? message->length : 0);
         }
@@ -288,11 +277,7 @@ static void on_released(void *context, struct rpc_call *rpc) {
     } else if (is_reflection(call)) {
         reflection_released(call->plugin);
     }
-    if (call->has_stream) {
-        pthread_mutex_lock(&serve->mutex);
-        admission_give_stream(&serve->admission);
-        pthread_mutex_unlock(&serve->mutex);
-    }
+    serve_leave_call(call);
     TAILQ_REMOVE(&serve->threads[call->thread].calls, call, open);
     atomic_fetch_sub(&serve->open_calls, 1);
     free(call->reply.data);

@@ -122,7 +122,7 @@ static FALLIBLE open_region(struct call *call, const uint8_t *bytes, size_t leng
              rpc_call_peer(call->rpc));
     }
     pthread_mutex_lock(&serve->mutex);
-    err_t e = admission_open(&serve->admission);
+    err_t e = admission_serving(&serve->admission);
     pthread_mutex_unlock(&serve->mutex);
     TRY(e);
     TRY(proto_decode_open_region_request(bytes, length, &region_bytes));

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "daemon/connections.h"
 #include "daemon/health.h"
 #include "daemon/metrics.h"
 #include "daemon/reflection.h"
@@ -24,8 +25,9 @@ struct serve_request {
     struct request_core core;
     struct serve *serve;
     struct call *call; // NULL: nobody is left to answer
+    struct connection *connection;
     unsigned thread;
-    bool is_stream, has_slot, admitted, counted;
+    bool is_stream, has_slot, admitted, in_backlog, counted;
     struct rpc_buffer *message; // its tensors are views into it
     struct wire_request wire;
     const struct model_layer *layer;
@@ -34,6 +36,7 @@ struct serve_request {
     void *output;
     uint64_t output_bytes, admitted_bytes;
     int64_t opened_ns, read_ns, deadline_ns; // deadline_ns: of the phase at hand
+    int64_t admitted_ns, foreseen_ns;        // when, and how long it was to take from then; 0: not known
     struct err_copy error;
     TAILQ_ENTRY(serve_request) active;    // in its thread's list, from opened to released
     STAILQ_ENTRY(serve_request) slot;     // waits for a read slot
@@ -47,6 +50,8 @@ struct call {
     struct serve *serve;
     struct rpc_call *rpc;
     enum rpc_method method;
+    struct connection *connection; // NULL: of a health check, or refused
+    bool has_place;                // among the connection's calls
     unsigned thread;
     int64_t deadline_ns;
     bool closed, finished;         // finished: our status is on its way
@@ -82,9 +87,11 @@ struct serve {
     struct serve_thread *threads;
     struct region_registry *regions;   // NULL: shared memory is off
     char region_path[REGION_PATH_MAX]; // of the socket that hands regions out
-    // Guards admission; taken with nothing else held, for a few additions.
+    // Guards admission, backlog, connections and all their shares; taken with nothing else held, for a few additions.
     pthread_mutex_t mutex;
     struct admission admission;
+    struct backlog backlog;
+    struct connections connections;
     atomic_bool ready, draining, ending;
     atomic_uint open_calls;
     atomic_uint slot_waiters; // requests of all threads that wait for a read slot
@@ -99,6 +106,20 @@ void serve_stream_read(struct call *call);                     // asks for the s
 
 // ---- serve_intake.c: from bytes to a checked request
 FALLIBLE serve_intake(struct serve_request *r);
+
+// ---- serve_budget.c: what calls and requests hold of the budgets
+FALLIBLE serve_enter_call(struct call *call); // ERR_QUEUE_FULL: its connection has its share
+void serve_leave_call(struct call *call);
+void serve_enter_request(struct serve_request *r);
+void serve_leave_request(struct serve_request *r); // everything that it held but its slot
+FALLIBLE serve_take_stream(struct call *call);
+FALLIBLE serve_may_open(struct serve_request *r); // unread
+bool serve_take_slot(struct serve_request *r);
+bool serve_slot_free(struct serve *serve);
+void serve_give_slot(struct serve_request *r);
+FALLIBLE serve_admit(struct serve_request *r); // read
+void serve_leave_backlog(struct serve_request *r, bool computed);
+int64_t serve_retry_after_ms(struct serve *serve, enum err_code code); // < 0: never
 
 // ---- serve_answer.c: from a result or an error to the transport
 void serve_answer(struct serve_request *r);

@@ -1,6 +1,7 @@
 // The service as a whole: made before the model is there, ready with it, drained, taken down.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "daemon/serve_internal.h"
@@ -14,10 +15,18 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
         free(threads);
         FAIL(ERR_NOMEM, "no memory for the service");
     }
+    // Each is of an open call or, where its call is gone, of a request that is still computed.
+    err_t e = connections_init(&serve->connections, (size_t)options->admission.max_calls + options->admission.max_queue + 1);
+    if (err_is(e)) {
+        free(serve);
+        free(threads);
+        return e;
+    }
     serve->options = *options;
     serve->threads = threads;
     pthread_mutex_init(&serve->mutex, NULL);
     admission_init(&serve->admission, &options->admission);
+    backlog_init(&serve->backlog, &options->backlog);
     for (unsigned t = 0; t < options->rpc_threads; t++) {
         TAILQ_INIT(&threads[t].active);
         STAILQ_INIT(&threads[t].slots);
@@ -85,7 +94,12 @@ void serve_end_streams(struct serve *serve) {
 
 struct serve_counts serve_counts(struct serve *serve) {
     pthread_mutex_lock(&serve->mutex);
-    struct serve_counts counts = {.queued = serve->admission.queued, .queued_bytes = serve->admission.queued_bytes};
+    struct serve_counts counts = {.queued = serve->admission.queued,
+                                  .queued_bytes = serve->admission.queued_bytes,
+                                  .streams = serve->admission.streams,
+                                  .read_slots = serve->admission.slots_used,
+                                  .pushback_ms = backlog_pushback_ms(&serve->backlog)};
+    memcpy(counts.refused, serve->admission.refused, sizeof counts.refused);
     pthread_mutex_unlock(&serve->mutex);
     if (serve->regions) {
         struct region_counts regions = region_counts(serve->regions);
@@ -118,6 +132,7 @@ void serve_destroy(struct serve *serve) {
         forget_thread(serve, &serve->threads[t]);
     }
     pthread_mutex_destroy(&serve->mutex);
+    connections_deinit(&serve->connections);
     free(serve->threads);
     free(serve);
 }

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "daemon/options.h"
+#include "daemon/unix_listener.h"
 
 static uint64_t resident_bytes(void) {
     FILE *f = fopen("/proc/self/statm", "re");
@@ -33,6 +35,20 @@ static uint64_t entries_of(const char *folder) {
     return count > 2 ? count - 2 : 0; // without . and ..
 }
 
+enum { REFUSALS = REFUSED_COUNT + 2 };
+
+// Whoever refuses keeps the count: admission, the transport, the listeners.
+static void collect_refused(const struct status *status, const struct serve_counts *counts, struct metrics_count out[REFUSALS]) {
+    for (unsigned i = 0; i < REFUSED_COUNT; i++) {
+        out[i] = (struct metrics_count){admission_refusal_name((enum admission_refusal)i), counts->refused[i]};
+    }
+    out[REFUSED_COUNT] = (struct metrics_count){"calls", rpc_calls_refused(status->rpc)};
+    out[REFUSED_COUNT + 1] = (struct metrics_count){"connections", 0};
+    for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
+        out[REFUSED_COUNT + 1].count += unix_listener_turned_away(status->listeners[i]);
+    }
+}
+
 static struct metrics_gauges gauges_of(const struct status *status, const struct serve_counts *counts) {
     return (struct metrics_gauges){
         .ready = counts->ready && !counts->draining,
@@ -47,12 +63,18 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
         .threads = entries_of("/proc/self/task"),
         .regions = counts->regions,
         .region_bytes = counts->region_bytes,
+        .open_streams = counts->streams,
+        .read_slots = counts->read_slots,
     };
 }
 
 static struct http_answer metrics_page(const struct status *status, FILE *body) {
     struct serve_counts counts = serve_counts(status->serve);
     struct metrics_gauges gauges = gauges_of(status, &counts);
+    struct metrics_count refused[REFUSALS];
+    collect_refused(status, &counts, refused);
+    gauges.refused = refused;
+    gauges.num_refused = REFUSALS;
     if (counts.ready) {
         metrics_render(status->metrics, &gauges, body);
     } else {
@@ -86,6 +108,16 @@ static json_t *layers_json(const struct status *status) {
     return layers;
 }
 
+static json_t *refused_json(const struct status *status, const struct serve_counts *counts) {
+    struct metrics_count refused[REFUSALS];
+    collect_refused(status, counts, refused);
+    json_t *object = json_object();
+    for (size_t i = 0; i < REFUSALS; i++) {
+        json_object_set_new(object, refused[i].reason, json_integer((json_int_t)refused[i].count));
+    }
+    return object;
+}
+
 static json_t *status_json(const struct status *status) {
     struct serve_counts counts = serve_counts(status->serve);
     struct metrics_gauges gauges = gauges_of(status, &counts);
@@ -95,6 +127,10 @@ static json_t *status_json(const struct status *status) {
                              (json_int_t)counts.queued, "queued_bytes", (json_int_t)counts.queued_bytes, "resident_bytes",
                              (json_int_t)gauges.resident_bytes, "weights_bytes", (json_int_t)gauges.weights_bytes, "scratch_bytes",
                              (json_int_t)gauges.scratch_bytes, "threads", (json_int_t)status->threads);
+    if (root) {
+        json_object_set_new(root, "refused", refused_json(status, &counts));
+        json_object_set_new(root, "pushback_ms", json_integer(counts.pushback_ms));
+    }
     if (root && counts.ready) {
         struct metrics_totals totals = metrics_totals(status->metrics);
         json_object_set_new(root, "model", json_string(status->model->name));

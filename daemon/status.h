@@ -20,6 +20,8 @@ struct status {
     const char *model_asked;
     uint32_t threads;
     int64_t started_ns;
+    struct rpc_server *rpc;                 // for what it refused by itself
+    struct unix_listener *const *listeners; // [OPTIONS_LISTEN_MAX] entries may be NULL
 };
 
 // The http_page of the daemon; context is a struct status.

@@ -17,6 +17,7 @@
 enum {
     BACKLOG = 128,
     ACCEPTS_A_TURN = 64, // then the loop's other handles get theirs
+    LOOK_MS = 20,        // between two looks at who is still connected
     PAUSE_MS = 100,      // after running out of descriptors or memory
     HANDLES = 2,
     SEND_BUFFER_BYTES = 256 << 10,
@@ -27,6 +28,13 @@ enum {
 struct complaint {
     int64_t next_ns;
     unsigned long held_back;
+};
+
+// A connection that was handed on. Its new owner closes it without a word; then the number is free, or another file's.
+struct handed_on {
+    int fd;
+    dev_t device;
+    ino_t inode;
 };
 
 struct unix_listener {
@@ -42,7 +50,11 @@ struct unix_listener {
     struct lockfile lock;
     void (*accepted)(void *context, int fd, uid_t uid);
     void *context;
-    struct complaint refusals, shortages;
+    struct complaint refusals, shortages, crowds;
+    struct handed_on *connections; // [max_connections], those that were open when last looked at
+    unsigned max_connections, connection_count;
+    int64_t look_again_ns;
+    unsigned long turned_away;
 };
 
 bool unix_listener_allows(const char *allow_uids, uid_t own, uid_t peer) {
@@ -95,12 +107,64 @@ static void widen(int fd) {
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
+static bool is_open(const struct handed_on *connection) {
+    struct stat there;
+    return fstat(connection->fd, &there) == 0 && there.st_dev == connection->device && there.st_ino == connection->inode;
+}
+
+// A flood makes one look at all of them in LOOK_MS, no more.
+static bool has_room(struct unix_listener *listener) {
+    int64_t now_ns = clock_now_ns();
+    if (listener->connection_count < listener->max_connections) {
+        return true;
+    }
+    if (now_ns < listener->look_again_ns) {
+        return false;
+    }
+    listener->look_again_ns = now_ns + LOOK_MS * (int64_t)NS_PER_MS;
+    unsigned open = 0;
+    for (unsigned i = 0; i < listener->connection_count; i++) {
+        if (is_open(&listener->connections[i])) {
+            listener->connections[open++] = listener->connections[i];
+        }
+    }
+    listener->connection_count = open;
+    return open < listener->max_connections;
+}
+
+static void turn_away(struct unix_listener *listener, int fd) {
+    unsigned long held_back;
+    char path[LOG_TEXT_MAX];
+    listener->turned_away++;
+    if (is_due(&listener->crowds, &held_back)) {
+        log_line(LOG_LEVEL_WARNING, "connections_full", "socket=%s max_connections=%u since_last=%lu",
+                 log_quote(listener->address.sun_path, path, sizeof path), listener->max_connections, held_back);
+    }
+    close(fd);
+}
+
+static void hand_on(struct unix_listener *listener, int fd, uid_t uid) {
+    struct stat there;
+    if (listener->max_connections > 0) {
+        if (!has_room(listener) || fstat(fd, &there) != 0) {
+            turn_away(listener, fd);
+            return;
+        }
+        listener->connections[listener->connection_count++] = (struct handed_on){fd, there.st_dev, there.st_ino};
+    }
+    listener->accepted(listener->context, fd, uid);
+}
+
+unsigned long unix_listener_turned_away(const struct unix_listener *listener) {
+    return listener ? listener->turned_away : 0;
+}
+
 static void take_peer(struct unix_listener *listener, int fd) {
     struct ucred peer = {.uid = (uid_t)-1, .pid = -1};
     socklen_t length = sizeof peer;
     bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer;
     if (known && unix_listener_allows(listener->allow_uids, geteuid(), peer.uid)) {
-        listener->accepted(listener->context, fd, peer.uid);
+        hand_on(listener, fd, peer.uid);
     } else {
         refuse_peer(listener, fd, &peer);
     }
@@ -247,11 +311,16 @@ static void close_files(struct unix_listener *listener) {
     lockfile_release(&listener->lock);
 }
 
+static void free_listener(struct unix_listener *listener) {
+    free(listener->connections);
+    free(listener->allow_uids);
+    free(listener);
+}
+
 static void on_closed(uv_handle_t *handle) {
     struct unix_listener *listener = handle->data;
     if (--listener->closing == 0) {
-        free(listener->allow_uids);
-        free(listener);
+        free_listener(listener);
     }
 }
 
@@ -277,7 +346,9 @@ FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct
     listener->context = options->context;
     err_t e = OK;
     listener->allow_uids = strdup(options->allow_uids);
-    if (!listener->allow_uids) {
+    listener->max_connections = options->max_connections;
+    listener->connections = calloc((size_t)options->max_connections + 1, sizeof *listener->connections);
+    if (!listener->allow_uids || !listener->connections) {
         e = err_record(ERR_NOMEM, NULL, "no memory for a listener");
         goto out;
     }
@@ -287,8 +358,7 @@ FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct
     return OK;
 out:
     close_files(listener);
-    free(listener->allow_uids);
-    free(listener);
+    free_listener(listener);
     return e;
 }
 

@@ -11,10 +11,11 @@
 struct unix_listener;
 
 struct unix_listener_options {
-    void *loop;             // uv_loop_t *, untyped so that libuv stays in .c files
-    const char *path;       // at most 107 bytes; PATH.lock beside it tells live from stale
-    const char *allow_uids; // as struct options has it, checked there; copied
-    unsigned mode;          // of the socket file; 0: 0600 for "self", 0666 for others, whom only their user id lets in
+    void *loop;               // uv_loop_t *, untyped so that libuv stays in .c files
+    const char *path;         // at most 107 bytes; PATH.lock beside it tells live from stale
+    const char *allow_uids;   // as struct options has it, checked there; copied
+    unsigned max_connections; // open at once, more are closed as they come; 0: no bound
+    unsigned mode;            // of the socket file; 0: 0600 for "self", 0666 for others, whom only their user id lets in
     // A connected, non-blocking, close-on-exec socket, owned by the callee.
     void (*accepted)(void *context, int fd, uid_t uid);
     void *context;
@@ -26,6 +27,9 @@ FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct
 // Closes the socket and removes its files at once; its memory goes on the loop afterwards. Connections handed on stay. NULL is
 // legal.
 void unix_listener_stop(struct unix_listener *listener);
+
+// Connections closed so far because max_connections were open. NULL is legal: none.
+unsigned long unix_listener_turned_away(const struct unix_listener *listener);
 
 // Whether a process of user `own` that was told `allow_uids` lets `peer` in: pure. "self" is the same user, or root.
 bool unix_listener_allows(const char *allow_uids, uid_t own, uid_t peer);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "daemon/metrics.h"
+#include "expert/layer_piece.h"
 
 struct worker {
     struct worker_options options;
@@ -16,7 +17,15 @@ struct worker {
     pthread_mutex_t mutex;
     pthread_cond_t waiting; // signalled when there may be work, or the end
     struct batcher batcher;
+    struct batcher_layer *layers; // the batcher's
     bool stopping;
+};
+
+// One batch on its way.
+struct batch {
+    struct batcher_piece pieces[BATCH_REQUESTS_MAX];
+    size_t count, tokens;
+    bool idle; // nothing had waited before it
 };
 
 static struct worker_item *item_of(struct batcher_entry *entry) {
@@ -28,38 +37,78 @@ static void fail_item(struct worker_item *item, enum err_code code, const char *
     snprintf(item->message, sizeof item->message, "%s", message);
 }
 
-// Sleeps until there is a batch; 0 at the end.
-static size_t next_batch(struct worker *worker, struct batcher_entry *entries[BATCH_REQUESTS_MAX]) {
-    size_t count = 0;
-    pthread_mutex_lock(&worker->mutex);
-    while (!worker->stopping && (count = batcher_next(&worker->batcher, entries)) == 0) {
+// ---- from the batcher
+
+// Sleeps until it is time to ask again, or something new is there. Holds the mutex.
+static void await_work(struct worker *worker, int64_t again_ns) {
+    if (again_ns == CLOCK_NEVER) {
         pthread_cond_wait(&worker->waiting, &worker->mutex);
+        return;
+    }
+    struct timespec until = {.tv_sec = again_ns / NS_PER_S, .tv_nsec = again_ns % NS_PER_S};
+    pthread_cond_timedwait(&worker->waiting, &worker->mutex, &until);
+}
+
+// Sleeps until there is a batch; 0 pieces at the end.
+static void next_batch(struct worker *worker, struct batch *batch) {
+    *batch = (struct batch){0};
+    pthread_mutex_lock(&worker->mutex);
+    while (!worker->stopping) {
+        int64_t again_ns;
+        batch->count = batcher_next(&worker->batcher, clock_now_ns(), batch->pieces, &again_ns);
+        if (batch->count > 0) {
+            break;
+        }
+        batch->idle = true;
+        await_work(worker, again_ns);
+    }
+    for (size_t i = 0; i < batch->count; i++) {
+        item_of(batch->pieces[i].entry)->running = true;
     }
     pthread_mutex_unlock(&worker->mutex);
-    return count;
 }
 
-// A request past its deadline is not computed: hands those back and closes the ranks. Returns how many are left.
-static size_t drop_expired(struct worker *worker, struct worker_item **items, size_t count, int64_t now_ns) {
+static void hand_out(struct worker *worker, struct worker_item *item) {
+    worker->options.done(worker->options.context, item);
+}
+
+// No batch has the item any more. True: it is over, because its last row is computed, it failed, or it was withdrawn meanwhile.
+static bool settle(struct worker *worker, struct worker_item *item) {
+    pthread_mutex_lock(&worker->mutex);
+    item->running = false;
+    if (item->error != ERR_OK) {
+        batcher_remove(&worker->batcher, &item->entry);
+    }
+    bool over = !item->entry.queued;
+    pthread_mutex_unlock(&worker->mutex);
+    return over;
+}
+
+// A request past its deadline is not computed: hands those back and closes the ranks.
+static void drop_expired(struct worker *worker, struct batch *batch, int64_t now_ns) {
     size_t left = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (items[i]->entry.deadline_ns > now_ns) {
-            items[left++] = items[i];
+    for (size_t i = 0; i < batch->count; i++) {
+        struct worker_item *item = item_of(batch->pieces[i].entry);
+        if (item->entry.deadline_ns > now_ns) {
+            batch->pieces[left++] = batch->pieces[i];
             continue;
         }
-        fail_item(items[i], ERR_DEADLINE, "the deadline passed while the request waited for its batch");
-        items[i]->started_ns = now_ns;
-        worker->options.done(worker->options.context, items[i]);
+        fail_item(item, ERR_DEADLINE, "the deadline passed while the request waited for its batch");
+        item->started_ns = item->started_ns ? item->started_ns : now_ns;
+        settle(worker, item);
+        hand_out(worker, item);
     }
-    return left;
+    batch->count = left;
 }
 
-static void count_batch(struct worker *worker, size_t layer, uint64_t tokens, size_t requests, const struct layer_timings *t) {
+// ---- the batch
+
+static void count_batch(struct worker *worker, size_t layer, const struct batch *batch, const struct layer_timings *t) {
     struct metrics *metrics = worker->options.metrics;
     if (!metrics) {
         return;
     }
-    metrics_batch(metrics, layer, tokens, requests);
+    metrics_batch(metrics, layer, batch->tokens, batch->count);
     metrics_expert_load(metrics, layer, worker->expert_load);
     metrics_stage(metrics, STAGE_ROUTE, t->route);
     metrics_stage(metrics, STAGE_EXCHANGE, t->exchange);
@@ -67,97 +116,135 @@ static void count_batch(struct worker *worker, size_t layer, uint64_t tokens, si
     metrics_stage(metrics, STAGE_COMBINE, t->combine);
 }
 
-static void run_batch(struct worker *worker, struct worker_item **items, size_t count) {
-    int64_t started_ns = clock_now_ns();
-    count = drop_expired(worker, items, count, started_ns);
-    if (count == 0) {
-        return;
-    }
-    const struct model_layer *layer = &worker->options.model->layers[items[0]->entry.layer];
+static void add_timings(struct layer_timings *to, const struct layer_timings *from) {
+    to->route += from->route;
+    to->exchange += from->exchange;
+    to->compute += from->compute;
+    to->combine += from->combine;
+}
+
+static FALLIBLE compute(struct worker *worker, struct batch *batch, struct layer_timings *timings) {
+    size_t index = batch->pieces[0].entry->layer;
+    const struct model_layer *layer = &worker->options.model->layers[index];
     struct layer_request requests[BATCH_REQUESTS_MAX];
-    size_t tokens = 0;
-    for (size_t i = 0; i < count; i++) {
-        requests[i] = items[i]->request;
-        tokens += requests[i].tokens;
+    batch->tokens = 0;
+    for (size_t i = 0; i < batch->count; i++) {
+        const struct batcher_piece *piece = &batch->pieces[i];
+        requests[i] = layer_request_piece(&item_of(piece->entry)->request, piece->first, piece->tokens, layer->params.hidden_size);
+        batch->tokens += piece->tokens;
     }
     memset(worker->expert_load, 0, worker->options.model->max_experts * sizeof *worker->expert_load);
-    struct layer_timings timings = {0};
-    err_t e = layer_forward(worker->options.engine, layer, requests, count, worker->expert_load, &timings);
-    if (!err_is(e)) {
-        count_batch(worker, items[0]->entry.layer, tokens, count, &timings);
+    TRY(layer_forward(worker->options.engine, layer, requests, batch->count, worker->expert_load, timings));
+    count_batch(worker, index, batch, timings);
+    return OK;
+}
+
+static void run_batch(struct worker *worker, struct batch *batch) {
+    int64_t started_ns = clock_now_ns();
+    drop_expired(worker, batch, started_ns);
+    if (batch->count == 0) {
+        return;
     }
-    for (size_t i = 0; i < count; i++) {
-        struct worker_item *item = items[i];
+    struct layer_timings timings = {0};
+    err_t e = compute(worker, batch, &timings);
+    if (worker->options.batched) {
+        worker->options.batched(worker->options.context, batch->tokens, clock_now_ns() - started_ns, batch->idle);
+    }
+    for (size_t i = 0; i < batch->count; i++) {
+        struct worker_item *item = item_of(batch->pieces[i].entry);
         fail_item(item, e.code, err_is(e) ? err_message() : "");
-        item->started_ns = started_ns;
-        item->timings = timings;
-        item->batch_tokens = (uint32_t)tokens;
-        item->batch_requests = (uint32_t)count;
-        worker->options.done(worker->options.context, item);
+        item->started_ns = item->started_ns ? item->started_ns : started_ns;
+        add_timings(&item->timings, &timings);
+        if (batch->tokens >= item->batch_tokens) {
+            item->batch_tokens = (uint32_t)batch->tokens;
+            item->batch_requests = (uint32_t)batch->count;
+        }
+        if (settle(worker, item)) {
+            hand_out(worker, item);
+        }
     }
 }
 
 // What still waits at the end goes back unanswered.
 static void hand_back(struct worker *worker) {
-    struct batcher_entry *entries[BATCH_REQUESTS_MAX];
-    size_t count;
-    while ((count = batcher_next(&worker->batcher, entries)) > 0) {
-        for (size_t i = 0; i < count; i++) {
-            fail_item(item_of(entries[i]), ERR_DRAINING, "the service is shutting down: send to another one");
-            worker->options.done(worker->options.context, item_of(entries[i]));
+    for (size_t i = 0; i < worker->batcher.num_layers; i++) {
+        struct batcher_entry *entry;
+        while ((entry = worker->layers[i].first)) {
+            batcher_remove(&worker->batcher, entry);
+            fail_item(item_of(entry), ERR_DRAINING, "the service is shutting down: send to another one");
+            hand_out(worker, item_of(entry));
         }
     }
 }
 
 static void *worker_main(void *context) {
     struct worker *worker = context;
-    struct batcher_entry *entries[BATCH_REQUESTS_MAX];
-    struct worker_item *items[BATCH_REQUESTS_MAX];
-    size_t count;
-    while ((count = next_batch(worker, entries)) > 0) {
-        for (size_t i = 0; i < count; i++) {
-            items[i] = item_of(entries[i]);
-        }
-        run_batch(worker, items, count);
+    struct batch batch;
+    for (next_batch(worker, &batch); batch.count > 0; next_batch(worker, &batch)) {
+        run_batch(worker, &batch);
     }
     return NULL;
 }
 
+static FALLIBLE create_lock(struct worker *worker) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); // what clock_now_ns reads
+    int error = pthread_cond_init(&worker->waiting, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (error) {
+        FAIL(ERR_NOMEM, "no condition variable for the compute thread: %s", strerror(error));
+    }
+    pthread_mutex_init(&worker->mutex, NULL);
+    return OK;
+}
+
+static void free_worker(struct worker *worker) {
+    free(worker->expert_load);
+    free(worker->layers);
+    free(worker);
+}
+
 FALLIBLE worker_start(const struct worker_options *options, struct worker **out) {
     *out = NULL;
+    size_t num_layers = options->model->num_layers, max_experts = options->model->max_experts;
     struct worker *worker = calloc(1, sizeof *worker);
-    uint64_t *load = calloc(options->model->max_experts ? options->model->max_experts : 1, sizeof *load);
-    if (!worker || !load) {
-        free(worker);
-        free(load);
+    if (!worker) {
         FAIL(ERR_NOMEM, "no memory for the worker");
     }
     worker->options = *options;
-    worker->expert_load = load;
-    batcher_init(&worker->batcher, &options->limits);
-    pthread_mutex_init(&worker->mutex, NULL);
-    pthread_cond_init(&worker->waiting, NULL);
+    worker->expert_load = calloc(max_experts + 1, sizeof *worker->expert_load);
+    worker->layers = calloc(num_layers + 1, sizeof *worker->layers);
+    err_t e = OK;
+    if (!worker->expert_load || !worker->layers) {
+        e = err_record(ERR_NOMEM, NULL, "no memory for the worker's %zu layers", num_layers);
+        goto out;
+    }
+    batcher_init(&worker->batcher, &options->limits, worker->layers, num_layers);
+    TRY_OUT(e, create_lock(worker));
     int error = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (error) {
-        free(load);
-        free(worker);
-        FAIL(ERR_UNAVAILABLE, "cannot start the compute thread: %s", strerror(error));
+        e = err_record(ERR_UNAVAILABLE, NULL, "cannot start the compute thread: %s", strerror(error));
+        goto out;
     }
     pthread_setname_np(worker->thread, "compute");
     *out = worker;
     return OK;
+out:
+    free_worker(worker);
+    return e;
 }
 
 void worker_submit(struct worker *worker, struct worker_item *item) {
     pthread_mutex_lock(&worker->mutex);
-    batcher_push(&worker->batcher, &item->entry);
+    batcher_push(&worker->batcher, &item->entry, clock_now_ns());
     pthread_mutex_unlock(&worker->mutex);
     pthread_cond_signal(&worker->waiting); // after the unlock: else the worker wakes only to wait for the mutex
 }
 
 bool worker_withdraw(struct worker *worker, struct worker_item *item) {
     pthread_mutex_lock(&worker->mutex);
-    bool withdrawn = batcher_remove(&worker->batcher, &item->entry);
+    bool withdrawn = batcher_remove(&worker->batcher, &item->entry) && !item->running;
     pthread_mutex_unlock(&worker->mutex);
     return withdrawn;
 }
@@ -174,6 +261,5 @@ void worker_stop(struct worker *worker) {
     hand_back(worker);
     pthread_cond_destroy(&worker->waiting);
     pthread_mutex_destroy(&worker->mutex);
-    free(worker->expert_load);
-    free(worker);
+    free_worker(worker);
 }

@@ -1,5 +1,5 @@
-// The compute thread: takes batches from the batcher, runs them through expert/layer, and hands each request back.
-// One batch at a time; the thread is the team's first.
+// The compute thread: takes batches from the batcher, runs them through expert/layer, and hands each request back when its last
+// piece is computed. One batch at a time; the thread is the team's first.
 #ifndef EXPERTD_DAEMON_WORKER_H
 #define EXPERTD_DAEMON_WORKER_H
 
@@ -24,8 +24,9 @@ struct worker_item {
     enum err_code error; // ERR_OK: request.output holds the answer
     char message[ERR_MESSAGE_MAX];
     int64_t started_ns;
-    struct layer_timings timings; // of its batch
-    uint32_t batch_tokens, batch_requests;
+    struct layer_timings timings;          // of its batches together
+    uint32_t batch_tokens, batch_requests; // of the largest of them
+    bool running;                          // a batch has a piece of it; the worker's, under its mutex
 };
 
 struct worker_options {
@@ -34,12 +35,15 @@ struct worker_options {
     struct batcher_limits limits;
     struct metrics *metrics;                               // borrowed, may be NULL
     void (*done)(void *context, struct worker_item *item); // on the worker's thread; must not block
+    // A batch was computed; idle: nothing had waited before it. On the worker's thread, before its requests' `done`. May be NULL.
+    void (*batched)(void *context, uint64_t tokens, int64_t spent_ns, bool idle);
     void *context;
 };
 
 FALLIBLE worker_start(const struct worker_options *options, struct worker **out);
 void worker_submit(struct worker *worker, struct worker_item *item); // any thread
-// Takes a waiting request back; false: a batch has it, `done` will come. Any thread.
+// Takes back what has not been computed of a request. True: its memory is the submitter's again. False: a batch has some of it, and
+// `done` comes when that batch ends, or has been called already. Any thread.
 bool worker_withdraw(struct worker *worker, struct worker_item *item);
 void worker_stop(
     struct worker *worker); // finishes the running batch, joins; what still waits is handed back with ERR_DRAINING. NULL is legal

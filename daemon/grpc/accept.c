@@ -119,6 +119,7 @@ static void dispatch(struct accept_slot *slot) {
     bool counted = is_counted(method);
     if (counted && atomic_fetch_add(&server->open_calls, 1) >= server->max_calls) {
         atomic_fetch_sub(&server->open_calls, 1);
+        atomic_fetch_add(&server->refused_calls, 1);
         refuse_full(slot, method);
         return;
     }

@@ -108,6 +108,7 @@ struct rpc_server {
     uint64_t max_message_bytes;
     unsigned max_calls;
     atomic_uint open_calls;
+    atomic_ullong refused_calls;
     struct pool pool;
 
     grpc_server *server;

@@ -158,6 +158,10 @@ err_t rpc_adopt(struct rpc_server *server, int fd) {
     return OK;
 }
 
+uint64_t rpc_calls_refused(struct rpc_server *server) {
+    return atomic_load(&server->refused_calls);
+}
+
 void rpc_wake(struct rpc_server *server, unsigned thread) {
     INVARIANT(thread < server->thread_count);
     thread_wake(&server->threads[thread]);

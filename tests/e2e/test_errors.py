@@ -11,7 +11,7 @@ from harness.protos import pb
 from harness.tensors import tensor
 
 LAYER, HIDDEN, EXPERTS, TOP_K = 1, 96, 8, 4
-DAEMON_OPTIONS = ("--max-message-bytes", 1 << 20, "--max-batch-tokens", 512, "--max-top-k", 16)
+DAEMON_OPTIONS = ("--max-message-bytes", 1 << 20, "--max-request-tokens", 512, "--max-top-k", 16)
 
 ROWS = np.random.default_rng(1).standard_normal((4, HIDDEN)).astype(np.float32)
 

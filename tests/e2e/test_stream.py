@@ -32,7 +32,7 @@ def eventually(condition, seconds=10 * SLOW):
 
 @pytest.fixture(scope="module")
 def slow_daemon():
-    daemon = Daemon("--max-inflight", 3, "--max-message-bytes", 32 << 20, model=slow.MODEL)
+    daemon = Daemon("--max-inflight", 3, "--max-piece-tokens", 4096, "--max-message-bytes", 32 << 20, model=slow.MODEL)
     yield daemon
     daemon.stop()
 
@@ -119,7 +119,8 @@ def test_timeout_us_fails_its_request_alone(slow_daemon, slow_layer):
         requests = [slow_layer.lasting(1.0, id=1), slow_layer.request(1, id=2, timeout_us=100_000), slow_layer.request(1, id=3)]
         answers = {answer.id: answer for answer in client.stream(requests)}
         assert sorted(answers) == [1, 2, 3]
-        check(failure_of_answer(answers[2]), "DEADLINE_EXCEEDED")
+        # Refused at once where the engine's rate is known already.
+        assert failure_of_answer(answers[2]).code in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
         assert answers[1].output.data and answers[3].output.data
 
 

@@ -134,6 +134,18 @@ static void the_hub_cache_is_found_as_its_tools_find_it(void **state) {
     options_deinit(&o);
 }
 
+static void a_piece_is_no_larger_than_a_batch(void **state) {
+    (void)state;
+    struct options o;
+    expect_ok("--model m --max-batch-tokens 9", "", &o);
+    assert_int_equal(o.max_piece_tokens, 9);
+    assert_string_equal(o.origins[OPTION_MAX_PIECE_TOKENS], "max_batch_tokens");
+    options_deinit(&o);
+    expect_ok("--model m --max-batch-tokens 9 --max-piece-tokens 8", "", &o);
+    assert_int_equal(o.max_piece_tokens, 8);
+    options_deinit(&o);
+}
+
 // A value of each option that is not its default.
 static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_MODEL] = "m",
@@ -156,11 +168,16 @@ static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_MEMORY_MAX] = "3GiB",
     [OPTION_MAX_MESSAGE_BYTES] = "5000",
     [OPTION_MAX_BATCH_TOKENS] = "9",
+    [OPTION_MAX_PIECE_TOKENS] = "3",
+    [OPTION_MAX_REQUEST_TOKENS] = "70000",
+    [OPTION_MAX_QUEUE_DELAY_US] = "200",
     [OPTION_MAX_TOP_K] = "4",
     [OPTION_MAX_CALLS] = "8",
     [OPTION_MAX_INFLIGHT] = "6",
     [OPTION_MAX_QUEUE] = "11",
     [OPTION_MAX_QUEUE_BYTES] = "1TiB",
+    [OPTION_MAX_CONNECTION_SHARE] = "25",
+    [OPTION_MAX_CONNECTIONS] = "13",
     [OPTION_READ_SLOTS] = "2",
     [OPTION_MAX_REGION_BYTES] = "7MiB",
     [OPTION_MAX_REGIONS] = "13",
@@ -485,6 +502,7 @@ int main(void) {
         cmocka_unit_test(an_admin_socket_with_too_long_a_path_is_off),
         cmocka_unit_test(a_runtime_folder_too_long_for_a_socket_leaves_tcp),
         cmocka_unit_test(the_hub_cache_is_found_as_its_tools_find_it),
+        cmocka_unit_test(a_piece_is_no_larger_than_a_batch),
         cmocka_unit_test(every_option_is_a_flag_a_variable_and_a_key),
         cmocka_unit_test(a_flag_beats_a_variable_beats_the_file_beats_the_default),
         cmocka_unit_test(a_list_of_addresses_replaces_that_of_a_weaker_source),

@@ -1,0 +1,161 @@
+// The service's books: admission, the backlog and the connections' shares, under one mutex that is held for a few additions.
+#include "base/clock.h"
+#include "daemon/serve_internal.h"
+
+// A full server still says how it is: these count against nothing.
+static bool is_counted(const struct call *call) {
+    return call->method != RPC_HEALTH_CHECK;
+}
+
+FALLIBLE serve_enter_call(struct call *call) {
+    struct serve *serve = call->serve;
+    if (!is_counted(call)) {
+        return OK;
+    }
+    pthread_mutex_lock(&serve->mutex);
+    err_t e = OK;
+    call->connection = connections_open(&serve->connections, rpc_call_peer(call->rpc));
+    if (!call->connection) {
+        e = err_record(ERR_QUEUE_FULL, NULL, "more connections have calls open than this server keeps account of");
+    } else {
+        e = admission_take_call(&serve->admission, &call->connection->share);
+        call->has_place = !err_is(e);
+    }
+    pthread_mutex_unlock(&serve->mutex);
+    return e;
+}
+
+void serve_leave_call(struct call *call) {
+    struct serve *serve = call->serve;
+    if (!call->connection) {
+        return;
+    }
+    pthread_mutex_lock(&serve->mutex);
+    if (call->has_stream) {
+        admission_give_stream(&serve->admission, &call->connection->share);
+    }
+    if (call->has_place) {
+        admission_give_call(&serve->admission, &call->connection->share);
+    }
+    connections_close(&serve->connections, call->connection);
+    call->connection = NULL;
+    pthread_mutex_unlock(&serve->mutex);
+}
+
+void serve_enter_request(struct serve_request *r) {
+    pthread_mutex_lock(&r->serve->mutex);
+    r->connection = r->call->connection;
+    r->connection->references++;
+    pthread_mutex_unlock(&r->serve->mutex);
+}
+
+void serve_leave_request(struct serve_request *r) {
+    struct serve *serve = r->serve;
+    pthread_mutex_lock(&serve->mutex);
+    if (r->in_backlog) {
+        backlog_leave(&serve->backlog, r->item.entry.layer, r->item.entry.tokens);
+    }
+    if (r->admitted) {
+        admission_release(&serve->admission, &r->connection->share, r->admitted_bytes);
+    }
+    connections_close(&serve->connections, r->connection);
+    pthread_mutex_unlock(&serve->mutex);
+}
+
+FALLIBLE serve_take_stream(struct call *call) {
+    struct serve *serve = call->serve;
+    pthread_mutex_lock(&serve->mutex);
+    err_t e = admission_take_stream(&serve->admission, &call->connection->share);
+    pthread_mutex_unlock(&serve->mutex);
+    call->has_stream = !err_is(e);
+    return e;
+}
+
+FALLIBLE serve_may_open(struct serve_request *r) {
+    struct serve *serve = r->serve;
+    pthread_mutex_lock(&serve->mutex);
+    struct admission_ask ask = {.deadline_ns = r->deadline_ns, .wait_ns = backlog_wait_ns(&serve->backlog, 0)};
+    err_t e = admission_open(&serve->admission, &r->connection->share, &ask, clock_now_ns());
+    pthread_mutex_unlock(&serve->mutex);
+    return e;
+}
+
+bool serve_take_slot(struct serve_request *r) {
+    struct serve *serve = r->serve;
+    pthread_mutex_lock(&serve->mutex);
+    r->has_slot = admission_take_slot(&serve->admission, &r->connection->share);
+    pthread_mutex_unlock(&serve->mutex);
+    return r->has_slot;
+}
+
+bool serve_slot_free(struct serve *serve) {
+    pthread_mutex_lock(&serve->mutex);
+    bool is_free = admission_slot_free(&serve->admission);
+    pthread_mutex_unlock(&serve->mutex);
+    return is_free;
+}
+
+void serve_give_slot(struct serve_request *r) {
+    struct serve *serve = r->serve;
+    if (!r->has_slot) {
+        return;
+    }
+    r->has_slot = false;
+    pthread_mutex_lock(&serve->mutex);
+    admission_give_slot(&serve->admission, &r->connection->share);
+    pthread_mutex_unlock(&serve->mutex);
+    for (unsigned t = 0; atomic_load(&serve->slot_waiters) > 0 && t < serve->options.rpc_threads; t++) {
+        rpc_wake(serve->server, t); // whoever waits for a slot takes it in its tick
+    }
+}
+
+FALLIBLE serve_admit(struct serve_request *r) {
+    struct serve *serve = r->serve;
+    uint32_t tokens = r->item.entry.tokens;
+    struct admission_ask ask = {.bytes = r->message->capacity + r->output_bytes + r->regions.copied_bytes,
+                                .deadline_ns = r->deadline_ns};
+    pthread_mutex_lock(&serve->mutex);
+    int64_t now_ns = clock_now_ns();
+    ask.wait_ns = backlog_wait_ns(&serve->backlog, tokens);
+    err_t e = admission_admit(&serve->admission, &r->connection->share, &ask, now_ns);
+    if (!err_is(e)) {
+        r->admitted = true;
+        r->admitted_bytes = ask.bytes;
+        r->in_backlog = true;
+        r->admitted_ns = now_ns;
+        r->foreseen_ns = backlog_foreseen_ns(&serve->backlog, tokens);
+        backlog_enter(&serve->backlog, r->item.entry.layer, tokens);
+    }
+    pthread_mutex_unlock(&serve->mutex);
+    return e;
+}
+
+void serve_leave_backlog(struct serve_request *r, bool computed) {
+    if (!r->in_backlog) {
+        return;
+    }
+    r->in_backlog = false;
+    pthread_mutex_lock(&r->serve->mutex);
+    backlog_leave(&r->serve->backlog, r->item.entry.layer, r->item.entry.tokens);
+    if (computed) {
+        backlog_came(&r->serve->backlog, r->item.entry.tokens, r->foreseen_ns, clock_now_ns() - r->admitted_ns);
+    }
+    pthread_mutex_unlock(&r->serve->mutex);
+}
+
+void serve_batched(void *context, uint64_t tokens, int64_t spent_ns, bool idle) {
+    struct serve *serve = context;
+    pthread_mutex_lock(&serve->mutex);
+    backlog_batch(&serve->backlog, tokens, spent_ns, idle);
+    pthread_mutex_unlock(&serve->mutex);
+}
+
+int64_t serve_retry_after_ms(struct serve *serve, enum err_code code) {
+    if (code != ERR_QUEUE_FULL) {
+        return proto_retry_after_ms(code);
+    }
+    pthread_mutex_lock(&serve->mutex);
+    int64_t ms = backlog_pushback_ms(&serve->backlog);
+    pthread_mutex_unlock(&serve->mutex);
+    return ms;
+}
