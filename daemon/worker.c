@@ -121,6 +121,7 @@ static void add_timings(struct layer_timings *to, const struct layer_timings *fr
     to->exchange += from->exchange;
     to->compute += from->compute;
     to->combine += from->combine;
+    to->placement_epoch = from->placement_epoch; // of the last piece: each piece had one, and they change no bit
 }
 
 static FALLIBLE compute(struct worker *worker, struct batch *batch, struct layer_timings *timings) {

@@ -54,7 +54,9 @@ def refused(folder, *named, status=65):
         assert name in text, f"{name!r} is not named in\n{text}"
     assert seconds < CPU_SECONDS, f"{seconds:.2f} s"
     if not SANITIZER:
-        assert rss < RSS_MAX, f"{rss >> 20} MiB"
+        # Linux counts what the process was before it became the daemon, which is this one: its own peak is no fault of the daemon's.
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        assert rss < max(RSS_MAX, own + (16 << 20)), f"{rss >> 20} MiB, this process has had {own >> 20}"
 
 
 @pytest.fixture
