@@ -328,7 +328,7 @@ static void a_move_reports_its_progress_and_its_epoch(void **state) {
     f->mover.allowed = 1;
     struct peer_call call;
     start_apply(f, &f->peer, &call, 7);
-    struct proto_progress progress;
+    struct proto_progress progress = {0};
     assert_true(next_progress(&call, &progress));
     assert_int_equal(progress.moved_experts, 1);
     assert_false(progress.done);
