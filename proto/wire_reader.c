@@ -49,9 +49,20 @@ static FALLIBLE read_fixed(struct wire_span *rest, size_t bytes, uint64_t *value
     return OK;
 }
 
+// A tag or a length: 32 bits, in at most five bytes. Other decoders refuse longer spellings of the same number, and what they
+// refuse must not be read here as something else than what their sender meant.
+static FALLIBLE read_short_varint(struct wire_span *rest, uint64_t *value) {
+    const uint8_t *start = rest->bytes;
+    TRY(wire_read_varint(rest, value));
+    if (rest->bytes - start > WIRE_SHORT_VARINT_MAX) {
+        FAIL(ERR_MALFORMED, "a tag or length takes %zu bytes: at most %d", (size_t)(rest->bytes - start), WIRE_SHORT_VARINT_MAX);
+    }
+    return OK;
+}
+
 static FALLIBLE read_span(struct wire_span *rest, struct wire_span *span) {
     uint64_t length;
-    TRY(wire_read_varint(rest, &length));
+    TRY(read_short_varint(rest, &length));
     if (length > rest->length) {
         FAIL(ERR_MALFORMED, "a field of %" PRIu64 " bytes has %zu left: the message is cut short", length, rest->length);
     }
@@ -79,7 +90,7 @@ static FALLIBLE read_payload(struct wire_span *rest, struct wire_field *field) {
 FALLIBLE wire_read_field(struct wire_span *rest, struct wire_field *field) {
     *field = (struct wire_field){0};
     uint64_t tag = 0;
-    TRY(wire_read_varint(rest, &tag));
+    TRY(read_short_varint(rest, &tag));
     uint64_t number = tag >> 3;
     if (number == 0 || number > WIRE_FIELD_NUMBER_MAX) {
         FAIL(ERR_MALFORMED, "%" PRIu64 " is no field number", number);

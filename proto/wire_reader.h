@@ -21,7 +21,7 @@ enum wire_type {
     WIRE_FIXED32 = 5,
 };
 
-enum { WIRE_VARINT_MAX = 10, WIRE_FIELD_NUMBER_MAX = (1 << 29) - 1, WIRE_TABLE_MAX = 64 };
+enum { WIRE_VARINT_MAX = 10, WIRE_SHORT_VARINT_MAX = 5, WIRE_FIELD_NUMBER_MAX = (1 << 29) - 1, WIRE_TABLE_MAX = 64 };
 
 struct wire_span {
     const uint8_t *bytes;

@@ -200,7 +200,7 @@ static void lying_reply_is_refused(void **state) {
     struct wire_reply got;
     struct raw cut = {.length = 0}, tensor = {.length = 0}, shorter = {.length = 0};
     raw_tag(&cut, 31, RAW_BYTES);
-    raw_varint(&cut, UINT64_MAX);
+    raw_varint(&cut, UINT32_MAX);
     assert_refused(wire_decode_reply(cut.bytes, cut.length, &got), ERR_MALFORMED, "output", "cut short");
     raw_number(&tensor, 1, DTYPE_F32);
     raw_number(&tensor, 2, 3);

@@ -87,8 +87,16 @@ static void length_beyond_the_end_is_refused(void **state) {
         struct raw raw = {.length = 0};
         raw_tag(&raw, 31, RAW_BYTES);
         raw_varint(&raw, LENGTHS[i]);
-        assert_request_refused(&raw, ERR_MALFORMED, "hidden", "cut short");
+        assert_request_refused(&raw, ERR_MALFORMED, "hidden", LENGTHS[i] > UINT32_MAX ? "at most 5" : "cut short");
     }
+}
+
+// The same number in more bytes than other decoders take: a length of 0 in six bytes, a tag in six.
+static void long_spellings_of_lengths_and_tags_are_refused(void **state) {
+    (void)state;
+    static const uint8_t LENGTH[] = {0x12, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00}, TAG[] = {0x88, 0x80, 0x80, 0x80, 0x80, 0x00, 0x01};
+    assert_bytes_refused(LENGTH, sizeof LENGTH, ERR_MALFORMED, "model", "at most 5");
+    assert_bytes_refused(TAG, sizeof TAG, ERR_MALFORMED, "", "at most 5");
 }
 
 static void inner_length_beyond_its_message_is_refused(void **state) {
@@ -442,6 +450,7 @@ int main(void) {
         cmocka_unit_test(every_changed_byte_is_read_within_the_message),
         cmocka_unit_test(length_beyond_the_end_is_refused),
         cmocka_unit_test(inner_length_beyond_its_message_is_refused),
+        cmocka_unit_test(long_spellings_of_lengths_and_tags_are_refused),
         cmocka_unit_test(varint_over_64_bits_is_refused),
         cmocka_unit_test(greatest_varint_is_read),
         cmocka_unit_test(field_number_0_and_above_29_bits_is_refused),
