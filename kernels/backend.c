@@ -45,6 +45,7 @@ static const struct candidate CANDIDATES[] = {
 enum {
     CANDIDATES_COUNT = sizeof CANDIDATES / sizeof *CANDIDATES,
     NAMES_MAX = 128,
+    SPEED_ROWS = 6,
     SPEED_K = 128,
     SPEED_ROUNDS = 24, // the first ones wake the wide units
 };
@@ -63,12 +64,13 @@ const struct kernel_backend *kernel_backend_at(size_t i, int *usable) {
 // The least time of a full row block against a panel of bf16 zeros.
 static int64_t block_ns(const struct kernel_backend *backend) {
     uint16_t x[SPEED_K] = {0}, panel[SPEED_K * KERNEL_PANEL] = {0};
-    const uint16_t *rows[KERNEL_ROWS_MAX] = {x, x, x, x, x, x};
-    float out[KERNEL_ROWS_MAX * KERNEL_PANEL];
+    const void *rows[SPEED_ROWS] = {x, x, x, x, x, x};
+    float out[SPEED_ROWS * KERNEL_PANEL];
+    struct panel_args args = {rows, SPEED_ROWS, panel, SPEED_K, out, KERNEL_PANEL, KERNEL_PANEL};
     int64_t best = CLOCK_NEVER;
     for (int round = 0; round < SPEED_ROUNDS; round++) {
         int64_t start = clock_now_ns();
-        backend->panel_bf16(rows, KERNEL_ROWS_MAX, panel, SPEED_K, out, KERNEL_PANEL, KERNEL_PANEL);
+        backend->panel_bf16(&args);
         int64_t span = clock_now_ns() - start;
         best = span < best ? span : best;
     }

@@ -12,24 +12,34 @@
 struct activation_args;
 struct combine_args;
 
-// One instruction set's copies of every inner loop: a row block against a panel of packed columns (the layouts are in weights.c),
-// and the loops over one row. Kernels set and restore the floating-point mode they need; the others run in IEEE's default.
+enum {
+    KERNEL_PANEL = 64,      // columns of a panel
+    KERNEL_CALL_ROWS = 240, // rows of one call at most: what a caller keeps pointers for
+};
+
+// A panel kernel's work: out[r][c] = the sum over k of x[r][k] * panel[k][c].
+struct panel_args {
+    const void *const *x;       // [rows] pointers to k elements of the panel's dtype; any alignment of that dtype
+    size_t rows;                // 1 to KERNEL_CALL_ROWS; the kernel cuts them into tiles as it likes
+    const void *panel;          // packed, 64-byte aligned; the layouts are in weights.h
+    size_t k;                   // whole K
+    float *out;                 // [rows] rows, out_stride elements apart; `columns` of each are stored, the rest is left alone
+    size_t out_stride, columns; // 1 <= columns <= KERNEL_PANEL
+};
+typedef void panel_kernel(const struct panel_args *args);
+
+// One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set
+// and restore the floating-point mode they need; the others run in IEEE's default.
 struct kernel_backend {
     const char *name; // "scalar", "avx2", "avx512", "avx512bf16"
-    // out[rows][columns] = x rows (pointers to k elements, 1 <= rows <= KERNEL_ROWS_MAX) times the panel, whole K;
-    // 1 <= columns <= KERNEL_PANEL are stored.
-    void (*panel_f32)(const float *const *x, size_t rows, const float *panel, size_t k, float *out, size_t out_stride,
-                      size_t columns);
-    void (*panel_bf16)(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out, size_t out_stride,
-                       size_t columns);
+    panel_kernel *panel_f32;
+    panel_kernel *panel_bf16;
     void (*activation)(const struct activation_args *args);                   // activation_row
     void (*combine)(const struct combine_args *args);                         // combine_row
     void (*exp_minus)(const float *x, float shift, size_t count, float *out); // out[i] = exp(x[i] - shift); in place is legal
     void (*sigmoid)(const float *x, size_t count, float *out);                // in place is legal
     void (*sqrt_softplus)(const float *x, size_t count, float *out);          // in place is legal
 };
-
-enum { KERNEL_ROWS_MAX = 6, KERNEL_PANEL = 64 };
 
 // Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried in about a
 // millisecond).

@@ -9,7 +9,7 @@
 #include "kernels/group_metadata.h"
 
 enum {
-    ROW_TILE = 48,            // rows: a multiple of every number of rows that a kernel takes but 5
+    ROW_TILE = 48,            // rows: a multiple of every tile of rows that a kernel takes but 5
     RUN_BYTES_MIN = 64 << 10, // of weights, for a thread to read in one go
     TASKS_PER_THREAD = 4,     // at least, so that the last ones to finish differ little
 };
@@ -21,7 +21,7 @@ struct span {
 
 struct work {
     const struct grouped_matmul_args *args;
-    const struct kernel_backend *backend;
+    panel_kernel *multiply;
     const struct span *spans;
     size_t num_spans;
     size_t panels, panels_per_run, runs;
@@ -150,29 +150,28 @@ static const void *lhs_row(const struct grouped_matmul_args *args, size_t row) {
     return (const char *)args->lhs + index * args->lhs_stride * dtype_size(args->rhs->dtype);
 }
 
-// All rows of a span against one panel, in blocks as even as can be: 7 rows are 4 and 3, not 6 and 1.
+// All rows of a span against one panel, in calls as even as can be.
 static void multiply_panel(const struct work *work, const struct span *span, size_t panel) {
     const struct grouped_matmul_args *args = work->args;
     const struct packed_weights *rhs = args->rhs;
-    const char *weights = (const char *)rhs->data[span->group] + panel * panel_bytes(rhs);
     size_t column = panel * KERNEL_PANEL;
-    size_t columns = rhs->n - column < KERNEL_PANEL ? rhs->n - column : KERNEL_PANEL;
-    size_t blocks = div_up(span->rows, KERNEL_ROWS_MAX);
+    const void *x[KERNEL_CALL_ROWS];
+    struct panel_args call = {
+        .x = x,
+        .panel = (const char *)rhs->data[span->group] + panel * panel_bytes(rhs),
+        .k = rhs->k,
+        .out_stride = args->out_stride,
+        .columns = rhs->n - column < KERNEL_PANEL ? rhs->n - column : KERNEL_PANEL,
+    };
+    size_t calls = div_up(span->rows, KERNEL_CALL_ROWS);
     size_t row = span->first_row;
-    for (size_t b = 0; b < blocks; b++) {
-        size_t rows = span->rows / blocks + (b < span->rows % blocks);
-        const void *x[KERNEL_ROWS_MAX];
-        for (size_t r = 0; r < rows; r++) {
+    for (size_t c = 0; c < calls; c++, row += call.rows) {
+        call.rows = span->rows / calls + (c < span->rows % calls);
+        for (size_t r = 0; r < call.rows; r++) {
             x[r] = lhs_row(args, row + r);
         }
-        float *out = args->out + row * args->out_stride + column;
-        if (rhs->dtype == DTYPE_F32) {
-            work->backend->panel_f32((const float *const *)x, rows, (const float *)weights, rhs->k, out, args->out_stride, columns);
-        } else {
-            work->backend->panel_bf16((const uint16_t *const *)x, rows, (const uint16_t *)weights, rhs->k, out, args->out_stride,
-                                      columns);
-        }
-        row += rows;
+        call.out = args->out + row * args->out_stride + column;
+        work->multiply(&call);
     }
 }
 
@@ -217,7 +216,8 @@ FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *tea
         .num_local_groups = args->num_actual_groups,
     };
     TRY(make_group_metadata(&groups, &metadata));
-    struct work work = {.args = args, .backend = kernel_selected()};
+    const struct kernel_backend *backend = kernel_selected();
+    struct work work = {.args = args, .multiply = args->rhs->dtype == DTYPE_F32 ? backend->panel_f32 : backend->panel_bf16};
     split(&work, &metadata, team ? team_threads(team) : 1, spans);
     work.zero_before = (size_t)metadata.group_offsets[args->group_offset];
     work.zero_from = (size_t)metadata.group_offsets[args->group_offset + args->num_actual_groups];

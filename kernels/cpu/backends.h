@@ -12,6 +12,14 @@
 #define PANEL_UNROLL _Pragma("GCC unroll 8")
 #endif
 
+enum { PANEL_TILE = 6 }; // rows that a microkernel takes: with 64 columns, 24 accumulators of 16 floats
+
+// Rows are cut into tiles as even as can be: 7 rows are 4 and 3, not 6 and 1. The rows of the tile that begins at `row`.
+static inline size_t panel_tile_rows(size_t rows, size_t row) {
+    size_t tiles = (rows - row + PANEL_TILE - 1) / PANEL_TILE;
+    return (rows - row + tiles - 1) / tiles;
+}
+
 // row_body.h's functions in an instruction set's copy, and their places in its table.
 #define BACKEND_DECLARE_ROWS(target)                                                                                               \
     void target##_activation(const struct activation_args *args);                                                                  \
@@ -24,11 +32,7 @@
     .sqrt_softplus = target##_sqrt_softplus
 
 // panel_body.h's functions likewise.
-#define BACKEND_DECLARE_PANELS(target)                                                                                             \
-    void target##_panel_f32(const float *const *x, size_t rows, const float *panel, size_t k, float *out, size_t out_stride,       \
-                            size_t columns);                                                                                       \
-    void target##_panel_bf16(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out,                   \
-                             size_t out_stride, size_t columns)
+#define BACKEND_DECLARE_PANELS(target) panel_kernel target##_panel_f32, target##_panel_bf16
 
 BACKEND_DECLARE_ROWS(scalar);
 extern const struct kernel_backend backend_scalar;

@@ -48,21 +48,13 @@ PANEL_INLINE void pair_store(__m512 sums[PAIR_VECS], float *out, size_t columns)
     }
 }
 
-struct pair_args {
-    const uint16_t *const *x;
-    const uint16_t *panel;
-    size_t k;
-    float *out;
-    size_t out_stride, columns;
-};
-
-// `rows` is a constant in each copy, so that the sums are registers.
-PANEL_INLINE void pair_rows(const struct pair_args *a, size_t rows) {
-    __m512 sums[KERNEL_ROWS_MAX][PAIR_VECS];
-    const uint16_t *x[KERNEL_ROWS_MAX];
-    uint16_t last[KERNEL_ROWS_MAX][2];
+// Rows [row, row + rows) of the call; `rows` is a constant in each copy, so that the sums are registers.
+PANEL_INLINE void pair_rows(const struct panel_args *a, size_t row, size_t rows) {
+    __m512 sums[PANEL_TILE][PAIR_VECS];
+    const uint16_t *x[PANEL_TILE];
+    uint16_t last[PANEL_TILE][2];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        x[r] = a->x[r];
+        x[r] = a->x[row + r];
         PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
             sums[r][v] = _mm512_setzero_ps();
         }
@@ -81,32 +73,37 @@ PANEL_INLINE void pair_rows(const struct pair_args *a, size_t rows) {
         pair_step(sums, rows, x, 0, panel);
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        pair_store(sums[r], a->out + r * a->out_stride, a->columns);
+        pair_store(sums[r], a->out + (row + r) * a->out_stride, a->columns);
     }
 }
 
-static void avx512bf16_panel_bf16(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out,
-                                  size_t out_stride, size_t columns) {
-    struct pair_args args = {x, panel, k, out, out_stride, columns};
+static void pair_tile(const struct panel_args *args, size_t row, size_t rows) {
     switch (rows) {
     case 1:
-        pair_rows(&args, 1);
+        pair_rows(args, row, 1);
         return;
     case 2:
-        pair_rows(&args, 2);
+        pair_rows(args, row, 2);
         return;
     case 3:
-        pair_rows(&args, 3);
+        pair_rows(args, row, 3);
         return;
     case 4:
-        pair_rows(&args, 4);
+        pair_rows(args, row, 4);
         return;
     case 5:
-        pair_rows(&args, 5);
+        pair_rows(args, row, 5);
         return;
     default:
-        pair_rows(&args, KERNEL_ROWS_MAX);
+        pair_rows(args, row, PANEL_TILE);
         return;
+    }
+}
+
+static void avx512bf16_panel_bf16(const struct panel_args *args) {
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = panel_tile_rows(args->rows, row);
+        pair_tile(args, row, rows);
     }
 }
 

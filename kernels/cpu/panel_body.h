@@ -1,6 +1,6 @@
 // The panel kernels, written once over a vector of LANES floats. The including file defines, for its instruction set:
 //   vec, LANES               the vector and its floats
-//   PANEL_VECS               vectors of columns whose accumulators fit the registers with KERNEL_ROWS_MAX rows
+//   PANEL_VECS               vectors of columns whose accumulators fit the registers with PANEL_TILE rows
 //   vec_zero, vec_load, vec_store, vec_broadcast, vec_fma(a, b, c) = a * b + c
 //   vec_even, vec_odd        LANES packed pairs (a 32-bit word each): the element of even or odd k, widened
 // and names the results by PANEL_TARGET(name). K goes in chunks through accumulators in memory, which is exact: the chunk of a
@@ -48,7 +48,7 @@ PANEL_INLINE void panel_step(vec sums[][PANEL_VECS], size_t rows, const float *c
 // `depth` of k along PANEL_PASS columns from `column`; `rows` is a constant in each copy, so that the sums are registers.
 PANEL_INLINE void panel_pass_f32(panel_row *block, size_t rows, const float *const *x, const float *panel, size_t depth,
                                  size_t column) {
-    vec sums[KERNEL_ROWS_MAX][PANEL_VECS];
+    vec sums[PANEL_TILE][PANEL_VECS];
     panel_load(sums, rows, block, column);
     for (size_t i = 0; i < depth; i++) {
         vec w[PANEL_VECS];
@@ -63,7 +63,7 @@ PANEL_INLINE void panel_pass_f32(panel_row *block, size_t rows, const float *con
 // Pairs of k, the odd one first; x is padded with +0 to a whole pair.
 PANEL_INLINE void panel_pass_bf16(panel_row *block, size_t rows, const float *const *x, const uint16_t *panel, size_t depth,
                                   size_t column) {
-    vec sums[KERNEL_ROWS_MAX][PANEL_VECS];
+    vec sums[PANEL_TILE][PANEL_VECS];
     panel_load(sums, rows, block, column);
     for (size_t i = 0; i < depth; i += 2) {
         const uint16_t *pairs = panel + i * KERNEL_PANEL + 2 * column;
@@ -103,7 +103,7 @@ PANEL_INLINE void panel_pass_bf16(panel_row *block, size_t rows, const float *co
                 pass(block, 5, x, panel, depth, column);                                                                           \
                 break;                                                                                                             \
             default:                                                                                                               \
-                pass(block, KERNEL_ROWS_MAX, x, panel, depth, column);                                                             \
+                pass(block, PANEL_TILE, x, panel, depth, column);                                                                  \
                 break;                                                                                                             \
             }                                                                                                                      \
         }                                                                                                                          \
@@ -127,35 +127,50 @@ static void panel_widen(const uint16_t *x, size_t depth, float *wide) {
     }
 }
 
-void PANEL_TARGET(panel_f32)(const float *const *x, size_t rows, const float *panel, size_t k, float *out, size_t out_stride,
-                             size_t columns) {
-    panel_row block[KERNEL_ROWS_MAX];
+// Rows [row, row + rows) of the call, whole K.
+static void panel_tile_f32(const struct panel_args *args, size_t row, size_t rows) {
+    const float *panel = args->panel;
+    panel_row block[PANEL_TILE];
     memset(block, 0, rows * sizeof *block);
-    for (size_t i = 0; i < k; i += PANEL_CHUNK) {
-        const float *chunk[KERNEL_ROWS_MAX];
+    for (size_t i = 0; i < args->k; i += PANEL_CHUNK) {
+        const float *chunk[PANEL_TILE];
         for (size_t r = 0; r < rows; r++) {
-            chunk[r] = x[r] + i;
+            chunk[r] = (const float *)args->x[row + r] + i;
         }
-        panel_chunk_f32(block, rows, chunk, panel + i * KERNEL_PANEL, k - i < PANEL_CHUNK ? k - i : PANEL_CHUNK);
+        panel_chunk_f32(block, rows, chunk, panel + i * KERNEL_PANEL, args->k - i < PANEL_CHUNK ? args->k - i : PANEL_CHUNK);
     }
-    panel_write(block, rows, out, out_stride, columns);
+    panel_write(block, rows, args->out + row * args->out_stride, args->out_stride, args->columns);
 }
 
-void PANEL_TARGET(panel_bf16)(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out, size_t out_stride,
-                              size_t columns) {
-    panel_row block[KERNEL_ROWS_MAX];
-    panel_wide wide[KERNEL_ROWS_MAX];
+static void panel_tile_bf16(const struct panel_args *args, size_t row, size_t rows) {
+    const uint16_t *panel = args->panel;
+    panel_row block[PANEL_TILE];
+    panel_wide wide[PANEL_TILE];
     memset(block, 0, rows * sizeof *block);
-    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-    for (size_t i = 0; i < k; i += PANEL_CHUNK) {
-        size_t depth = k - i < PANEL_CHUNK ? k - i : PANEL_CHUNK;
-        const float *chunk[KERNEL_ROWS_MAX];
+    for (size_t i = 0; i < args->k; i += PANEL_CHUNK) {
+        size_t depth = args->k - i < PANEL_CHUNK ? args->k - i : PANEL_CHUNK;
+        const float *chunk[PANEL_TILE];
         for (size_t r = 0; r < rows; r++) {
-            panel_widen(x[r] + i, depth, wide[r]);
+            panel_widen((const uint16_t *)args->x[row + r] + i, depth, wide[r]);
             chunk[r] = wide[r];
         }
         panel_chunk_bf16(block, rows, chunk, panel + i * KERNEL_PANEL, depth);
     }
+    panel_write(block, rows, args->out + row * args->out_stride, args->out_stride, args->columns);
+}
+
+void PANEL_TARGET(panel_f32)(const struct panel_args *args) {
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = panel_tile_rows(args->rows, row);
+        panel_tile_f32(args, row, rows);
+    }
+}
+
+void PANEL_TARGET(panel_bf16)(const struct panel_args *args) {
+    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = panel_tile_rows(args->rows, row);
+        panel_tile_bf16(args, row, rows);
+    }
     float_mode_restore(before);
-    panel_write(block, rows, out, out_stride, columns);
 }

@@ -6,7 +6,7 @@
 #include "kernels/combine.h"
 #include "kernels/cpu/backends.h"
 
-enum { CHECK_K = 7, CHECK_COLUMNS = KERNEL_PANEL, CHECK_ROUNDS = 64, CHECK_ROW = 48 };
+enum { CHECK_K = 7, CHECK_COLUMNS = KERNEL_PANEL, CHECK_ROUNDS = 64, CHECK_ROWS = 2 * PANEL_TILE + 1, CHECK_ROW = 48 };
 
 struct check {
     uint64_t random;
@@ -46,10 +46,10 @@ static int same_bits(const float *a, const float *b, size_t count) {
 }
 
 static int check_bf16(struct check *check, int round) {
-    uint16_t x[KERNEL_ROWS_MAX][CHECK_K], panel[(CHECK_K + 1) / 2 * 2 * KERNEL_PANEL];
-    const uint16_t *rows[KERNEL_ROWS_MAX];
-    float got[KERNEL_ROWS_MAX * CHECK_COLUMNS], want[KERNEL_ROWS_MAX * CHECK_COLUMNS];
-    for (size_t r = 0; r < KERNEL_ROWS_MAX; r++) {
+    uint16_t x[CHECK_ROWS][CHECK_K], panel[(CHECK_K + 1) / 2 * 2 * KERNEL_PANEL];
+    const void *rows[CHECK_ROWS];
+    float got[CHECK_ROWS * CHECK_COLUMNS], want[CHECK_ROWS * CHECK_COLUMNS];
+    for (size_t r = 0; r < CHECK_ROWS; r++) {
         for (size_t i = 0; i < CHECK_K; i++) {
             x[r][i] = next_bf16(check, round);
         }
@@ -58,9 +58,11 @@ static int check_bf16(struct check *check, int round) {
     for (size_t i = 0; i < sizeof panel / sizeof *panel; i++) {
         panel[i] = i / KERNEL_PANEL / 2 == CHECK_K / 2 && i % 2 ? 0 : next_bf16(check, round);
     }
-    size_t count = (size_t)(round % KERNEL_ROWS_MAX + 1);
-    check->backend->panel_bf16(rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS);
-    backend_scalar.panel_bf16(rows, count, panel, CHECK_K, want, CHECK_COLUMNS, CHECK_COLUMNS);
+    size_t count = (size_t)(round % CHECK_ROWS + 1);
+    struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
+    check->backend->panel_bf16(&args);
+    args.out = want;
+    backend_scalar.panel_bf16(&args);
     return same_bits(got, want, count * CHECK_COLUMNS);
 }
 
@@ -71,10 +73,10 @@ static float next_f32(struct check *check, int round) {
 }
 
 static int check_f32(struct check *check, int round) {
-    float x[KERNEL_ROWS_MAX][CHECK_K], panel[CHECK_K * KERNEL_PANEL];
-    const float *rows[KERNEL_ROWS_MAX];
-    float got[KERNEL_ROWS_MAX * CHECK_COLUMNS], want[KERNEL_ROWS_MAX * CHECK_COLUMNS];
-    for (size_t r = 0; r < KERNEL_ROWS_MAX; r++) {
+    float x[CHECK_ROWS][CHECK_K], panel[CHECK_K * KERNEL_PANEL];
+    const void *rows[CHECK_ROWS];
+    float got[CHECK_ROWS * CHECK_COLUMNS], want[CHECK_ROWS * CHECK_COLUMNS];
+    for (size_t r = 0; r < CHECK_ROWS; r++) {
         for (size_t i = 0; i < CHECK_K; i++) {
             x[r][i] = next_f32(check, round);
         }
@@ -83,9 +85,11 @@ static int check_f32(struct check *check, int round) {
     for (size_t i = 0; i < sizeof panel / sizeof *panel; i++) {
         panel[i] = next_f32(check, round);
     }
-    size_t count = (size_t)(round % KERNEL_ROWS_MAX + 1);
-    check->backend->panel_f32(rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS);
-    backend_scalar.panel_f32(rows, count, panel, CHECK_K, want, CHECK_COLUMNS, CHECK_COLUMNS);
+    size_t count = (size_t)(round % CHECK_ROWS + 1);
+    struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
+    check->backend->panel_f32(&args);
+    args.out = want;
+    backend_scalar.panel_f32(&args);
     return same_bits(got, want, count * CHECK_COLUMNS);
 }
 

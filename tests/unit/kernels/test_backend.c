@@ -42,28 +42,30 @@ static void auto_chooses_one_that_runs_here(void **state) {
 }
 
 // A unit with another arithmetic is found out: each of the ways in which one could differ.
-static void plain_bf16(const uint16_t *const *x, size_t rows, const uint16_t *panel, size_t k, float *out, size_t out_stride,
-                       size_t columns) {
-    for (size_t r = 0; r < rows; r++) { // even k first, nothing flushed
-        for (size_t c = 0; c < columns; c++) {
+static void plain_bf16(const struct panel_args *args) {
+    const uint16_t *panel = args->panel;
+    for (size_t r = 0; r < args->rows; r++) { // even k first, nothing flushed
+        const uint16_t *x = args->x[r];
+        for (size_t c = 0; c < args->columns; c++) {
             float sum = 0;
-            for (size_t i = 0; i < k; i++) {
-                sum = fmaf(f32_from_bf16(x[r][i]), f32_from_bf16(panel[i / 2 * 128 + 2 * c + i % 2]), sum);
+            for (size_t i = 0; i < args->k; i++) {
+                sum = fmaf(f32_from_bf16(x[i]), f32_from_bf16(panel[i / 2 * 128 + 2 * c + i % 2]), sum);
             }
-            out[r * out_stride + c] = sum;
+            args->out[r * args->out_stride + c] = sum;
         }
     }
 }
 
-static void unfused_f32(const float *const *x, size_t rows, const float *panel, size_t k, float *out, size_t out_stride,
-                        size_t columns) {
-    for (size_t r = 0; r < rows; r++) {
-        for (size_t c = 0; c < columns; c++) {
+static void unfused_f32(const struct panel_args *args) {
+    const float *panel = args->panel;
+    for (size_t r = 0; r < args->rows; r++) {
+        const float *x = args->x[r];
+        for (size_t c = 0; c < args->columns; c++) {
             float sum = 0;
-            for (size_t i = 0; i < k; i++) {
-                sum += x[r][i] * panel[i * 64 + c];
+            for (size_t i = 0; i < args->k; i++) {
+                sum += x[i] * panel[i * 64 + c];
             }
-            out[r * out_stride + c] = sum;
+            args->out[r * args->out_stride + c] = sum;
         }
     }
 }

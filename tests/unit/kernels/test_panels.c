@@ -4,7 +4,7 @@
 #include "kernels/grouped_matmul.h"
 #include "kernels/weights.h"
 
-enum { N_MAX = KERNEL_PANEL, GUARD = 3 };
+enum { GUARD = 3, ROWS_MAX = 14 }; // two tiles of rows and a part of one
 
 struct panel_case {
     const struct kernel_backend *backend;
@@ -24,7 +24,7 @@ static void check_bf16(struct panel_case *c) {
     uint16_t *panel = test_alloc(packed_group_bytes(DTYPE_BF16, c->k, c->n));
     size_t stride = c->n + GUARD;
     float *out = test_alloc(c->rows * stride * sizeof(float));
-    const uint16_t *rows[KERNEL_ROWS_MAX];
+    const void *rows[ROWS_MAX];
     fill(c, x, c->rows * c->k);
     fill(c, w, c->n * c->k);
     poison_f32(out, c->rows * stride);
@@ -33,7 +33,8 @@ static void check_bf16(struct panel_case *c) {
     for (size_t r = 0; r < c->rows; r++) {
         rows[r] = x + r * c->k;
     }
-    c->backend->panel_bf16(rows, c->rows, panel, c->k, out, stride, c->n);
+    struct panel_args args = {rows, c->rows, panel, c->k, out, stride, c->n};
+    c->backend->panel_bf16(&args);
     for (size_t r = 0; r < c->rows; r++) {
         for (size_t n = 0; n < c->n; n++) {
             float want = dot_bf16_reference(rows[r], w + n * c->k, 1, c->k);
@@ -51,7 +52,7 @@ static void check_f32(struct panel_case *c) {
     float *panel = test_alloc(packed_group_bytes(DTYPE_F32, c->k, c->n));
     size_t stride = c->n + GUARD;
     float *out = test_alloc(c->rows * stride * sizeof(float));
-    const float *rows[KERNEL_ROWS_MAX];
+    const void *rows[ROWS_MAX];
     for (size_t i = 0; i < c->rows * c->k; i++) {
         x[i] = random_f32(&c->random, c->values);
     }
@@ -64,7 +65,8 @@ static void check_f32(struct panel_case *c) {
     for (size_t r = 0; r < c->rows; r++) {
         rows[r] = x + r * c->k;
     }
-    c->backend->panel_f32(rows, c->rows, panel, c->k, out, stride, c->n);
+    struct panel_args args = {rows, c->rows, panel, c->k, out, stride, c->n};
+    c->backend->panel_f32(&args);
     for (size_t r = 0; r < c->rows; r++) {
         for (size_t n = 0; n < c->n; n++) {
             float want = dot_f32_reference(rows[r], w + n * c->k, 1, c->k);
@@ -82,7 +84,7 @@ static void check_shapes(const struct kernel_backend *backend) {
     static const size_t WIDTHS[] = {1, 15, 16, 17, 33, 63, 64};
     for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
         for (size_t w = 0; w < COUNT_OF(WIDTHS); w++) {
-            for (size_t rows = 1; rows <= KERNEL_ROWS_MAX; rows++) {
+            for (size_t rows = 1; rows <= ROWS_MAX; rows++) {
                 enum values values = (enum values)((d + w + rows) % VALUES_COUNT);
                 struct panel_case c = {backend, rows, WIDTHS[w], DEPTHS[d], values, {1 + d * 1000 + w * 10 + rows}};
                 check_bf16(&c);
@@ -100,7 +102,7 @@ static void every_backend_sums_as_the_scalar_twin_over_all_shapes(void **state) 
 static void check_values(const struct kernel_backend *backend) {
     for (int values = 0; values < VALUES_COUNT; values++) {
         for (size_t k = 1; k <= 40; k++) {
-            struct panel_case c = {backend, 1 + k % KERNEL_ROWS_MAX, 64, k, (enum values)values, {99 + k}};
+            struct panel_case c = {backend, 1 + k % ROWS_MAX, 64, k, (enum values)values, {99 + k}};
             check_bf16(&c);
             check_f32(&c);
         }
@@ -119,7 +121,7 @@ static void every_backend_sums_as_the_scalar_twin_over_all_values(void **state) 
 static void check_mode(const struct kernel_backend *backend) {
     enum { UPWARD = 0x5f80, MODE = UPWARD | 0x3f };
     uint16_t x[8], panel[8 * KERNEL_PANEL];
-    const uint16_t *rows[1] = {x};
+    const void *rows[1] = {x};
     float want[KERNEL_PANEL], got[KERNEL_PANEL];
     struct random random = {5};
     for (size_t i = 0; i < COUNT_OF(x); i++) {
@@ -128,9 +130,11 @@ static void check_mode(const struct kernel_backend *backend) {
     for (size_t i = 0; i < COUNT_OF(panel); i++) {
         panel[i] = random_bf16(&random, VALUES_FLUSH);
     }
-    backend->panel_bf16(rows, 1, panel, 8, want, KERNEL_PANEL, KERNEL_PANEL);
+    struct panel_args args = {rows, 1, panel, 8, want, KERNEL_PANEL, KERNEL_PANEL};
+    backend->panel_bf16(&args);
+    args.out = got;
     float_mode before = float_mode_set((float_mode)MODE);
-    backend->panel_bf16(rows, 1, panel, 8, got, KERNEL_PANEL, KERNEL_PANEL);
+    backend->panel_bf16(&args);
     float_mode after = float_mode_set(before);
     assert_int_equal(after, MODE);
     if (strcmp(backend->name, "scalar") != 0) { // which is plain C in the caller's mode
