@@ -82,7 +82,7 @@ static FALLIBLE multiply(const struct ffn_run *run, const struct grouped_matmul_
     full.group_offset = run->args->group_offset;
     full.num_actual_groups = run->groups;
     full.m = run->rows;
-    full.out_stride = args->rhs->n;
+    full.out_stride = args->rhs.packed->n;
     return grouped_matmul(&full, run->team, run->scratch->matmul);
 }
 
@@ -95,11 +95,11 @@ static FALLIBLE gate_and_up(const struct ffn_run *run) {
         m.lhs = (const char *)a->hidden + run->first * a->hidden_stride;
     }
     if (activation_is_gated(a->activation)) {
-        m.rhs = &a->weights->gate;
+        m.rhs = rhs_packed(&a->weights->gate);
         m.out = run->scratch->gate;
         TRY(multiply(run, &m));
     }
-    m.rhs = &a->weights->up;
+    m.rhs = rhs_packed(&a->weights->up);
     m.out = run->scratch->up;
     return multiply(run, &m);
 }
@@ -129,7 +129,7 @@ static FALLIBLE down(const struct ffn_run *run) {
     struct grouped_matmul_args m = {
         .lhs = run->scratch->hidden,
         .lhs_stride = run->args->intermediate_size,
-        .rhs = &run->args->weights->down,
+        .rhs = rhs_packed(&run->args->weights->down),
         .out = run->scratch->down,
     };
     return multiply(run, &m);

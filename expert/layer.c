@@ -235,7 +235,7 @@ static FALLIBLE shared_gates(struct batch *b) {
         .lhs = engine->hidden_f32,
         .lhs_stride = b->layer->params.hidden_size,
         .lhs_rows = engine->shared_tokens,
-        .rhs = &b->layer->shared_gate,
+        .rhs = rhs_packed(&b->layer->shared_gate),
         .group_sizes = &size,
         .num_groups = 1,
         .num_actual_groups = 1,

@@ -40,7 +40,7 @@ static FALLIBLE multiply(const void *x, const struct packed_weights *weights, si
     struct grouped_matmul_args args = {
         .lhs = x,
         .lhs_stride = weights->k,
-        .rhs = &one,
+        .rhs = rhs_packed(&one),
         .group_sizes = &size,
         .num_groups = 1,
         .num_actual_groups = 1,

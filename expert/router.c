@@ -16,7 +16,7 @@ static FALLIBLE own_logits(const struct router_args *args, struct router_scratch
     struct grouped_matmul_args m = {
         .lhs = args->hidden,
         .lhs_stride = args->hidden_stride,
-        .rhs = &layer->router,
+        .rhs = rhs_packed(&layer->router),
         .group_sizes = &size,
         .num_groups = 1,
         .num_actual_groups = 1,

@@ -73,7 +73,7 @@ static FALLIBLE check_sizes(const struct grouped_matmul_args *args) {
 }
 
 FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args) {
-    const struct packed_weights *rhs = args->rhs;
+    const struct packed_weights *rhs = args->rhs.packed;
     if (args->m > INT32_MAX) {
         FAIL_FIELD(ERR_INVALID, "m", "m is %zu: at most %d rows can be numbered", args->m, INT32_MAX);
     }
@@ -131,13 +131,13 @@ static void split(struct work *work, const struct group_metadata *metadata, unsi
     const struct grouped_matmul_args *args = work->args;
     size_t wanted = threads > 1 ? (size_t)threads * TASKS_PER_THREAD : 1;
     INVARIANT(wanted > 0);
-    work->panels = div_up(args->rhs->n, KERNEL_PANEL);
+    work->panels = div_up(args->rhs.packed->n, KERNEL_PANEL);
     work->num_spans = make_spans(args, metadata, 1, spans);
     if (work->num_spans * work->panels < wanted) {
         work->num_spans = make_spans(args, metadata, 0, spans);
     }
     work->spans = spans;
-    size_t bytes = panel_bytes(args->rhs);
+    size_t bytes = panel_bytes(args->rhs.packed);
     size_t longest = work->num_spans * work->panels / wanted;
     size_t run = bytes ? div_up(RUN_BYTES_MIN, bytes) : 1;
     run = run > longest ? longest : run;
@@ -147,13 +147,13 @@ static void split(struct work *work, const struct group_metadata *metadata, unsi
 
 static const void *lhs_row(const struct grouped_matmul_args *args, size_t row) {
     size_t index = args->lhs_rows ? args->lhs_rows[row] : row;
-    return (const char *)args->lhs + index * args->lhs_stride * dtype_size(args->rhs->dtype);
+    return (const char *)args->lhs + index * args->lhs_stride * dtype_size(args->rhs.packed->dtype);
 }
 
 // All rows of a span against one panel, in calls as even as can be.
 static void multiply_panel(const struct work *work, const struct span *span, size_t panel) {
     const struct grouped_matmul_args *args = work->args;
-    const struct packed_weights *rhs = args->rhs;
+    const struct packed_weights *rhs = args->rhs.packed;
     size_t column = panel * KERNEL_PANEL;
     const void *x[KERNEL_CALL_ROWS];
     struct panel_args call = {
@@ -177,7 +177,7 @@ static void multiply_panel(const struct work *work, const struct span *span, siz
 
 static void zero_rows(const struct grouped_matmul_args *args, size_t begin, size_t end) {
     for (size_t row = begin; row < end; row++) {
-        memset(args->out + row * args->out_stride, 0, args->rhs->n * sizeof *args->out);
+        memset(args->out + row * args->out_stride, 0, args->rhs.packed->n * sizeof *args->out);
     }
 }
 
@@ -217,7 +217,7 @@ FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *tea
     };
     TRY(make_group_metadata(&groups, &metadata));
     const struct kernel_backend *backend = kernel_selected();
-    struct work work = {.args = args, .multiply = args->rhs->dtype == DTYPE_F32 ? backend->panel_f32 : backend->panel_bf16};
+    struct work work = {.args = args, .multiply = args->rhs.packed->dtype == DTYPE_F32 ? backend->panel_f32 : backend->panel_bf16};
     split(&work, &metadata, team ? team_threads(team) : 1, spans);
     work.zero_before = (size_t)metadata.group_offsets[args->group_offset];
     work.zero_from = (size_t)metadata.group_offsets[args->group_offset + args->num_actual_groups];

@@ -8,21 +8,21 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "kernels/operand.h"
 #include "kernels/team.h"
-#include "kernels/weights.h"
 
 struct grouped_matmul_args {
-    const void *lhs;                  // rows of k elements in rhs->dtype, 64-byte aligned rows not required
-    size_t lhs_stride;                // elements between rows of lhs, >= k
-    const uint32_t *lhs_rows;         // [m]: row of lhs for each row of the product (gather); NULL: the identity
-    const struct packed_weights *rhs; // num_actual_groups groups: rhs group i is global group group_offset + i
-    const int32_t *group_sizes;       // [num_groups]
-    size_t num_groups;                // G
-    size_t group_offset;              // the first group held here
-    size_t num_actual_groups;         // groups held here, = rhs->groups
-    size_t m;                         // rows of the product, >= sum of group_sizes
-    float *out;                       // [m, n] sums; rows outside the local groups are set to 0
-    size_t out_stride;                // elements, >= n
+    const void *lhs;            // rows of k elements in the dtype of rhs, 64-byte aligned rows not required
+    size_t lhs_stride;          // elements between rows of lhs, >= k
+    const uint32_t *lhs_rows;   // [m]: row of lhs for each row of the product (gather); NULL: the identity
+    struct matmul_rhs rhs;      // num_actual_groups groups: rhs group i is global group group_offset + i
+    const int32_t *group_sizes; // [num_groups]
+    size_t num_groups;          // G
+    size_t group_offset;        // the first group held here
+    size_t num_actual_groups;   // groups held here, = those of rhs
+    size_t m;                   // rows of the product, >= sum of group_sizes
+    float *out;                 // [m, n] sums; rows outside the local groups are set to 0
+    size_t out_stride;          // elements, >= n
 };
 
 // Bytes of scratch that grouped_matmul needs for up to m rows over num_groups groups.

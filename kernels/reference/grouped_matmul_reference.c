@@ -42,16 +42,16 @@ static float dot_packed(const struct packed_weights *weights, size_t group, size
 
 static void reference_row(const struct grouped_matmul_args *args, size_t row, size_t group) {
     size_t lhs_row = args->lhs_rows ? args->lhs_rows[row] : row;
-    const char *x = (const char *)args->lhs + lhs_row * args->lhs_stride * dtype_size(args->rhs->dtype);
-    for (size_t n = 0; n < args->rhs->n; n++) {
-        args->out[row * args->out_stride + n] = dot_packed(args->rhs, group, n, x);
+    const char *x = (const char *)args->lhs + lhs_row * args->lhs_stride * dtype_size(args->rhs.packed->dtype);
+    for (size_t n = 0; n < args->rhs.packed->n; n++) {
+        args->out[row * args->out_stride + n] = dot_packed(args->rhs.packed, group, n, x);
     }
 }
 
 FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args) {
     TRY(grouped_matmul_check(args));
     for (size_t row = 0; row < args->m; row++) {
-        for (size_t n = 0; n < args->rhs->n; n++) {
+        for (size_t n = 0; n < args->rhs.packed->n; n++) {
             args->out[row * args->out_stride + n] = 0.0f;
         }
     }

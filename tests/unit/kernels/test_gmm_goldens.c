@@ -70,7 +70,7 @@ static int run_golden(const char *name, const struct safetensors *file) {
     float *out = test_alloc(m * g.weights.n * sizeof *out);
     poison_f32(out, m * g.weights.n);
     struct grouped_matmul_args args = {
-        lhs, g.weights.k, NULL,       &g.weights, sizes, groups, golden_size(file, "group_offset"), g.weights.groups,
+        lhs, g.weights.k, NULL,       rhs_packed(&g.weights), sizes, groups, golden_size(file, "group_offset"), g.weights.groups,
         m,   out,         g.weights.n};
     void *scratch = test_alloc(grouped_matmul_scratch_bytes(m, groups));
     assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
