@@ -1,7 +1,7 @@
 # `cmake --install build [--prefix DIR]`: the programs, the interface and the unit, where Debian puts such things.
 include(GNUInstallDirs)
 
-install(TARGETS expertd expertctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS expertd expertctl expertd-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY proto/expertd proto/google DESTINATION ${CMAKE_INSTALL_DATADIR}/expertd/proto FILES_MATCHING PATTERN "*.proto")
 install(FILES README.md LICENSE deploy/expertd.yaml DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

@@ -1,0 +1,37 @@
+// expertd-bench's command line. Pure.
+#ifndef EXPERTD_TESTS_BENCH_KERNELS_BENCH_OPTIONS_H
+#define EXPERTD_TESTS_BENCH_KERNELS_BENCH_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/err.h"
+
+enum bench_command { BENCH_NONE, BENCH_KERNELS, BENCH_LAYER };
+
+enum { BENCH_LIST_MAX = 16 };
+
+struct bench_options {
+    enum bench_command command;
+    const char *shapes; // names with commas between them; NULL: those that a plain run measures
+    const char *dtypes; // likewise
+    const char *backend;
+    uint32_t threads[BENCH_LIST_MAX];
+    size_t num_threads; // 0: one entry, the CPUs of this process
+    uint32_t tokens[BENCH_LIST_MAX];
+    size_t num_tokens;
+    double seconds;         // of each row
+    uint64_t weights_bytes; // that a row's weights rotate over; 0: four times the last-level cache, at least 1.2 GB
+    bool json, list, help;
+};
+
+// Strings are borrowed from argv. ERR_USAGE names the word and the mend.
+FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *out);
+void bench_options_help(FILE *out);
+
+// Calls take(context, name, length) for each name between commas; its error ends the walk. ERR_USAGE for an empty name.
+FALLIBLE bench_names(const char *flag, const char *list, err_t (*take)(void *context, const char *name, size_t length),
+                     void *context);
+
+#endif

@@ -1,0 +1,298 @@
+#include "tests/bench/kernels/layer_bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "client/expertctl/suggest.h"
+#include "expert/layer.h"
+#include "expert/synthetic.h"
+#include "tests/bench/kernels/plain_read.h"
+
+enum {
+    PRESETS_MAX = 16,
+    DTYPES_MAX = 2,
+    SPIN_US = 50,
+    SPARE_ROWS = 1009,
+    MATRICES_GATED = 3,
+    MATRICES_PLAIN = 2,
+    OTHER_PIECES = 4
+};
+
+struct layer_selection {
+    const char *presets[PRESETS_MAX];
+    size_t num_presets;
+    enum dtype dtypes[DTYPES_MAX];
+    size_t num_dtypes;
+    uint32_t threads[BENCH_LIST_MAX];
+    size_t num_threads;
+};
+
+static err_t take_preset(void *context, const char *name, size_t length) {
+    struct layer_selection *s = context;
+    const char *names[PRESETS_MAX];
+    char word[64];
+    size_t count = 0;
+    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    for (; count < PRESETS_MAX && synthetic_preset(count); count++) {
+        names[count] = synthetic_preset(count);
+        if (strcmp(names[count], word) == 0) {
+            if (s->num_presets == PRESETS_MAX) {
+                FAIL(ERR_USAGE, "--shape names more than %d presets", PRESETS_MAX);
+            }
+            s->presets[s->num_presets++] = names[count];
+            return OK;
+        }
+    }
+    const char *near = suggest_word(word, names, count);
+    FAIL(ERR_USAGE, "unknown preset %s%s%s; --list names them", word, near ? ": did you mean " : "", near ? near : "");
+}
+
+static err_t take_dtype(void *context, const char *name, size_t length) {
+    struct layer_selection *s = context;
+    enum dtype dtype = length == 4 && memcmp(name, "bf16", 4) == 0  ? DTYPE_BF16
+                       : length == 3 && memcmp(name, "f32", 3) == 0 ? DTYPE_F32
+                                                                    : DTYPE_NONE;
+    if (dtype == DTYPE_NONE || s->num_dtypes == DTYPES_MAX) {
+        FAIL(ERR_USAGE, "--dtype %.*s: a layer is measured in bf16, f32 or both", (int)length, name);
+    }
+    s->dtypes[s->num_dtypes++] = dtype;
+    return OK;
+}
+
+static FALLIBLE select_layers(const struct bench_options *o, const struct machine *machine, struct layer_selection *s) {
+    *s = (struct layer_selection){.num_threads = o->num_threads};
+    memcpy(s->threads, o->threads, sizeof s->threads);
+    if (s->num_threads == 0) {
+        s->threads[s->num_threads++] = machine->cpus;
+    }
+    TRY(bench_names("--shape", o->shapes ? o->shapes : "qwen3-30b-a3b,mixtral-8x7b", take_preset, s));
+    return bench_names("--dtype", o->dtypes ? o->dtypes : "bf16", take_dtype, s);
+}
+
+// ---- one layer, T tokens
+
+struct forward {
+    const struct model_layer *layer;
+    struct engine *engine;
+    struct team *team;
+    struct layer_request request;
+    uint16_t *hidden; // [T + SPARE_ROWS, H] BF16; a repetition begins at another row
+    size_t repetition;
+    uint64_t *load;            // [E] rows per expert, of all repetitions so far
+    uint64_t *load_before;     // [E]
+    struct read_piece *pieces; // [E + OTHER_PIECES]
+    uint64_t route_ns, all_ns;
+};
+
+static void fill_hidden(const struct forward *f, size_t rows) {
+    uint64_t state = 1;
+    for (size_t i = 0; i < rows * f->layer->params.hidden_size; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        f->hidden[i] = bf16_from_f32((float)((int32_t)(state >> 32)) * 0x1p-31f);
+    }
+}
+
+static FALLIBLE forward_init(struct forward *f, const struct model_layer *layer, uint32_t tokens) {
+    const struct layer_params *p = &layer->params;
+    f->layer = layer;
+    f->hidden = malloc((tokens + SPARE_ROWS) * (size_t)p->hidden_size * sizeof *f->hidden);
+    f->request = (struct layer_request){
+        .tokens = tokens,
+        .hidden = {.dtype = DTYPE_BF16,
+                   .rank = 2,
+                   .shape = {tokens, p->hidden_size},
+                   .bytes = (uint64_t)tokens * p->hidden_size * sizeof *f->hidden},
+        .source = ROUTING_OWN,
+        .shared = p->shared != SHARED_NONE,
+        .output_dtype = DTYPE_BF16,
+        .output = malloc((size_t)tokens * p->hidden_size * sizeof *f->hidden),
+    };
+    f->load = calloc(p->num_experts, sizeof *f->load);
+    f->load_before = calloc(p->num_experts, sizeof *f->load_before);
+    f->pieces = calloc(p->num_experts + OTHER_PIECES, sizeof *f->pieces);
+    if (!f->hidden || !f->request.output || !f->load || !f->load_before || !f->pieces) {
+        FAIL(ERR_NOMEM, "no memory for %u tokens of %u values", tokens, p->hidden_size);
+    }
+    fill_hidden(f, tokens + SPARE_ROWS);
+    return OK;
+}
+
+static void forward_deinit(struct forward *f) {
+    free(f->hidden);
+    free(f->request.output);
+    free(f->load);
+    free(f->load_before);
+    free(f->pieces);
+}
+
+static size_t add_piece(struct forward *f, size_t count, const struct packed_weights *weights) {
+    if (weights->data && weights->group_bytes) {
+        f->pieces[count++] = (struct read_piece){weights->data[0], weights->group_bytes};
+    }
+    return count;
+}
+
+// What the last repetition read: the router, the experts that got rows, the shared ones.
+static size_t gather_pieces(struct forward *f) {
+    size_t count = add_piece(f, 0, &f->layer->router);
+    if (f->request.shared) {
+        count = add_piece(f, count, &f->layer->shared.gate);
+        count = add_piece(f, count, &f->layer->shared.up);
+        count = add_piece(f, count, &f->layer->shared.down);
+    }
+    const struct shards *shards = shards_take(f->layer->in_force);
+    for (uint32_t e = 0; e < f->layer->params.num_experts; e++) {
+        if (f->load[e] != f->load_before[e]) {
+            f->pieces[count++] = (struct read_piece){shards->blocks[e]->data, shards->blocks[e]->bytes}; // one rank: slot e
+        }
+    }
+    shards_give_back(f->layer->in_force, shards);
+    return count;
+}
+
+static err_t run_forward(void *context, int64_t *span_ns) {
+    struct forward *f = context;
+    size_t first = f->repetition++ * f->request.tokens % SPARE_ROWS;
+    f->request.hidden.data = f->hidden + first * f->layer->params.hidden_size;
+    memcpy(f->load_before, f->load, f->layer->params.num_experts * sizeof *f->load);
+    struct layer_timings timings;
+    int64_t start_ns = clock_now_ns();
+    TRY(layer_forward(f->engine, f->layer, &f->request, 1, f->load, &timings));
+    *span_ns = clock_now_ns() - start_ns;
+    f->route_ns += timings.route;
+    f->all_ns += (uint64_t)*span_ns;
+    return OK;
+}
+
+static int64_t read_layer(void *context) {
+    struct forward *f = context;
+    size_t count = gather_pieces(f);
+    plain_read_forget(f->pieces, count, f->team);
+    int64_t span_ns = plain_read_ns(f->pieces, count, f->team);
+    plain_read_forget(f->pieces, count, f->team);
+    return span_ns;
+}
+
+static double layer_bytes(void *context) {
+    struct forward *f = context;
+    size_t count = gather_pieces(f);
+    double bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        bytes += (double)f->pieces[i].bytes;
+    }
+    return bytes;
+}
+
+static double layer_flops(const struct layer_params *p, uint32_t tokens) {
+    double routed =
+        (double)p->routing.top_k * p->intermediate_size * (activation_is_gated(&p->activation) ? MATRICES_GATED : MATRICES_PLAIN);
+    double shared = p->shared == SHARED_NONE ? 0
+                                             : (double)p->shared_intermediate_size *
+                                                   (activation_is_gated(&p->shared_activation) ? MATRICES_GATED : MATRICES_PLAIN);
+    return 2.0 * tokens * p->hidden_size * (routed + shared + p->routing.num_experts);
+}
+
+// ---- all of them
+
+struct layer_row {
+    const struct model *model;
+    struct team *team;
+    struct engine *engine;
+    const char *preset;
+    uint32_t tokens;
+    double seconds;
+};
+
+static FALLIBLE bench_row(const struct layer_row *r, struct report *report) {
+    const char *dtype = r->model->compute_dtype == DTYPE_F32 ? "f32" : "bf16";
+    struct report_row row = {.dtype = dtype, .threads = team_threads(r->team), .tokens = r->tokens};
+    snprintf(row.shape, sizeof row.shape, "%s T=%u", r->preset, r->tokens);
+    fprintf(stderr, "%s %s, %u threads ...\n", row.shape, row.dtype, row.threads);
+    struct forward f = {.engine = r->engine, .team = r->team};
+    err_t e;
+    TRY_OUT(e, forward_init(&f, &r->model->layers[0], r->tokens));
+    struct measured what = {
+        .context = &f,
+        .run_ns = run_forward,
+        .read_ns = read_layer,
+        .flops = layer_flops(&f.layer->params, r->tokens),
+        .bytes = layer_bytes,
+        .peak = measure_peak_of(r->model->compute_dtype, r->team),
+    };
+    TRY_OUT(e, measure(&what, r->team, r->seconds, &row.measured));
+    row.router_share = (double)f.route_ns / (double)f.all_ns;
+    e = report_add(report, &row);
+out:
+    forward_deinit(&f);
+    return err_is(e) ? err_context(e, "%s, %u tokens", r->preset, r->tokens) : e;
+}
+
+static FALLIBLE bench_threads(const struct bench_options *o, const struct model *model, const char *preset, uint32_t threads,
+                              struct report *report) {
+    struct layer_row row = {.model = model, .preset = preset, .seconds = o->seconds};
+    struct team_options team = {.threads = threads, .spin_us = SPIN_US};
+    TRY(team_create(&team, &row.team));
+    uint32_t most = 0;
+    for (size_t t = 0; t < o->num_tokens; t++) {
+        most = o->tokens[t] > most ? o->tokens[t] : most;
+    }
+    struct engine_options engine = {.model = model, .limits = layer_limits_for(model, most, 0), .team = row.team};
+    err_t e = engine_create(&engine, &row.engine);
+    for (size_t t = 0; t < o->num_tokens && !err_is(e); t++) {
+        row.tokens = o->tokens[t];
+        e = bench_row(&row, report);
+    }
+    engine_destroy(row.engine);
+    team_destroy(row.team);
+    return e;
+}
+
+static FALLIBLE load(const char *preset, enum dtype dtype, uint32_t threads, struct model *model) {
+    char name[96];
+    snprintf(name, sizeof name, "synthetic:%s,layers=1", preset);
+    fprintf(stderr, "making the weights of a layer of %s ...\n", preset);
+    struct team *team;
+    struct team_options options = {.threads = threads, .spin_us = SPIN_US};
+    TRY(team_create(&options, &team));
+    struct model_options load = {.model = name, .compute_dtype = dtype, .ranks = 1, .team = team};
+    err_t e = model_load(&load, model);
+    team_destroy(team);
+    return e;
+}
+
+static FALLIBLE bench_model(const struct bench_options *o, const struct layer_selection *s, const char *preset, enum dtype dtype,
+                            struct report *report) {
+    struct model model = {0};
+    err_t e;
+    TRY_OUT(e, load(preset, dtype, s->threads[0], &model));
+    for (size_t t = 0; t < s->num_threads; t++) {
+        TRY_OUT(e, bench_threads(o, &model, preset, s->threads[t], report));
+    }
+out:
+    model_deinit(&model);
+    return e;
+}
+
+FALLIBLE layer_bench(const struct bench_options *options, const struct machine *machine, struct report *report) {
+    struct layer_selection s;
+    TRY(select_layers(options, machine, &s));
+    struct read_piece nothing = {0};
+    if (!plain_read_forget(&nothing, 0, NULL)) {
+        fprintf(stderr, "this machine has no CLFLUSHOPT: weights of small batches may come from a cache\n");
+    }
+    for (size_t p = 0; p < s.num_presets; p++) {
+        for (size_t d = 0; d < s.num_dtypes; d++) {
+            TRY(bench_model(options, &s, s.presets[p], s.dtypes[d], report));
+        }
+    }
+    return OK;
+}
+
+void layer_bench_list(FILE *out) {
+    fprintf(out, "presets:");
+    for (size_t i = 0; synthetic_preset(i); i++) {
+        fprintf(out, " %s", synthetic_preset(i));
+    }
+    fprintf(out, "\ndtypes: bf16 f32\n");
+}

@@ -1,0 +1,49 @@
+// expertd-bench: how near to the machine's limits products and layers run, in this process.
+#include <stdio.h>
+
+#include "kernels/backend.h"
+#include "tests/bench/kernels/bench_options.h"
+#include "tests/bench/kernels/kernels_bench.h"
+#include "tests/bench/kernels/layer_bench.h"
+
+static void list(enum bench_command command) {
+    if (command == BENCH_LAYER) {
+        layer_bench_list(stdout);
+    } else {
+        kernels_bench_list(stdout);
+    }
+}
+
+static FALLIBLE bench(const struct bench_options *options) {
+    TRY(kernel_select(options->backend));
+    struct machine machine;
+    machine_read(&machine);
+    struct report report = {.machine = &machine, .backend = kernel_selected()->name};
+    err_t e = options->command == BENCH_LAYER ? layer_bench(options, &machine, &report) : kernels_bench(options, &machine, &report);
+    if (!err_is(e)) {
+        e = options->json ? report_print_json(&report) : report_print_table(&report);
+    }
+    report_deinit(&report);
+    return e;
+}
+
+int main(int argc, char **argv) {
+    struct bench_options options;
+    err_t e = bench_options_parse(argc, argv, &options);
+    if (!err_is(e) && options.help) {
+        bench_options_help(stdout);
+        return 0;
+    }
+    if (!err_is(e) && options.list) {
+        list(options.command);
+        return 0;
+    }
+    if (!err_is(e)) {
+        e = bench(&options);
+    }
+    if (err_is(e)) {
+        fprintf(stderr, "expertd-bench: %s: %s\n", err_name(e.code), err_message());
+        return err_exit_code(e.code);
+    }
+    return 0;
+}

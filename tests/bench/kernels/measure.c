@@ -1,0 +1,116 @@
+#include "tests/bench/kernels/measure.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+
+enum { PEAK_SPAN_MIN_NS = 2 * NS_PER_MS, PEAK_SPAN_MAX_NS = 40 * NS_PER_MS, PEAK_SHARE = 4 };
+
+// One value of each repetition.
+enum series {
+    SERIES_SECONDS,
+    SERIES_GFLOPS,
+    SERIES_GBYTES,
+    SERIES_PEAK,
+    SERIES_READ,
+    SERIES_TO_PEAK,
+    SERIES_TO_READ,
+    SERIES_TO_ROOF,
+    SERIES_COUNT
+};
+
+struct samples {
+    size_t count;
+    double bytes; // of all
+    double values[SERIES_COUNT][MEASURE_PAIRS_MAX];
+};
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(struct samples *s, enum series series) {
+    double *values = s->values[series];
+    qsort(values, s->count, sizeof *values, ascending);
+    return s->count % 2 ? values[s->count / 2] : (values[s->count / 2 - 1] + values[s->count / 2]) / 2;
+}
+
+static void add(struct samples *s, const struct measured *what, double seconds, double read_seconds, double peak_rate) {
+    double bytes = what->bytes(what->context);
+    double at_peak = what->flops / peak_rate;
+    double roof = at_peak > read_seconds ? at_peak : read_seconds;
+    size_t i = s->count++;
+    s->bytes += bytes;
+    s->values[SERIES_SECONDS][i] = seconds;
+    s->values[SERIES_GFLOPS][i] = what->flops / seconds * 1e-9;
+    s->values[SERIES_GBYTES][i] = bytes / seconds * 1e-9;
+    s->values[SERIES_PEAK][i] = peak_rate * 1e-9;
+    s->values[SERIES_READ][i] = bytes / read_seconds * 1e-9;
+    s->values[SERIES_TO_PEAK][i] = at_peak / seconds;
+    s->values[SERIES_TO_READ][i] = read_seconds / seconds;
+    s->values[SERIES_TO_ROOF][i] = roof / seconds;
+}
+
+static void summarise(struct samples *s, const struct measured *what, struct measurement *out) {
+    *out = (struct measurement){
+        .peak = peak_name(what->peak),
+        .pairs = s->count,
+        .seconds = median(s, SERIES_SECONDS),
+        .flops = what->flops,
+        .bytes = s->bytes / (double)s->count,
+        .gflops = median(s, SERIES_GFLOPS),
+        .gbytes_per_s = median(s, SERIES_GBYTES),
+        .peak_gflops = median(s, SERIES_PEAK),
+        .read_gbytes_per_s = median(s, SERIES_READ),
+        .ratio_to_peak = median(s, SERIES_TO_PEAK),
+        .ratio_to_read = median(s, SERIES_TO_READ),
+        .ratio_to_roof = median(s, SERIES_TO_ROOF),
+        .ratio_to_roof_best = s->values[SERIES_TO_ROOF][s->count - 1], // sorted by now
+    };
+}
+
+static int64_t peak_span(int64_t last_ns) {
+    int64_t span_ns = last_ns / PEAK_SHARE;
+    return span_ns < PEAK_SPAN_MIN_NS ? PEAK_SPAN_MIN_NS : span_ns > PEAK_SPAN_MAX_NS ? PEAK_SPAN_MAX_NS : span_ns;
+}
+
+static FALLIBLE repeat(const struct measured *what, struct team *team, int64_t span_ns, struct samples *s) {
+    int64_t last_ns;
+    TRY(what->run_ns(what->context, &last_ns));
+    int64_t end_ns = clock_now_ns() + span_ns;
+    while (s->count < MEASURE_PAIRS_MAX && (s->count < MEASURE_PAIRS_MIN || clock_now_ns() < end_ns)) {
+        double rate = peak_rate(what->peak, team, peak_span(last_ns));
+        TRY(what->run_ns(what->context, &last_ns));
+        int64_t read_ns = what->read_ns(what->context);
+        add(s, what, (double)last_ns / NS_PER_S, (double)read_ns / NS_PER_S, rate);
+    }
+    return OK;
+}
+
+FALLIBLE measure(const struct measured *what, struct team *team, double seconds, struct measurement *out) {
+    struct samples *samples = calloc(1, sizeof *samples);
+    if (!samples) {
+        FAIL(ERR_NOMEM, "no memory for the times of %d repetitions", MEASURE_PAIRS_MAX);
+    }
+    err_t e = repeat(what, team, (int64_t)(seconds * NS_PER_S), samples);
+    if (!err_is(e)) {
+        summarise(samples, what, out);
+    }
+    free(samples);
+    return e;
+}
+
+enum peak_kind measure_peak_of(enum dtype dtype, struct team *team) {
+    if (dtype == DTYPE_F32 || !peak_usable(PEAK_VDPBF16PS)) {
+        return PEAK_FMA_F32;
+    }
+    double fma = 0, pairs = 0;
+    for (int trial = 0; trial < 3; trial++) {
+        double rate = peak_rate(PEAK_FMA_F32, team, PEAK_SPAN_MIN_NS);
+        fma = rate > fma ? rate : fma;
+        rate = peak_rate(PEAK_VDPBF16PS, team, PEAK_SPAN_MIN_NS);
+        pairs = rate > pairs ? rate : pairs;
+    }
+    return fma > pairs ? PEAK_FMA_F32 : PEAK_VDPBF16PS;
+}

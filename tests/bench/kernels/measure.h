@@ -1,0 +1,44 @@
+// Repetitions of something, each between a peak loop and a plain read of its weights, and what their times say.
+#ifndef EXPERTD_TESTS_BENCH_KERNELS_MEASURE_H
+#define EXPERTD_TESTS_BENCH_KERNELS_MEASURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/err.h"
+#include "kernels/team.h"
+#include "tests/bench/kernels/peak.h"
+
+enum { MEASURE_PAIRS_MIN = 5, MEASURE_PAIRS_MAX = 2000 };
+
+struct measurement {
+    const char *peak; // the instruction whose rate is the peak
+    size_t pairs;
+    double seconds;                                     // of one repetition, median
+    double flops;                                       // of one repetition: a multiply and an add are two
+    double bytes;                                       // of weights that one repetition reads, mean
+    double gflops, gbytes_per_s;                        // medians
+    double peak_gflops, read_gbytes_per_s;              // medians
+    double ratio_to_peak, ratio_to_read, ratio_to_roof; // medians over the pairs; the roof is the lower of the two limits
+    double ratio_to_roof_best;
+};
+
+// What is measured. A repetition may be different work from the last one; neither run_ns nor read_ns finds its weights in a cache.
+struct measured {
+    void *context;
+    err_t (*run_ns)(void *context, int64_t *span_ns);
+    int64_t (*read_ns)(void *context); // reads as many weights as run_ns did last
+    double flops;                      // of a repetition
+    double (*bytes)(void *context);    // of weights, of the last repetition
+    enum peak_kind peak;
+};
+
+// The fastest loop whose arithmetic gives what sums in `dtype` are promised to be: FMA for f32; for bf16 VDPBF16PS or FMA, by
+// trial.
+enum peak_kind measure_peak_of(enum dtype dtype, struct team *team);
+
+// Repeats for `seconds`, at least MEASURE_PAIRS_MIN times, after one repetition that is not counted.
+FALLIBLE measure(const struct measured *what, struct team *team, double seconds, struct measurement *out);
+
+#endif

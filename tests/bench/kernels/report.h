@@ -1,0 +1,35 @@
+// The figures, as a table for people or one JSON object for programs. Owned by one thread.
+#ifndef EXPERTD_TESTS_BENCH_KERNELS_REPORT_H
+#define EXPERTD_TESTS_BENCH_KERNELS_REPORT_H
+
+#include <stdbool.h>
+
+#include "tests/bench/kernels/machine.h"
+#include "tests/bench/kernels/measure.h"
+
+enum { REPORT_NAME_MAX = 64 };
+
+struct report_row {
+    char shape[REPORT_NAME_MAX];
+    const char *dtype; // a constant
+    unsigned threads;
+    struct measurement measured;
+    // of a layer; tokens 0: a row of kernels
+    unsigned tokens;
+    double router_share; // of the time: routing and planning
+};
+
+struct report {
+    const struct machine *machine; // borrowed
+    const char *backend;
+    struct report_row *rows;
+    size_t count, reserved;
+};
+
+FALLIBLE report_add(struct report *report, const struct report_row *row); // copies; ERR_NOMEM
+void report_deinit(struct report *report);
+
+FALLIBLE report_print_table(const struct report *report);
+FALLIBLE report_print_json(const struct report *report);
+
+#endif

@@ -1,0 +1,93 @@
+"""expertd-bench as a person or a script meets it: arguments, the form of its JSON, what it refuses. Never how fast it is."""
+
+import json
+import subprocess
+
+import pytest
+
+from harness.paths import BIN, SLOW
+
+QUICK = ("--shape", "tiny", "--seconds", "0.01")
+SMALL = (*QUICK, "--weights-mib", "1")
+FIGURES = ("gflops", "gbytes_per_s", "ratio_to_peak", "ratio_to_read", "ratio_to_roof")
+
+
+def bench(*arguments):
+    return subprocess.run([BIN / "expertd-bench", *arguments], capture_output=True, text=True, timeout=60 * SLOW)
+
+
+def rows_of(*arguments):
+    done = bench(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["machine"]["cpus"] >= 1 and answer["machine"]["backend"]
+    for row in answer["rows"]:
+        assert all(row[figure] > 0 for figure in FIGURES), row
+        assert row["ratio_to_roof"] >= max(row["ratio_to_peak"], row["ratio_to_read"]) * (1 - 1e-9)
+        assert row["repetitions"] >= 5
+    return answer["rows"]
+
+
+def test_kernels_gives_a_row_for_each_shape_dtype_and_number_of_threads():
+    rows = rows_of("kernels", *SMALL, "--dtype", "f32,bf16", "--threads", "1,2")
+    assert [(row["shape"], row["dtype"], row["threads"]) for row in rows] == [
+        ("tiny", "f32", 1), ("tiny", "bf16", 1), ("tiny", "f32", 2), ("tiny", "bf16", 2)]
+
+
+def test_kernels_measures_on_the_backend_that_was_asked_for():
+    done = bench("kernels", *SMALL, "--dtype", "f32", "--backend", "scalar", "--json")
+    assert json.loads(done.stdout)["machine"]["backend"] == "scalar"
+
+
+def test_layer_gives_a_row_for_each_number_of_tokens():
+    rows = rows_of("layer", *QUICK, "--tokens", "1,8")
+    assert [(row["shape"], row["tokens"]) for row in rows] == [("tiny T=1", 1), ("tiny T=8", 8)]
+    for row in rows:
+        assert row["tokens_per_s"] == pytest.approx(row["tokens"] / row["seconds"])
+        assert 0 < row["router_share"] < 1
+
+
+def test_without_json_it_prints_a_table_and_tells_of_progress_on_standard_error():
+    done = bench("kernels", *SMALL, "--dtype", "bf16")
+    assert done.returncode == 0
+    assert "OF ROOF" in done.stdout and "tiny" in done.stdout.splitlines()[-1]
+    assert "tiny bf16" in done.stderr and "{" not in done.stdout
+
+
+def test_list_names_what_shape_takes():
+    shapes = bench("kernels", "--list").stdout
+    assert all(f"\n{name} " in shapes for name in ("a512", "a2048-zipf", "b2048", "c1", "c8", "cmix", "d64", "rows4"))
+    assert "bf16" in shapes.splitlines()[-1]
+    assert "mixtral-8x7b" in bench("layer", "--list").stdout
+
+
+@pytest.mark.parametrize("arguments, code, words", [
+    ((), 64, ("command is missing",)),
+    (("kernel",), 64, ("kernel", "did you mean kernels")),
+    (("kernels", "layer"), 64, ("one command",)),
+    (("kernels", "--shap", "a512"), 64, ("--shap", "did you mean --shape")),
+    (("kernels", "--shape", "a51"), 64, ("a51", "did you mean a512")),
+    (("kernels", "--shape", "a512,"), 64, ("--shape 'a512,'",)),
+    (("kernels", "--dtype", "bf17"), 64, ("bf17", "did you mean bf16")),
+    (("kernels", "--threads", "0"), 64, ("--threads 0", "1 to 1024")),
+    (("kernels", "--threads", "1,x"), 64, ("--threads x",)),
+    (("kernels", "--seconds", "-1"), 64, ("--seconds -1",)),
+    (("kernels", "--seconds"), 64, ("takes a value",)),
+    (("kernels", "--json=1"), 64, ("takes no value",)),
+    (("kernels", "--weights-mib", "12k"), 64, ("'k'",)),
+    (("kernels", "--backend", "sse9"), 78, ("sse9", "scalar")),
+    (("layer", "--shape", "qwen"), 64, ("qwen", "--list")),
+    (("layer", "--dtype", "f64"), 64, ("f64",)),
+])
+def test_a_wrong_command_line_is_refused_with_the_mend(arguments, code, words):
+    done = bench(*arguments)
+    assert done.returncode == code
+    assert all(word in done.stderr for word in words), done.stderr
+    assert done.stdout == ""
+
+
+def test_more_memory_than_there_is_is_refused_with_figures_before_anything_is_measured():
+    done = bench("kernels", "--shape", "tiny,a512", "--dtype", "f32", "--weights-mib", str(1 << 20))
+    assert done.returncode == 69
+    assert "1.0 TiB" in done.stderr and "--weights-mib" in done.stderr
+    assert "..." not in done.stderr
