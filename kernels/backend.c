@@ -27,17 +27,20 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
 }
 
+static bool has_avx512vnni(void) {
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+
 static bool has_avx512bf16(void) {
-    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+    return has_avx512vnni() && __builtin_cpu_supports("avx512bf16");
 }
 #endif
 
 // Widest first; the last is the definition, and runs everywhere.
 static const struct candidate CANDIDATES[] = {
 #if defined(__x86_64__)
-    {&backend_avx512bf16, has_avx512bf16},
-    {&backend_avx512, has_avx512},
-    {&backend_avx2, has_avx2},
+    {&backend_avx512bf16, has_avx512bf16}, {&backend_avx512vnni, has_avx512vnni},
+    {&backend_avx512, has_avx512},         {&backend_avx2, has_avx2},
 #endif
     {&backend_scalar, runs_everywhere},
 };

@@ -28,12 +28,24 @@ struct panel_args {
 };
 typedef void panel_kernel(const struct panel_args *args);
 
+// The same in integers: products of int8, sums in int32 that wrap as two's complement (exact below 2^31 / 2^14 = 131072 of k).
+struct panel_i8_args {
+    const int8_t *const *x;     // [rows] pointers to k elements
+    size_t rows;                // 1 to KERNEL_CALL_ROWS
+    const void *panel;          // packed, 64-byte aligned
+    size_t k;                   // whole K
+    int32_t *out;               // as panel_args'
+    size_t out_stride, columns; // as panel_args'
+};
+typedef void panel_i8_kernel(const struct panel_i8_args *args);
+
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set
 // and restore the floating-point mode they need; the others run in IEEE's default.
 struct kernel_backend {
-    const char *name; // "scalar", "avx2", "avx512", "avx512bf16"
+    const char *name; // "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"
     panel_kernel *panel_f32;
     panel_kernel *panel_bf16;
+    panel_i8_kernel *panel_i8;
     void (*activation)(const struct activation_args *args);                   // activation_row
     void (*combine)(const struct combine_args *args);                         // combine_row
     void (*exp_minus)(const float *x, float shift, size_t count, float *out); // out[i] = exp(x[i] - shift); in place is legal

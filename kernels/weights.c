@@ -1,6 +1,7 @@
 // Packing: a panel is 64 columns of the product (rows of W) over the whole of K, and panels lie one after another.
 //   F32:  [n / 64][k][64]
 //   BF16: [n / 64][ceil(k / 2)][64][2], the pair (2i, 2i + 1) of one column in one 32-bit word; an odd k is padded with +0
+//   I8:   [n / 64] of struct packed_i8 (weights_i8.c)
 // A short last panel is padded with columns of +0. The source is read in runs along whichever axis is denser, block by block, so
 // that both sides of the transposition stay in L1.
 #include "kernels/weights.h"
@@ -18,6 +19,9 @@ static size_t panels_of(size_t n) {
 }
 
 size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n) {
+    if (dtype == DTYPE_I8) {
+        return panels_of(n) * (sizeof(struct packed_i8) + (k + PACKED_I8_K - 1) / PACKED_I8_K * PACKED_I8_K * KERNEL_PANEL);
+    }
     size_t rows = dtype == DTYPE_BF16 ? (k + 1) / 2 * 2 : k;
     return panels_of(n) * rows * KERNEL_PANEL * dtype_size(dtype);
 }
@@ -117,6 +121,10 @@ static void pack_block_bf16(const struct block *b, uint16_t *panel) {
 }
 
 void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst) {
+    if (dtype == DTYPE_I8) {
+        pack_weights_i8(source, k, n, dst);
+        return;
+    }
     INVARIANT(dtype_is_float16_or_32(source->dtype) && (dtype == DTYPE_F32 || dtype == DTYPE_BF16));
     size_t size = dtype_size(source->dtype);
     size_t panel_bytes = packed_group_bytes(dtype, k, KERNEL_PANEL);

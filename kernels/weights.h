@@ -5,29 +5,43 @@
 #define EXPERTD_KERNELS_WEIGHTS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/dtype.h"
 
 // One group's matrix as it lies in a file: W[n][k] of the product y[n] = sum over k of x[k] * W[n][k].
 struct weight_source {
     const void *data; // the element W[0][0]; may be misaligned
-    enum dtype dtype; // F32, F16 or BF16
+    enum dtype dtype; // F32, F16 or BF16; I8 where it is packed as I8
     size_t n_stride;  // elements from W[n][k] to W[n+1][k] (a transposed file has 1; interleaved rows have 2K)
     size_t k_stride;  // elements from W[n][k] to W[n][k+1]
 };
 
 struct packed_weights {
-    enum dtype dtype;   // D: DTYPE_BF16 or DTYPE_F32
+    enum dtype dtype;   // D: DTYPE_BF16 or DTYPE_F32, or DTYPE_I8
     size_t groups;      // held here
     size_t k, n;        // of every group
     size_t group_bytes; // packed_group_bytes(dtype, k, n)
     void *const *data; // [groups] where each group lies: group_bytes, 64-byte aligned. Groups and table are the owner's; NULL: none
 };
 
+enum { PACKED_I8_K = 4 }; // k of a quad
+
+// A panel of int8: quads of k of a column in one 32-bit word, padded with 0. VPDPBUSD takes its left operand without a sign: such
+// kernels add 128 to x, and begin their sums with the offsets to make up for it.
+struct packed_i8 {
+    int32_t offsets[64];             // of a column: -128 times the sum of its elements, wrapping
+    int8_t quads[][64][PACKED_I8_K]; // [ceil(k / 4)]
+};
+
 // Bytes of one packed group, a multiple of 64.
 size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n);
 
-// Packs one group, each element rounded once to dtype (F32 or BF16). dst: packed_group_bytes, 64-byte aligned. Any thread.
+// Packs one group, each element rounded once to dtype (F32 or BF16), or as it is (I8 from I8). dst: packed_group_bytes, 64-byte
+// aligned. Any thread.
 void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst);
+
+// What pack_weights does for I8.
+void pack_weights_i8(const struct weight_source *source, size_t k, size_t n, void *dst);
 
 #endif

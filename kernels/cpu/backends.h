@@ -32,7 +32,10 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     .sqrt_softplus = target##_sqrt_softplus
 
 // panel_body.h's functions likewise.
-#define BACKEND_DECLARE_PANELS(target) panel_kernel target##_panel_f32, target##_panel_bf16
+#define BACKEND_DECLARE_PANELS(target)                                                                                             \
+    panel_kernel target##_panel_f32, target##_panel_bf16;                                                                          \
+    panel_i8_kernel target##_panel_i8
+#define BACKEND_PANELS(target) .panel_f32 = target##_panel_f32, .panel_bf16 = target##_panel_bf16, .panel_i8 = target##_panel_i8
 
 BACKEND_DECLARE_ROWS(scalar);
 extern const struct kernel_backend backend_scalar;
@@ -43,8 +46,10 @@ BACKEND_DECLARE_ROWS(avx512);
 BACKEND_DECLARE_PANELS(avx2);
 BACKEND_DECLARE_PANELS(avx512);
 extern const struct kernel_backend backend_avx2;
+panel_i8_kernel avx512vnni_panel_i8;
 extern const struct kernel_backend backend_avx512;
-extern const struct kernel_backend backend_avx512bf16; // avx512's but for the bf16 sums
+extern const struct kernel_backend backend_avx512vnni; // avx512's but for the int8 sums
+extern const struct kernel_backend backend_avx512bf16; // avx512vnni's but for the bf16 sums
 #endif
 
 // Boundary vectors of a backend against the scalar twin: NULL where every bit agrees, else the name of the first kernel that does

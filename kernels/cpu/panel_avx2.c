@@ -35,6 +35,5 @@ static inline vec vec_odd(const uint16_t *pairs) {
 #define PANEL_TARGET(name) avx2_##name
 #include "kernels/cpu/panel_body.h"
 
-const struct kernel_backend backend_avx2 = {
-    .name = "avx2", .panel_f32 = avx2_panel_f32, .panel_bf16 = avx2_panel_bf16, BACKEND_ROWS(avx2)};
+const struct kernel_backend backend_avx2 = {.name = "avx2", BACKEND_PANELS(avx2), BACKEND_ROWS(avx2)};
 #endif

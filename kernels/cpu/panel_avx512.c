@@ -35,6 +35,5 @@ static inline vec vec_odd(const uint16_t *pairs) {
 #define PANEL_TARGET(name) avx512_##name
 #include "kernels/cpu/panel_body.h"
 
-const struct kernel_backend backend_avx512 = {
-    .name = "avx512", .panel_f32 = avx512_panel_f32, .panel_bf16 = avx512_panel_bf16, BACKEND_ROWS(avx512)};
+const struct kernel_backend backend_avx512 = {.name = "avx512", BACKEND_PANELS(avx512), BACKEND_ROWS(avx512)};
 #endif

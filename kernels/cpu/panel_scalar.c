@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fma_flushed.h"
+#include "kernels/weights.h"
 
 static void scalar_panel_f32(const struct panel_args *args) {
     const float *panel = args->panel;
@@ -36,5 +37,18 @@ static void scalar_panel_bf16(const struct panel_args *args) {
     }
 }
 
-const struct kernel_backend backend_scalar = {
-    .name = "scalar", .panel_f32 = scalar_panel_f32, .panel_bf16 = scalar_panel_bf16, BACKEND_ROWS(scalar)};
+static void scalar_panel_i8(const struct panel_i8_args *args) {
+    const struct packed_i8 *panel = args->panel;
+    for (size_t r = 0; r < args->rows; r++) {
+        const int8_t *x = args->x[r];
+        uint32_t sum[KERNEL_PANEL] = {0};
+        for (size_t i = 0; i < args->k; i++) {
+            for (size_t c = 0; c < args->columns; c++) {
+                sum[c] += (uint32_t)(x[i] * panel->quads[i / PACKED_I8_K][c][i % PACKED_I8_K]);
+            }
+        }
+        memcpy(args->out + r * args->out_stride, sum, args->columns * sizeof *sum);
+    }
+}
+
+const struct kernel_backend backend_scalar = {.name = "scalar", BACKEND_PANELS(scalar), BACKEND_ROWS(scalar)};

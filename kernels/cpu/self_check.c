@@ -5,6 +5,7 @@
 #include "kernels/activation.h"
 #include "kernels/combine.h"
 #include "kernels/cpu/backends.h"
+#include "kernels/weights.h"
 
 enum { CHECK_K = 7, CHECK_COLUMNS = KERNEL_PANEL, CHECK_ROUNDS = 64, CHECK_ROWS = 2 * PANEL_TILE + 1, CHECK_ROW = 48 };
 
@@ -34,6 +35,11 @@ static uint16_t next_bf16(struct check *check, int round) {
     }
     uint32_t exponent = EXPONENTS[kind].low + (r >> 16) % EXPONENTS[kind].span;
     return (uint16_t)((r & 0x807fu) | exponent << 7);
+}
+
+static int8_t next_i8(struct check *check) {
+    uint32_t r = next(check);
+    return (int8_t)(r % 5 == 0 ? -128 : r % 7 == 0 ? 127 : (int8_t)(r >> 8));
 }
 
 static int same_bits(const float *a, const float *b, size_t count) {
@@ -91,6 +97,30 @@ static int check_f32(struct check *check, int round) {
     args.out = want;
     backend_scalar.panel_f32(&args);
     return same_bits(got, want, count * CHECK_COLUMNS);
+}
+
+// The ends of int8 among others; k is no multiple of a quad.
+static int check_i8(struct check *check) {
+    int8_t x[CHECK_ROWS][CHECK_K];
+    const int8_t *rows[CHECK_ROWS];
+    _Alignas(64) int32_t panel[(1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL_PANEL]; // the offsets, then quads
+    int32_t got[CHECK_ROWS * CHECK_COLUMNS] = {0}, want[CHECK_ROWS * CHECK_COLUMNS] = {0};
+    int8_t w[CHECK_K * KERNEL_PANEL];
+    for (size_t r = 0; r < CHECK_ROWS; r++) {
+        for (size_t i = 0; i < CHECK_K; i++) {
+            x[r][i] = next_i8(check);
+        }
+        rows[r] = x[r];
+    }
+    for (size_t i = 0; i < sizeof w; i++) {
+        w[i] = next_i8(check);
+    }
+    pack_weights(&(struct weight_source){w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, DTYPE_I8, panel);
+    struct panel_i8_args args = {rows, CHECK_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
+    check->backend->panel_i8(&args);
+    args.out = want;
+    backend_scalar.panel_i8(&args);
+    return memcmp(got, want, sizeof got) == 0;
 }
 
 // The functions over the range in which they are neither 0 nor Inf, and its ends.
@@ -167,6 +197,9 @@ const char *backend_self_check(const struct kernel_backend *backend) {
         }
         if (!check_f32(&check, round)) {
             return "f32 sum";
+        }
+        if (!check_i8(&check)) {
+            return "int8 sum";
         }
         if (!check_functions(&check)) {
             return "exponential";

@@ -11,6 +11,14 @@ float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t 
     return sum;
 }
 
+int32_t dot_i8_reference(const int8_t *x, const int8_t *w, size_t w_stride, size_t k) {
+    uint32_t sum = 0; // of two's complement, so that overflow is defined
+    for (size_t i = 0; i < k; i++) {
+        sum += (uint32_t)(x[i] * w[i * w_stride]);
+    }
+    return (int32_t)sum;
+}
+
 // w of k = 2i lies at w[i * pair_stride], of k = 2i + 1 odd_stride further.
 static float dot_pairs(const uint16_t *x, const uint16_t *w, size_t pair_stride, size_t odd_stride, size_t k) {
     float sum = 0.0f;

@@ -70,6 +70,15 @@ static void unfused_f32(const struct panel_args *args) {
     }
 }
 
+static void unsigned_i8(const struct panel_i8_args *args) { // x + 128, and the offsets forgotten
+    struct panel_i8_args plain = *args;
+    backend_scalar.panel_i8(&plain);
+    const int32_t *offsets = args->panel;
+    for (size_t c = 0; c < args->columns; c++) {
+        args->out[c] -= offsets[c];
+    }
+}
+
 static void libm_exp(const float *x, float shift, size_t count, float *out) {
     for (size_t i = 0; i < count; i++) {
         out[i] = (float)exp((double)(x[i] - shift));
@@ -84,6 +93,8 @@ static void backend_with_another_arithmetic_fails_its_check(void **state) {
     assert_string_equal(backend_self_check(&broken), "bf16 sum");
     broken = backend_scalar, broken.panel_f32 = unfused_f32;
     assert_string_equal(backend_self_check(&broken), "f32 sum");
+    broken = backend_scalar, broken.panel_i8 = unsigned_i8;
+    assert_string_equal(backend_self_check(&broken), "int8 sum");
     broken = backend_scalar, broken.exp_minus = libm_exp;
     assert_string_equal(backend_self_check(&broken), "exponential");
 }

@@ -1,0 +1,48 @@
+// int8 by VPDPBUSD, which multiplies u8 by s8: x + 128 by w, and the panel's offsets take the 128 back, exactly in wrapping int32.
+// 6 x 64 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+
+typedef __m512i vec;
+typedef __m512i quad_vec;
+enum { LANES = 16, PANEL_VECS = 4, QUAD_WORDS = 1, STARTS_AT_OFFSETS = 1 };
+
+static inline vec vec_load(const void *p) {
+    return _mm512_loadu_si512(p);
+}
+
+static inline void vec_store(void *p, vec v) {
+    _mm512_storeu_si512(p, v);
+}
+
+static inline void quad_words(const int8_t *x, size_t quads, uint32_t *words) {
+    for (size_t q = 0; q < quads; q++) {
+        uint32_t word;
+        memcpy(&word, x + 4 * q, sizeof word);
+        words[q] = word ^ 0x80808080u; // + 128 of each byte
+    }
+}
+
+static inline quad_vec quad_vec_load(const int8_t *quads) {
+    return _mm512_loadu_si512(quads);
+}
+
+static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
+    return _mm512_dpbusd_epi32(sum, _mm512_set1_epi32((int)words[0]), w);
+}
+
+#define PANEL_TARGET(name) avx512vnni_##name
+#include "kernels/cpu/panel_i8_body.h"
+
+const struct kernel_backend backend_avx512vnni = {.name = "avx512vnni",
+                                                  .panel_f32 = avx512_panel_f32,
+                                                  .panel_bf16 = avx512_panel_bf16,
+                                                  .panel_i8 = avx512vnni_panel_i8,
+                                                  BACKEND_ROWS(avx512)};
+#endif

@@ -1,0 +1,138 @@
+// Every backend's int8 panel kernel against the scalar sums, on weights packed by pack_weights.
+#include "kernel_test.h"
+
+#include "kernels/grouped_matmul.h"
+#include "kernels/weights.h"
+
+enum { GUARD = 3, ROWS_MAX = 38, POISON = 0x5a5a5a5a };
+
+struct shape {
+    size_t rows, n, k;
+    int transposed; // W as [k][n]
+};
+
+struct operands {
+    struct shape shape;
+    int8_t *x, *w; // [rows][k], W
+    void *packed;
+    size_t stride;
+    int32_t *out;
+    const int8_t *rows[ROWS_MAX];
+};
+
+static void fill(struct random *random, int8_t *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        uint32_t r = (uint32_t)random_next(random);
+        values[i] = (int8_t)(r % 5 == 0 ? -128 : r % 7 == 0 ? 127 : (int8_t)(r >> 8));
+    }
+}
+
+static void operands_init(struct operands *o, const struct shape *shape, struct random *random) {
+    *o = (struct operands){.shape = *shape, .stride = shape->n + GUARD};
+    o->x = test_alloc(shape->rows * shape->k);
+    o->w = test_alloc(shape->n * shape->k);
+    o->packed = test_alloc(packed_group_bytes(DTYPE_I8, shape->k, shape->n));
+    o->out = test_alloc(shape->rows * o->stride * sizeof *o->out);
+    fill(random, o->x, shape->rows * shape->k);
+    fill(random, o->w, shape->n * shape->k);
+    for (size_t i = 0; i < shape->rows * o->stride; i++) {
+        o->out[i] = POISON;
+    }
+    for (size_t r = 0; r < shape->rows; r++) {
+        o->rows[r] = o->x + (r * 5 + 3) % shape->rows * shape->k; // gathered
+    }
+}
+
+static void operands_deinit(struct operands *o) {
+    free(o->x), free(o->w), free(o->packed), free(o->out);
+}
+
+static void multiply(struct operands *o, const struct kernel_backend *backend) {
+    const struct shape *s = &o->shape;
+    struct weight_source source = {o->w, DTYPE_I8, s->transposed ? 1 : s->k, s->transposed ? s->n : 1};
+    pack_weights(&source, s->k, s->n, DTYPE_I8, o->packed);
+    size_t panel_bytes = packed_group_bytes(DTYPE_I8, s->k, KERNEL_PANEL);
+    for (size_t n = 0; n < s->n; n += KERNEL_PANEL) {
+        struct panel_i8_args args = {
+            .x = o->rows,
+            .rows = s->rows,
+            .panel = (const char *)o->packed + n / KERNEL_PANEL * panel_bytes,
+            .k = s->k,
+            .out = o->out + n,
+            .out_stride = o->stride,
+            .columns = s->n - n < KERNEL_PANEL ? s->n - n : KERNEL_PANEL,
+        };
+        backend->panel_i8(&args);
+    }
+}
+
+static void check_shape(const struct kernel_backend *backend, const struct shape *shape, struct random *random) {
+    struct operands o;
+    operands_init(&o, shape, random);
+    multiply(&o, backend);
+    for (size_t r = 0; r < shape->rows; r++) {
+        for (size_t n = 0; n < shape->n; n++) {
+            const int8_t *w = o.w + (shape->transposed ? n : n * shape->k);
+            int32_t want = dot_i8_reference(o.rows[r], w, shape->transposed ? shape->n : 1, shape->k);
+            if (o.out[r * o.stride + n] != want) {
+                fail_msg("%s: rows %zu, n %zu, k %zu: out[%zu][%zu] is %d, not %d", backend->name, shape->rows, shape->n, shape->k,
+                         r, n, o.out[r * o.stride + n], want);
+            }
+        }
+        for (size_t g = 0; g < GUARD; g++) {
+            assert_int_equal(o.out[r * o.stride + shape->n + g], POISON); // nothing is written past the columns
+        }
+    }
+    operands_deinit(&o);
+}
+
+static void check_shapes(const struct kernel_backend *backend) {
+    static const size_t DEPTHS[] = {0, 1, 2, 3, 4, 5, 17, 63, 64, 65, 130, 511, 512, 513, 1030};
+    static const size_t WIDTHS[] = {1, 15, 16, 17, 48, 63, 64, 65, 130};
+    static const size_t ROWS[] = {1, 2, 3, 4, 5, 6, 7, 13, 16, 17, 31, 32, 33, ROWS_MAX};
+    struct random random = {17};
+    for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+        for (size_t w = 0; w < COUNT_OF(WIDTHS); w++) {
+            size_t rows = ROWS[(d * COUNT_OF(WIDTHS) + w) % COUNT_OF(ROWS)];
+            check_shape(backend, &(struct shape){rows, WIDTHS[w], DEPTHS[d], (int)(d % 2)}, &random);
+        }
+    }
+    for (size_t r = 0; r < COUNT_OF(ROWS); r++) {
+        check_shape(backend, &(struct shape){ROWS[r], 64, 515, 0}, &random);
+    }
+}
+
+static void every_backend_sums_int8_as_the_scalar_twin(void **state) {
+    (void)state;
+    for_each_backend(check_shapes);
+}
+
+// 2^14 a product: the 131072nd reaches 2^31, which is -2^31 in int32.
+static void check_wrap(const struct kernel_backend *backend) {
+    enum { K = 131072 + 3 };
+    struct random random = {3};
+    struct operands o;
+    operands_init(&o, &(struct shape){2, 2, K, 0}, &random);
+    memset(o.x, -128, (size_t)2 * K);
+    memset(o.w, -128, (size_t)2 * K);
+    memset(o.w + K, 127, K);
+    multiply(&o, backend);
+    for (size_t r = 0; r < 2; r++) {
+        assert_int_equal(o.out[r * o.stride], INT32_MIN + 3 * 16384);
+        assert_int_equal(o.out[r * o.stride + 1], -128 * 127 * K); // fits
+    }
+    operands_deinit(&o);
+}
+
+static void int32_sums_wrap_as_twos_complement(void **state) {
+    (void)state;
+    for_each_backend(check_wrap);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_backend_sums_int8_as_the_scalar_twin),
+        cmocka_unit_test(int32_sums_wrap_as_twos_complement),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
