@@ -1,6 +1,7 @@
-"""Equal bits in every cell: shards 1, 2, 3, 5 x callers 1, 4, 16 x one by one, pieces, whole x unary, stream, for every golden.
+"""Equal bits in every cell: shards 1, 2, 3, 5 x callers 1, 4, 16 x one by one, pieces, whole x unary, stream x before, during and
+after moves of the experts, with replicas, for every golden.
 
-What is expected is asked of one shard with one thread, each row alone: nothing was merged, split or spread there.
+What is expected is asked of one shard with one thread, each row alone: nothing was merged, split, spread or moved there.
 """
 
 import concurrent.futures
@@ -8,6 +9,7 @@ import concurrent.futures
 import numpy as np
 import pytest
 
+from harness.admin import Mover
 from harness.paths import SANITIZER, SERVED_CASES
 from harness.protos import pb
 from harness.tensors import rows_of, tensor
@@ -15,7 +17,8 @@ from harness.tensors import rows_of, tensor
 SHARDS = (1, 2, 3, 5)
 CALLERS = (1, 4, 16)
 ROWS = 24
-ROUNDS = 6 if not SANITIZER else 1
+ROUNDS = 2 if not SANITIZER else 1
+MOVES = 3  # at least, while callers ask
 # Under ThreadSanitizer: own routing with a bias and groups, biases and clamps, weights on the input.
 THREADED = ("deepseek_v3", "gpt_oss", "llama4")
 
@@ -33,7 +36,7 @@ class Problem:
         self.ids = random.integers(-1, self.experts, (ROWS, 3)).astype(np.int32)
         self.ids[3] = -1
         self.weights = random.standard_normal(self.ids.shape).astype(np.float32)
-        self.expected = {}
+        self.expected, self.epochs = {}, set()
 
     def request(self, rows, routed, **fields):
         if routed:
@@ -46,6 +49,7 @@ class Problem:
 
     def check(self, answer, rows, routed):
         assert rows_of(answer.output) == [self.expected[routed][row] for row in rows], f"rows {list(rows)}, given routes: {routed}"
+        self.epochs.add(answer.placement_epoch)
         return answer.timings.batch_requests > 1
 
 
@@ -83,9 +87,30 @@ def call_from_many(problem, daemon, callers):
     return merged
 
 
+def call_from_all(problem, daemon):
+    """Every number of callers. Returns how many answers came out of merged batches, and the epochs that were seen."""
+    problem.epochs = set()
+    merged = sum(call_from_many(problem, daemon, callers) for callers in CALLERS)
+    return merged, problem.epochs
+
+
+def call_while_experts_move(problem, daemon, seed):
+    """Before, during and after moves. Returns how many answers came out of merged batches."""
+    merged_before, before = call_from_all(problem, daemon)
+    during, merged_during = set(), 0
+    with Mover(daemon, problem.layer, seed) as mover:
+        while not mover.failure and (mover.moves < MOVES or len(during) < 2):
+            merged, epochs = call_from_all(problem, daemon)
+            during, merged_during = during | epochs, merged_during + merged
+    merged_after, after = call_from_all(problem, daemon)
+    assert mover.replicas > 0
+    assert len(before) == 1 and after == {mover.epoch} != before, "epochs of answers before and after the moves"
+    return merged_before + merged_during + merged_after
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.threads if name in THREADED else ())
                                   for name in SERVED_CASES])
-def test_bits_are_equal_for_every_number_of_shards_batching_and_caller(case, name, start_daemon):
+def test_bits_are_equal_for_every_number_of_shards_batching_caller_and_placement(case, name, start_daemon):
     problem, merged = Problem(case(name)), 0
     alone = start_daemon("--shards", 1, "--threads", 1, model=case(name).folder)
     with alone.client() as client:
@@ -95,7 +120,9 @@ def test_bits_are_equal_for_every_number_of_shards_batching_and_caller(case, nam
         if shards > problem.experts:
             continue  # a shard without an expert is refused
         daemon = start_daemon("--shards", shards, "--threads", max(2, shards), model=case(name).folder)
-        for callers in CALLERS:
-            merged += call_from_many(problem, daemon, callers)
+        if shards == 1:
+            merged += call_from_all(problem, daemon)[0]  # there is one placement
+        else:
+            merged += call_while_experts_move(problem, daemon, shards)
         daemon.stop()
     assert merged > 0, "no two requests shared a batch: the test has not tested that"

@@ -11,14 +11,14 @@ import grpc
 import numpy as np
 import pytest
 
-from harness.admin import admin_of, admin_socket, experts_of, placement_of
+from harness.admin import Mover, admin_of, admin_socket, experts_of, moved, placement_of
 from harness.daemon import Daemon, clean_environment, run_program
 from harness.errors import raises
 from harness.paths import BIN, SANITIZER, SLOW
 from harness.protos import pb
 from harness.tensors import rows_of, tensor
 
-CASES = ("mixtral", "deepseek_v3", "gpt_oss", "qwen2_moe")
+CASES = ("deepseek_v3", "gpt_oss")  # test_invariance_matrix.py moves the experts of every golden
 SHARDS = 3
 CALLERS = {"": 4, "asan": 3, "tsan": 2}[SANITIZER]
 SECONDS = 3  # of moves under load, whatever the build
@@ -44,24 +44,6 @@ def placed(request, case):
 def request_of(golden, layer, rows=slice(None)):
     return pb.ForwardRequest(layer=layer, hidden=tensor(golden.get(layer, "input")[rows].astype(np.float32)),
                              output_dtype=pb.F32)
-
-
-def random_placement(random, shown):
-    """Every expert on one to all ranks; no rank is left without one."""
-    experts = [sorted(random.choice(shown.ranks, random.integers(1, shown.ranks + 1), replace=False).tolist())
-               for _ in shown.copies]
-    for rank in range(shown.ranks):
-        if not any(rank in holders for holders in experts):
-            experts[rank] = sorted({*experts[rank], rank})
-    return placement_of(shown.layer, shown.epoch, shown.ranks, experts)
-
-
-def moved(random, shown):
-    """A random placement that is not the one in force."""
-    while True:
-        placement = random_placement(random, shown)
-        if experts_of(placement) != experts_of(shown):
-            return placement
 
 
 # ---- while callers hammer
@@ -103,25 +85,19 @@ class Callers:
 
 
 @pytest.mark.threads
-def test_no_call_fails_and_no_bit_changes_while_experts_move(placed, random):
+def test_no_call_fails_and_no_bit_changes_while_experts_move(placed):
     daemon, golden = placed
     layer = golden.layers[-1]
-    with Callers(daemon, golden, layer) as callers, admin_of(daemon) as admin:
-        epoch, moves, ends = admin.show(layer)[0].epoch, 0, time.monotonic() + SECONDS
+    with Callers(daemon, golden, layer) as callers, Mover(daemon, layer, 7) as mover:
+        ends = time.monotonic() + SECONDS
         while time.monotonic() < ends and not callers.failures:
-            wanted = moved(random, admin.show(layer)[0])
-            last = admin.apply(wanted)[-1]
-            assert last.done and last.epoch > epoch and last.moved_experts == last.all_experts
-            now = admin.show(layer)[0]
-            assert now.epoch == last.epoch and experts_of(now) == experts_of(wanted)
-            epoch, moves = last.epoch, moves + 1
-            time.sleep(0.2)
+            time.sleep(0.02)
     assert not callers.failures, callers.failures
-    assert moves >= 2 and callers.answers > moves
-    assert len(callers.epochs) >= 2 and max(callers.epochs) <= epoch, "answers came from before and after moves"
+    assert mover.moves >= 2 and callers.answers > 0
+    assert len(callers.epochs) >= 2 and max(callers.epochs) <= mover.epoch, "answers came from before and after moves"
     with daemon.client() as client:
         answer = client.forward(request_of(golden, layer))
-        assert rows_of(answer.output) == callers.expected and answer.placement_epoch == epoch
+        assert rows_of(answer.output) == callers.expected and answer.placement_epoch == mover.epoch
 
 
 def test_the_other_layers_stay_where_they_are(placed, random):

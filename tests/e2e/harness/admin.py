@@ -1,8 +1,10 @@
 """The admin socket of a daemon, and placements as expertd.admin.v1 has them."""
 
 import contextlib
+import threading
 
 import grpc
+import numpy as np
 
 from .daemon import CALL_SECONDS, CHANNEL_OPTIONS
 from .protos import admin_pb, admin_rpc
@@ -69,3 +71,55 @@ def experts_of(placement):
         at += copies
     assert at == len(placement.holders)
     return experts
+
+
+def random_placement(random, shown):
+    """Every expert on one to all ranks; no rank is left without one."""
+    experts = [sorted(random.choice(shown.ranks, random.integers(1, shown.ranks + 1), replace=False).tolist())
+               for _ in shown.copies]
+    for rank in range(shown.ranks):
+        if not any(rank in holders for holders in experts):
+            experts[rank] = sorted({*experts[rank], rank})
+    return placement_of(shown.layer, shown.epoch, shown.ranks, experts)
+
+
+def moved(random, shown):
+    """A random placement that is not the one in force."""
+    while True:
+        placement = random_placement(random, shown)
+        if experts_of(placement) != experts_of(shown):
+            return placement
+
+
+class Mover:
+    """Moves a layer's experts at random, replicas among them, again and again until the `with` block ends."""
+
+    def __init__(self, daemon, layer, seed):
+        self.daemon, self.layer, self.random = daemon, layer, np.random.default_rng(seed)
+        self.moves, self.replicas, self.epoch, self.failure = 0, 0, 0, None
+        self.stop, self.thread = threading.Event(), threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            with admin_of(self.daemon) as admin:
+                while not self.stop.is_set():
+                    wanted = moved(self.random, admin.show(self.layer)[0])
+                    last = admin.apply(wanted)[-1]
+                    assert last.done and last.epoch > self.epoch and last.moved_experts == last.all_experts
+                    now = admin.show(self.layer)[0]
+                    assert now.epoch == last.epoch and experts_of(now) == experts_of(wanted)
+                    self.moves, self.replicas, self.epoch = (self.moves + 1, self.replicas + sum(wanted.copies) - len(wanted.copies),
+                                                             last.epoch)
+                    self.stop.wait(0.02)
+        except Exception as error:  # whatever it is, it is a failure of the test
+            self.failure = error
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+        if self.failure:
+            raise AssertionError(f"move {self.moves + 1} of layer {self.layer} failed") from self.failure
