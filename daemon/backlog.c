@@ -7,8 +7,8 @@ enum { PUSHBACK_MS_MIN = 10, PUSHBACK_MS_MAX = 5000 };
 
 static const double DECAY = 0.9;
 static const double FLATTER = 0.01; // part of the mean's square that is added to the variance: sizes within a tenth say nothing
-static const struct backlog_ratio RATIO_FIRST = {1, 0.1};
-static const double RATIO_GAIN = 1.0 / 16, DEVIATION_GAIN = 1.0 / 8, FORGET_GAIN = 1.0 / 128, DEVIATIONS = 4;
+static const struct backlog_ratio RATIO_FIRST = {.mean = 1, .deviation = 0.1};
+static const double RATIO_GAIN = 1.0 / 8, DEVIATION_GAIN = 1.0 / 4, FORGET_GAIN = 1.0 / 128, DEVIATIONS = 3;
 static const double STRETCH_MIN = 0.5, STRETCH_MAX = 4; // beyond that something else is wrong than the estimate
 
 void backlog_init(struct backlog *backlog, const struct backlog_limits *limits) {
@@ -21,6 +21,7 @@ static bool is_large(const struct backlog *backlog, uint32_t tokens) {
 
 void backlog_enter(struct backlog *backlog, size_t layer, uint32_t tokens) {
     *(is_large(backlog, tokens) ? &backlog->large_tokens : &backlog->small_tokens) += tokens;
+    backlog->small_requests += !is_large(backlog, tokens);
     backlog->layers += backlog->requests[layer % BACKLOG_LAYERS]++ == 0;
 }
 
@@ -28,18 +29,26 @@ void backlog_leave(struct backlog *backlog, size_t layer, uint32_t tokens) {
     uint64_t *kind = is_large(backlog, tokens) ? &backlog->large_tokens : &backlog->small_tokens;
     INVARIANT(*kind >= tokens && backlog->requests[layer % BACKLOG_LAYERS] > 0);
     *kind -= tokens;
+    backlog->small_requests -= !is_large(backlog, tokens);
     backlog->layers -= --backlog->requests[layer % BACKLOG_LAYERS] == 0;
 }
 
-// Whom an estimate keeps out cannot correct it: it is forgotten by and by.
-static void forget(struct backlog_ratio *ratio) {
-    ratio->mean += (RATIO_FIRST.mean - ratio->mean) * FORGET_GAIN;
-    ratio->deviation += (RATIO_FIRST.deviation - ratio->deviation) * FORGET_GAIN;
+// What the requests of one batch met is one observation, however many they were: the worst. Whom an estimate keeps out cannot
+// correct it: it is forgotten by and by.
+static void learn(struct backlog_ratio *known) {
+    if (known->worst > 0) {
+        double apart = known->worst - known->mean;
+        known->deviation += ((apart < 0 ? -apart : apart) - known->deviation) * DEVIATION_GAIN;
+        known->mean += apart * RATIO_GAIN;
+        known->worst = 0;
+    }
+    known->mean += (RATIO_FIRST.mean - known->mean) * FORGET_GAIN;
+    known->deviation += (RATIO_FIRST.deviation - known->deviation) * FORGET_GAIN;
 }
 
 void backlog_batch(struct backlog *backlog, uint64_t tokens, int64_t spent_ns, bool idle) {
-    forget(&backlog->ratios[0]);
-    forget(&backlog->ratios[1]);
+    learn(&backlog->ratios[0]);
+    learn(&backlog->ratios[1]);
     double x = (double)tokens, y = (double)spent_ns;
     backlog->count = backlog->count * DECAY + 1;
     backlog->tokens = backlog->tokens * DECAY + x;
@@ -72,6 +81,13 @@ static double spent_ns(const struct backlog *backlog, uint64_t tokens, uint64_t 
     return line.batch_ns * (double)batches + line.token_ns * (double)tokens;
 }
 
+// Beyond one per layer.
+static uint64_t full_batches(const struct backlog *backlog) {
+    uint64_t by_tokens = backlog->small_tokens / backlog->limits.batch_tokens;
+    uint64_t by_requests = backlog->small_requests / backlog->limits.batch_requests;
+    return by_tokens > by_requests ? by_tokens : by_requests;
+}
+
 static int64_t within_int64(double ns) {
     return ns < (double)INT64_MAX / 2 ? (int64_t)ns : INT64_MAX / 2;
 }
@@ -88,7 +104,7 @@ int64_t backlog_foreseen_ns(const struct backlog *backlog, uint32_t tokens) {
         large = 2 * (uint64_t)limits->piece_tokens; // the one that is computed, and the one it leaves with
     }
     uint64_t ahead = backlog->small_tokens + large + tokens;
-    return within_int64(spent_ns(backlog, ahead, backlog->layers + 1 + pieces + backlog->small_tokens / limits->batch_tokens));
+    return within_int64(spent_ns(backlog, ahead, backlog->layers + 1 + pieces + full_batches(backlog)));
 }
 
 void backlog_came(struct backlog *backlog, uint32_t tokens, int64_t foreseen_ns, int64_t took_ns) {
@@ -98,9 +114,7 @@ void backlog_came(struct backlog *backlog, uint32_t tokens, int64_t foreseen_ns,
     }
     double ratio = (double)took_ns / (double)foreseen_ns;
     ratio = ratio > STRETCH_MAX ? STRETCH_MAX : ratio;
-    double apart = ratio > known->mean ? ratio - known->mean : known->mean - ratio;
-    known->deviation += (apart - known->deviation) * DEVIATION_GAIN;
-    known->mean += (ratio - known->mean) * RATIO_GAIN;
+    known->worst = ratio > known->worst ? ratio : known->worst;
 }
 
 int64_t backlog_wait_ns(const struct backlog *backlog, uint32_t tokens) {
@@ -112,8 +126,7 @@ int64_t backlog_wait_ns(const struct backlog *backlog, uint32_t tokens) {
 
 int64_t backlog_pushback_ms(const struct backlog *backlog) {
     const struct backlog_limits *limits = &backlog->limits;
-    uint64_t batches =
-        backlog->layers + backlog->small_tokens / limits->batch_tokens + backlog->large_tokens / limits->piece_tokens;
+    uint64_t batches = backlog->layers + full_batches(backlog) + backlog->large_tokens / limits->piece_tokens;
     double ms = spent_ns(backlog, backlog->small_tokens + backlog->large_tokens, batches) / NS_PER_MS;
     return ms < PUSHBACK_MS_MIN ? PUSHBACK_MS_MIN : ms > PUSHBACK_MS_MAX ? PUSHBACK_MS_MAX : (int64_t)ms;
 }

@@ -3,10 +3,10 @@
 //
 // A batch takes a time of its own (weights are read, whatever the rows) and a time per token: a line through the last batches, each
 // weighing nine tenths of the next. The line is kept flat where batches were all of one size: those that are not full then grow
-// with the queue, and tell. What waits leaves in a batch per layer, and in a batch more for each further piece or full batch of
-// tokens. What was foreseen is held against what came: the estimate is stretched by the mean and four mean deviations of that
-// ratio, as TCP does with its round trips (Jacobson, Congestion Avoidance and Control, 1988), so that of those admitted few are
-// late. Nothing is foreseen before the engine has computed BACKLOG_SURE batches without a pause.
+// with the queue, and tell. What waits leaves in a batch per layer, and in a batch more for each further piece, and for each full
+// batch of tokens or of requests. What was foreseen is held against what came: the estimate is stretched by the mean and three mean
+// deviations of that ratio, much as TCP does with its round trips (Jacobson, Congestion Avoidance and Control, 1988), so that of
+// those admitted few are late. Nothing is foreseen before the engine has computed BACKLOG_SURE batches without a pause.
 #ifndef EXPERTD_DAEMON_BACKLOG_H
 #define EXPERTD_DAEMON_BACKLOG_H
 
@@ -18,13 +18,13 @@
 enum { BACKLOG_SURE = 2, BACKLOG_LAYERS = 256 };
 
 struct backlog_limits {
-    uint32_t batch_tokens; // most of a batch
-    uint32_t piece_tokens; // larger requests are computed in pieces, with small ones in between
+    uint32_t batch_tokens, batch_requests; // most of a batch
+    uint32_t piece_tokens;                 // larger requests are computed in pieces, with small ones in between
 };
 
 struct backlog {
     struct backlog_limits limits;
-    uint64_t small_tokens, large_tokens;
+    uint64_t small_tokens, large_tokens, small_requests;
     uint32_t requests[BACKLOG_LAYERS];
     uint32_t layers; // that requests wait for
     // decayed sums over batches: their number, tokens, nanoseconds, and products of those
@@ -33,6 +33,7 @@ struct backlog {
     // Of what came to what was foreseen, of small requests and of large ones, which are foreseen differently.
     struct backlog_ratio {
         double mean, deviation;
+        double worst; // of the batch whose requests are being handed back
     } ratios[2];
 };
 

@@ -193,7 +193,7 @@ static struct serve_options serve_options_of(const struct options *o) {
                       .max_queue = o->max_queue,
                       .max_queue_bytes = o->max_queue_bytes,
                       .share_percent = o->max_connection_share},
-        .backlog = {.batch_tokens = o->max_batch_tokens, .piece_tokens = o->max_piece_tokens},
+        .backlog = {.batch_tokens = o->max_batch_tokens, .batch_requests = BATCH_REQUESTS_MAX, .piece_tokens = o->max_piece_tokens},
         .send_timeout_ns = (int64_t)o->send_timeout_ms * NS_PER_MS,
         .admin = has_admin(o) ? o->admin : NULL,
     };

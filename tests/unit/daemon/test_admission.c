@@ -185,7 +185,7 @@ static void every_refusal_has_a_name(void **state) {
 
 static struct backlog make_backlog(void) {
     struct backlog b;
-    backlog_init(&b, &(struct backlog_limits){.batch_tokens = 4096, .piece_tokens = 512});
+    backlog_init(&b, &(struct backlog_limits){.batch_tokens = 4096, .batch_requests = 64, .piece_tokens = 512});
     return b;
 }
 
@@ -225,6 +225,20 @@ static void the_backlog_tells_a_batchs_own_time_from_its_tokens(void **state) {
     backlog_leave(&b, 3, 500);
     backlog_leave(&b, 7, 500);
     assert_in_range(backlog_foreseen_ns(&b, 1), 950 * NS_PER_US, 1150 * NS_PER_US);
+}
+
+static void requests_fill_batches_as_tokens_do(void **state) {
+    (void)state;
+    struct backlog b = make_backlog();
+    learn(&b);
+    for (int i = 0; i < 640; i++) {
+        backlog_enter(&b, 0, 1);
+    }
+    assert_in_range(backlog_foreseen_ns(&b, 1), 12 * NS_PER_MS, 13200 * NS_PER_US); // its own, the layer's, ten full ones
+    for (int i = 0; i < 640; i++) {
+        backlog_leave(&b, 0, 1);
+    }
+    assert_int_equal(b.small_requests, 0);
 }
 
 static void batches_of_one_size_say_nothing_against_larger_ones(void **state) {
@@ -325,6 +339,7 @@ int main(void) {
         cmocka_unit_test(every_refusal_has_a_name),
         cmocka_unit_test(the_backlog_foresees_nothing_before_the_engine_was_busy_for_a_while),
         cmocka_unit_test(the_backlog_tells_a_batchs_own_time_from_its_tokens),
+        cmocka_unit_test(requests_fill_batches_as_tokens_do),
         cmocka_unit_test(batches_of_one_size_say_nothing_against_larger_ones),
         cmocka_unit_test(a_small_request_waits_for_two_pieces_of_the_large_ones),
         cmocka_unit_test(what_came_later_than_foreseen_stretches_the_estimate),

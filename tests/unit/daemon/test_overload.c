@@ -132,7 +132,8 @@ static void run(struct sim *s, const struct sim_options *options) {
     *s = (struct sim){.options = *options, .random = 88172645463325252u, .idle = true, .free_ns = CLOCK_NEVER};
     admission_init(&s->admission, &(struct admission_limits){.max_queue = 256, .max_queue_bytes = 1000, .share_percent = 50});
     s->admission.loading = false;
-    backlog_init(&s->backlog, &(struct backlog_limits){.batch_tokens = 4096, .piece_tokens = PIECE});
+    backlog_init(&s->backlog,
+                 &(struct backlog_limits){.batch_tokens = 4096, .batch_requests = BATCH_REQUESTS_MAX, .piece_tokens = PIECE});
     struct batcher_limits limits = {.max_tokens = 4096, .max_choices = 4096, .max_piece_tokens = PIECE};
     batcher_init(&s->batcher, &limits, s->layers, LAYERS);
     s->calls = calloc(CALLS_MAX, sizeof *s->calls);
@@ -189,6 +190,7 @@ static const struct engine ENGINES[] = {
     {"noisy", 2e6, 2.5e5, 0.6, 32, 400},
     {"short deadlines", 1e6, 2.5e5, 0.2, 32, 60},
     {"calls of very different sizes", 1e6, 5e4, 0.2, 500, 400},
+    {"more calls than a batch takes", 2e7, 2e4, 0.2, 1, 150},
 };
 
 static void goodput_stays_at_three_times_the_sustainable_rate(void **state) {
