@@ -7,12 +7,14 @@ enum { PUSHBACK_MS_MIN = 10, PUSHBACK_MS_MAX = 5000 };
 
 static const double DECAY = 0.9;
 static const double FLATTER = 0.01; // part of the mean's square that is added to the variance: sizes within a tenth say nothing
-static const struct backlog_ratio RATIO_FIRST = {.mean = 1, .deviation = 0.1};
-static const double RATIO_GAIN = 1.0 / 8, DEVIATION_GAIN = 1.0 / 4, FORGET_GAIN = 1.0 / 128, DEVIATIONS = 3;
-static const double STRETCH_MIN = 0.5, STRETCH_MAX = 4; // beyond that something else is wrong than the estimate
+// The stretch goes up by how far a batch's requests came too near to their deadlines (all of them count once: they share their
+// fate), down by a step for each batch during which the estimate turned somebody away although none came near, and else slowly to
+// where it began. Set by tests/unit/daemon/test_overload.c: less margin makes its noisy engine late, more of it refuses too early.
+static const double STRETCH_FIRST = 1.5, STRETCH_MIN = 0.5, STRETCH_MAX = 4;
+static const double USED_WANTED = 0.7, USED_MAX = 2, STEP_UP = 1, STEP_DOWN = 0.01, FORGET = 1.0 / 256;
 
 void backlog_init(struct backlog *backlog, const struct backlog_limits *limits) {
-    *backlog = (struct backlog){.limits = *limits, .ratios = {RATIO_FIRST, RATIO_FIRST}};
+    *backlog = (struct backlog){.limits = *limits, .margins = {{.stretch = STRETCH_FIRST}, {.stretch = STRETCH_FIRST}}};
 }
 
 static bool is_large(const struct backlog *backlog, uint32_t tokens) {
@@ -33,22 +35,23 @@ void backlog_leave(struct backlog *backlog, size_t layer, uint32_t tokens) {
     backlog->layers -= --backlog->requests[layer % BACKLOG_LAYERS] == 0;
 }
 
-// What the requests of one batch met is one observation, however many they were: the worst. Whom an estimate keeps out cannot
-// correct it: it is forgotten by and by.
-static void learn(struct backlog_ratio *known) {
-    if (known->worst > 0) {
-        double apart = known->worst - known->mean;
-        known->deviation += ((apart < 0 ? -apart : apart) - known->deviation) * DEVIATION_GAIN;
-        known->mean += apart * RATIO_GAIN;
-        known->worst = 0;
+static void steer(struct backlog_margin *margin) {
+    double *stretch = &margin->stretch;
+    if (margin->used > USED_WANTED) {
+        *stretch += (margin->used - USED_WANTED) * STEP_UP;
+    } else if (margin->refused) {
+        *stretch -= STEP_DOWN;
+    } else {
+        *stretch += (STRETCH_FIRST - *stretch) * FORGET;
     }
-    known->mean += (RATIO_FIRST.mean - known->mean) * FORGET_GAIN;
-    known->deviation += (RATIO_FIRST.deviation - known->deviation) * FORGET_GAIN;
+    *stretch = *stretch < STRETCH_MIN ? STRETCH_MIN : *stretch > STRETCH_MAX ? STRETCH_MAX : *stretch;
+    margin->used = 0;
+    margin->refused = false;
 }
 
 void backlog_batch(struct backlog *backlog, uint64_t tokens, int64_t spent_ns, bool idle) {
-    learn(&backlog->ratios[0]);
-    learn(&backlog->ratios[1]);
+    steer(&backlog->margins[0]);
+    steer(&backlog->margins[1]);
     double x = (double)tokens, y = (double)spent_ns;
     backlog->count = backlog->count * DECAY + 1;
     backlog->tokens = backlog->tokens * DECAY + x;
@@ -107,21 +110,18 @@ int64_t backlog_foreseen_ns(const struct backlog *backlog, uint32_t tokens) {
     return within_int64(spent_ns(backlog, ahead, backlog->layers + 1 + pieces + full_batches(backlog)));
 }
 
-void backlog_came(struct backlog *backlog, uint32_t tokens, int64_t foreseen_ns, int64_t took_ns) {
-    struct backlog_ratio *known = &backlog->ratios[is_large(backlog, tokens)];
-    if (foreseen_ns <= 0) {
-        return;
-    }
-    double ratio = (double)took_ns / (double)foreseen_ns;
-    ratio = ratio > STRETCH_MAX ? STRETCH_MAX : ratio;
-    known->worst = ratio > known->worst ? ratio : known->worst;
+int64_t backlog_wait_ns(struct backlog *backlog, uint32_t tokens, int64_t allowed_ns) {
+    struct backlog_margin *margin = &backlog->margins[is_large(backlog, tokens)];
+    int64_t wait_ns = within_int64((double)backlog_foreseen_ns(backlog, tokens) * margin->stretch);
+    margin->refused |= wait_ns > allowed_ns;
+    return wait_ns;
 }
 
-int64_t backlog_wait_ns(const struct backlog *backlog, uint32_t tokens) {
-    const struct backlog_ratio *known = &backlog->ratios[is_large(backlog, tokens)];
-    double stretch = known->mean + DEVIATIONS * known->deviation;
-    stretch = stretch < STRETCH_MIN ? STRETCH_MIN : stretch > STRETCH_MAX ? STRETCH_MAX : stretch;
-    return within_int64((double)backlog_foreseen_ns(backlog, tokens) * stretch);
+void backlog_came(struct backlog *backlog, uint32_t tokens, int64_t took_ns, int64_t allowed_ns) {
+    struct backlog_margin *margin = &backlog->margins[is_large(backlog, tokens)];
+    double used = allowed_ns > 0 ? (double)took_ns / (double)allowed_ns : USED_MAX;
+    used = used > USED_MAX ? USED_MAX : used;
+    margin->used = used > margin->used ? used : margin->used;
 }
 
 int64_t backlog_pushback_ms(const struct backlog *backlog) {

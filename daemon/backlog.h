@@ -4,9 +4,11 @@
 // A batch takes a time of its own (weights are read, whatever the rows) and a time per token: a line through the last batches, each
 // weighing nine tenths of the next. The line is kept flat where batches were all of one size: those that are not full then grow
 // with the queue, and tell. What waits leaves in a batch per layer, and in a batch more for each further piece, and for each full
-// batch of tokens or of requests. What was foreseen is held against what came: the estimate is stretched by the mean and three mean
-// deviations of that ratio, much as TCP does with its round trips (Jacobson, Congestion Avoidance and Control, 1988), so that of
-// those admitted few are late. Nothing is foreseen before the engine has computed BACKLOG_SURE batches without a pause.
+// batch of tokens or of requests.
+//
+// Nobody knows who else will come before a request's batch leaves and ride with it, so the estimate is stretched, and the stretch
+// is steered by what it is for: as little as keeps those admitted in time. Nothing is foreseen before the engine has computed
+// BACKLOG_SURE batches without a pause.
 #ifndef EXPERTD_DAEMON_BACKLOG_H
 #define EXPERTD_DAEMON_BACKLOG_H
 
@@ -30,11 +32,12 @@ struct backlog {
     // decayed sums over batches: their number, tokens, nanoseconds, and products of those
     double count, tokens, spent_ns, tokens_tokens, tokens_spent;
     uint32_t busy_batches; // without a pause, up to BACKLOG_SURE
-    // Of what came to what was foreseen, of small requests and of large ones, which are foreseen differently.
-    struct backlog_ratio {
-        double mean, deviation;
-        double worst; // of the batch whose requests are being handed back
-    } ratios[2];
+    // Of small requests and of large ones, which are foreseen differently.
+    struct backlog_margin {
+        double stretch; // of the estimate
+        double used;    // of their time, most that a request needed since the last batch
+        bool refused;   // the estimate was too long for one since then
+    } margins[2];
 };
 
 void backlog_init(struct backlog *backlog, const struct backlog_limits *limits);
@@ -45,10 +48,11 @@ void backlog_batch(struct backlog *backlog, uint64_t tokens, int64_t spent_ns, b
 
 // How long a request of so many tokens would take from now, by the line alone; 0 where that cannot be said. Ask before it enters.
 int64_t backlog_foreseen_ns(const struct backlog *backlog, uint32_t tokens);
-// A request for which that was foreseen is computed.
-void backlog_came(struct backlog *backlog, uint32_t tokens, int64_t foreseen_ns, int64_t took_ns);
-// The time within which a request of so many tokens is done, as good as surely; 0 where that cannot be said.
-int64_t backlog_wait_ns(const struct backlog *backlog, uint32_t tokens);
+// The time within which a request of so many tokens is done, as good as surely; 0 where that cannot be said. Where
+// that is more than it is allowed, the caller refuses it.
+int64_t backlog_wait_ns(struct backlog *backlog, uint32_t tokens, int64_t allowed_ns);
+// A request that was allowed so much took so much, whether it was computed or given up.
+void backlog_came(struct backlog *backlog, uint32_t tokens, int64_t took_ns, int64_t allowed_ns);
 // When to come back: the time until what is here is done, within 10 ms and 5 s.
 int64_t backlog_pushback_ms(const struct backlog *backlog);
 

@@ -89,7 +89,7 @@ static void explain(struct serve_request *r) {
 void serve_step(struct serve_request *r, enum request_event_kind kind, enum err_code error) {
     struct request_event event = {.kind = kind, .error = error};
     if (kind == REQUEST_COMPUTED || kind == REQUEST_WITHDRAWN) {
-        serve_leave_backlog(r, kind == REQUEST_COMPUTED && r->core.state == REQUEST_BATCHED && error == ERR_OK);
+        serve_leave_backlog(r);
     }
     switch (request_step(&r->core, &event)) {
     case REQUEST_DO_NOTHING:

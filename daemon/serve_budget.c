@@ -74,8 +74,10 @@ FALLIBLE serve_take_stream(struct call *call) {
 FALLIBLE serve_may_open(struct serve_request *r) {
     struct serve *serve = r->serve;
     pthread_mutex_lock(&serve->mutex);
-    struct admission_ask ask = {.deadline_ns = r->deadline_ns, .wait_ns = backlog_wait_ns(&serve->backlog, 0)};
-    err_t e = admission_open(&serve->admission, &r->connection->share, &ask, clock_now_ns());
+    int64_t now_ns = clock_now_ns();
+    struct admission_ask ask = {.deadline_ns = r->deadline_ns,
+                                .wait_ns = backlog_wait_ns(&serve->backlog, 0, r->deadline_ns - now_ns)};
+    err_t e = admission_open(&serve->admission, &r->connection->share, &ask, now_ns);
     pthread_mutex_unlock(&serve->mutex);
     return e;
 }
@@ -116,30 +118,27 @@ FALLIBLE serve_admit(struct serve_request *r) {
                                 .deadline_ns = r->deadline_ns};
     pthread_mutex_lock(&serve->mutex);
     int64_t now_ns = clock_now_ns();
-    ask.wait_ns = backlog_wait_ns(&serve->backlog, tokens);
+    ask.wait_ns = backlog_wait_ns(&serve->backlog, tokens, r->deadline_ns - now_ns);
     err_t e = admission_admit(&serve->admission, &r->connection->share, &ask, now_ns);
     if (!err_is(e)) {
         r->admitted = true;
         r->admitted_bytes = ask.bytes;
         r->in_backlog = true;
         r->admitted_ns = now_ns;
-        r->foreseen_ns = backlog_foreseen_ns(&serve->backlog, tokens);
         backlog_enter(&serve->backlog, r->item.entry.layer, tokens);
     }
     pthread_mutex_unlock(&serve->mutex);
     return e;
 }
 
-void serve_leave_backlog(struct serve_request *r, bool computed) {
+void serve_leave_backlog(struct serve_request *r) {
     if (!r->in_backlog) {
         return;
     }
     r->in_backlog = false;
     pthread_mutex_lock(&r->serve->mutex);
     backlog_leave(&r->serve->backlog, r->item.entry.layer, r->item.entry.tokens);
-    if (computed) {
-        backlog_came(&r->serve->backlog, r->item.entry.tokens, r->foreseen_ns, clock_now_ns() - r->admitted_ns);
-    }
+    backlog_came(&r->serve->backlog, r->item.entry.tokens, clock_now_ns() - r->admitted_ns, r->deadline_ns - r->admitted_ns);
     pthread_mutex_unlock(&r->serve->mutex);
 }
 

@@ -36,7 +36,7 @@ struct serve_request {
     void *output;
     uint64_t output_bytes, admitted_bytes;
     int64_t opened_ns, read_ns, deadline_ns; // deadline_ns: of the phase at hand
-    int64_t admitted_ns, foreseen_ns;        // when, and how long it was to take from then; 0: not known
+    int64_t admitted_ns;
     struct err_copy error;
     TAILQ_ENTRY(serve_request) active;    // in its thread's list, from opened to released
     STAILQ_ENTRY(serve_request) slot;     // waits for a read slot
@@ -118,7 +118,7 @@ bool serve_take_slot(struct serve_request *r);
 bool serve_slot_free(struct serve *serve);
 void serve_give_slot(struct serve_request *r);
 FALLIBLE serve_admit(struct serve_request *r); // read
-void serve_leave_backlog(struct serve_request *r, bool computed);
+void serve_leave_backlog(struct serve_request *r);
 int64_t serve_retry_after_ms(struct serve *serve, enum err_code code); // < 0: never
 
 // ---- serve_answer.c: from a result or an error to the transport

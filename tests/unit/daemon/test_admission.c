@@ -263,25 +263,60 @@ static void a_small_request_waits_for_two_pieces_of_the_large_ones(void **state)
     assert_int_equal(backlog_pushback_ms(&b), 5000);
 }
 
-static void what_came_later_than_foreseen_stretches_the_estimate(void **state) {
+static int64_t wait_of_one(struct backlog *b) {
+    return backlog_wait_ns(b, 1, INT64_MAX);
+}
+
+static void requests_that_come_near_their_deadlines_stretch_the_estimate(void **state) {
     (void)state;
     struct backlog b = make_backlog();
     learn(&b);
-    backlog_enter(&b, 0, 10);
-    int64_t foreseen_ns = backlog_foreseen_ns(&b, 0);
-    for (int i = 0; i < 200; i++) {
-        backlog_came(&b, 1, foreseen_ns, foreseen_ns);
+    int64_t first_ns = wait_of_one(&b);
+    backlog_came(&b, 1, 50, 100); // half of its time: no reason
+    learn(&b);
+    assert_in_range(wait_of_one(&b), first_ns * 99 / 100, first_ns * 101 / 100);
+    backlog_came(&b, 1, 100, 100);
+    backlog_came(&b, 1, 10, 100); // the worst of a batch counts
+    learn(&b);
+    assert_true(wait_of_one(&b) > first_ns * 11 / 10);
+    int64_t large_ns = backlog_wait_ns(&b, 1024, INT64_MAX);
+    for (int i = 0; i < 100; i++) {
+        backlog_came(&b, 1, INT64_MAX, 1);
+        learn(&b);
     }
-    assert_in_range(backlog_wait_ns(&b, 0), foreseen_ns * 99 / 100, foreseen_ns * 101 / 100);
-    for (int i = 0; i < 200; i++) {
-        backlog_came(&b, 1, foreseen_ns, i % 2 ? foreseen_ns : 2 * foreseen_ns); // 1.5, half up and down
+    assert_in_range(wait_of_one(&b), 2 * first_ns, 3 * first_ns);
+    assert_in_range(backlog_wait_ns(&b, 1024, INT64_MAX), large_ns * 9 / 10, large_ns * 11 / 10); // they are foreseen otherwise
+}
+
+static void needless_refusals_shorten_the_estimate(void **state) {
+    (void)state;
+    struct backlog b = make_backlog();
+    learn(&b);
+    int64_t first_ns = wait_of_one(&b);
+    for (int i = 0; i < 1000; i++) {
+        backlog_wait_ns(&b, 1, 1);
+        backlog_came(&b, 1, 50, 100);
+        backlog_batch(&b, 100, NS_PER_MS + 100 * NS_PER_US, false);
     }
-    assert_in_range(backlog_wait_ns(&b, 0), 33 * foreseen_ns / 10, 37 * foreseen_ns / 10);
-    backlog_came(&b, 1, 0, NS_PER_S); // nothing was foreseen
-    for (int i = 0; i < 200; i++) {
-        backlog_came(&b, 1, 1, INT64_MAX);
+    int64_t least_ns = wait_of_one(&b);
+    assert_in_range(least_ns, first_ns / 4, first_ns / 2);
+    for (int i = 0; i < 2000; i++) { // nobody is refused: it is forgotten
+        backlog_batch(&b, 100, NS_PER_MS + 100 * NS_PER_US, false);
     }
-    assert_in_range(backlog_wait_ns(&b, 0), foreseen_ns, 4 * foreseen_ns);
+    assert_in_range(wait_of_one(&b), 2 * least_ns, 4 * least_ns);
+}
+
+static void refusals_do_not_shorten_an_estimate_that_is_needed(void **state) {
+    (void)state;
+    struct backlog b = make_backlog();
+    learn(&b);
+    int64_t first_ns = wait_of_one(&b);
+    for (int i = 0; i < 10; i++) {
+        backlog_wait_ns(&b, 1, 1);
+        backlog_came(&b, 1, 75, 100);
+        learn(&b);
+    }
+    assert_true(wait_of_one(&b) > first_ns);
 }
 
 // ---- connections
@@ -342,7 +377,9 @@ int main(void) {
         cmocka_unit_test(requests_fill_batches_as_tokens_do),
         cmocka_unit_test(batches_of_one_size_say_nothing_against_larger_ones),
         cmocka_unit_test(a_small_request_waits_for_two_pieces_of_the_large_ones),
-        cmocka_unit_test(what_came_later_than_foreseen_stretches_the_estimate),
+        cmocka_unit_test(requests_that_come_near_their_deadlines_stretch_the_estimate),
+        cmocka_unit_test(needless_refusals_shorten_the_estimate),
+        cmocka_unit_test(refusals_do_not_shorten_an_estimate_that_is_needed),
         cmocka_unit_test(a_connection_keeps_its_share_while_anything_of_it_is_there),
         cmocka_unit_test(many_connections_come_and_go),
     };
