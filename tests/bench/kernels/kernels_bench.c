@@ -154,7 +154,7 @@ static FALLIBLE product_init(struct product *p, const struct bench_shape *shape,
     fill_rows(p, lhs);
     p->args = (struct grouped_matmul_args){.lhs = lhs,
                                            .lhs_stride = shape->k,
-                                           .rhs = &p->pool.weights,
+                                           .rhs = rhs_packed(&p->pool.weights),
                                            .group_sizes = p->sizes,
                                            .num_groups = shape->groups,
                                            .num_actual_groups = shape->groups,
