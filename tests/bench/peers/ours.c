@@ -1,0 +1,204 @@
+// Our side of tests/bench/peers/run: a product or a layer on data that the other process has laid into a file, computed once for
+// each line on standard input, its nanoseconds written to standard output. A process of its own, so that no other library's threads
+// share ours.
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mapped.h"
+#include "expert/layer.h"
+#include "kernels/backend.h"
+#include "kernels/grouped_matmul.h"
+
+enum { PAGE = 4096, SPIN_US = 50, LINE_BYTES = 64 };
+
+// The parts of the file lie at multiples of a page, one after another.
+struct shared_file {
+    char *base;
+    size_t bytes, used;
+};
+
+static FALLIBLE open_shared(const char *path, struct shared_file *out) {
+    struct stat status;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &status) != 0) {
+        FAIL(ERR_IO, "%s: cannot be opened", path);
+    }
+    out->bytes = (size_t)status.st_size;
+    void *base = mmap(NULL, out->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (base == MAP_FAILED) {
+        FAIL(ERR_IO, "%s: cannot be mapped", path);
+    }
+    out->base = base;
+    return OK;
+}
+
+static FALLIBLE take_part(struct shared_file *file, size_t bytes, void *out) {
+    if (bytes > file->bytes - file->used) {
+        FAIL(ERR_INVALID, "the file has %zu bytes: too few for the shape", file->bytes);
+    }
+    void *at = file->base + file->used;
+    memcpy(out, &at, sizeof at);
+    file->used += (bytes + PAGE - 1) / PAGE * PAGE;
+    return OK;
+}
+
+// Answers lines until the input ends: run(context, number in the line) and its time.
+static FALLIBLE serve(err_t (*run)(void *context, unsigned long number), void *context) {
+    char line[LINE_BYTES];
+    printf("ready\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        unsigned long number = strtoul(line, NULL, 10);
+        int64_t start_ns = clock_now_ns();
+        TRY(run(context, number));
+        printf("%" PRId64 "\n", clock_now_ns() - start_ns);
+        fflush(stdout);
+    }
+    return OK;
+}
+
+// ---- peer-ours product DTYPE GROUPS ROWS K N SETS THREADS FILE
+
+struct product {
+    struct grouped_matmul_args args;
+    struct packed_weights weights;
+    void **tables; // [sets][groups]
+    size_t sets;
+    struct team *team;
+    void *scratch;
+};
+
+static err_t run_product(void *context, unsigned long number) {
+    struct product *p = context;
+    p->weights.data = p->tables + number % p->sets * p->weights.groups;
+    return grouped_matmul(&p->args, p->team, p->scratch);
+}
+
+static FALLIBLE pack_sets(struct product *p, const char *weights, struct arena *memory) {
+    const struct packed_weights *w = &p->weights;
+    TRY(arena_init(memory, p->sets * w->groups * w->group_bytes));
+    p->tables = calloc(p->sets * w->groups, sizeof *p->tables);
+    if (!p->tables) {
+        FAIL(ERR_NOMEM, "no memory for %zu groups", p->sets * w->groups);
+    }
+    for (size_t i = 0; i < p->sets * w->groups; i++) {
+        TRY(arena_take(memory, w->group_bytes, &p->tables[i]));
+        if (i >= w->groups) {
+            memcpy(p->tables[i], p->tables[i - w->groups], w->group_bytes);
+            continue;
+        }
+        struct weight_source source = {
+            .data = weights + i * w->n * w->k * dtype_size(w->dtype), .dtype = w->dtype, .n_stride = w->k, .k_stride = 1};
+        pack_weights(&source, w->k, w->n, w->dtype, p->tables[i]);
+    }
+    return OK;
+}
+
+static size_t number_at(char **argv, int i) {
+    return strtoull(argv[i], NULL, 10);
+}
+
+static FALLIBLE product_main(char **argv) {
+    enum dtype dtype = strcmp(argv[2], "f32") == 0 ? DTYPE_F32 : DTYPE_BF16;
+    size_t groups = number_at(argv, 3), rows = number_at(argv, 4), k = number_at(argv, 5), n = number_at(argv, 6);
+    struct product p = {.sets = number_at(argv, 7), .weights = {.dtype = dtype, .groups = groups, .k = k, .n = n}};
+    struct team_options team = {.threads = (unsigned)number_at(argv, 8), .spin_us = SPIN_US};
+    struct shared_file file = {0};
+    struct arena memory;
+    int32_t *sizes;
+    char *lhs, *weights;
+    p.weights.group_bytes = packed_group_bytes(dtype, k, n);
+    TRY(open_shared(argv[9], &file));
+    TRY(take_part(&file, groups * sizeof *sizes, &sizes));
+    TRY(take_part(&file, rows * k * dtype_size(dtype), &lhs));
+    TRY(take_part(&file, groups * n * k * dtype_size(dtype), &weights));
+    TRY(take_part(&file, rows * n * sizeof(float), &p.args.out));
+    TRY(pack_sets(&p, weights, &memory));
+    TRY(team_create(&team, &p.team));
+    p.scratch = aligned_alloc(64, (grouped_matmul_scratch_bytes(rows, groups) + 63) / 64 * 64);
+    p.args.lhs = lhs;
+    p.args.lhs_stride = k;
+    p.args.rhs = rhs_packed(&p.weights);
+    p.args.group_sizes = sizes;
+    p.args.num_groups = p.args.num_actual_groups = groups;
+    p.args.m = rows;
+    p.args.out_stride = n;
+    err_t e = serve(run_product, &p);
+    team_destroy(p.team);
+    free(p.scratch);
+    free(p.tables);
+    arena_deinit(&memory);
+    return e;
+}
+
+// ---- peer-ours layer DIR TOKENS_MAX THREADS FILE
+
+struct layer {
+    struct model model;
+    struct engine *engine;
+    struct layer_request request;
+};
+
+static err_t run_layer(void *context, unsigned long tokens) {
+    struct layer *l = context;
+    size_t bytes = tokens * l->model.max_hidden_size * sizeof(uint16_t);
+    l->request.tokens = tokens;
+    l->request.hidden.shape[0] = tokens;
+    l->request.hidden.bytes = bytes;
+    return layer_forward(l->engine, &l->model.layers[0], &l->request, 1, NULL, NULL);
+}
+
+static FALLIBLE layer_main(char **argv) {
+    struct layer l = {0};
+    struct team *team;
+    struct team_options options = {.threads = (unsigned)number_at(argv, 4), .spin_us = SPIN_US};
+    uint32_t tokens = (uint32_t)number_at(argv, 3);
+    struct shared_file file = {0};
+    TRY(team_create(&options, &team));
+    TRY(mapped_install_handler());
+    struct model_options load = {.model = argv[2], .compute_dtype = DTYPE_BF16, .ranks = 1, .team = team};
+    TRY(model_load(&load, &l.model));
+    struct engine_options engine = {.model = &l.model, .limits = layer_limits_for(&l.model, tokens, 0), .team = team};
+    TRY(engine_create(&engine, &l.engine));
+    size_t row_bytes = l.model.max_hidden_size * sizeof(uint16_t);
+    TRY(open_shared(argv[5], &file));
+    l.request = (struct layer_request){.hidden = {.dtype = DTYPE_BF16, .rank = 2, .shape = {0, l.model.max_hidden_size}},
+                                       .source = ROUTING_OWN,
+                                       .output_dtype = DTYPE_BF16};
+    TRY(take_part(&file, tokens * row_bytes, &l.request.hidden.data));
+    TRY(take_part(&file, tokens * row_bytes, &l.request.output));
+    err_t e = serve(run_layer, &l);
+    engine_destroy(l.engine);
+    model_deinit(&l.model);
+    team_destroy(team);
+    return e;
+}
+
+int main(int argc, char **argv) {
+    err_t e = kernel_select("auto");
+    if (err_is(e)) {
+        fprintf(stderr, "peer-ours: %s\n", err_message());
+        return err_exit_code(e.code);
+    }
+    if (argc == 10 && strcmp(argv[1], "product") == 0) {
+        e = product_main(argv);
+    } else if (argc == 6 && strcmp(argv[1], "layer") == 0) {
+        e = layer_main(argv);
+    } else {
+        fprintf(stderr, "peer-ours: started by tests/bench/peers/run only\n");
+        return err_exit_code(ERR_USAGE);
+    }
+    if (err_is(e)) {
+        fprintf(stderr, "peer-ours: %s\n", err_message());
+        return err_exit_code(e.code);
+    }
+    return 0;
+}
