@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/expertctl/bench_region.h"
 #include "client/expertctl/bench_report.h"
 #include "client/expertctl/bench_run.h"
 #include "client/expertctl/commands.h"
@@ -98,6 +99,9 @@ static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
     TRY_IN(tokens_limit(&b->options.tokens, b->target->max_tokens), "%s", b->options.trace ? "--trace" : "--tokens");
     enum dtype dtype = b->ctl->output_dtype == DTYPE_NONE ? DTYPE_BF16 : b->ctl->output_dtype;
     TRY(pool_init(b->target, &b->options, dtype, &b->pool));
+    if (b->options.region) {
+        TRY(region_check(b->address, b->target, &b->pool, b->options.tokens.high, bench_slots_most(&b->options)));
+    }
     b->result = calloc(1, sizeof *b->result);
     b->best = calloc(1, sizeof *b->best);
     if (!b->result || !b->best) {

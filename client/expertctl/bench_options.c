@@ -130,9 +130,9 @@ static FALLIBLE set_tolerance(struct bench_options *o, const char *value) {
     return value_share(value, &o->tolerance);
 }
 static FALLIBLE set_region(struct bench_options *o, const char *value) {
-    (void)o;
     (void)value;
-    FAIL(ERR_USAGE, "bench through shared memory is not there yet; without it calls go unary, or with --stream");
+    o->region = true;
+    return OK;
 }
 
 static const struct flag {
@@ -152,6 +152,7 @@ static const struct flag {
     {"--routing", "ROUTING", 1, set_routing, "own, uniform, zipf:S, hot:N[,PERIOD] (moves on), one[:EXPERT], none: all -1 (own)"},
     {"--layers", "LIST", 1, set_layers, "such as 3,5-7, or all; calls take one at random (the first that is ready)"},
     {"--stream", NULL, 0, set_stream, "requests in one Stream per connection, not each in a call of its own"},
+    {"--region", NULL, 0, set_region, "through shared memory, a region per process; over the Unix socket"},
     {"--connections", "N", 1, set_connections, "in all (one per process)"},
     {"--processes", "N", 1, set_processes, "client processes that share the load (1)"},
     {"--max-inflight", "N", 1, set_max_inflight, "open loop: calls that may wait for their answer at a time (4096)"},
@@ -166,7 +167,6 @@ static const struct flag {
     {"--save", "FILE", 1, set_save, "what --json prints, for --compare"},
     {"--compare", "A B", 2, set_compare, "two saved results: is B worse? No daemon is asked"},
     {"--tolerance", "SHARE", 1, set_tolerance, "by which B may be worse (5%)"},
-    {"--region", NULL, 0, set_region, "through shared memory: not there yet"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 

@@ -21,7 +21,7 @@ struct bench_options {
     enum arrivals arrivals;
     uint32_t processes, connections; // connections: in all; 0: one per process
     uint32_t max_inflight;           // open loop, in all
-    bool stream;
+    bool stream, region;
     int64_t duration_ns, warmup_ns; // -1: not given
     uint64_t seed;
     const char *tokens_text, *routing_text, *layers; // layers NULL: the first that is ready

@@ -1,5 +1,6 @@
 #include "client/expertctl/bench_pool.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +13,15 @@ enum { STREAM_OF_ROWS = 3 << 20, ASK_TRIES = 50, ASK_AGAIN_MS = 100, REQUEST_OVE
 
 // ---- rows and routes
 
+static bool is_f8(enum dtype dtype) {
+    return dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2;
+}
+
 static FALLIBLE check_sizes(const struct bench_target *target, const struct bench_options *o, const struct bench_pool *pool) {
     uint64_t most = o->tokens.high, group = pool->rows / routing_phases(&o->routing);
-    uint64_t bytes = most * (pool->row_bytes + (pool->routed ? pool->choices * (sizeof(int32_t) + sizeof(float)) : 0));
-    if (bytes + REQUEST_OVERHEAD_BYTES > target->max_message_bytes) {
+    uint64_t bytes = most * (pool->row_bytes + (is_f8(pool->dtype) ? sizeof(float) : 0) +
+                             (pool->routed ? pool->choices * (sizeof(int32_t) + sizeof(float)) : 0));
+    if (!o->region && bytes + REQUEST_OVERHEAD_BYTES > target->max_message_bytes) {
         FAIL(ERR_USAGE, "calls of up to %u tokens are messages of %llu bytes, the daemon takes %llu: fewer --tokens",
              o->tokens.high, (unsigned long long)bytes, (unsigned long long)target->max_message_bytes);
     }
@@ -25,7 +31,31 @@ static FALLIBLE check_sizes(const struct bench_target *target, const struct benc
     return OK;
 }
 
+// Codes by chance, so of every magnitude that the type has, but no NaN and no infinity; and scales of some hundredths.
+static FALLIBLE fill_f8(struct bench_pool *pool, uint64_t seed) {
+    struct bench_random random = bench_random_seeded(seed, STREAM_OF_ROWS);
+    pool->scales = calloc(pool->rows, sizeof *pool->scales);
+    if (!pool->scales) {
+        FAIL(ERR_NOMEM, "no memory for the scales of %u rows: a smaller --pool", pool->rows);
+    }
+    for (uint32_t r = 0; r < pool->rows; r++) {
+        pool->scales[r] = (float)(1 + bench_random_below(&random, 100)) / 1000;
+        for (uint32_t h = 0; h < pool->hidden_size; h++) {
+            uint8_t *code = &pool->hidden[r * pool->row_bytes + h];
+            float value;
+            do {
+                *code = (uint8_t)bench_random_below(&random, 256);
+                dtype_widen(pool->dtype, code, 1, &value);
+            } while (!isfinite(value));
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE fill_hidden(struct bench_pool *pool, uint64_t seed) {
+    if (is_f8(pool->dtype)) {
+        return fill_f8(pool, seed);
+    }
     float *row = calloc(pool->hidden_size, sizeof *row);
     if (!row) {
         FAIL(ERR_NOMEM, "no memory for a row of %u", pool->hidden_size);
@@ -42,7 +72,7 @@ static FALLIBLE fill_hidden(struct bench_pool *pool, uint64_t seed) {
 }
 
 static FALLIBLE reserve_expected(const struct bench_target *target, struct bench_pool *pool) {
-    size_t bytes = (size_t)target->num_layers * pool->rows * pool->row_bytes;
+    size_t bytes = (size_t)target->num_layers * pool->rows * pool->answer_bytes;
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) {
         FAIL(ERR_NOMEM, "no memory for the answers of %u rows in %u layers (%zu bytes): a smaller --pool", pool->rows,
@@ -59,7 +89,9 @@ FALLIBLE pool_init(const struct bench_target *target, const struct bench_options
         .hidden_size = target->hidden_size,
         .choices = target->choices,
         .dtype = dtype,
+        .answer = is_f8(dtype) ? DTYPE_BF16 : dtype,
         .row_bytes = target->hidden_size * dtype_size(dtype),
+        .answer_bytes = target->hidden_size * dtype_size(is_f8(dtype) ? DTYPE_BF16 : dtype),
         .routed = o->routing.kind != ROUTING_OWN,
     };
     TRY(check_sizes(target, o, pool));
@@ -83,6 +115,7 @@ void pool_deinit(struct bench_pool *pool) {
         munmap(pool->expected, pool->expected_bytes);
     }
     free(pool->hidden);
+    free(pool->scales);
     free(pool->ids);
     free(pool->weights);
     *pool = (struct bench_pool){0};
@@ -111,6 +144,13 @@ size_t pool_pieces(const struct bench_pool *pool, const struct pool_window *w, s
     return count;
 }
 
+void pool_scales(const struct bench_pool *pool, const struct pool_window *w, float *scales) {
+    for (uint32_t token = 0, row, run; token < w->tokens; token += run) {
+        run = run_at(w, token, &row);
+        memcpy(scales + token, pool->scales + row, run * sizeof *scales);
+    }
+}
+
 void pool_routes(const struct bench_pool *pool, const struct pool_window *w, int32_t *ids, float *weights) {
     size_t k = pool->choices;
     for (uint32_t token = 0, row, run; token < w->tokens; token += run) {
@@ -123,14 +163,14 @@ void pool_routes(const struct bench_pool *pool, const struct pool_window *w, int
 bool pool_agrees(const struct bench_pool *pool, uint32_t layer_index, const struct pool_window *w,
                  const struct wire_tensor *answer) {
     const struct tensor_view *view = &answer->view;
-    if (!answer->present || view->rank != 2 || view->dtype != pool->dtype || view->shape[0] != w->tokens ||
-        view->shape[1] != pool->hidden_size || view->bytes != w->tokens * pool->row_bytes) {
+    if (!answer->present || view->rank != 2 || view->dtype != pool->answer || view->shape[0] != w->tokens ||
+        view->shape[1] != pool->hidden_size || view->bytes != w->tokens * pool->answer_bytes) {
         return false;
     }
-    const uint8_t *expected = pool->expected + (size_t)layer_index * pool->rows * pool->row_bytes, *got = view->data;
+    const uint8_t *expected = pool->expected + (size_t)layer_index * pool->rows * pool->answer_bytes, *got = view->data;
     for (uint32_t token = 0, row, run; token < w->tokens; token += run) {
         run = run_at(w, token, &row);
-        if (memcmp(got + token * pool->row_bytes, expected + row * pool->row_bytes, run * pool->row_bytes) != 0) {
+        if (memcmp(got + token * pool->answer_bytes, expected + row * pool->answer_bytes, run * pool->answer_bytes) != 0) {
             return false;
         }
     }
@@ -171,6 +211,9 @@ static FALLIBLE ask_row(struct client *client, const struct bench_target *target
         .routing = pool->routed ? WIRE_ROUTING_ROUTES : WIRE_ROUTING_NONE,
         .hidden = one_row(pool->dtype, pool->hidden_size, pool->hidden + row * pool->row_bytes, pool->row_bytes),
     };
+    if (pool->scales) {
+        request.hidden_scale = one_row(DTYPE_F32, 1, &pool->scales[row], sizeof(float));
+    }
     if (pool->routed) {
         request.ids = one_row(DTYPE_I32, k, pool->ids + row * k, k * sizeof(int32_t));
         request.weights = one_row(DTYPE_F32, k, pool->weights + row * k, k * sizeof(float));
@@ -179,13 +222,13 @@ static FALLIBLE ask_row(struct client *client, const struct bench_target *target
     struct client_reply reply;
     TRY(ask_patiently(client, &request, timeout_us, &reply));
     const struct tensor_view *answer = &reply.wire.output.view;
-    bool fits = reply.wire.output.present && answer->bytes == pool->row_bytes && answer->dtype == pool->dtype;
+    bool fits = reply.wire.output.present && answer->bytes == pool->answer_bytes && answer->dtype == pool->answer;
     if (fits) {
-        memcpy(pool->expected + ((size_t)layer_index * pool->rows + row) * pool->row_bytes, answer->data, pool->row_bytes);
+        memcpy(pool->expected + ((size_t)layer_index * pool->rows + row) * pool->answer_bytes, answer->data, pool->answer_bytes);
     }
     client_reply_deinit(&reply);
     if (!fits) {
-        FAIL(ERR_MALFORMED, "the daemon's answer is not a row of %u %s", pool->hidden_size, dtype_name(pool->dtype));
+        FAIL(ERR_MALFORMED, "the daemon's answer is not a row of %u %s", pool->hidden_size, dtype_name(pool->answer));
     }
     return OK;
 }

@@ -22,7 +22,7 @@ struct bench_target {
     uint32_t experts; // identity experts counted
     uint32_t choices; // per row, of routes made here
     uint32_t max_tokens;
-    uint64_t max_message_bytes;
+    uint64_t max_message_bytes, max_region_bytes; // max_region_bytes 0: no memory is shared
     uint32_t num_layers;
     struct target_layer layers[TARGET_LAYERS_MAX];
 };
@@ -36,13 +36,16 @@ uint32_t target_find_layer(const struct bench_target *target, uint32_t layer);
 
 struct bench_pool {
     uint32_t rows, hidden_size, choices;
-    enum dtype dtype;      // of hidden states and answers
-    size_t row_bytes;      // of both
+    enum dtype dtype;      // of hidden states
+    enum dtype answer;     // theirs, or BF16 for F8
+    size_t row_bytes;      // of hidden states
+    size_t answer_bytes;   // of a row
     bool routed;           // ids and weights are sent
     uint8_t *hidden;       // [rows, H]
+    float *scales;         // [rows], of F8 hidden states; NULL: others
     int32_t *ids;          // [rows, choices]
     float *weights;        // [rows, choices]
-    uint8_t *expected;     // [layers][rows, H]: the answers, once pool_ask filled them; NULL: nothing is compared
+    uint8_t *expected;     // [layers][rows, H] of the answer's dtype, once pool_ask filled them; NULL: nothing is compared
     size_t expected_bytes; // of the mapping
 };
 
@@ -62,6 +65,8 @@ struct pool_window {
 struct pool_window pool_group(const struct bench_pool *pool, uint32_t phases, uint32_t phase);
 // The window's hidden states where they lie. Returns the number of pieces, at most CALLS_PIECES_MAX by pool_init.
 size_t pool_pieces(const struct bench_pool *pool, const struct pool_window *window, struct calls_piece pieces[CALLS_PIECES_MAX]);
+// The window's scales, copied: [tokens, 1].
+void pool_scales(const struct bench_pool *pool, const struct pool_window *window, float *scales);
 // The window's routes, copied: ids and weights [tokens, choices].
 void pool_routes(const struct bench_pool *pool, const struct pool_window *window, int32_t *ids, float *weights);
 // Are these the bytes that the rows got alone?

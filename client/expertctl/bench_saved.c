@@ -50,8 +50,8 @@ static FALLIBLE read_run(const json_t *object, const char *path, struct compare_
 // Not the seed, the times, the client's own shape: they change the precision, not the load. Not the rate of a search: it is the
 // result.
 static FALLIBLE check_same_load(const json_t *a, const json_t *b, const char *const paths[2]) {
-    static const char *const KEYS[] = {"mode",   "rate",    "concurrency", "trace", "arrivals",
-                                       "tokens", "routing", "layers",      "dtype", "stream"};
+    static const char *const KEYS[] = {"mode",    "rate",   "concurrency", "trace",  "arrivals", "tokens",
+                                       "routing", "layers", "dtype",       "stream", "region"};
     bool searched = json_is_object(json_object_get(a, "find_max")) && json_is_object(json_object_get(b, "find_max"));
     const json_t *load_a = json_object_get(a, "load"), *load_b = json_object_get(b, "load");
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {

@@ -113,6 +113,7 @@ FALLIBLE target_describe(struct client *client, const char *model_name, const ch
         snprintf(out->server_version, sizeof out->server_version, "%s", response->server_version ? response->server_version : "");
         out->max_tokens = response->max_tokens ? response->max_tokens : UINT32_MAX;
         out->max_message_bytes = response->max_message_bytes ? response->max_message_bytes : UINT32_MAX;
+        out->max_region_bytes = response->max_region_bytes;
         e = choose_layers(model, layers, out);
         out->choices = response->max_top_k && out->choices > response->max_top_k ? response->max_top_k : out->choices;
     }

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "client/expertctl/bench_region.h"
 
 enum {
     STREAM_OF_CALLS = 4 << 20,
@@ -50,7 +51,9 @@ struct worker {
     uint64_t turn; // of the connections
     int32_t *ids;  // [max tokens, choices], owned; NULL without routes
     float *weights;
+    float *scales;              // [max tokens], owned
     struct calls_piece *pieces; // [CALLS_PIECES_MAX], owned
+    struct bench_region region; // a room for each slot; not open without --region
     // taking thread
     pthread_t taker;
     uint64_t ended, answers_seen;
@@ -62,17 +65,26 @@ static uint32_t share_of(uint32_t total, uint32_t process, uint32_t processes) {
     return total / processes + (process < total % processes);
 }
 
+static uint32_t slots_of(const struct bench_options *o, uint32_t process) {
+    return share_of(bench_open_loop(o) ? o->max_inflight : o->concurrency, process, o->processes);
+}
+
+uint32_t bench_slots_most(const struct bench_options *options) {
+    return slots_of(options, 0);
+}
+
 static FALLIBLE worker_init(struct worker *w) {
     const struct bench_options *o = w->plan->options;
     size_t slots_of_rows = (size_t)o->tokens.high * w->plan->pool->choices;
-    w->slots = share_of(bench_open_loop(o) ? o->max_inflight : o->concurrency, w->process, o->processes);
+    w->slots = slots_of(o, w->process);
     w->connections = share_of(o->connections, w->process, o->processes);
     w->tickets = calloc(w->slots, sizeof *w->tickets);
     w->ring = calloc(w->slots, sizeof *w->ring);
     w->pieces = calloc(CALLS_PIECES_MAX, sizeof *w->pieces);
     w->ids = calloc(slots_of_rows ? slots_of_rows : 1, sizeof *w->ids);
     w->weights = calloc(slots_of_rows ? slots_of_rows : 1, sizeof *w->weights);
-    if (!w->tickets || !w->ring || !w->pieces || !w->ids || !w->weights) {
+    w->scales = calloc(o->tokens.high ? o->tokens.high : 1, sizeof *w->scales);
+    if (!w->tickets || !w->ring || !w->pieces || !w->ids || !w->weights || !w->scales) {
         FAIL(ERR_NOMEM, "no memory for %u calls in flight", w->slots);
     }
     for (uint32_t i = 0; i < w->slots; i++) {
@@ -87,6 +99,9 @@ static FALLIBLE worker_init(struct worker *w) {
     w->trace_at = w->process;
     struct calls_options calls = {w->plan->address, w->connections, w->slots, o->stream};
     TRY(calls_create(&calls, &w->calls));
+    if (o->region) {
+        TRY(bench_region_open(w->plan->address, w->plan->pool, o->tokens.high, w->slots, w->plan->timeout_us, &w->region));
+    }
     return calls_connect(w->calls, w->plan->timeout_us);
 }
 
@@ -97,6 +112,8 @@ static void worker_deinit(struct worker *w) {
     free(w->pieces);
     free(w->ids);
     free(w->weights);
+    free(w->scales);
+    bench_region_close(&w->region);
 }
 
 // ---- the taking thread
@@ -109,23 +126,30 @@ static void count_failure(struct worker *w, const struct ticket *ticket, const s
     }
 }
 
-static void compare_answer(struct worker *w, const struct ticket *ticket, const struct wire_reply *reply) {
+static void compare_answer(struct worker *w, uint32_t slot, const struct wire_reply *reply) {
+    const struct ticket *ticket = &w->tickets[slot];
+    const struct bench_pool *pool = w->plan->pool;
     uint32_t every = w->plan->options->check_every;
     if (every == 0 || w->answers_seen++ % every != 0) {
         return;
     }
     w->lane->result.compared++; // of the warm-up too: a wrong answer is one whenever it comes
-    if (!pool_agrees(w->plan->pool, ticket->layer_index, &ticket->window, &reply->output)) {
+    struct wire_tensor answer = reply->output;
+    if (w->plan->options->region) {
+        answer = bench_region_answer(&w->region, slot, &reply->output, pool);
+    }
+    if (!pool_agrees(pool, ticket->layer_index, &ticket->window, &answer)) {
         w->lane->result.wrong++;
         atomic_fetch_add_explicit(&w->lane->wrong, 1, memory_order_relaxed);
     }
 }
 
-static void count_answer(struct worker *w, const struct ticket *ticket, const struct calls_end *end) {
+static void count_answer(struct worker *w, const struct calls_end *end) {
+    const struct ticket *ticket = &w->tickets[end->slot];
     struct bench_result *result = &w->lane->result;
     atomic_fetch_add_explicit(&w->lane->answers, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&w->lane->tokens, ticket->window.tokens, memory_order_relaxed);
-    compare_answer(w, ticket, end->reply);
+    compare_answer(w, end->slot, end->reply);
     if (ticket->measured) {
         result->answers++;
         histogram_add(&result->response, (end->at_ns - ticket->intended_ns) / NS_PER_US);
@@ -147,7 +171,7 @@ static void take_end(struct worker *w, const struct calls_end *end) {
     }
     struct ticket *ticket = &w->tickets[end->slot];
     if (end->answered) {
-        count_answer(w, ticket, end);
+        count_answer(w, end);
     } else {
         count_failure(w, ticket, end);
     }
@@ -233,6 +257,12 @@ static bool next_call(struct worker *w, struct trace_call *out) {
     return out->at_ns < plan->warmup_ns + plan->duration_ns;
 }
 
+static struct wire_tensor matrix(enum dtype dtype, uint64_t rows, uint64_t columns, void *data) {
+    return (struct wire_tensor){
+        .present = true,
+        .view = {.dtype = dtype, .rank = 2, .shape = {rows, columns}, .data = data, .bytes = rows * columns * dtype_size(dtype)}};
+}
+
 static void send_ticket(struct worker *w, uint32_t slot, const struct ticket *ticket) {
     const struct bench_plan *plan = w->plan;
     const struct bench_pool *pool = plan->pool;
@@ -242,22 +272,18 @@ static void send_ticket(struct worker *w, uint32_t slot, const struct ticket *ti
         .layer = layer->layer,
         .weights_id = layer->weights_id,
         .timeout_us = plan->options->stream ? (uint64_t)plan->timeout_us : 0,
-        .hidden =
-            {.present = true,
-             .view = {.dtype = pool->dtype, .rank = 2, .shape = {tokens, pool->hidden_size}, .bytes = tokens * pool->row_bytes}},
+        .hidden = matrix(pool->dtype, tokens, pool->hidden_size, NULL), // the pieces
     };
     memcpy(request.model, plan->target->model, sizeof request.model);
+    if (pool->scales) {
+        pool_scales(pool, &ticket->window, w->scales);
+        request.hidden_scale = matrix(DTYPE_F32, tokens, 1, w->scales);
+    }
     if (pool->routed) {
         pool_routes(pool, &ticket->window, w->ids, w->weights);
-        struct tensor_view view = {.dtype = DTYPE_I32, .rank = 2, .shape = {tokens, pool->choices}};
-        view.data = w->ids;
-        view.bytes = tokens * pool->choices * sizeof *w->ids;
         request.routing = WIRE_ROUTING_ROUTES;
-        request.ids = (struct wire_tensor){.present = true, .view = view};
-        view.dtype = DTYPE_F32;
-        view.data = w->weights;
-        view.bytes = tokens * pool->choices * sizeof *w->weights;
-        request.weights = (struct wire_tensor){.present = true, .view = view};
+        request.ids = matrix(DTYPE_I32, tokens, pool->choices, w->ids);
+        request.weights = matrix(DTYPE_F32, tokens, pool->choices, w->weights);
     }
     struct calls_request call = {
         .slot = slot,
@@ -267,6 +293,10 @@ static void send_ticket(struct worker *w, uint32_t slot, const struct ticket *ti
         .num_pieces = pool_pieces(pool, &ticket->window, w->pieces),
         .timeout_us = plan->timeout_us,
     };
+    if (plan->options->region) {
+        bench_region_place(&w->region, slot, w->pieces, call.num_pieces, pool, &request);
+        call.num_pieces = 0;
+    }
     calls_start(w->calls, &call);
 }
 

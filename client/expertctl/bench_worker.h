@@ -38,6 +38,9 @@ struct bench_shared {
     struct bench_lane lanes[];
 };
 
+// Calls in flight of the process that has most of them.
+uint32_t bench_slots_most(const struct bench_options *options);
+
 // Connects, waits for the start, runs to the end; leaves its account in its lane, and its connections to the process' end,
 // which is the caller's next step.
 void bench_worker(const struct bench_plan *plan, uint32_t process, struct bench_shared *shared);

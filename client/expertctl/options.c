@@ -133,17 +133,22 @@ static enum dtype dtype_of_flag(const char *value) {
     return dtype_from_name(upper, length);
 }
 
-static FALLIBLE set_output_dtype(struct ctl_options *out, const char *value) {
+static bool is_hidden_dtype(enum dtype dtype) {
+    return dtype_is_float16_or_32(dtype) || dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2;
+}
+
+// Of the answer for forward, of the hidden states for bench: which, is known at the end of the line.
+static FALLIBLE set_dtype(struct ctl_options *out, const char *value) {
     out->output_dtype = dtype_of_flag(value);
-    if (!dtype_is_float16_or_32(out->output_dtype)) {
-        FAIL(ERR_USAGE, "--dtype %s: the answer is f32, bf16 or f16", value);
+    if (!is_hidden_dtype(out->output_dtype)) {
+        FAIL(ERR_USAGE, "--dtype %s: it is f32, bf16 or f16; of bench's hidden states also f8_e4m3 or f8_e5m2", value);
     }
     return OK;
 }
 
 static FALLIBLE set_hidden_dtype(struct ctl_options *out, const char *value) {
     enum dtype dtype = dtype_of_flag(value);
-    if (!dtype_is_float16_or_32(dtype) && dtype != DTYPE_F8_E4M3 && dtype != DTYPE_F8_E5M2) {
+    if (!is_hidden_dtype(dtype)) {
         FAIL(ERR_USAGE, "--hidden-dtype %s: hidden states are f32, bf16, f16, f8_e4m3 or f8_e5m2", value);
     }
     out->hidden_dtype = dtype;
@@ -266,8 +271,7 @@ static const struct flag_row FLAGS[] = {
     {"--weights", "TENSOR", set_weights, FORWARD, "their weights [T, K], final: neither scaled nor normalised"},
     {"--router-logits", "TENSOR", set_router_logits, FORWARD, "or your own router's logits [T, E]; neither: the model's router"},
     {"--shared", "include|exclude", set_shared, FORWARD, "the shared experts; by default in, but out with --ids"},
-    {"--dtype", "DTYPE", set_output_dtype, FORWARD | BENCH,
-     "of the answer: f32, bf16 or f16; by default that of the hidden states"},
+    {"--dtype", "DTYPE", set_dtype, FORWARD | BENCH, "of the answer: f32, bf16 or f16; by default that of the hidden states"},
     {"--output", "FILE", set_output, FORWARD | PLACEMENT, "write the answer there as a TENSOR, or the plan as JSON"},
     {"--split", "N", set_split, FORWARD, "send N tokens per call; the answer's bytes stay the same"},
     {"--weights-id", "HEX", set_weights_id, FORWARD, "refuse to answer with any other weights"},
@@ -365,6 +369,9 @@ static FALLIBLE check_forward(const struct ctl_options *o) {
     }
     if (!o->ids != !o->weights) {
         FAIL(ERR_USAGE, "--ids and --weights go together; %s is missing", o->ids ? "--weights" : "--ids");
+    }
+    if (o->output_dtype != DTYPE_NONE && !dtype_is_float16_or_32(o->output_dtype)) {
+        FAIL(ERR_USAGE, "--dtype: the answer is f32, bf16 or f16");
     }
     if (o->ids && o->router_logits) {
         FAIL(ERR_USAGE, "--ids with --weights, or --router-logits: the routing comes from one of them");
@@ -497,8 +504,10 @@ void ctl_print_help(FILE *out) {
     print_flags(out, FORWARD);
     fprintf(out, "\nflags of placement and drain (without --layer: all layers)\n");
     print_flags(out, PLACEMENT | DRAIN);
-    fprintf(out,
-            "\nflags of bench (D is a duration: 300us, 20ms, 1.5s, 2m; --dtype is that of the hidden states, bf16 by default)\n");
+    fprintf(
+        out,
+        "\nflags of bench (D is a duration: 300us, 20ms, 1.5s, 2m; --dtype is that of the hidden states, bf16 by default, also\n"
+        "f8_e4m3 and f8_e5m2, answered in bf16)\n");
     bench_options_help(out);
     fprintf(out,
             "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, 69 no daemon is\n"

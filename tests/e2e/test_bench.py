@@ -48,13 +48,48 @@ def test_no_answer_is_wrong_whatever_the_routing(run, routing, stream):
     assert report["load"]["routing"] == routing and report["load"]["stream"] is stream
 
 
+@pytest.mark.threads
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
+def test_answers_through_shared_memory_are_compared_too(served, run, stream, dtype):
+    report = run("--region", "--concurrency", 6, "--processes", 2, "--connections", 4, "--tokens", "list:1@4,7@2,90@1,0@1",
+                 "--routing", "uniform", "--dtype", dtype, *["--stream"] * stream)
+    assert report["wrong"] == 0 and report["failed"] == 0 and report["errors"] == []
+    assert report["answers"] == report["calls"] > 0 and report["compared"] >= report["answers"]
+    assert report["load"]["region"] is True and report["load"]["dtype"] == dtype.upper()
+    served.wait_metric("expertd_regions", 0)  # they went with the processes
+
+
+def test_an_open_loop_goes_through_shared_memory(run):
+    report = run("--region", "--rate", 200, "--max-inflight", 64)
+    assert report["wrong"] == 0 and report["failed"] == 0 and report["answers"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["f8_e4m3", "f8_e5m2"])
+@pytest.mark.parametrize("routing", ["own", "uniform"])
+def test_hidden_states_in_f8_have_a_scale_per_row(run, dtype, routing):
+    report = run("--concurrency", 4, "--tokens", "uniform:1-40", "--dtype", dtype, "--routing", routing)
+    assert report["wrong"] == 0 and report["failed"] == 0 and report["compared"] >= report["answers"] > 0
+
+
+def test_memory_is_shared_with_the_daemons_own_host_alone(served):
+    done = bench(served.tcp, *SHORT, "--region", "--concurrency", 1)
+    assert done.returncode == USAGE and "Unix socket" in done.stderr, (done.returncode, done.stderr)
+    daemon = Daemon("--max-region-bytes", 0, model="synthetic:tiny")
+    try:
+        done = bench(f"unix:{daemon.socket}", *SHORT, "--region", "--concurrency", 1)
+        assert done.returncode == USAGE and "--max-region-bytes" in done.stderr
+    finally:
+        daemon.stop()
+
+
 def test_the_report_has_every_key(run):
     report = run("--concurrency", 2, codes=(HELD,))
     assert set(report) == {"bench", "address", "model", "server_version", "numerics_id", "load", "verdict", "interrupted", "calls",
                            "answers", "failed", "failed_share", "compared", "wrong", "calls_per_s", "tokens_per_s", "span_s",
                            "response_us", "service_us", "lag_us", "errors", "client", "find_max"}
     assert set(report["load"]) == {"mode", "rate", "concurrency", "trace", "arrivals", "tokens", "routing", "layers", "dtype",
-                                   "stream", "connections", "processes", "max_inflight", "seed", "pool_rows", "check_every",
+                                   "stream", "region", "connections", "processes", "max_inflight", "seed", "pool_rows", "check_every",
                                    "warmup_s", "duration_s", "timeout_s"}
     assert set(report["response_us"]) == set(report["service_us"]) == set(report["lag_us"]) == DURATIONS
     assert set(report["client"]) == {"cpus", "busiest_thread", "slots_waited", "unsent"}
@@ -280,7 +315,8 @@ def test_what_cannot_be_asked_is_refused_before_the_load(served):
             (("--layers", "1-"), USAGE, "--layers"),
             (("--tokens", 10 ** 8), USAGE, "--tokens"),
             (("--routing", f"one:{EXPERTS}"), USAGE, "--routing"),
-            (("--region",), USAGE, "not there yet"),
+            (("--region", "--rate", 10, "--tokens", 1000), USAGE, "--max-inflight"),
+            (("--dtype", "i32"), USAGE, "f8_e4m3"),
             (("--trace", "/nonexistent"), DATA, "/nonexistent"),
             (("--save", "/nonexistent/x", *SHORT), DATA, "/nonexistent/x")):
         done = bench(address, *arguments)

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "client/expertctl/bench_pool.h"
+#include "client/expertctl/bench_region.h"
 #include "client/expertctl/bench_trace.h"
 #include "client/expertctl/options.h"
 
@@ -32,7 +32,7 @@ static void flags_of_bench_are_read_in_any_order(void **state) {
     struct ctl_options o;
     err_t e = parse(&o, "--rate 1.5k bench --arrivals constant --duration 2s --warmup 0 --tokens uniform:1-8 --routing=zipf:1.1 "
                         "--layers 1,3-5 --stream --connections 4 --processes 2 --max-inflight 100 --seed 7 --check sample=10 "
-                        "--pool 64 --lag-limit 20% --quiet --csv c --save s --dtype f16 --timeout 2 --json");
+                        "--pool 64 --lag-limit 20% --quiet --csv c --save s --dtype f8_e4m3 --region --timeout 2 --json");
     assert_false(err_is(e));
     assert_int_equal(o.command, COMMAND_BENCH);
     assert_true(o.bench.rate == 1500 && bench_open_loop(&o.bench));
@@ -45,9 +45,9 @@ static void flags_of_bench_are_read_in_any_order(void **state) {
     assert_int_equal(o.bench.connections, 4);
     assert_int_equal(o.bench.check_every, 10);
     assert_true(o.bench.lag_share == 0.2);
-    assert_int_equal(o.output_dtype, DTYPE_F16);
+    assert_int_equal(o.output_dtype, DTYPE_F8_E4M3);
     assert_int_equal(o.timeout_us, 2000000);
-    assert_true(o.json && o.bench.stream && o.bench.quiet);
+    assert_true(o.json && o.bench.stream && o.bench.region && o.bench.quiet);
 }
 
 static void bench_without_flags_keeps_one_call_in_flight(void **state) {
@@ -79,7 +79,8 @@ static void bench_lines_that_contradict_themselves_are_refused(void **state) {
         {"bench --pool 4 --routing hot:3", "--pool 4"},
         {"bench --compare a", "--compare"},
         {"bench --compare=a", "two words"},
-        {"bench --region", "not there yet"},
+        {"bench --dtype i8", "f8_e4m3 or f8_e5m2"},
+        {"bench --region=yes", "takes no value"},
         {"bench --stream=yes", "no value"},
         {"bench --check some", "sample=N"},
         {"bench --concurrency 0", "from 1"},
@@ -183,7 +184,9 @@ static void fill_small(struct small_pool *small) {
                                           .hidden_size = WIDTH,
                                           .choices = CHOICES,
                                           .dtype = DTYPE_BF16,
+                                          .answer = DTYPE_BF16,
                                           .row_bytes = WIDTH * sizeof(uint16_t),
+                                          .answer_bytes = WIDTH * sizeof(uint16_t),
                                           .routed = true}};
     for (int row = 0; row < ROWS; row++) {
         for (int i = 0; i < WIDTH; i++) {
@@ -260,6 +263,48 @@ static void one_flipped_bit_disagrees(void **state) {
     assert_false(pool_agrees(&small.pool, 1, &w, &tensor));
 }
 
+// ---- rooms of a region
+
+static void rooms_hold_requests_and_answers_apart(void **state) {
+    (void)state;
+    enum { TOKENS = 4, ROOMS = 3 };
+    static struct calls_piece pieces[CALLS_PIECES_MAX];
+    struct small_pool small;
+    fill_small(&small);
+    struct bench_region region = {.region = {.id = 77}, .layout = region_layout_of(&small.pool, TOKENS)};
+    const struct region_layout *l = &region.layout;
+    assert_true(l->hidden < l->ids && l->ids < l->weights && l->weights < l->output && l->output < l->room_bytes);
+    assert_int_equal((l->ids | l->weights | l->output | l->room_bytes) % CLIENT_REGION_ALIGN, 0);
+    region.region.data = calloc(ROOMS, l->room_bytes);
+    assert_non_null(region.region.data);
+    struct pool_window w = {.first = 0, .count = ROWS, .start = 9, .tokens = 2}; // 9 0
+    int32_t ids[2][CHOICES] = {{1, 2}, {3, 4}};
+    struct wire_request request = {
+        .hidden = {.present = true, .view = {.rank = 2, .shape = {2, WIDTH}, .bytes = 2 * WIDTH * sizeof(uint16_t)}},
+        .ids = {.present = true, .view = {.rank = 2, .shape = {2, CHOICES}, .data = ids, .bytes = sizeof ids}},
+    };
+    bench_region_place(&region, 1, pieces, pool_pieces(&small.pool, &w, pieces), &small.pool, &request);
+    uint8_t *room = region.region.data + l->room_bytes;
+    assert_memory_equal(room + l->hidden, small.hidden[9], sizeof small.hidden[9]);
+    assert_memory_equal(room + l->hidden + sizeof small.hidden[9], small.hidden[0], sizeof small.hidden[0]);
+    assert_memory_equal(room + l->ids, ids, sizeof ids);
+    assert_true(request.hidden.has_extent && request.ids.has_extent && request.has_output && !request.weights.has_extent);
+    assert_int_equal(request.hidden.extent.region, 77);
+    assert_int_equal(request.output.offset, l->room_bytes + l->output);
+    memset(room + l->output, 5, request.output.length);
+    struct wire_tensor reply = {
+        .present = true, .view = {.rank = 2, .shape = {2, WIDTH}}, .has_extent = true, .extent = request.output};
+    struct wire_tensor answer = bench_region_answer(&region, 1, &reply, &small.pool);
+    assert_true(answer.present);
+    assert_ptr_equal(answer.view.data, room + l->output);
+    assert_false(bench_region_answer(&region, 2, &reply, &small.pool).present); // another room's
+    reply.has_extent = false;
+    assert_false(bench_region_answer(&region, 1, &reply, &small.pool).present);
+    bench_region_place(&region, 1, pieces, pool_pieces(&small.pool, &w, pieces), &small.pool, &request);
+    assert_int_equal(room[l->output], 0xff); // the last answer is gone
+    free(region.region.data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flags_of_bench_are_read_in_any_order),
@@ -269,6 +314,7 @@ int main(void) {
         cmocka_unit_test(traces_of_many_calls_are_read_and_bad_ones_name_the_line),
         cmocka_unit_test(windows_go_around_their_group_and_take_routes_along),
         cmocka_unit_test(one_flipped_bit_disagrees),
+        cmocka_unit_test(rooms_hold_requests_and_answers_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

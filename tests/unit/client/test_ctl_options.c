@@ -167,6 +167,7 @@ static void wrong_lines_are_named(void **state) {
     assert_refused("forward --layer 3 --hidden h.npy --weights i.npy", "--ids is missing");
     assert_refused("forward --layer 3 --hidden h.npy --ids i.npy --weights w.npy --router-logits l.npy", "one of them");
     assert_refused("forward --layer 3 --hidden h.npy --dtype f64", "f32, bf16 or f16");
+    assert_refused("forward --layer 3 --hidden h.npy --dtype f8_e4m3", "f32, bf16 or f16");
     assert_refused("forward --layer 3 --hidden h.npy --dtype i32", "f32, bf16 or f16");
     assert_refused("forward --layer 3 --hidden h.npy --shared maybe", "include or exclude");
     assert_refused("forward --layer 3 --hidden h.npy --split 0", "at least one token");
