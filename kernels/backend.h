@@ -11,6 +11,7 @@
 
 struct activation_args;
 struct combine_args;
+struct quantised_format;
 
 enum {
     KERNEL_PANEL = 64,      // columns of a panel
@@ -27,6 +28,9 @@ struct panel_args {
     size_t out_stride, columns; // 1 <= columns <= KERNEL_PANEL
 };
 typedef void panel_kernel(const struct panel_args *args);
+
+// The same of a panel of quantised weights, packed by pack_quantised.
+typedef void quantised_kernel(const struct panel_args *args, const struct quantised_format *format);
 
 // The same in integers: products of int8, sums in int32 that wrap as two's complement (exact below 2^31 / 2^14 = 131072 of k).
 struct panel_i8_args {
@@ -45,6 +49,8 @@ struct kernel_backend {
     const char *name; // "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"
     panel_kernel *panel_f32;
     panel_kernel *panel_bf16;
+    quantised_kernel *quantised_f32;  // f32 rows
+    quantised_kernel *quantised_bf16; // bf16 rows
     panel_i8_kernel *panel_i8;
     void (*activation)(const struct activation_args *args);                   // activation_row
     void (*combine)(const struct combine_args *args);                         // combine_row

@@ -3,10 +3,12 @@
 // shared experts, routers), each row tile is a span of its own. Neither choice can be seen in a bit of the output.
 #include "kernels/grouped_matmul.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/backend.h"
 #include "kernels/group_metadata.h"
+#include "kernels/quantised.h"
 
 enum {
     ROW_TILE = 48,            // rows: a multiple of every tile of rows that a kernel takes but 5
@@ -22,6 +24,7 @@ struct span {
 struct work {
     const struct grouped_matmul_args *args;
     panel_kernel *multiply;
+    quantised_kernel *multiply_quantised; // where rhs has a format
     const struct span *spans;
     size_t num_spans;
     size_t panels, panels_per_run, runs;
@@ -56,6 +59,11 @@ static struct span *lay_scratch(const struct grouped_matmul_args *args, void *sc
     return (struct span *)at;
 }
 
+// Of `n` packed columns.
+static size_t block_bytes(const struct packed_weights *rhs, size_t n) {
+    return rhs->format ? quantised_group_bytes(rhs->format, rhs->k, n) : packed_group_bytes(rhs->dtype, rhs->k, n);
+}
+
 static FALLIBLE check_sizes(const struct grouped_matmul_args *args) {
     uint64_t sum = 0;
     for (size_t g = 0; g < args->num_groups; g++) {
@@ -72,6 +80,18 @@ static FALLIBLE check_sizes(const struct grouped_matmul_args *args) {
     return OK;
 }
 
+static FALLIBLE check_bytes(const struct packed_weights *rhs) {
+    if (rhs->format) {
+        TRY(quantised_check(rhs->format));
+    }
+    size_t bytes = block_bytes(rhs, rhs->n);
+    if (rhs->group_bytes < bytes) {
+        FAIL_FIELD(ERR_INVALID, "rhs", "a group of rhs has %zu bytes, but %s%s[%zu, %zu] packs into %zu", rhs->group_bytes,
+                   rhs->format ? "quantised, for " : "", dtype_name(rhs->dtype), rhs->n, rhs->k, bytes);
+    }
+    return OK;
+}
+
 FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args) {
     const struct packed_weights *rhs = args->rhs.packed;
     if (args->m > INT32_MAX) {
@@ -83,10 +103,7 @@ FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args) {
     if (rhs->dtype != DTYPE_F32 && rhs->dtype != DTYPE_BF16) {
         FAIL_FIELD(ERR_INVALID, "rhs", "rhs is %s: weights are packed as F32 or BF16", dtype_name(rhs->dtype));
     }
-    if (rhs->group_bytes < packed_group_bytes(rhs->dtype, rhs->k, rhs->n)) {
-        FAIL_FIELD(ERR_INVALID, "rhs", "a group of rhs has %zu bytes, but %s[%zu, %zu] packs into %zu", rhs->group_bytes,
-                   dtype_name(rhs->dtype), rhs->n, rhs->k, packed_group_bytes(rhs->dtype, rhs->k, rhs->n));
-    }
+    TRY(check_bytes(rhs));
     TRY(check_sizes(args));
     if (args->group_offset > args->num_groups || args->num_actual_groups > args->num_groups - args->group_offset) {
         FAIL_FIELD(ERR_INVALID, "group_offset", "groups %zu and the %zu from there on are held, but there are %zu",
@@ -123,7 +140,7 @@ static size_t make_spans(const struct grouped_matmul_args *args, const struct gr
 }
 
 static size_t panel_bytes(const struct packed_weights *rhs) {
-    return packed_group_bytes(rhs->dtype, rhs->k, KERNEL_PANEL);
+    return block_bytes(rhs, KERNEL_PANEL);
 }
 
 // Whole groups where they keep the team busy; then runs as long as that allows.
@@ -171,7 +188,11 @@ static void multiply_panel(const struct work *work, const struct span *span, siz
             x[r] = lhs_row(args, row + r);
         }
         call.out = args->out + row * args->out_stride + column;
-        work->multiply(&call);
+        if (rhs->format) {
+            work->multiply_quantised(&call, rhs->format);
+        } else {
+            work->multiply(&call);
+        }
     }
 }
 
@@ -217,7 +238,10 @@ FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *tea
     };
     TRY(make_group_metadata(&groups, &metadata));
     const struct kernel_backend *backend = kernel_selected();
-    struct work work = {.args = args, .multiply = args->rhs.packed->dtype == DTYPE_F32 ? backend->panel_f32 : backend->panel_bf16};
+    bool is_f32 = args->rhs.packed->dtype == DTYPE_F32;
+    struct work work = {.args = args,
+                        .multiply = is_f32 ? backend->panel_f32 : backend->panel_bf16,
+                        .multiply_quantised = is_f32 ? backend->quantised_f32 : backend->quantised_bf16};
     split(&work, &metadata, team ? team_threads(team) : 1, spans);
     work.zero_before = (size_t)metadata.group_offsets[args->group_offset];
     work.zero_from = (size_t)metadata.group_offsets[args->group_offset + args->num_actual_groups];

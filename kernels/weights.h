@@ -17,12 +17,15 @@ struct weight_source {
     size_t k_stride;  // elements from W[n][k] to W[n][k+1]
 };
 
+struct quantised_format;
+
 struct packed_weights {
     enum dtype dtype;   // D: DTYPE_BF16 or DTYPE_F32, or DTYPE_I8
     size_t groups;      // held here
     size_t k, n;        // of every group
-    size_t group_bytes; // packed_group_bytes(dtype, k, n)
+    size_t group_bytes; // packed_group_bytes(dtype, k, n), or quantised_group_bytes
     void *const *data; // [groups] where each group lies: group_bytes, 64-byte aligned. Groups and table are the owner's; NULL: none
+    const struct quantised_format *format; // of codes and scales (quantised.h), dtype being the activations'; NULL: plain elements
 };
 
 enum { PACKED_I8_K = 4 }; // k of a quad

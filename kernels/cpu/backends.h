@@ -2,6 +2,8 @@
 #ifndef EXPERTD_KERNELS_CPU_BACKENDS_H
 #define EXPERTD_KERNELS_CPU_BACKENDS_H
 
+#include <stdbool.h>
+
 #include "kernels/backend.h"
 
 // For loops over rows and vectors, whose bodies must become straight code for the accumulators to be registers.
@@ -34,10 +36,14 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
 // panel_body.h's functions likewise.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \
     panel_kernel target##_panel_f32, target##_panel_bf16;                                                                          \
+    quantised_kernel target##_quantised_f32, target##_quantised_bf16;                                                              \
     panel_i8_kernel target##_panel_i8
-#define BACKEND_PANELS(target) .panel_f32 = target##_panel_f32, .panel_bf16 = target##_panel_bf16, .panel_i8 = target##_panel_i8
+#define BACKEND_QUANTISED(target) .quantised_f32 = target##_quantised_f32, .quantised_bf16 = target##_quantised_bf16
+#define BACKEND_PANELS(target)                                                                                                     \
+    .panel_f32 = target##_panel_f32, .panel_bf16 = target##_panel_bf16, .panel_i8 = target##_panel_i8, BACKEND_QUANTISED(target)
 
 BACKEND_DECLARE_ROWS(scalar);
+quantised_kernel scalar_quantised_f32, scalar_quantised_bf16;
 extern const struct kernel_backend backend_scalar;
 
 #if defined(__x86_64__)
@@ -47,6 +53,7 @@ BACKEND_DECLARE_PANELS(avx2);
 BACKEND_DECLARE_PANELS(avx512);
 extern const struct kernel_backend backend_avx2;
 panel_i8_kernel avx512vnni_panel_i8;
+quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI
 extern const struct kernel_backend backend_avx512;
 extern const struct kernel_backend backend_avx512vnni; // avx512's but for the int8 sums
 extern const struct kernel_backend backend_avx512bf16; // avx512vnni's but for the bf16 sums
@@ -55,5 +62,8 @@ extern const struct kernel_backend backend_avx512bf16; // avx512vnni's but for t
 // Boundary vectors of a backend against the scalar twin: NULL where every bit agrees, else the name of the first kernel that does
 // not. Under a millisecond; any thread.
 const char *backend_self_check(const struct kernel_backend *backend);
+
+// The part of it that is about quantised weights.
+bool quantised_self_check(const struct kernel_backend *backend);
 
 #endif

@@ -211,5 +211,5 @@ const char *backend_self_check(const struct kernel_backend *backend) {
             return "combine";
         }
     }
-    return NULL;
+    return quantised_self_check(backend) ? NULL : "quantised sum";
 }

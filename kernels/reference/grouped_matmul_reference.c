@@ -2,6 +2,7 @@
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/group_metadata.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/quantised.h"
 
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
     float sum = 0.0f;
@@ -40,6 +41,9 @@ float dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, 
 static float dot_packed(const struct packed_weights *weights, size_t group, size_t n, const void *x) {
     enum { PANEL = 64 };
     const char *data = weights->data[group];
+    if (weights->format) {
+        return dot_quantised_reference(weights->format, data, n, weights->dtype, x, weights->k);
+    }
     if (weights->dtype == DTYPE_F32) {
         const float *panel = (const float *)data + n / PANEL * weights->k * PANEL;
         return dot_f32_reference(x, panel + n % PANEL, PANEL, weights->k);

@@ -22,7 +22,7 @@ static void pack(struct golden *g, int transposed) {
     const uint64_t *shape = g->rhs->shape; // [L, k, n], or [L, n, k]
     size_t k = shape[transposed ? 2 : 1], n = shape[transposed ? 1 : 2];
     enum dtype dtype = g->rhs->dtype;
-    g->weights = (struct packed_weights){dtype, shape[0], k, n, packed_group_bytes(dtype, k, n), NULL};
+    g->weights = (struct packed_weights){dtype, shape[0], k, n, packed_group_bytes(dtype, k, n), NULL, NULL};
     g->weights.data = g->table = test_alloc((shape[0] + 1) * sizeof *g->table);
     for (size_t i = 0; i < shape[0]; i++) {
         struct weight_source source = {(const char *)g->rhs->data + i * k * n * dtype_size(dtype), dtype, transposed ? k : 1,

@@ -201,7 +201,7 @@ static void bits_of_a_row_depend_on_no_neighbour(void **state) {
     struct random random = {11};
     uint16_t *plain = test_alloc(K * N * 2), *lhs = test_alloc(ROWS * K * 2);
     void *packed = test_alloc(packed_group_bytes(DTYPE_BF16, K, N));
-    struct packed_weights rhs = {DTYPE_BF16, 1, K, N, packed_group_bytes(DTYPE_BF16, K, N), &packed};
+    struct packed_weights rhs = {DTYPE_BF16, 1, K, N, packed_group_bytes(DTYPE_BF16, K, N), &packed, NULL};
     fill(&random, DTYPE_BF16, VALUES_PLAIN, K * N, plain);
     pack_weights(&(struct weight_source){plain, DTYPE_BF16, K, 1}, K, N, DTYPE_BF16, packed);
     fill(&random, DTYPE_BF16, VALUES_PLAIN, ROWS * K, lhs);
@@ -246,7 +246,7 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
     float lhs[8 * 4] = {0}, out[8 * 2];
     _Alignas(64) float packed[3 * 4 * 64] = {0};
     void *groups[] = {packed, packed + 4 * 64, packed + 2 * 4 * 64};
-    struct packed_weights rhs = {DTYPE_F32, 3, 4, 2, 4 * 64 * 4, groups};
+    struct packed_weights rhs = {DTYPE_F32, 3, 4, 2, 4 * 64 * 4, groups, NULL};
     int32_t sizes[3] = {3, 2, 3};
     const struct grouped_matmul_args good = {lhs, 4, NULL, rhs_packed(&rhs), sizes, 3, 0, 3, 8, out, 2};
     _Alignas(64) char scratch[1024];

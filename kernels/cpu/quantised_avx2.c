@@ -1,0 +1,157 @@
+// Quantised weights by AVX2: chunks are widened to f32, then multiplied 6 x 16 columns at a time.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/quantised_layout.h"
+
+typedef __m256 vec;
+enum { LANES = 8, PANEL_VECS = 2 };
+
+static inline vec vec_zero(void) {
+    return _mm256_setzero_ps();
+}
+
+static inline vec vec_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec v) {
+    _mm256_storeu_ps(p, v);
+}
+
+static inline vec vec_broadcast(const float *p) {
+    return _mm256_broadcast_ss(p);
+}
+
+static inline vec vec_fma(vec a, vec b, vec c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+static inline vec vec_mul(vec a, vec b) {
+    return _mm256_mul_ps(a, b);
+}
+
+static inline vec vec_div(vec a, vec b) {
+    return _mm256_div_ps(a, b);
+}
+
+static inline vec scale_e8m0(const uint8_t *p) {
+    __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i bits = _mm256_max_epu32(_mm256_slli_epi32(code, 23), _mm256_set1_epi32(0x400000)); // 0 is 2^-127
+    __m256i nan = _mm256_cmpeq_epi32(code, _mm256_set1_epi32(255));
+    return _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_and_si256(nan, _mm256_set1_epi32(0x7fc00000))));
+}
+
+// Floats of 8 bits, each in the high byte of 16, by way of f16: E5M2 is its upper half; E4M3 a part of it but for the exponent's
+// bias (2^8) and the NaN, which becomes f16's. VCVTPH2PS keeps subnormals in any mode.
+static inline vec float8_widen(enum weight_code code, __m128i high) {
+    if (code == CODE_E5M2) {
+        return _mm256_cvtph_ps(high);
+    }
+    __m128i magnitude = _mm_set1_epi16(0x7f00);
+    __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(high, magnitude), magnitude);
+    __m128i half = _mm_and_si128(_mm_srai_epi16(high, 1), _mm_set1_epi16((short)0xbf80));
+    half = _mm_or_si128(half, _mm_and_si128(nan, _mm_set1_epi16(0x7e00)));
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+}
+
+static inline vec vec_scale(enum dtype dtype, const uint8_t *p) {
+    switch (dtype) {
+    case DTYPE_F32:
+        return _mm256_loadu_ps((const float *)p);
+    case DTYPE_BF16:
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+    case DTYPE_F16:
+        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+    case DTYPE_F8_E8M0:
+        return scale_e8m0(p);
+    default:
+        return float8_widen(CODE_E4M3, _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p)), 8));
+    }
+}
+
+// The 8 columns' nibble whose lowest bit is `bit`.
+PANEL_INLINE vec widen_nibble(enum weight_code code, __m256i words, int bit, vec zero) {
+    __m256i index = _mm256_srli_epi32(words, bit);
+    if (code == CODE_E2M1) {
+        vec magnitude = _mm256_permutevar8x32_ps(_mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f), index);
+        __m256i sign = _mm256_and_si256(_mm256_slli_epi32(words, 28 - bit), _mm256_set1_epi32((int)0x80000000));
+        return _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));
+    }
+    return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_and_si256(index, _mm256_set1_epi32(15))), zero);
+}
+
+PANEL_INLINE void widen_nibbles(enum weight_code code, const uint8_t *codes, const float *zeros, size_t depth,
+                                float (*wide)[KERNEL_PANEL]) {
+    for (size_t i = 0; i < depth; i += 8) {
+        for (size_t c = 0; c < KERNEL_PANEL; c += LANES, codes += 4 * LANES) {
+            __m256i words = _mm256_loadu_si256((const __m256i *)codes);
+            vec zero = vec_load(zeros + c);
+            PANEL_UNROLL for (size_t pair = 0; pair < 4; pair++) {
+                vec_store(&wide[i + 2 * pair][c], widen_nibble(code, words, (int)(4 * pair), zero));
+                vec_store(&wide[i + 2 * pair + 1][c], widen_nibble(code, words, (int)(16 + 4 * pair), zero));
+            }
+        }
+    }
+}
+
+// 16 bytes: 4 columns' k (0, 1), then their k (2, 3), as 16-bit words; `high` has the even or the odd k in its high bytes.
+PANEL_INLINE vec widen_byte(enum weight_code code, __m128i high, vec zero) {
+    if (code == CODE_INT8) {
+        return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_srai_epi16(high, 8))), zero);
+    }
+    return float8_widen(code, high);
+}
+
+PANEL_INLINE void widen_bytes(enum weight_code code, const uint8_t *codes, const float *zeros, size_t depth,
+                              float (*wide)[KERNEL_PANEL]) {
+    const __m128i high_byte = _mm_set1_epi16((short)0xff00);
+    for (size_t i = 0; i < depth; i += 4) {
+        for (size_t c = 0; c < KERNEL_PANEL; c += 4, codes += 16) {
+            __m128i words = _mm_loadu_si128((const __m128i *)codes);
+            __m128 quarter = _mm_loadu_ps(zeros + c);
+            vec zero = _mm256_set_m128(quarter, quarter);
+            vec even = widen_byte(code, _mm_slli_epi16(words, 8), zero);
+            vec odd = widen_byte(code, _mm_and_si128(words, high_byte), zero);
+            _mm_storeu_ps(&wide[i][c], _mm256_castps256_ps128(even));
+            _mm_storeu_ps(&wide[i + 1][c], _mm256_castps256_ps128(odd));
+            _mm_storeu_ps(&wide[i + 2][c], _mm256_extractf128_ps(even, 1));
+            _mm_storeu_ps(&wide[i + 3][c], _mm256_extractf128_ps(odd, 1));
+        }
+    }
+}
+
+static void quantised_widen(const struct quantised_format *format, const uint8_t *codes, const uint8_t *zeros, size_t depth,
+                            float (*wide)[KERNEL_PANEL]) {
+    float zero[KERNEL_PANEL];
+    for (size_t c = 0; c < KERNEL_PANEL; c++) {
+        bool is_int8 = format->code == CODE_INT8;
+        zero[c] = zeros ? (is_int8 ? (float)(int8_t)zeros[c] : (float)zeros[c]) : is_int8 ? 0.0f : 8.0f;
+    }
+    switch (format->code) {
+    case CODE_E2M1:
+        widen_nibbles(CODE_E2M1, codes, zero, depth, wide);
+        break;
+    case CODE_INT4:
+        widen_nibbles(CODE_INT4, codes, zero, depth, wide);
+        break;
+    case CODE_INT8:
+        widen_bytes(CODE_INT8, codes, zero, depth, wide);
+        break;
+    case CODE_E5M2:
+        widen_bytes(CODE_E5M2, codes, zero, depth, wide);
+        break;
+    default:
+        widen_bytes(CODE_E4M3, codes, zero, depth, wide);
+        break;
+    }
+}
+
+#define QUANTISED_REGISTER_ROWS 0
+#define PANEL_TARGET(name) avx2_##name
+#include "kernels/cpu/quantised_body.h"
+#endif

@@ -1,0 +1,361 @@
+// Quantised weights by AVX-512: tables in registers (VPERMPS and VPERMW for codes of 4 bits, VPERMI2B for floats of 8), sums by
+// fmas on f32. A few rows of bf16 are multiplied as the codes are widened; more rows share a widened chunk.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/quantised_layout.h"
+
+typedef __m512 vec;
+enum { LANES = 16, PANEL_VECS = 4 };
+
+static inline vec vec_zero(void) {
+    return _mm512_setzero_ps();
+}
+
+static inline vec vec_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec v) {
+    _mm512_storeu_ps(p, v);
+}
+
+static inline vec vec_broadcast(const float *p) {
+    return _mm512_set1_ps(*p);
+}
+
+static inline vec vec_fma(vec a, vec b, vec c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vec vec_mul(vec a, vec b) {
+    return _mm512_mul_ps(a, b);
+}
+
+static inline vec vec_div(vec a, vec b) {
+    return _mm512_div_ps(a, b);
+}
+
+static inline vec scale_e8m0(const uint8_t *p) {
+    __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    __m512i bits = _mm512_max_epu32(_mm512_slli_epi32(code, 23), _mm512_set1_epi32(0x400000)); // 0 is 2^-127
+    __mmask16 nan = _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(255));
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(0x7fc00000)));
+}
+
+// By way of f16, of which E4M3 is a part but for the exponent's bias (2^8) and the NaN; VCVTPH2PS keeps subnormals in any mode.
+static inline vec scale_e4m3(const uint8_t *p) {
+    __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i half = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(code, 8), 1), _mm256_set1_epi16((short)0xbf80));
+    __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(0x7f));
+    half = _mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7e00));
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0f));
+}
+
+static inline vec vec_scale(enum dtype dtype, const uint8_t *p) {
+    switch (dtype) {
+    case DTYPE_F32:
+        return _mm512_loadu_ps(p);
+    case DTYPE_BF16:
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+    case DTYPE_F16:
+        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+    case DTYPE_F8_E8M0:
+        return scale_e8m0(p);
+    default:
+        return scale_e4m3(p);
+    }
+}
+
+// How lines of codes are widened: a constant of each copy.
+enum decode { DECODE_NIBBLE, DECODE_NIBBLE_LESS_ZERO, DECODE_FLOAT8, DECODE_INT8, DECODE_INT8_LESS_ZERO, DECODE_COUNT };
+
+static enum decode decode_of(const struct quantised_format *format) {
+    switch (format->code) {
+    case CODE_E4M3:
+    case CODE_E5M2:
+        return DECODE_FLOAT8;
+    case CODE_INT8:
+        return format->zero_points ? DECODE_INT8_LESS_ZERO : DECODE_INT8;
+    default:
+        return format->zero_points ? DECODE_NIBBLE_LESS_ZERO : DECODE_NIBBLE;
+    }
+}
+
+// bf16 of the 16 codes of 4 bits, twice: VPERMW looks at 5 bits.
+#define TWICE(...)                                                                                                                 \
+    { __VA_ARGS__, __VA_ARGS__ }
+static const uint16_t E2M1_BF16[32] = TWICE(0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
+                                            0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0);
+static const uint16_t UINT4_BF16[32] = TWICE(0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,
+                                             0x4130, 0x4140, 0x4150, 0x4160, 0x4170);
+static const uint16_t INT4_BF16[32] = TWICE(0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000,
+                                            0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0);
+
+// The high and low bytes of the bf16 of the 128 floats of 8 bits without their sign.
+struct float8_table {
+    uint8_t high[128], low[128];
+};
+#define TIMES_8(f, c) f((c)), f((c) + 1), f((c) + 2), f((c) + 3), f((c) + 4), f((c) + 5), f((c) + 6), f((c) + 7)
+#define TIMES_64(f, c)                                                                                                             \
+    TIMES_8(f, (c)), TIMES_8(f, (c) + 8), TIMES_8(f, (c) + 16), TIMES_8(f, (c) + 24), TIMES_8(f, (c) + 32), TIMES_8(f, (c) + 40),  \
+        TIMES_8(f, (c) + 48), TIMES_8(f, (c) + 56)
+// Below the least normal: m * 2^-9 and m * 2^-16.
+#define E4M3_SUBNORMAL(m) ((m) == 0 ? 0 : (m) == 1 ? 0x3b00 : (m) < 4 ? 0x3b80 + ((m)-2) * 0x40 : 0x3c00 + ((m)-4) * 0x20)
+#define E5M2_SUBNORMAL(m) ((m) == 0 ? 0 : (m) == 1 ? 0x3780 : 0x3800 + ((m)-2) * 0x40)
+#define E4M3_BF16(c) ((c) == 127 ? 0x7fc0 : (c) < 8 ? E4M3_SUBNORMAL(c) : ((c) << 4) + (120 << 7))
+#define E5M2_BF16(c) ((c) > 124 ? 0x7fc0 : (c) == 124 ? 0x7f80 : (c) < 4 ? E5M2_SUBNORMAL(c) : ((c) << 5) + (112 << 7))
+#define E4M3_HIGH(c) (uint8_t)(E4M3_BF16(c) >> 8)
+#define E4M3_LOW(c) (uint8_t)(E4M3_BF16(c))
+#define E5M2_HIGH(c) (uint8_t)(E5M2_BF16(c) >> 8)
+#define E5M2_LOW(c) (uint8_t)(E5M2_BF16(c))
+static const struct float8_table E4M3 = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
+                                         {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
+static const struct float8_table E5M2 = {{TIMES_64(E5M2_HIGH, 0), TIMES_64(E5M2_HIGH, 64)},
+                                         {TIMES_64(E5M2_LOW, 0), TIMES_64(E5M2_LOW, 64)}};
+
+// DECODE_NIBBLE: a of f32, b of bf16. DECODE_FLOAT8: high bytes in a and b, low ones in c and d.
+struct tables {
+    __m512i a, b, c, d;
+};
+
+PANEL_INLINE struct tables tables_load(const struct quantised_format *format, enum decode decode) {
+    struct tables t = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_LESS_ZERO) {
+        t.b = _mm512_loadu_si512(decode == DECODE_NIBBLE_LESS_ZERO ? UINT4_BF16
+                                 : format->code == CODE_E2M1       ? E2M1_BF16
+                                                                   : INT4_BF16);
+        t.a = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(t.b)), 16);
+    }
+    if (decode == DECODE_FLOAT8) {
+        const struct float8_table *table = format->code == CODE_E4M3 ? &E4M3 : &E5M2;
+        t.a = _mm512_loadu_si512(table->high);
+        t.b = _mm512_loadu_si512(table->high + 64);
+        t.c = _mm512_loadu_si512(table->low);
+        t.d = _mm512_loadu_si512(table->low + 64);
+    }
+    return t;
+}
+
+// The zero points of 16 columns.
+PANEL_INLINE vec zeros_load(enum decode decode, const uint8_t *zeros) {
+    __m128i bytes = _mm_loadu_si128((const __m128i *)zeros);
+    return _mm512_cvtepi32_ps(decode == DECODE_INT8_LESS_ZERO ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
+}
+
+// A line of codes, as far as it is widened once for all its k.
+struct line {
+    __m512i a, b;
+    vec zero;
+};
+
+PANEL_INLINE struct line line_open(enum decode decode, const uint8_t *codes, const struct tables *t, vec zero) {
+    __m512i q = _mm512_loadu_si512(codes);
+    if (decode == DECODE_FLOAT8) {
+        __m512i high = _mm512_permutex2var_epi8(t->a, q, t->b), low = _mm512_permutex2var_epi8(t->c, q, t->d);
+        return (struct line){_mm512_ternarylogic_epi32(q, _mm512_set1_epi8((char)0x80), high, 0xea), low, zero}; // q & sign | high
+    }
+    return (struct line){q, q, zero};
+}
+
+// 4 columns' pairs of k from each 16 bytes: f32 bits for the odd k in the high halves, for the even one in the low halves.
+PANEL_INLINE __m512i line_pairs(enum decode decode, const struct line *line, size_t pair) {
+    if (decode == DECODE_FLOAT8) {
+        return pair ? _mm512_unpackhi_epi8(line->b, line->a) : _mm512_unpacklo_epi8(line->b, line->a);
+    }
+    __m512i zero = _mm512_setzero_si512();
+    return pair ? _mm512_unpackhi_epi16(zero, line->a) : _mm512_unpacklo_epi16(zero, line->a);
+}
+
+PANEL_INLINE vec line_even(enum decode decode, const struct line *line, const struct tables *t, size_t pair) {
+    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_LESS_ZERO) {
+        __m512i index = pair ? _mm512_srli_epi32(line->a, (unsigned)(4 * pair)) : line->a;
+        vec value = _mm512_castsi512_ps(_mm512_permutexvar_epi32(index, t->a));
+        return decode == DECODE_NIBBLE ? value : _mm512_sub_ps(value, line->zero);
+    }
+    __m512i pairs = line_pairs(decode, line, pair);
+    if (decode == DECODE_FLOAT8) {
+        return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    }
+    vec value = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(pairs, 8), 24));
+    return decode == DECODE_INT8 ? value : _mm512_sub_ps(value, line->zero);
+}
+
+PANEL_INLINE vec line_odd(enum decode decode, const struct line *line, const struct tables *t, size_t pair) {
+    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_LESS_ZERO) {
+        __m512i index = pair ? _mm512_srli_epi32(line->a, (unsigned)(4 * pair)) : line->a;
+        vec value = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, index, t->b));
+        return decode == DECODE_NIBBLE ? value : _mm512_sub_ps(value, line->zero);
+    }
+    __m512i pairs = line_pairs(decode, line, pair);
+    if (decode == DECODE_FLOAT8) {
+        return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+    }
+    vec value = _mm512_cvtepi32_ps(_mm512_srai_epi32(pairs, 24));
+    return decode == DECODE_INT8 ? value : _mm512_sub_ps(value, line->zero);
+}
+
+PANEL_INLINE void widen(enum decode decode, const struct quantised_format *format, const uint8_t *codes, const uint8_t *zeros,
+                        size_t depth, float (*wide)[KERNEL_PANEL]) {
+    enum { LINES = KERNEL_PANEL / QUANTISED_COLUMNS };
+    const size_t line_k = decode <= DECODE_NIBBLE_LESS_ZERO ? 8 : 4;
+    struct tables t = tables_load(format, decode);
+    vec zero[LINES];
+    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+        zero[j] = zeros ? zeros_load(decode, zeros + j * QUANTISED_COLUMNS) : _mm512_setzero_ps();
+    }
+    for (size_t i = 0; i < depth; i += line_k) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+            struct line line = line_open(decode, codes, &t, zero[j]);
+            PANEL_UNROLL for (size_t pair = 0; pair < line_k / 2; pair++) {
+                vec_store(&wide[i + 2 * pair][j * LANES], line_even(decode, &line, &t, pair));
+                vec_store(&wide[i + 2 * pair + 1][j * LANES], line_odd(decode, &line, &t, pair));
+            }
+            codes += QUANTISED_LINE;
+        }
+    }
+}
+
+static void quantised_widen(const struct quantised_format *format, const uint8_t *codes, const uint8_t *zeros, size_t depth,
+                            float (*wide)[KERNEL_PANEL]) {
+    switch (decode_of(format)) {
+    case DECODE_NIBBLE:
+        widen(DECODE_NIBBLE, format, codes, zeros, depth, wide);
+        break;
+    case DECODE_NIBBLE_LESS_ZERO:
+        widen(DECODE_NIBBLE_LESS_ZERO, format, codes, zeros, depth, wide);
+        break;
+    case DECODE_FLOAT8:
+        widen(DECODE_FLOAT8, format, codes, zeros, depth, wide);
+        break;
+    case DECODE_INT8:
+        widen(DECODE_INT8, format, codes, zeros, depth, wide);
+        break;
+    default:
+        widen(DECODE_INT8_LESS_ZERO, format, codes, zeros, depth, wide);
+        break;
+    }
+}
+
+enum { PREFETCH_BYTES = 4096 };
+#define QUANTISED_REGISTER_ROWS 8
+
+// `depth` k of one scale against rows of f32.
+struct partial_args {
+    const uint8_t *codes, *zeros;
+    size_t depth;
+    const float *x; // rows x_stride apart; an odd depth is padded with +0
+    size_t x_stride;
+    bool goes_on;    // from the partials that are there, else from +0
+    float *partials; // [rows][64]
+};
+
+// One line's pairs against all rows, the odd k first; a pair without its odd k takes +0 for it.
+PANEL_INLINE void partial_pair(enum decode decode, size_t rows, size_t vecs, const struct line *lines, const struct tables *t,
+                               const float *x, size_t x_stride, size_t pair, bool whole, vec sums[][4]) {
+    vec w[4];
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        w[j] = whole ? line_odd(decode, &lines[j], t, pair) : _mm512_setzero_ps();
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        vec factor = vec_broadcast(x + r * x_stride + 2 * pair + 1);
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            sums[r][j] = vec_fma(factor, w[j], sums[r][j]);
+        }
+    }
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        w[j] = line_even(decode, &lines[j], t, pair);
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        vec factor = vec_broadcast(x + r * x_stride + 2 * pair);
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            sums[r][j] = vec_fma(factor, w[j], sums[r][j]);
+        }
+    }
+}
+
+// `vecs` vectors of columns from `column`: as many as leave room for the sums of `rows` rows.
+PANEL_INLINE void partial_columns(enum decode decode, size_t rows, size_t vecs, const struct tables *t,
+                                  const struct partial_args *a, size_t column) {
+    const size_t line_k = decode <= DECODE_NIBBLE_LESS_ZERO ? 8 : 4;
+    vec sums[QUANTISED_REGISTER_ROWS][4], zero[4];
+    struct line lines[4];
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        zero[j] = a->zeros ? zeros_load(decode, a->zeros + column + j * LANES) : _mm512_setzero_ps();
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            sums[r][j] = a->goes_on ? vec_load(a->partials + r * KERNEL_PANEL + column + j * LANES) : _mm512_setzero_ps();
+        }
+    }
+    const uint8_t *codes = a->codes + column / QUANTISED_COLUMNS * QUANTISED_LINE;
+    const float *x = a->x;
+    size_t left = a->depth;
+    for (; left >= line_k; left -= line_k, x += line_k, codes += KERNEL_PANEL / QUANTISED_COLUMNS * QUANTISED_LINE) {
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            _mm_prefetch((const char *)codes + j * QUANTISED_LINE + PREFETCH_BYTES, _MM_HINT_T0);
+            lines[j] = line_open(decode, codes + j * QUANTISED_LINE, t, zero[j]);
+        }
+        PANEL_UNROLL for (size_t pair = 0; pair < line_k / 2; pair++) {
+            partial_pair(decode, rows, vecs, lines, t, x, a->x_stride, pair, true, sums);
+        }
+    }
+    if (left) {
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            lines[j] = line_open(decode, codes + j * QUANTISED_LINE, t, zero[j]);
+        }
+        PANEL_UNROLL for (size_t pair = 0; pair < line_k / 2; pair++) {
+            if (2 * pair < left) {
+                partial_pair(decode, rows, vecs, lines, t, x, a->x_stride, pair, 2 * pair + 1 < left, sums);
+            }
+        }
+    }
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            vec_store(a->partials + r * KERNEL_PANEL + column + j * LANES, sums[r][j]);
+        }
+    }
+}
+
+// Not inlined: no fma may move across a change of the floating-point mode in the caller.
+#define PARTIAL_FUNCTION(decode, rows)                                                                                             \
+    static __attribute__((noinline)) void partial_##decode##_##rows(const struct quantised_format *format,                         \
+                                                                    const struct partial_args *args) {                             \
+        const size_t vecs = rows <= 2 ? 4 : 2;                                                                                     \
+        struct tables t = tables_load(format, decode);                                                                             \
+        for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {                                                   \
+            partial_columns(decode, rows, vecs, &t, args, column);                                                                 \
+        }                                                                                                                          \
+    }
+#define PARTIAL_FUNCTIONS(decode)                                                                                                  \
+    PARTIAL_FUNCTION(decode, 1)                                                                                                    \
+    PARTIAL_FUNCTION(decode, 2)                                                                                                    \
+    PARTIAL_FUNCTION(decode, 3)                                                                                                    \
+    PARTIAL_FUNCTION(decode, 4)                                                                                                    \
+    PARTIAL_FUNCTION(decode, 5)                                                                                                    \
+    PARTIAL_FUNCTION(decode, 6)                                                                                                    \
+    PARTIAL_FUNCTION(decode, 7)                                                                                                    \
+    PARTIAL_FUNCTION(decode, 8)
+#define PARTIAL_NAMES(decode)                                                                                                      \
+    [decode] = {partial_##decode##_1, partial_##decode##_2, partial_##decode##_3, partial_##decode##_4,                            \
+                partial_##decode##_5, partial_##decode##_6, partial_##decode##_7, partial_##decode##_8}
+
+PARTIAL_FUNCTIONS(DECODE_NIBBLE)
+PARTIAL_FUNCTIONS(DECODE_NIBBLE_LESS_ZERO)
+PARTIAL_FUNCTIONS(DECODE_FLOAT8)
+PARTIAL_FUNCTIONS(DECODE_INT8)
+PARTIAL_FUNCTIONS(DECODE_INT8_LESS_ZERO)
+
+static void quantised_partial(const struct quantised_format *format, size_t rows, const struct partial_args *args) {
+    typedef void partial_function(const struct quantised_format *format, const struct partial_args *args);
+    static partial_function *const FUNCTIONS[DECODE_COUNT][QUANTISED_REGISTER_ROWS] = {
+        PARTIAL_NAMES(DECODE_NIBBLE), PARTIAL_NAMES(DECODE_NIBBLE_LESS_ZERO), PARTIAL_NAMES(DECODE_FLOAT8),
+        PARTIAL_NAMES(DECODE_INT8), PARTIAL_NAMES(DECODE_INT8_LESS_ZERO)};
+    FUNCTIONS[decode_of(format)][rows - 1](format, args);
+}
+
+#define PANEL_TARGET(name) avx512vbmi_##name
+#include "kernels/cpu/quantised_body.h"
+#endif

@@ -1,0 +1,332 @@
+// The panel kernels of quantised weights, written once over a vector of LANES floats. The including file defines:
+//   vec, LANES, PANEL_VECS   as for panel_body.h, with vec_load, vec_store, vec_broadcast, vec_fma
+//   vec_scale(dtype, p)      LANES scales of a dtype (but for a global one) to f32; subnormals kept
+//   vec_mul, vec_div
+//   quantised_widen(format, codes, zeros, depth, wide)  wide[i][c] = the value of code (i, c), for all 64 columns; may write on to
+//                            the end of the last line of codes; zeros: 64 bytes or NULL
+//   QUANTISED_REGISTER_ROWS  bf16 rows up to which quantised_partial multiplies without widening into memory first; 0: none
+// and names the results by PANEL_TARGET(name).
+//
+// K goes in chunks. A chunk's partial sums are made first, under the flush where activations are bf16, and stored; then they are
+// closed, scale by scale, in IEEE arithmetic: MXCSR changes twice a chunk instead of twice a scale.
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/float_mode.h"
+#include "kernels/quantised_layout.h"
+
+enum {
+    WIDE_K = 128,                         // of a widened chunk: 32 KiB of f32, which L1 keeps over the rows
+    WIDE_SCALES = WIDE_K / 16,            // the finest are of 16 k
+    CHUNK_ELEMENTS = 1024,                // rows by k of a chunk that is widened in registers
+    CHUNK_K = 512,                        // of which at most
+    CHUNK_SCALES = CHUNK_K / 16,          //
+    CHUNK_PARTIALS = CHUNK_ELEMENTS / 16, // rows by scales
+    PANEL_PASS = PANEL_VECS * LANES,      // columns of a pass
+    COLUMN_VECS = KERNEL_PANEL / (int)LANES,
+};
+
+typedef float panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
+
+// A piece of K: whole scales, or a part of one.
+struct chunk {
+    const struct panel_args *args;
+    const struct quantised_format *format;
+    struct quantised_layout layout;
+    size_t k, depth;      // its first k, and how many
+    size_t scale, scales; // its first scale, and how many
+    bool starts, ends;    // a scale's first, a scale's last k lie in it
+};
+
+// The next chunk of at most `limit` k (a multiple of 8, so that it ends with a line of codes), or false at the end of K.
+static bool chunk_next(struct chunk *c, size_t limit) {
+    size_t total = c->args->k, scale_k = c->layout.scale_k;
+    c->k += c->depth;
+    if (c->k >= total) {
+        return false;
+    }
+    c->scale = c->k / scale_k;
+    if (scale_k <= limit) {
+        c->scales = limit / scale_k;
+        size_t left = total - c->k;
+        c->depth = left < c->scales * scale_k ? left : c->scales * scale_k;
+        c->scales = (c->depth + scale_k - 1) / scale_k;
+        c->starts = c->ends = true;
+        return true;
+    }
+    size_t within = c->k - c->scale * scale_k;
+    size_t left = quantised_depth(&c->layout, c->scale, total) - within;
+    c->scales = 1;
+    c->depth = left < limit ? left : limit;
+    c->starts = within == 0;
+    c->ends = c->depth == left;
+    return true;
+}
+
+static const uint8_t *chunk_codes(const struct chunk *c, size_t scale) {
+    size_t within = scale ? 0 : c->k - c->scale * c->layout.scale_k;
+    return (const uint8_t *)c->args->panel + quantised_codes_at(&c->layout, c->scale + scale) +
+           quantised_code_bytes(&c->layout, within);
+}
+
+static const uint8_t *chunk_zeros(const struct chunk *c, size_t scale) {
+    return c->format->zero_points ? (const uint8_t *)c->args->panel + quantised_zeros_at(&c->layout, c->scale + scale, c->args->k)
+                                  : NULL;
+}
+
+// k of its scale-th scale that lie in the chunk.
+static size_t chunk_depth(const struct chunk *c, size_t scale) {
+    size_t before = scale * c->layout.scale_k;
+    return c->depth - before < c->layout.scale_k ? c->depth - before : c->layout.scale_k;
+}
+
+// The chunk's scales as f32. In IEEE arithmetic.
+static __attribute__((noinline)) void chunk_scales(const struct chunk *c, panel_row *out) {
+    const struct quantised_format *format = c->format;
+    const uint8_t *panel = c->args->panel;
+    size_t size = dtype_size(format->scale);
+    vec global = vec_broadcast((const float *)panel);
+    for (size_t s = 0; s < c->scales; s++) {
+        const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
+        for (size_t v = 0; v < COLUMN_VECS; v++) {
+            vec scale = vec_scale(format->scale, scales + (format->scale_of_panel ? 0 : v * LANES * size));
+            if (format->global != GLOBAL_NONE) {
+                scale = format->global == GLOBAL_MULTIPLY ? vec_mul(scale, global) : vec_div(scale, global);
+            }
+            vec_store(&out[s][v * LANES], scale);
+        }
+        for (size_t i = 1; format->scale_of_panel && i < KERNEL_PANEL; i++) {
+            out[s][i] = out[s][0];
+        }
+    }
+}
+
+// sums[r] = fma(partial, scale, sums[r]), scales ascending; partials[scale][rows]. In IEEE arithmetic.
+static __attribute__((noinline)) void chunk_close(size_t scales, size_t rows, const panel_row *scale, panel_row *partials,
+                                                  panel_row *sums) {
+    for (size_t r = 0; r < rows; r++) {
+        vec sum[COLUMN_VECS];
+        PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
+            sum[v] = vec_load(&sums[r][v * LANES]);
+        }
+        for (size_t s = 0; s < scales; s++) {
+            PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
+                sum[v] = vec_fma(vec_load(&partials[s * rows + r][v * LANES]), vec_load(&scale[s][v * LANES]), sum[v]);
+            }
+        }
+        PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
+            vec_store(&sums[r][v * LANES], sum[v]);
+        }
+    }
+}
+
+static void widen_row(const uint16_t *x, size_t depth, float *wide) {
+    for (size_t i = 0; i < depth; i++) {
+        wide[i] = f32_from_bf16(x[i]);
+    }
+    if (depth % 2) {
+        wide[depth] = 0.0f;
+    }
+}
+
+static void write_sums(const struct panel_args *args, const panel_row *sums) {
+    for (size_t r = 0; r < args->rows; r++) {
+        memcpy(args->out + r * args->out_stride, sums[r], args->columns * sizeof *args->out);
+    }
+}
+
+// sums[r][v] += x[r][i] * w[i][v] along PANEL_PASS columns, one fma each.
+PANEL_INLINE void wide_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const float *w) {
+    vec value[PANEL_VECS];
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+        value[v] = vec_load(w + v * LANES);
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        vec factor = vec_broadcast(&x[r][i]);
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_fma(factor, value[v], sums[r][v]);
+        }
+    }
+}
+
+// `depth` k of one scale against widened weights; in `pairs` the odd k of each goes first, an odd depth is padded with +0.
+PANEL_INLINE void wide_pass(panel_row *partial, bool goes_on, bool pairs, size_t rows, const float *const *x, const panel_row *wide,
+                            size_t depth, size_t column) {
+    vec sums[PANEL_TILE][PANEL_VECS];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = goes_on ? vec_load(&partial[r][column + v * LANES]) : vec_zero();
+        }
+    }
+    for (size_t i = 0; pairs && i < depth; i += 2) {
+        wide_step(sums, rows, x, i + 1, &wide[i + 1][column]);
+        wide_step(sums, rows, x, i, &wide[i][column]);
+    }
+    for (size_t i = 0; !pairs && i < depth; i++) {
+        wide_step(sums, rows, x, i, &wide[i][column]);
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            vec_store(&partial[r][column + v * LANES], sums[r][v]);
+        }
+    }
+}
+
+// Through the copy for its number of rows. Not inlined: no fma may move across a change of the floating-point mode in the caller.
+#define WIDE_FUNCTION(name, pairs)                                                                                                 \
+    static __attribute__((noinline)) void name(panel_row *partial, bool goes_on, size_t rows, const float *const *x,               \
+                                               const panel_row *wide, size_t depth) {                                              \
+        for (size_t column = 0; column < KERNEL_PANEL; column += PANEL_PASS) {                                                     \
+            switch (rows) {                                                                                                        \
+            case 1:                                                                                                                \
+                wide_pass(partial, goes_on, pairs, 1, x, wide, depth, column);                                                     \
+                break;                                                                                                             \
+            case 2:                                                                                                                \
+                wide_pass(partial, goes_on, pairs, 2, x, wide, depth, column);                                                     \
+                break;                                                                                                             \
+            case 3:                                                                                                                \
+                wide_pass(partial, goes_on, pairs, 3, x, wide, depth, column);                                                     \
+                break;                                                                                                             \
+            case 4:                                                                                                                \
+                wide_pass(partial, goes_on, pairs, 4, x, wide, depth, column);                                                     \
+                break;                                                                                                             \
+            case 5:                                                                                                                \
+                wide_pass(partial, goes_on, pairs, 5, x, wide, depth, column);                                                     \
+                break;                                                                                                             \
+            default:                                                                                                               \
+                wide_pass(partial, goes_on, pairs, PANEL_TILE, x, wide, depth, column);                                            \
+                break;                                                                                                             \
+            }                                                                                                                      \
+        }                                                                                                                          \
+    }
+
+WIDE_FUNCTION(wide_bf16, true)
+WIDE_FUNCTION(wide_f32, false)
+
+// What the rows of a call share while a chunk of the panel lies widened.
+struct wide_work {
+    panel_row weights[WIDE_K + 8];
+    panel_row scales[WIDE_SCALES];
+    panel_row partials[WIDE_SCALES * PANEL_TILE]; // of a tile of rows, [scale][row]
+    float x[PANEL_TILE][WIDE_K] __attribute__((aligned(64)));
+    panel_row carried[KERNEL_CALL_ROWS]; // partials of a scale that is longer than a chunk
+    panel_row sums[KERNEL_CALL_ROWS];
+};
+
+static void wide_chunk_weights(const struct chunk *c, struct wide_work *work) {
+    for (size_t s = 0; s < c->scales; s++) {
+        size_t depth = chunk_depth(c, s);
+        panel_row *weights = work->weights + s * c->layout.scale_k;
+        quantised_widen(c->format, chunk_codes(c, s), chunk_zeros(c, s), depth, weights);
+        if (depth % 2) {
+            memset(weights[depth], 0, sizeof weights[depth]);
+        }
+    }
+    if (c->ends) {
+        chunk_scales(c, work->scales);
+    }
+}
+
+static void wide_tile_bf16(const struct chunk *c, struct wide_work *work, panel_row *partials, size_t row, size_t rows) {
+    const float *x[PANEL_TILE];
+    for (size_t r = 0; r < rows; r++) {
+        widen_row((const uint16_t *)c->args->x[row + r] + c->k, c->depth, work->x[r]);
+    }
+    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    for (size_t s = 0; s < c->scales; s++) {
+        for (size_t r = 0; r < rows; r++) {
+            x[r] = work->x[r] + s * c->layout.scale_k;
+        }
+        wide_bf16(partials + s * rows, !c->starts, rows, x, work->weights + s * c->layout.scale_k, chunk_depth(c, s));
+    }
+    float_mode_restore(before);
+}
+
+static void wide_tile_f32(const struct chunk *c, struct wide_work *work, panel_row *partials, size_t row, size_t rows) {
+    const float *x[PANEL_TILE];
+    for (size_t s = 0; s < c->scales; s++) {
+        for (size_t r = 0; r < rows; r++) {
+            x[r] = (const float *)c->args->x[row + r] + c->k + s * c->layout.scale_k;
+        }
+        wide_f32(partials + s * rows, !c->starts, rows, x, work->weights + s * c->layout.scale_k, chunk_depth(c, s));
+    }
+}
+
+PANEL_INLINE void wide_panel(const struct panel_args *args, const struct quantised_format *format, struct wide_work *work,
+                             bool bf16) {
+    struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
+    memset(work->sums, 0, args->rows * sizeof *work->sums);
+    while (chunk_next(&c, WIDE_K)) {
+        wide_chunk_weights(&c, work);
+        for (size_t row = 0, rows; row < args->rows; row += rows) {
+            rows = panel_tile_rows(args->rows, row);
+            panel_row *partials = c.starts && c.ends ? work->partials : work->carried + row;
+            if (bf16) {
+                wide_tile_bf16(&c, work, partials, row, rows);
+            } else {
+                wide_tile_f32(&c, work, partials, row, rows);
+            }
+            if (c.ends) {
+                chunk_close(c.scales, rows, (const panel_row *)work->scales, partials, work->sums + row);
+            }
+        }
+    }
+    write_sums(args, (const panel_row *)work->sums);
+}
+
+#if QUANTISED_REGISTER_ROWS
+// The few rows of decode: each line of codes is widened in registers, and multiplied at once.
+static void register_panel(const struct panel_args *args, const struct quantised_format *format) {
+    struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
+    panel_row scales[CHUNK_SCALES], partials[CHUNK_PARTIALS], sums[QUANTISED_REGISTER_ROWS];
+    float x[CHUNK_ELEMENTS + QUANTISED_REGISTER_ROWS * LANES] __attribute__((aligned(64)));
+    size_t limit = CHUNK_ELEMENTS / args->rows / 32 * 32;
+    limit = limit < CHUNK_K ? limit : CHUNK_K;
+    memset(sums, 0, args->rows * sizeof *sums);
+    while (chunk_next(&c, limit)) {
+        for (size_t r = 0; r < args->rows; r++) {
+            widen_row((const uint16_t *)args->x[r] + c.k, c.depth, x + r * (limit + LANES));
+        }
+        float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+        for (size_t s = 0; s < c.scales; s++) {
+            struct partial_args partial = {
+                .codes = chunk_codes(&c, s),
+                .zeros = chunk_zeros(&c, s),
+                .depth = chunk_depth(&c, s),
+                .x = x + s * c.layout.scale_k,
+                .x_stride = limit + LANES,
+                .goes_on = !c.starts,
+                .partials = partials[s * args->rows],
+            };
+            quantised_partial(format, args->rows, &partial);
+        }
+        float_mode_restore(before);
+        if (c.ends) {
+            chunk_scales(&c, scales);
+            chunk_close(c.scales, args->rows, (const panel_row *)scales, partials, sums);
+        }
+    }
+    write_sums(args, (const panel_row *)sums);
+}
+#endif
+
+void PANEL_TARGET(quantised_bf16)(const struct panel_args *args, const struct quantised_format *format) {
+    float_mode before = float_mode_set_ieee();
+#if QUANTISED_REGISTER_ROWS
+    if (args->rows <= QUANTISED_REGISTER_ROWS) {
+        register_panel(args, format);
+        float_mode_restore(before);
+        return;
+    }
+#endif
+    struct wide_work work;
+    wide_panel(args, format, &work, true);
+    float_mode_restore(before);
+}
+
+void PANEL_TARGET(quantised_f32)(const struct panel_args *args, const struct quantised_format *format) {
+    struct wide_work work;
+    float_mode before = float_mode_set_ieee();
+    wide_panel(args, format, &work, false);
+    float_mode_restore(before);
+}

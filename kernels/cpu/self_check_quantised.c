@@ -1,0 +1,79 @@
+// The check of a backend's quantised kernels before they are used: any bytes are a panel, NaN codes and scales among them.
+#include <math.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/quantised.h"
+
+enum { CHECK_K = 39, CHECK_ROWS = 9, PANEL_BYTES_MAX = 8 << 10 };
+
+struct check {
+    uint64_t random;
+    uint16_t x[CHECK_ROWS][CHECK_K];
+    _Alignas(64) uint8_t panel[PANEL_BYTES_MAX];
+    float got[CHECK_ROWS * KERNEL_PANEL], want[CHECK_ROWS * KERNEL_PANEL];
+};
+
+static uint32_t next(struct check *check) {
+    check->random ^= check->random << 13;
+    check->random ^= check->random >> 7;
+    check->random ^= check->random << 17;
+    return (uint32_t)(check->random >> 16);
+}
+
+// Few of the first columns' codes and scales are NaN or Inf, so that sums are numbers as a rule.
+static void fill(struct check *check, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) {
+        uint8_t byte = (uint8_t)next(check);
+        check->panel[i] = (byte & 0x7c) == 0x7c && next(check) % 16 ? byte ^ 0x40 : byte;
+    }
+    for (size_t i = 0; i < CHECK_ROWS * CHECK_K; i++) {
+        uint32_t bits = next(check);
+        uint32_t exponent = i % 3 ? 120 + (bits >> 16) % 12 : (bits >> 16) % 24; // about 1, and near the flush
+        check->x[i / CHECK_K][i % CHECK_K] = (uint16_t)((bits & 0x807fu) | exponent << 7);
+    }
+}
+
+static int same(const struct check *check, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (f32_bits(check->got[i]) != f32_bits(check->want[i]) && !(isnan(check->got[i]) && isnan(check->want[i]))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int check_format(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format) {
+    fill(check, quantised_group_bytes(format, CHECK_K, KERNEL_PANEL));
+    const void *rows[CHECK_ROWS];
+    for (size_t r = 0; r < CHECK_ROWS; r++) {
+        rows[r] = check->x[r];
+    }
+    for (size_t count = 1; count <= CHECK_ROWS; count += CHECK_ROWS - 1) { // few rows, and more
+        struct panel_args args = {rows, count, check->panel, CHECK_K, check->got, KERNEL_PANEL, KERNEL_PANEL};
+        backend->quantised_bf16(&args, format);
+        args.out = check->want;
+        backend_scalar.quantised_bf16(&args, format);
+        if (!same(check, count * KERNEL_PANEL)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+bool quantised_self_check(const struct kernel_backend *backend) {
+    static const struct quantised_format CHECKED[] = {
+        {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},
+        {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, false, 0},
+        {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 16},
+        {CODE_INT8, DTYPE_BF16, GLOBAL_NONE, false, false, 32},
+    };
+    struct check check = {.random = 88172645463325252u};
+    for (size_t f = 0; f < sizeof CHECKED / sizeof *CHECKED; f++) {
+        if (!check_format(&check, backend, &CHECKED[f])) {
+            return false;
+        }
+    }
+    return true;
+}

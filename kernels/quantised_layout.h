@@ -1,0 +1,78 @@
+// Where things lie in a panel of quantised weights. Private to kernels/.
+//
+// A panel is 64 columns over the whole of K, one stream in the order of its use:
+//   64 bytes: the global scale (f32), the rest 0
+//   for each scale along K: the codes of its k, the 64 columns' scales (scale_of_panel: one, in 64 bytes), 64 bytes of zero points
+// Codes lie in lines of 64 bytes, each of 16 columns, four lines (64 columns) for 8 k of 4 bits or 4 k of 8 bits:
+//   4 bits: a 32-bit word per column; k = 2i is nibble i of its low half, k = 2i + 1 nibble i of the high half. A half is thus an
+//           index for VPERMW and a word one for VPERMPS after a single shift for both.
+//   8 bits: 16 bytes for 4 columns: their pairs of k (0, 1), then their pairs (2, 3), which is what VPUNPCK takes apart.
+// A short last scale ends with a whole line of codes; what pads it is never multiplied. Padding columns are codes of +0.
+#ifndef EXPERTD_KERNELS_QUANTISED_LAYOUT_H
+#define EXPERTD_KERNELS_QUANTISED_LAYOUT_H
+
+#include "kernels/backend.h"
+#include "kernels/quantised.h"
+
+enum { QUANTISED_LINE = 64, QUANTISED_COLUMNS = 16, QUANTISED_HEADER = 64 };
+
+struct quantised_layout {
+    size_t scale_k;    // k of a scale
+    size_t scales;     // along K
+    size_t line_k;     // k of a line of codes: 8 or 4
+    size_t codes;      // bytes of a scale's codes but the last one's
+    size_t stride;     // bytes from one scale's codes to the next one's
+    size_t scale_size; // bytes of its scales, a multiple of 64
+};
+
+static inline bool code_has_4_bits(enum weight_code code) {
+    return code == CODE_E2M1 || code == CODE_INT4;
+}
+
+// Bytes of `depth` k of codes over the panel.
+static inline size_t quantised_code_bytes(const struct quantised_layout *layout, size_t depth) {
+    return (depth + layout->line_k - 1) / layout->line_k * (KERNEL_PANEL / QUANTISED_COLUMNS) * QUANTISED_LINE;
+}
+
+static inline struct quantised_layout quantised_layout(const struct quantised_format *format, size_t k) {
+    struct quantised_layout layout = {.scale_k = format->scale_k ? format->scale_k : k,
+                                      .line_k = code_has_4_bits(format->code) ? 8 : 4};
+    layout.scales = layout.scale_k ? k / layout.scale_k + (k % layout.scale_k != 0) : 0;
+    layout.codes = quantised_code_bytes(&layout, layout.scale_k);
+    layout.scale_size = format->scale_of_panel ? QUANTISED_LINE : KERNEL_PANEL * dtype_size(format->scale);
+    layout.stride = layout.codes + layout.scale_size + (format->zero_points ? KERNEL_PANEL : 0);
+    return layout;
+}
+
+// k of scale g.
+static inline size_t quantised_depth(const struct quantised_layout *layout, size_t g, size_t k) {
+    size_t left = k - g * layout->scale_k;
+    return left < layout->scale_k ? left : layout->scale_k;
+}
+
+// From the panel's start.
+static inline size_t quantised_codes_at(const struct quantised_layout *layout, size_t g) {
+    return QUANTISED_HEADER + g * layout->stride;
+}
+
+static inline size_t quantised_scales_at(const struct quantised_layout *layout, size_t g, size_t k) {
+    return quantised_codes_at(layout, g) + quantised_code_bytes(layout, quantised_depth(layout, g, k));
+}
+
+static inline size_t quantised_zeros_at(const struct quantised_layout *layout, size_t g, size_t k) {
+    return quantised_scales_at(layout, g, k) + layout->scale_size;
+}
+
+// The byte of code (k, column) from its scale's codes; of 4-bit codes also the bits to its right.
+static inline size_t quantised_code_at(size_t line_k, size_t k, size_t column, unsigned *shift) {
+    size_t line = (k / line_k * (KERNEL_PANEL / QUANTISED_COLUMNS) + column / QUANTISED_COLUMNS) * QUANTISED_LINE;
+    size_t c = column % QUANTISED_COLUMNS, i = k % line_k;
+    if (line_k == 8) {
+        *shift = i / 2 % 2 * 4;
+        return line + c * 4 + i % 2 * 2 + i / 4;
+    }
+    *shift = 0;
+    return line + c / 4 * 16 + i / 2 * 8 + c % 4 * 2 + i % 2;
+}
+
+#endif

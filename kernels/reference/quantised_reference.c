@@ -1,0 +1,51 @@
+// The scalar twin of quantised weights: one column against one row, element by element.
+#include "kernels/cpu/fma_flushed.h"
+#include "kernels/cpu/quantised_values.h"
+
+struct column {
+    enum weight_code code;
+    const uint8_t *codes, *zeros; // of one scale
+    size_t index;                 // in the panel
+    size_t depth;                 // k of the scale
+};
+
+static float partial_bf16(const struct column *c, const uint16_t *x) {
+    float sum = 0.0f;
+    for (size_t i = 0; i < c->depth; i += 2) {
+        int whole = i + 1 < c->depth;
+        float odd = whole ? quantised_value(c->code, c->codes, c->zeros, i + 1, c->index) : 0.0f;
+        sum = fma_flushed(whole ? f32_from_bf16(x[i + 1]) : 0.0f, odd, sum);
+        sum = fma_flushed(f32_from_bf16(x[i]), quantised_value(c->code, c->codes, c->zeros, i, c->index), sum);
+    }
+    return sum;
+}
+
+static float partial_f32(const struct column *c, const float *x) {
+    float sum = 0.0f;
+    for (size_t i = 0; i < c->depth; i++) {
+        sum = __builtin_fmaf(x[i], quantised_value(c->code, c->codes, c->zeros, i, c->index), sum);
+    }
+    return sum;
+}
+
+float dot_quantised_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x,
+                              size_t k) {
+    struct quantised_layout layout = quantised_layout(format, k);
+    const uint8_t *panel = (const uint8_t *)group + n / KERNEL_PANEL * quantised_group_bytes(format, k, KERNEL_PANEL);
+    float sum = 0.0f;
+    for (size_t g = 0; g < layout.scales; g++) {
+        struct column column = {
+            .code = format->code,
+            .codes = panel + quantised_codes_at(&layout, g),
+            .zeros = format->zero_points ? panel + quantised_zeros_at(&layout, g, k) : NULL,
+            .index = n % KERNEL_PANEL,
+            .depth = quantised_depth(&layout, g, k),
+        };
+        const char *row = (const char *)x + g * layout.scale_k * dtype_size(dtype);
+        float partial =
+            dtype == DTYPE_F32 ? partial_f32(&column, (const float *)row) : partial_bf16(&column, (const uint16_t *)row);
+        float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, k), column.index);
+        sum = __builtin_fmaf(partial, scale, sum);
+    }
+    return sum;
+}

@@ -1,0 +1,121 @@
+// Random quantised matrices for the tests: a source as a file would have it, and its packed form.
+#ifndef EXPERTD_TESTS_QUANTISED_CASE_H
+#define EXPERTD_TESTS_QUANTISED_CASE_H
+
+#include "kernel_test.h"
+
+#include "kernels/quantised.h"
+
+// Every kind that a checkpoint may bring.
+static const struct quantised_format FORMATS[] = {
+    {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, true, 128},         // 128 x 128 blocks
+    {CODE_E4M3, DTYPE_BF16, GLOBAL_NONE, false, false, 0},         // per row
+    {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, true, 0},           // per tensor
+    {CODE_E5M2, DTYPE_F32, GLOBAL_NONE, false, false, 0},          //
+    {CODE_E5M2, DTYPE_F32, GLOBAL_NONE, false, true, 128},         //
+    {CODE_E4M3, DTYPE_F8_E8M0, GLOBAL_NONE, false, true, 128},     // 128 x 128 blocks, UE8M0
+    {CODE_E4M3, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},     // MXFP8
+    {CODE_E5M2, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},     //
+    {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},     // MXFP4
+    {CODE_E2M1, DTYPE_F8_E4M3, GLOBAL_MULTIPLY, false, false, 16}, // NVFP4 of ModelOpt
+    {CODE_E2M1, DTYPE_F8_E4M3, GLOBAL_DIVIDE, false, false, 16},   // NVFP4 of compressed-tensors
+    {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 32},        //
+    {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 128},         // AWQ, GPTQ
+    {CODE_INT4, DTYPE_F32, GLOBAL_NONE, true, false, 64},          //
+    {CODE_INT4, DTYPE_F32, GLOBAL_NONE, false, false, 0},          //
+    {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 0},           //
+    {CODE_INT8, DTYPE_BF16, GLOBAL_NONE, false, false, 128},       //
+    {CODE_INT8, DTYPE_F16, GLOBAL_NONE, true, false, 32},          //
+    {CODE_INT8, DTYPE_F32, GLOBAL_NONE, false, false, 0},          //
+    {CODE_INT8, DTYPE_F32, GLOBAL_NONE, true, true, 192},          // longer than any kernel's chunk of K
+    {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 1024 + 16}, //
+};
+
+struct quantised_case {
+    struct quantised_format format;
+    size_t k, n;
+    size_t scales; // along K
+    struct quantised_source source;
+    uint8_t *codes, *zeros, *scale_bytes;
+    void *packed; // quantised_group_bytes
+};
+
+static inline int format_has_4_bits(const struct quantised_format *format) {
+    return format->code == CODE_E2M1 || format->code == CODE_INT4;
+}
+
+// A scale about 1; where `values` is not plain also zeros, subnormals, infinities and NaN of its dtype.
+static inline void random_scale(struct random *random, enum dtype dtype, enum values values, uint8_t *out) {
+    int any = values == VALUES_ANY, near = values == VALUES_PLAIN;
+    uint32_t bits = f32_bits(random_f32(random, values));
+    if (dtype == DTYPE_F32) {
+        memcpy(out, &bits, 4);
+    } else if (dtype == DTYPE_BF16) {
+        uint16_t half = (uint16_t)(bits >> 16);
+        memcpy(out, &half, 2);
+    } else if (dtype == DTYPE_F16) {
+        uint16_t half = any ? (uint16_t)random_next(random) : (uint16_t)((random_next(random) & 0x83ff) | (near ? 0x3800 : 0));
+        memcpy(out, &half, 2);
+    } else if (dtype == DTYPE_F8_E8M0) {
+        *out = (uint8_t)(near ? 120 + random_below(random, 12) : any ? random_below(random, 256) : random_below(random, 4));
+    } else {
+        *out = (uint8_t)(near ? 0x28 + random_below(random, 0x20) : random_below(random, any ? 256 : 0x7f));
+    }
+}
+
+static inline struct code_source plain_codes(const void *data, size_t k, unsigned bits) {
+    return (struct code_source){.data = data, .n_stride = k, .n8_stride = 8 * k, .k_stride = 1, .k8_stride = 8, .bits = bits};
+}
+
+// Codes of every value; those that are NaN or Inf only where `values` is VALUES_ANY.
+static inline uint8_t random_code(struct random *random, const struct quantised_format *format, enum values values) {
+    uint8_t code = (uint8_t)random_next(random);
+    if (values == VALUES_ANY) {
+        return code;
+    }
+    if (format->code == CODE_E4M3 && (code & 0x7f) == 0x7f) {
+        return 0x7e;
+    }
+    return format->code == CODE_E5M2 && (code & 0x7c) == 0x7c ? 0x7b : code;
+}
+
+static inline void quantised_case_init(struct quantised_case *c, const struct quantised_format *format, size_t k, size_t n,
+                                       enum values values, struct random *random) {
+    size_t span = format->scale_k ? format->scale_k : k ? k : 1;
+    *c = (struct quantised_case){.format = *format, .k = k, .n = n, .scales = (k + span - 1) / span};
+    unsigned bits = format_has_4_bits(format) ? 4 : 8;
+    size_t bytes = n * k * bits / 8 + 1, size = dtype_size(format->scale);
+    size_t columns = format->scale_of_panel ? 128 : 1, rows = (n + columns - 1) / columns;
+    c->codes = test_alloc(bytes);
+    c->zeros = test_alloc(n * c->scales);
+    c->scale_bytes = test_alloc(rows * c->scales * size);
+    for (size_t i = 0; i < bytes; i++) {
+        c->codes[i] = random_code(random, format, values);
+    }
+    for (size_t i = 0; i < n * c->scales; i++) {
+        c->zeros[i] = (uint8_t)random_below(random, bits == 4 ? 17 : 256);
+    }
+    for (size_t i = 0; i < rows * c->scales; i++) {
+        random_scale(random, format->scale, values, c->scale_bytes + i * size);
+    }
+    c->source = (struct quantised_source){
+        .codes = plain_codes(c->codes, k, bits),
+        .scales = c->scale_bytes,
+        .scale_columns = columns,
+        .scale_n_stride = c->scales,
+        .scale_g_stride = 1,
+        .global = 0.0117f,
+    };
+    if (format->zero_points) {
+        c->source.zeros = plain_codes(c->zeros, c->scales, 8);
+    }
+    c->packed = test_alloc(quantised_group_bytes(format, k, n));
+    memset(c->packed, 0xa5, quantised_group_bytes(format, k, n));
+    assert_false(err_is(pack_quantised(&c->source, format, k, n, c->packed)));
+}
+
+static inline void quantised_case_deinit(struct quantised_case *c) {
+    free(c->codes), free(c->zeros), free(c->scale_bytes), free(c->packed);
+}
+
+#endif

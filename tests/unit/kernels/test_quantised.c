@@ -1,0 +1,316 @@
+// Every backend's kernels of quantised weights against the scalar twin, bit for bit; between guard pages, outputs poisoned.
+#include "quantised_case.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels/grouped_matmul.h"
+
+enum { GUARD = 3, ROWS_MAX = 19 }; // past the rows that are widened in registers, and two tiles of the others
+
+// Memory that ends, and begins, at a page that cannot be touched.
+struct guarded {
+    uint8_t *map;
+    size_t bytes; // of the map
+};
+
+// `bytes` at the end of the accessible pages, or at their start.
+static void *guarded_alloc(struct guarded *g, size_t bytes, int at_end) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (bytes + page - 1) / page * page;
+    g->bytes = inner + 2 * page;
+    g->map = mmap(NULL, g->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(g->map != MAP_FAILED);
+    assert_int_equal(mprotect(g->map, page, PROT_NONE), 0);
+    assert_int_equal(mprotect(g->map + page + inner, page, PROT_NONE), 0);
+    return g->map + page + (at_end ? inner - bytes : 0);
+}
+
+struct call {
+    const struct kernel_backend *backend;
+    const struct quantised_case *quantised;
+    enum dtype dtype;
+    enum values values;
+    size_t rows;
+    int at_end; // of the guarded memory
+};
+
+static void check_panel(const struct call *call, struct random *random, size_t panel, const void *const *rows, const float *want) {
+    const struct quantised_case *q = call->quantised;
+    size_t bytes = quantised_group_bytes(&q->format, q->k, KERNEL_PANEL), stride = KERNEL_PANEL + GUARD;
+    size_t columns = q->n - panel * KERNEL_PANEL < KERNEL_PANEL ? q->n - panel * KERNEL_PANEL : KERNEL_PANEL;
+    struct guarded weights, sums;
+    void *packed = guarded_alloc(&weights, bytes, call->at_end);
+    memcpy(packed, (const char *)q->packed + panel * bytes, bytes);
+    size_t count = (call->rows - 1) * stride + columns;
+    float *out = guarded_alloc(&sums, count * sizeof *out, call->at_end);
+    poison_f32(out, count);
+    struct panel_args args = {rows, call->rows, packed, q->k, out, stride, columns};
+    (call->dtype == DTYPE_F32 ? call->backend->quantised_f32 : call->backend->quantised_bf16)(&args, &q->format);
+    for (size_t r = 0; r < call->rows; r++) {
+        assert_same_f32(out + r * stride, want + r * q->n + panel * KERNEL_PANEL, columns, call->backend->name);
+        for (size_t g = 0; r + 1 < call->rows && g < stride - columns; g++) {
+            assert_true(isnan(out[r * stride + columns + g])); // nothing is written past the columns
+        }
+    }
+    munmap(weights.map, weights.bytes), munmap(sums.map, sums.bytes);
+    (void)random;
+}
+
+static void check_call(const struct call *call, struct random *random) {
+    const struct quantised_case *q = call->quantised;
+    size_t size = dtype_size(call->dtype);
+    struct guarded guards[ROWS_MAX];
+    const void *rows[ROWS_MAX];
+    float *want = test_alloc(call->rows * q->n * sizeof *want);
+    for (size_t r = 0; r < call->rows; r++) {
+        void *x = guarded_alloc(&guards[r], q->k * size, call->at_end);
+        for (size_t i = 0; i < q->k; i++) {
+            uint32_t bits = f32_bits(random_f32(random, call->values));
+            memcpy((char *)x + i * size, (char *)&bits + 4 - size, size);
+        }
+        rows[r] = x;
+        for (size_t n = 0; n < q->n; n++) {
+            want[r * q->n + n] = dot_quantised_reference(&q->format, q->packed, n, call->dtype, x, q->k);
+        }
+    }
+    for (size_t panel = 0; panel * KERNEL_PANEL < q->n; panel++) {
+        check_panel(call, random, panel, rows, want);
+    }
+    for (size_t r = 0; r < call->rows; r++) {
+        munmap(guards[r].map, guards[r].bytes);
+    }
+    free(want);
+}
+
+static void check_backends(const struct quantised_case *q, enum dtype dtype, enum values values, size_t rows,
+                           struct random *random) {
+    int usable;
+    const struct kernel_backend *backend;
+    for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
+        if (usable) {
+            struct call call = {backend, q, dtype, values, rows, (int)random_below(random, 2)};
+            check_call(&call, random);
+        }
+    }
+}
+
+static void every_backend_gives_the_twins_bits_over_all_shapes(void **state) {
+    (void)state;
+    static const size_t DEPTHS[] = {0, 1, 2, 7, 8, 15, 16, 31, 33, 64, 127, 129, 130, 259}, WIDTHS[] = {1, 15, 33, 63, 64, 65};
+    struct random random = {31};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            enum values values = (enum values)((d + f) % VALUES_COUNT);
+            struct quantised_case q;
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], WIDTHS[(d + f) % COUNT_OF(WIDTHS)], values, &random);
+            check_backends(&q, DTYPE_BF16, values, 1 + (f + d) % ROWS_MAX, &random);
+            check_backends(&q, DTYPE_F32, values, 1 + (f + 3 * d) % ROWS_MAX, &random);
+            quantised_case_deinit(&q);
+        }
+    }
+}
+
+// Rows, each number of them, with a K of several chunks that no chunk divides.
+static void every_backend_gives_the_twins_bits_for_any_number_of_rows(void **state) {
+    (void)state;
+    struct random random = {32};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (int values = 0; values < VALUES_COUNT; values += 1 + (int)(f % 2)) {
+            struct quantised_case q;
+            quantised_case_init(&q, &FORMATS[f], f % 2 ? 701 : 1104, 9, (enum values)values, &random);
+            for (size_t rows = 1 + (f + (size_t)values) % 2; rows <= ROWS_MAX; rows += 2) {
+                check_backends(&q, rows % 4 ? DTYPE_BF16 : DTYPE_F32, (enum values)values, rows, &random);
+            }
+            for (size_t rows = 1; rows <= 8; rows++) {
+                check_backends(&q, DTYPE_BF16, (enum values)values, rows, &random);
+            }
+            quantised_case_deinit(&q);
+        }
+    }
+}
+
+// What a code is worth, written down apart from the kernels.
+static double value_of(const struct quantised_format *format, unsigned code, int zero) {
+    static const double FP4[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
+    int exponent_bits = format->code == CODE_E4M3 ? 4 : 5, mantissa_bits = 7 - exponent_bits;
+    int mantissa = (int)(code & ((1u << mantissa_bits) - 1)), bias = (1 << (exponent_bits - 1)) - 1;
+    int exponent = (int)(code & 0x7f) >> mantissa_bits, greatest = (1 << exponent_bits) - 1;
+    double sign = code & (format_has_4_bits(format) ? 8 : 128) ? -1 : 1;
+    switch (format->code) {
+    case CODE_E2M1:
+        return sign * FP4[code & 7];
+    case CODE_INT4:
+        return (int)code - zero;
+    case CODE_INT8:
+        return (int8_t)code - zero;
+    default:
+        if (format->code == CODE_E4M3 ? (code & 0x7f) == 0x7f : exponent == greatest && mantissa) {
+            return NAN;
+        }
+        if (format->code == CODE_E5M2 && exponent == greatest) {
+            return sign * INFINITY;
+        }
+        return sign *
+               (exponent ? ldexp(1 + ldexp(mantissa, -mantissa_bits), exponent - bias) : ldexp(mantissa, 1 - bias - mantissa_bits));
+    }
+}
+
+// Each code by itself, times 1 and a scale of 1: exactly its value, on every backend and by every path.
+static void check_codes(const struct kernel_backend *backend) {
+    enum { N = 64, K = 4 };
+    static const enum weight_code CODES[] = {CODE_E4M3, CODE_E5M2, CODE_E2M1, CODE_INT4, CODE_INT8};
+    for (size_t f = 0; f < COUNT_OF(CODES); f++) {
+        struct quantised_format format = {CODES[f], DTYPE_F8_E8M0, GLOBAL_NONE, false, true, 0};
+        uint8_t codes[N * K], one = 127;
+        for (unsigned i = 0; i < N * K; i++) {
+            codes[i] = (uint8_t)i;
+        }
+        struct quantised_source source = {
+            .codes = plain_codes(codes, K, format_has_4_bits(&format) ? 4 : 8), .scales = &one, .scale_columns = N};
+        void *packed = test_alloc(quantised_group_bytes(&format, K, N));
+        assert_false(err_is(pack_quantised(&source, &format, K, N, packed)));
+        for (size_t k = 0; k < K; k++) {
+            uint16_t x[ROWS_MAX][K] = {{0}};
+            const void *rows[ROWS_MAX];
+            float out[ROWS_MAX][N];
+            for (size_t r = 0; r < ROWS_MAX; r++) {
+                x[r][k] = 0x3f80;
+                rows[r] = x[r];
+            }
+            for (size_t count = 1; count <= ROWS_MAX; count += ROWS_MAX - 1) {
+                struct panel_args args = {rows, count, packed, K, out[0], N, N};
+                poison_f32(out[0], ROWS_MAX * N);
+                backend->quantised_bf16(&args, &format);
+                for (size_t n = 0; n < N; n++) {
+                    int bad = 0; // another k's NaN or Inf times 0
+                    for (size_t i = 0; i < K; i++) {
+                        unsigned code = format_has_4_bits(&format) ? codes[(n * K + i) / 2] >> (i % 2 * 4) & 15 : codes[n * K + i];
+                        bad |= i != k && !isfinite(value_of(&format, code, format.code == CODE_INT4 ? 8 : 0));
+                    }
+                    unsigned code = format_has_4_bits(&format) ? codes[(n * K + k) / 2] >> (k % 2 * 4) & 15 : codes[n * K + k];
+                    float want = bad ? NAN : (float)value_of(&format, code, format.code == CODE_INT4 ? 8 : 0);
+                    want += 0.0f; // a sum from +0 has no -0 here
+                    assert_same_f32(&out[count - 1][n], &want, 1, backend->name);
+                }
+            }
+        }
+        free(packed);
+    }
+}
+
+static void each_code_is_worth_what_its_format_says(void **state) {
+    (void)state;
+    for_each_backend(check_codes);
+}
+
+static void e8m0_scales_are_powers_of_two_to_both_ends(void **state) {
+    (void)state;
+    enum { K = 32 };
+    struct quantised_format format = {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, K};
+    uint8_t codes[2 * K / 2], scales[2] = {0, 255};
+    memset(codes, 0x22, sizeof codes); // 1
+    struct quantised_source source = {.codes = plain_codes(codes, K, 4), .scales = scales, .scale_columns = 1, .scale_n_stride = 1};
+    void *packed = test_alloc(quantised_group_bytes(&format, K, 2));
+    assert_false(err_is(pack_quantised(&source, &format, K, 2, packed)));
+    uint16_t x[K] = {0x3f80};
+    assert_true(same_f32(dot_quantised_reference(&format, packed, 0, DTYPE_BF16, x, K), 0x1p-127f));
+    assert_true(isnan(dot_quantised_reference(&format, packed, 1, DTYPE_BF16, x, K)));
+    free(packed);
+}
+
+#if defined(__x86_64__)
+#include "kernels/cpu/float_mode.h"
+
+static void check_mode(const struct kernel_backend *backend) {
+    enum { UPWARD = 0x5f80, MODE = UPWARD | 0x3f, K = 70 };
+    struct random random = {8};
+    struct quantised_case q;
+    quantised_case_init(&q, &FORMATS[8], K, KERNEL_PANEL, VALUES_FLUSH, &random);
+    uint16_t x[ROWS_MAX][K];
+    const void *rows[ROWS_MAX];
+    float want[ROWS_MAX * KERNEL_PANEL], got[ROWS_MAX * KERNEL_PANEL];
+    for (size_t r = 0; r < ROWS_MAX; r++) {
+        for (size_t i = 0; i < K; i++) {
+            x[r][i] = random_bf16(&random, VALUES_FLUSH);
+        }
+        rows[r] = x[r];
+    }
+    for (size_t count = 1; count <= ROWS_MAX; count += ROWS_MAX - 1) {
+        struct panel_args args = {rows, count, q.packed, K, want, KERNEL_PANEL, KERNEL_PANEL};
+        backend->quantised_bf16(&args, &q.format);
+        args.out = got;
+        float_mode before = float_mode_set((float_mode)MODE);
+        backend->quantised_bf16(&args, &q.format);
+        float_mode after = float_mode_set(before);
+        assert_int_equal(after, MODE);
+        if (strcmp(backend->name, "scalar") != 0) { // which is plain C in the caller's mode
+            assert_same_f32(got, want, count * KERNEL_PANEL, backend->name);
+        }
+    }
+    quantised_case_deinit(&q);
+}
+
+static void kernels_leave_the_callers_floating_point_mode(void **state) {
+    (void)state;
+    for_each_backend(check_mode);
+}
+#else
+static void kernels_leave_the_callers_floating_point_mode(void **state) {
+    (void)state;
+    skip();
+}
+#endif
+
+static void grouped(const struct quantised_format *format, enum dtype dtype, struct team *team, struct random *random) {
+    enum { G = 4, K = 150, N = 200 };
+    int32_t sizes[G] = {1, 0, (int32_t)random_below(random, 60), 5};
+    size_t m = 2 + (size_t)(sizes[0] + sizes[1] + sizes[2] + sizes[3]), size = dtype_size(dtype);
+    struct quantised_case cases[G];
+    void *table[G];
+    for (size_t g = 0; g < G; g++) {
+        quantised_case_init(&cases[g], format, K, N, VALUES_PLAIN, random);
+        table[g] = cases[g].packed;
+    }
+    struct packed_weights rhs = {dtype, G, K, N, quantised_group_bytes(format, K, N), table, format};
+    uint8_t *lhs = test_alloc(m * K * size);
+    for (size_t i = 0; i < m * K; i++) {
+        uint32_t bits = f32_bits(random_f32(random, VALUES_PLAIN));
+        memcpy(lhs + i * size, (char *)&bits + 4 - size, size);
+    }
+    float *got = test_alloc(m * N * sizeof *got), *want = test_alloc(m * N * sizeof *want);
+    struct grouped_matmul_args args = {lhs, K, NULL, rhs_packed(&rhs), sizes, G, 0, G, m, want, N};
+    void *scratch = test_alloc(grouped_matmul_scratch_bytes(m, G));
+    assert_false(err_is(grouped_matmul_reference(&args)));
+    poison_f32(got, m * N);
+    args.out = got;
+    assert_false(err_is(grouped_matmul(&args, team, scratch)));
+    assert_same_f32(got, want, m * N, "grouped");
+    for (size_t g = 0; g < G; g++) {
+        quantised_case_deinit(&cases[g]);
+    }
+    free(lhs), free(got), free(want), free(scratch);
+}
+
+static void grouped_matmul_takes_quantised_weights(void **state) {
+    (void)state;
+    struct team *team;
+    struct random random = {4};
+    assert_false(err_is(team_create(&(struct team_options){3, 20}, &team)));
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        grouped(&FORMATS[f], f % 3 ? DTYPE_BF16 : DTYPE_F32, team, &random);
+        grouped(&FORMATS[f], DTYPE_BF16, NULL, &random);
+    }
+    team_destroy(team);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_backend_gives_the_twins_bits_over_all_shapes),
+        cmocka_unit_test(every_backend_gives_the_twins_bits_for_any_number_of_rows),
+        cmocka_unit_test(each_code_is_worth_what_its_format_says),
+        cmocka_unit_test(e8m0_scales_are_powers_of_two_to_both_ends),
+        cmocka_unit_test(kernels_leave_the_callers_floating_point_mode),
+        cmocka_unit_test(grouped_matmul_takes_quantised_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
