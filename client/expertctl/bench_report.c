@@ -8,27 +8,15 @@
 #include "base/clock.h"
 #include "client/expertctl/bench_json.h"
 #include "client/expertctl/json_out.h"
+#include "client/expertctl/quantity.h"
 #include "client/expertctl/table.h"
-
-enum { DURATION_TEXT_MAX = 24 };
-
-static const char *duration_text(double us, char text[DURATION_TEXT_MAX]) {
-    if (us < 1000) {
-        snprintf(text, DURATION_TEXT_MAX, "%.0f us", us);
-    } else if (us < 1e6) {
-        snprintf(text, DURATION_TEXT_MAX, "%.*f ms", us < 1e4 ? 2 : 1, us / 1e3);
-    } else {
-        snprintf(text, DURATION_TEXT_MAX, "%.2f s", us / 1e6);
-    }
-    return text;
-}
 
 // ---- the table
 
 static FALLIBLE duration_row(struct table *table, const char *name, const struct bench_histogram *h) {
     static const double FRACTIONS[] = {0.5, 0.9, 0.95, 0.99, 0.999};
     enum { FRACTIONS_COUNT = sizeof FRACTIONS / sizeof *FRACTIONS };
-    char text[DURATION_TEXT_MAX];
+    char text[QUANTITY_TEXT_MAX];
     TRY(table_row(table));
     TRY(table_cell(table, 0, "%s", name));
     for (size_t i = 0; i < FRACTIONS_COUNT; i++) {
@@ -145,7 +133,7 @@ FALLIBLE report_print(const struct bench_report *report, bool json) {
 
 void report_step_line(const struct bench_slo *slo, const struct report_step *step) {
     static const char *const OUTCOMES[] = {"held", "not held", "not held: the client is the bottleneck"};
-    char text[DURATION_TEXT_MAX];
+    char text[QUANTITY_TEXT_MAX];
     fprintf(stderr, "%10.4g calls/s: %.*s %s, %.1f answered/s, %.2f %% failed: %s\n", step->rate,
             (int)(strchr(slo->text, '=') - slo->text), slo->text, duration_text(step->slo_us, text), step->calls_per_s,
             100 * step->failed_share, OUTCOMES[step->outcome]);

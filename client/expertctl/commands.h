@@ -13,6 +13,8 @@ FALLIBLE command_forward(struct client *client, const struct ctl_options *option
 // These two ask the admin socket: `client` is one of it.
 FALLIBLE command_placement(struct client *client, const struct ctl_options *options);
 FALLIBLE command_drain(struct client *client, const struct ctl_options *options);
+// Until it is interrupted, or once. `admin`: of the admin socket; NULL: the shards are left out. `address`: the daemon's.
+FALLIBLE command_top(const char *address, struct client *admin, const struct ctl_options *options);
 
 // Asks from processes of its own, since gRPC does not survive a fork: the caller has not begun to use it. *code is the exit code;
 // 0 the daemon held, 1 wrong answers, none, no rate that holds, or a regression, 2 INVALID. On error *refusal is the daemon's,

@@ -143,6 +143,29 @@ static int run_command(const struct ctl_options *options, const char *address) {
     return code;
 }
 
+// Without an admin socket top leaves the shards out.
+static FALLIBLE open_top_admin(const struct ctl_options *options, const char *address, struct client **out) {
+    char admin[ADMIN_ADDRESS_MAX];
+    *out = NULL;
+    if (options->admin) {
+        return client_create(options->admin, out);
+    }
+    struct client *client;
+    TRY(client_create(address, &client));
+    bool found = !err_is(find_admin(client, options, admin));
+    client_destroy(client);
+    return found ? client_create(admin, out) : OK;
+}
+
+static int run_top(const struct ctl_options *options, const char *address) {
+    struct client *admin;
+    err_t e = open_top_admin(options, address, &admin);
+    e = err_is(e) ? e : command_top(address, admin, options);
+    int code = err_is(e) ? report(e, admin ? client_refusal(admin) : NULL, address, options) : 0;
+    client_destroy(admin);
+    return code;
+}
+
 static int run_bench(const struct ctl_options *options, const char *address) {
     struct proto_error_text refusal = {.retry_after_ms = -1};
     int code = 0;
@@ -176,6 +199,9 @@ int main(int argc, char **argv) {
     e = ctl_address(&options, &environment, address);
     if (err_is(e)) {
         return report(e, NULL, NULL, &options);
+    }
+    if (options.command == COMMAND_TOP) {
+        return run_top(&options, address);
     }
     return options.command == COMMAND_BENCH ? run_bench(&options, address) : run_command(&options, address);
 }

@@ -17,7 +17,7 @@ enum { DEFAULT_TIMEOUT_S = 30, TIMEOUT_MAX_S = 86400, BENCH_FLAGS_MAX = 64 };
 
 struct command_row {
     const char *name;
-    enum command command; // COMMAND_NONE: named in the design, not built yet
+    enum command command;
     const char *help;
 };
 
@@ -28,7 +28,7 @@ static const struct command_row COMMANDS[] = {
     {"placement", COMMAND_PLACEMENT, "show | plan | apply PLAN.json: which shard holds which expert, and a better place for them"},
     {"drain", COMMAND_DRAIN, "let a daemon finish and leave"},
     {"bench", COMMAND_BENCH, "load a daemon and report what it holds, whether its answers are right, and who was the bottleneck"},
-    {"top", COMMAND_NONE, "live figures of a daemon"},
+    {"top", COMMAND_TOP, "live figures of a daemon: calls, tokens, latencies, queue, memory, load of each shard"},
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
@@ -38,10 +38,6 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
         names[i] = COMMANDS[i].name;
         if (strcmp(word, COMMANDS[i].name) == 0) {
             out->command = COMMANDS[i].command;
-            if (out->command == COMMAND_NONE) {
-                FAIL(ERR_USAGE, "%s is not there yet in this version; what is: models, status, forward, placement, drain, bench",
-                     word);
-            }
             return OK;
         }
     }
@@ -50,7 +46,8 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
         FAIL(ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
     FAIL(ERR_USAGE,
-         "unknown command %s: it is one of models, status, forward, placement, drain, bench (expertctl --help says more)", word);
+         "unknown command %s: it is one of models, status, forward, placement, drain, bench, top (expertctl --help says more)",
+         word);
 }
 
 // ---- values
@@ -73,13 +70,37 @@ static FALLIBLE set_address(struct ctl_options *out, const char *value) {
     return OK;
 }
 
-static FALLIBLE set_timeout(struct ctl_options *out, const char *value) {
+static FALLIBLE set_http(struct ctl_options *out, const char *value) {
+    struct address parsed;
+    TRY_IN(address_parse(value, &parsed), "--http");
+    if (parsed.is_unix) {
+        FAIL(ERR_USAGE, "--http %s: HOST:PORT is expected", value);
+    }
+    out->http = value;
+    return OK;
+}
+
+static FALLIBLE read_seconds(const char *flag, const char *value, int64_t *out_us) {
     char *end = NULL;
     double seconds = strtod(value, &end);
     if (end == value || *end || !(seconds > 0) || seconds > TIMEOUT_MAX_S) {
-        FAIL(ERR_USAGE, "--timeout %s: seconds above 0 and up to %d are expected, such as 2.5", value, TIMEOUT_MAX_S);
+        FAIL(ERR_USAGE, "%s %s: seconds above 0 and up to %d are expected, such as 2.5", flag, value, TIMEOUT_MAX_S);
     }
-    out->timeout_us = (int64_t)ceil(seconds * 1e6);
+    *out_us = (int64_t)ceil(seconds * 1e6);
+    return OK;
+}
+
+static FALLIBLE set_timeout(struct ctl_options *out, const char *value) {
+    return read_seconds("--timeout", value, &out->timeout_us);
+}
+
+static FALLIBLE set_interval(struct ctl_options *out, const char *value) {
+    return read_seconds("--interval", value, &out->interval_us);
+}
+
+static FALLIBLE set_once(struct ctl_options *out, const char *value) {
+    (void)value;
+    out->once = true;
     return OK;
 }
 
@@ -251,7 +272,8 @@ enum {
     FORWARD = 1 << COMMAND_FORWARD,
     PLACEMENT = 1 << COMMAND_PLACEMENT,
     DRAIN = 1 << COMMAND_DRAIN,
-    BENCH = 1 << COMMAND_BENCH
+    BENCH = 1 << COMMAND_BENCH,
+    TOP = 1 << COMMAND_TOP
 };
 
 static const struct flag_row FLAGS[] = {
@@ -276,12 +298,15 @@ static const struct flag_row FLAGS[] = {
     {"--split", "N", set_split, FORWARD, "send N tokens per call; the answer's bytes stay the same"},
     {"--weights-id", "HEX", set_weights_id, FORWARD, "refuse to answer with any other weights"},
     {"--timings", NULL, set_timings, FORWARD, "the daemon's own times per stage"},
-    {"--admin", "ADDRESS", set_admin, PLACEMENT | DRAIN, "the admin socket; by default as the daemon at --address names it"},
+    {"--admin", "ADDRESS", set_admin, PLACEMENT | DRAIN | TOP, "the admin socket; by default as the daemon at --address names it"},
     {"--policy", "balanced|contiguous", set_policy, PLACEMENT, "plan: even in rows (the default), or runs of neighbours"},
     {"--replicas", "N", set_replicas, PLACEMENT, "plan: N more copies of the busiest experts of each layer"},
     {"--counts", "FILE", set_counts, PLACEMENT, "plan by the rows in this file, as placement show --json prints them"},
     {"--reason", "TEXT", set_reason, DRAIN, "for the daemon's log"},
     {"--wait", NULL, set_wait, DRAIN, "return when the daemon has ended"},
+    {"--http", "HOST:PORT", set_http, TOP, "the daemon's HTTP address; by default port 7412 of its host"},
+    {"--interval", "S", set_interval, TOP, "seconds between two looks (2)"},
+    {"--once", NULL, set_once, TOP, "one look over an interval, then the end"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
@@ -356,6 +381,8 @@ static const char *owners_of(unsigned commands) {
            : commands == (PLACEMENT | DRAIN) ? "placement and drain"
            : commands == PLACEMENT           ? "placement"
            : commands == DRAIN               ? "drain"
+           : commands == TOP                 ? "top"
+           : commands & TOP                  ? "placement, drain and top"
            : commands == (FORWARD | BENCH)   ? "forward and bench"
                                              : "forward";
 }
@@ -440,7 +467,7 @@ static FALLIBLE read_word(const char *word, struct ctl_options *out) {
 }
 
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out) {
-    *out = (struct ctl_options){.model = "", .timeout_us = (int64_t)DEFAULT_TIMEOUT_S * 1000000};
+    *out = (struct ctl_options){.model = "", .timeout_us = (int64_t)DEFAULT_TIMEOUT_S * 1000000, .interval_us = 2000000};
     bench_options_init(&out->bench);
     uint32_t seen = 0;
     for (int i = 1; i < argc; i++) { // known before any mistake is reported: it decides how
@@ -459,7 +486,8 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
         }
     }
     if (out->command == COMMAND_NONE) {
-        FAIL(ERR_USAGE, "a command is missing: models, status, forward, placement, drain or bench (expertctl --help says more)");
+        FAIL(ERR_USAGE,
+             "a command is missing: models, status, forward, placement, drain, bench or top (expertctl --help says more)");
     }
     return check_flags(out, seen);
 }
@@ -495,8 +523,7 @@ static void print_flags(FILE *out, unsigned commands) {
 void ctl_print_help(FILE *out) {
     fprintf(out, "usage: expertctl [--address ADDRESS] [--json] [--timeout S] COMMAND\n\nAsks an expertd daemon.\n\ncommands\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
-        bool there = COMMANDS[i].command != COMMAND_NONE;
-        fprintf(out, "  %-26s%s%s\n", COMMANDS[i].name, COMMANDS[i].help, there ? "" : " (not there yet)");
+        fprintf(out, "  %-26s%s\n", COMMANDS[i].name, COMMANDS[i].help);
     }
     fprintf(out, "\nflags\n");
     print_flags(out, ANY);
@@ -504,6 +531,8 @@ void ctl_print_help(FILE *out) {
     print_flags(out, FORWARD);
     fprintf(out, "\nflags of placement and drain (without --layer: all layers)\n");
     print_flags(out, PLACEMENT | DRAIN);
+    fprintf(out, "\nflags of top (--json: an object per line)\n");
+    print_flags(out, TOP);
     fprintf(
         out,
         "\nflags of bench (D is a duration: 300us, 20ms, 1.5s, 2m; --dtype is that of the hidden states, bf16 by default, also\n"

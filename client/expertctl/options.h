@@ -19,6 +19,7 @@ enum command {
     COMMAND_BENCH,
     COMMAND_PLACEMENT,
     COMMAND_DRAIN,
+    COMMAND_TOP,
     COMMAND_HELP,
     COMMAND_VERSION
 };
@@ -40,6 +41,10 @@ struct ctl_options {
     const char *counts, *plan; // files
     const char *reason;        // NULL: none
     bool wait;
+    // top
+    const char *http; // HOST:PORT; NULL: port 7412 of the daemon's host
+    int64_t interval_us;
+    bool once;
     // forward, and placement (without a layer: all)
     bool have_layer;
     uint32_t layer;

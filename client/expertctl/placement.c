@@ -10,21 +10,8 @@
 #include "client/expertctl/commands.h"
 #include "client/expertctl/json_out.h"
 #include "client/expertctl/plan_file.h"
+#include "client/expertctl/quantity.h"
 #include "client/expertctl/table.h"
-
-enum { BYTES_TEXT_MAX = 32 };
-
-static const char *bytes_text(uint64_t bytes, char text[BYTES_TEXT_MAX]) {
-    static const char *const UNITS[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    while (value >= 1024 && unit + 1 < sizeof UNITS / sizeof *UNITS) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(text, BYTES_TEXT_MAX, unit ? "%.1f %s" : "%.0f %s", value, UNITS[unit]);
-    return text;
-}
 
 // No layer given: all.
 static struct proto_layers layers_of(const struct ctl_options *options, uint32_t *layer) {
@@ -169,7 +156,7 @@ static FALLIBLE show(struct client *client, const struct ctl_options *options) {
 // ---- plan
 
 static FALLIBLE fill_plans(struct table *table, const struct proto_plans *plans) {
-    char bytes[BYTES_TEXT_MAX];
+    char bytes[QUANTITY_TEXT_MAX];
     for (size_t i = 0; i < plans->count; i++) {
         const struct proto_plan *plan = &plans->items[i];
         TRY(table_row(table));
@@ -247,7 +234,7 @@ struct watcher {
 static void on_progress(void *context, const struct proto_progress *p) {
     struct watcher *watcher = context;
     time_t now = time(NULL);
-    char moved[BYTES_TEXT_MAX], all[BYTES_TEXT_MAX];
+    char moved[QUANTITY_TEXT_MAX], all[QUANTITY_TEXT_MAX];
     if (!watcher->terminal && now == watcher->said && !p->done) {
         return;
     }
@@ -280,7 +267,7 @@ static FALLIBLE print_applied_json(const struct proto_placements *plan, const st
 }
 
 static FALLIBLE fill_applied(struct table *table, const struct proto_placements *plan, const struct proto_progress *ends) {
-    char bytes[BYTES_TEXT_MAX];
+    char bytes[QUANTITY_TEXT_MAX];
     for (size_t i = 0; i < plan->count; i++) {
         TRY(table_row(table));
         TRY(table_cell(table, 0, "%" PRIu32, plan->items[i].layer));

@@ -110,7 +110,7 @@ static void placement_and_drain_refuse_what_is_not_theirs(void **state) {
     assert_refused("placement plan --replicas -1", "whole number");
     assert_refused("placement show --wait", "belongs to expertctl drain");
     assert_refused("drain --counts c.json", "belongs to expertctl placement");
-    assert_refused("models --admin unix:/a", "belongs to expertctl placement and drain");
+    assert_refused("models --admin unix:/a", "belongs to expertctl placement, drain and top");
     assert_refused("forward --layer all --hidden h.npy", "--layer L");
     assert_refused("drain now", "one command at a time");
 }
@@ -137,12 +137,21 @@ static void unknown_words_get_the_nearest_known_one(void **state) {
     assert_refused("frobnicate", "one of models, status, forward");
 }
 
-static void commands_to_come_are_told_from_unknown_ones(void **state) {
+static void top_looks_every_two_seconds_at_the_daemons_own_host(void **state) {
     (void)state;
-    static const char *const COMING[] = {"top"};
-    for (size_t i = 0; i < sizeof COMING / sizeof *COMING; i++) {
-        assert_refused(COMING[i], "not there yet");
-    }
+    struct ctl_options o;
+    assert_false(err_is(parse(&o, "top")));
+    assert_int_equal(o.command, COMMAND_TOP);
+    assert_int_equal(o.interval_us, 2000000);
+    assert_true(!o.http && !o.once);
+    assert_false(err_is(parse(&o, "top --once --interval 0.5 --http localhost:80 --admin unix:/a --json")));
+    assert_int_equal(o.interval_us, 500000);
+    assert_true(o.once && o.json);
+    assert_string_equal(o.http, "localhost:80");
+    assert_refused("top --http unix:/x", "HOST:PORT");
+    assert_refused("top --interval 0", "--interval 0");
+    assert_refused("status --once", "belongs to expertctl top");
+    assert_refused("status --admin unix:/a", "placement, drain and top");
 }
 
 static void wrong_lines_are_named(void **state) {
@@ -237,7 +246,7 @@ int main(void) {
         cmocka_unit_test(placement_and_drain_refuse_what_is_not_theirs),
         cmocka_unit_test(help_and_version_ask_for_nothing_else),
         cmocka_unit_test(unknown_words_get_the_nearest_known_one),
-        cmocka_unit_test(commands_to_come_are_told_from_unknown_ones),
+        cmocka_unit_test(top_looks_every_two_seconds_at_the_daemons_own_host),
         cmocka_unit_test(wrong_lines_are_named),
         cmocka_unit_test(json_is_known_even_where_the_line_is_wrong_before_it),
         cmocka_unit_test(the_address_is_the_flags_then_the_environments_then_a_socket_then_tcp),

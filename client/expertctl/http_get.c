@@ -1,0 +1,107 @@
+#include "client/expertctl/http_get.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+enum { MICROSECONDS = 1000000, READ_BYTES = 1 << 16, REQUEST_MAX = 512 };
+
+static void set_timeout(int fd, int64_t timeout_us) {
+    struct timeval limit = {.tv_sec = timeout_us / MICROSECONDS, .tv_usec = timeout_us % MICROSECONDS};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit); // of a TCP socket: cannot fail
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+static FALLIBLE connect_to(const struct address *address, int64_t timeout_us, int *out) {
+    char port[8];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    snprintf(port, sizeof port, "%u", address->port);
+    *out = -1;
+    int error = getaddrinfo(address->host, port, &hints, &found);
+    if (error) {
+        FAIL(ERR_UNAVAILABLE, "%s: %s", address->text, gai_strerror(error));
+    }
+    int why = 0;
+    for (struct addrinfo *at = found; at && *out < 0; at = at->ai_next) {
+        int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
+        if (fd >= 0) {
+            set_timeout(fd, timeout_us);
+        }
+        if (fd >= 0 && connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
+            *out = fd;
+            break;
+        }
+        why = errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+    freeaddrinfo(found);
+    if (*out < 0) {
+        FAIL(ERR_UNAVAILABLE, "no daemon's HTTP answers at %s: %s (--http says where it is)", address->text, strerror(why));
+    }
+    return OK;
+}
+
+static FALLIBLE send_request(int fd, const struct address *address, const char *path) {
+    char request[REQUEST_MAX];
+    int length = snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: expertd\r\nConnection: close\r\n\r\n", path);
+    INVARIANT(length > 0 && length < REQUEST_MAX);
+    if (send(fd, request, (size_t)length, MSG_NOSIGNAL) != length) {
+        FAIL(ERR_UNAVAILABLE, "%s takes no request: %s", address->text, strerror(errno));
+    }
+    return OK;
+}
+
+// All until the daemon hangs up, which it does after one answer.
+static FALLIBLE read_all(int fd, const struct address *address, char **out) {
+    size_t used = 0, capacity = READ_BYTES;
+    char *bytes = malloc(capacity + 1);
+    ssize_t got = 1;
+    while (bytes && got > 0) {
+        if (capacity - used < READ_BYTES / 2) {
+            capacity *= 2;
+            char *more = capacity <= HTTP_PAGE_MAX ? realloc(bytes, capacity + 1) : NULL;
+            if (!more) {
+                break;
+            }
+            bytes = more;
+        }
+        got = recv(fd, bytes + used, capacity - used, 0);
+        used += got > 0 ? (size_t)got : 0;
+    }
+    if (!bytes || got != 0) {
+        free(bytes);
+        FAIL(ERR_UNAVAILABLE, "%s: the page does not end: %s", address->text, got < 0 ? strerror(errno) : "it is too large");
+    }
+    bytes[used] = '\0';
+    *out = bytes;
+    return OK;
+}
+
+FALLIBLE http_get(const struct address *address, const char *path, int64_t timeout_us, char **body) {
+    int fd;
+    char *answer = NULL;
+    *body = NULL;
+    TRY(connect_to(address, timeout_us, &fd));
+    err_t e = send_request(fd, address, path);
+    e = err_is(e) ? e : read_all(fd, address, &answer);
+    close(fd);
+    if (err_is(e)) {
+        return e;
+    }
+    int status = 0;
+    char *start = strstr(answer, "\r\n\r\n");
+    if (!start || sscanf(answer, "HTTP/1.1 %3d", &status) != 1 || status != 200) {
+        free(answer);
+        FAIL(ERR_UNAVAILABLE, "%s answers %s with status %d: is it a daemon's HTTP address (--http)?", address->text, path, status);
+    }
+    memmove(answer, start + 4, strlen(start + 4) + 1);
+    *body = answer;
+    return OK;
+}

@@ -1,0 +1,15 @@
+// One page of a daemon's HTTP address. Blocking; any thread.
+#ifndef EXPERTD_CLIENT_EXPERTCTL_HTTP_GET_H
+#define EXPERTD_CLIENT_EXPERTCTL_HTTP_GET_H
+
+#include <stdint.h>
+
+#include "client/address.h"
+
+enum { HTTP_PAGE_MAX = 8 << 20 };
+
+// *body is malloc'd, the caller's, and ends with '\0'. `address` is HOST:PORT. timeout_us is of each read and write; 0: none.
+// ERR_UNAVAILABLE where nothing answers there with a page, or with one larger than HTTP_PAGE_MAX; *body is NULL then.
+FALLIBLE http_get(const struct address *address, const char *path, int64_t timeout_us, char **body);
+
+#endif
