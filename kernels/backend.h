@@ -11,6 +11,8 @@
 
 struct activation_args;
 struct combine_args;
+struct add_scaled_args;
+struct finish_args;
 struct quantised_format;
 
 enum {
@@ -57,6 +59,8 @@ struct kernel_backend {
     void (*exp_minus)(const float *x, float shift, size_t count, float *out); // out[i] = exp(x[i] - shift); in place is legal
     void (*sigmoid)(const float *x, size_t count, float *out);                // in place is legal
     void (*sqrt_softplus)(const float *x, size_t count, float *out);          // in place is legal
+    void (*add_scaled)(const struct add_scaled_args *args);                   // finish.h
+    void (*finish)(const struct finish_args *args);                           // finish.h
 };
 
 // Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried in about a

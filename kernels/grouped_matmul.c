@@ -8,6 +8,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/group_metadata.h"
+#include "kernels/grouped_matmul_general.h"
 #include "kernels/quantised.h"
 
 enum {
@@ -46,6 +47,13 @@ size_t grouped_matmul_scratch_bytes(size_t m, size_t num_groups) {
            aligned(visits * sizeof(struct span));
 }
 
+size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, const struct team *team) {
+    if (grouped_matmul_is_plain_serving(args)) {
+        return grouped_matmul_scratch_bytes(args->m, args->num_groups);
+    }
+    return grouped_matmul_general_bytes(args, team);
+}
+
 // The arrays of the metadata, and of the spans behind them, in the caller's scratch.
 static struct span *lay_scratch(const struct grouped_matmul_args *args, void *scratch, struct group_metadata *metadata) {
     size_t visits = group_metadata_capacity(args->m, ROW_TILE, args->num_groups);
@@ -62,61 +70,6 @@ static struct span *lay_scratch(const struct grouped_matmul_args *args, void *sc
 // Of `n` packed columns.
 static size_t block_bytes(const struct packed_weights *rhs, size_t n) {
     return rhs->format ? quantised_group_bytes(rhs->format, rhs->k, n) : packed_group_bytes(rhs->dtype, rhs->k, n);
-}
-
-static FALLIBLE check_sizes(const struct grouped_matmul_args *args) {
-    uint64_t sum = 0;
-    for (size_t g = 0; g < args->num_groups; g++) {
-        if (args->group_sizes[g] < 0) {
-            FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes[%zu] is %d: a group cannot have fewer than 0 rows", g,
-                       args->group_sizes[g]);
-        }
-        sum += (uint64_t)args->group_sizes[g];
-    }
-    if (sum > args->m) {
-        FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes add up to %llu, but there are %zu rows (m)", (unsigned long long)sum,
-                   args->m);
-    }
-    return OK;
-}
-
-static FALLIBLE check_bytes(const struct packed_weights *rhs) {
-    if (rhs->format) {
-        TRY(quantised_check(rhs->format));
-    }
-    size_t bytes = block_bytes(rhs, rhs->n);
-    if (rhs->group_bytes < bytes) {
-        FAIL_FIELD(ERR_INVALID, "rhs", "a group of rhs has %zu bytes, but %s%s[%zu, %zu] packs into %zu", rhs->group_bytes,
-                   rhs->format ? "quantised, for " : "", dtype_name(rhs->dtype), rhs->n, rhs->k, bytes);
-    }
-    return OK;
-}
-
-FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args) {
-    const struct packed_weights *rhs = args->rhs.packed;
-    if (args->m > INT32_MAX) {
-        FAIL_FIELD(ERR_INVALID, "m", "m is %zu: at most %d rows can be numbered", args->m, INT32_MAX);
-    }
-    if (args->lhs_stride < rhs->k) {
-        FAIL_FIELD(ERR_INVALID, "lhs", "rows of lhs are %zu elements apart, but k is %zu", args->lhs_stride, rhs->k);
-    }
-    if (rhs->dtype != DTYPE_F32 && rhs->dtype != DTYPE_BF16) {
-        FAIL_FIELD(ERR_INVALID, "rhs", "rhs is %s: weights are packed as F32 or BF16", dtype_name(rhs->dtype));
-    }
-    TRY(check_bytes(rhs));
-    TRY(check_sizes(args));
-    if (args->group_offset > args->num_groups || args->num_actual_groups > args->num_groups - args->group_offset) {
-        FAIL_FIELD(ERR_INVALID, "group_offset", "groups %zu and the %zu from there on are held, but there are %zu",
-                   args->group_offset, args->num_actual_groups, args->num_groups);
-    }
-    if (args->num_actual_groups != rhs->groups) {
-        FAIL_FIELD(ERR_INVALID, "num_actual_groups", "num_actual_groups is %zu, but rhs holds %zu groups", args->num_actual_groups,
-                   rhs->groups);
-    }
-    if (args->out_stride < rhs->n) {
-        FAIL_FIELD(ERR_INVALID, "out", "rows of out are %zu elements apart, but n is %zu", args->out_stride, rhs->n);
-    }
-    return OK;
 }
 
 // Visits to spans: one per group, or one per visit.
@@ -187,7 +140,7 @@ static void multiply_panel(const struct work *work, const struct span *span, siz
         for (size_t r = 0; r < call.rows; r++) {
             x[r] = lhs_row(args, row + r);
         }
-        call.out = args->out + row * args->out_stride + column;
+        call.out = (float *)args->out + row * args->out_stride + column;
         if (rhs->format) {
             work->multiply_quantised(&call, rhs->format);
         } else {
@@ -198,7 +151,7 @@ static void multiply_panel(const struct work *work, const struct span *span, siz
 
 static void zero_rows(const struct grouped_matmul_args *args, size_t begin, size_t end) {
     for (size_t row = begin; row < end; row++) {
-        memset(args->out + row * args->out_stride, 0, args->rhs.packed->n * sizeof *args->out);
+        memset((float *)args->out + row * args->out_stride, 0, args->rhs.packed->n * sizeof(float));
     }
 }
 
@@ -225,6 +178,9 @@ static void run_task(void *context, size_t task, unsigned thread) {
 }
 
 FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *team, void *scratch) {
+    if (!grouped_matmul_is_plain_serving(args)) {
+        return grouped_matmul_general(args, team, scratch);
+    }
     TRY(grouped_matmul_check(args));
     struct group_metadata metadata;
     struct span *spans = lay_scratch(args, scratch, &metadata);

@@ -1,6 +1,8 @@
-// The grouped matmul on packed weights: out[rows of group i] = lhs[rows of group i] @ W_i^T, fp32 sums, one accumulator per
-// element, K ascending from +0 (F32: one IEEE fma per k; BF16: two flushed fmas per pair of k, the odd one first).
-// Bits depend on the row and the weights alone: not on m, the grouping, tiling, threads or instruction set.
+// The grouped matmul: out[rows of group g] = lhs[rows of group g] @ rhs[g - group_offset].
+//
+// Sums are fp32 (int8 by int8: int32), one accumulator per element from +0, K ascending: one IEEE fma per k, but for bf16 by bf16
+// two flushed fmas per pair of k, the odd one first. Then one rounding to the dtype of out. Bits depend on the row and the weights
+// alone: not on m, the grouping, tiling, threads or instruction set.
 #ifndef EXPERTD_KERNELS_GROUPED_MATMUL_H
 #define EXPERTD_KERNELS_GROUPED_MATMUL_H
 
@@ -9,35 +11,52 @@
 
 #include "base/err.h"
 #include "kernels/operand.h"
+#include "kernels/options.h"
 #include "kernels/team.h"
 
-struct grouped_matmul_args {
-    const void *lhs;            // rows of k elements in the dtype of rhs, 64-byte aligned rows not required
-    size_t lhs_stride;          // elements between rows of lhs, >= k
-    const uint32_t *lhs_rows;   // [m]: row of lhs for each row of the product (gather); NULL: the identity
-    struct matmul_rhs rhs;      // num_actual_groups groups: rhs group i is global group group_offset + i
-    const int32_t *group_sizes; // [num_groups]
-    size_t num_groups;          // G
-    size_t group_offset;        // the first group held here
-    size_t num_actual_groups;   // groups held here, = those of rhs
-    size_t m;                   // rows of the product, >= sum of group_sizes
-    float *out;                 // [m, n] sums; rows outside the local groups are set to 0
-    size_t out_stride;          // elements, >= n
+enum existing_mode {
+    EXISTING_NONE,       // rows outside the local groups are set to 0
+    EXISTING_OVERWRITE,  // local groups' rows are written, every other row is existing_out's
+    EXISTING_ACCUMULATE, // existing_out is added to local groups' rows before the one rounding; every other row is existing_out's
 };
 
-// Bytes of scratch that grouped_matmul needs for up to m rows over num_groups groups.
+// All pointers are borrowed for the length of the call. Everything after out_stride may be left zero.
+struct grouped_matmul_args {
+    const void *lhs;                      // rows of k elements, aligned as their dtype asks
+    size_t lhs_stride;                    // elements between rows of lhs, >= k
+    const uint32_t *lhs_rows;             // [m]: row of lhs for each row of the product (gather); NULL: the identity
+    struct matmul_rhs rhs;                // num_actual_groups groups: rhs group i is global group group_offset + i
+    const int32_t *group_sizes;           // [num_groups]
+    size_t num_groups;                    // G
+    size_t group_offset;                  // the first group held here
+    size_t num_actual_groups;             // groups held here, = those of rhs
+    size_t m;                             // rows of the product, >= sum of group_sizes
+    void *out;                            // [m, n]; written whole. May be existing_out, else overlaps no operand
+    size_t out_stride;                    // elements, >= n
+    enum dtype lhs_dtype;                 // F32, F16, BF16 or I8; NONE: that of rhs. Packed weights take their own alone
+    enum dtype out_dtype;                 // preferred_element_type: F32, BF16 or F16, of integers I32; NONE: that of the sums
+    enum existing_mode existing_mode;     // what existing_out is for
+    const void *existing_out;             // [m, n] in the dtype of out, or NULL with EXISTING_NONE
+    size_t existing_stride;               // elements, >= n
+    const struct matmul_options *options; // NULL: matmul_options_default()
+};
+
+// Bytes of scratch that grouped_matmul needs on packed F32 or BF16 weights for up to m rows over num_groups groups, where nothing
+// after out_stride is set: what serving reserves.
 size_t grouped_matmul_scratch_bytes(size_t m, size_t num_groups);
 
-// Runs on `team` (NULL: the calling thread). scratch: 64-byte aligned, at least grouped_matmul_scratch_bytes. No allocation.
-// ERR_INVALID names the argument at fault; out is then untouched.
+// The same for these arguments, of any kind, on `team` (NULL: the calling thread).
+size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, const struct team *team);
+
+// Runs on `team` (NULL: the calling thread). scratch: 64-byte aligned, at least the bytes above. No allocation.
+// ERR_INVALID names the argument or option at fault; out is then untouched.
 FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *team, void *scratch);
 
-// Do the arguments fit together? ERR_INVALID with the argument as the field: lhs, rhs, group_sizes, group_offset,
-// num_actual_groups, m, out. grouped_matmul and its twin ask it first.
+// Do the arguments fit together? ERR_INVALID with the argument as the field: m, lhs, rhs, group_sizes, group_offset,
+// num_actual_groups, existing_out, out, preferred_element_type. grouped_matmul and its twin ask it first.
 FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args);
 
-// The scalar twin: the same contract on the same packed weights, plain portable C, one thread. What tests compare against, bit for
-// bit.
+// The scalar twin: the same contract in plain portable C, one thread, no scratch. What tests compare against, bit for bit.
 FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args);
 
 // The scalar sums themselves, on unpacked rows: x[k] . w[k] in the contract's order. w_stride in elements.

@@ -3,21 +3,51 @@
 #ifndef EXPERTD_KERNELS_OPERAND_H
 #define EXPERTD_KERNELS_OPERAND_H
 
+#include <stdbool.h>
+
 #include "kernels/weights.h"
 
 enum rhs_kind {
     RHS_PACKED, // packed once at load: the fastest, what serving uses
+    RHS_PLAIN,  // a dense tensor: its panels are packed on the fly, by the thread that multiplies them
+};
+
+// A dense row-major tensor [groups, k, n], or transposed [groups, n, k].
+struct plain_weights {
+    enum dtype dtype; // F32, F16, BF16 or I8
+    size_t groups;    // held here
+    size_t k, n;      // of every group
+    bool transposed;  // [groups, n, k]
+    const void *data; // aligned as the dtype asks; NULL where it has no element
 };
 
 struct matmul_rhs {
     enum rhs_kind kind;
     union {
         const struct packed_weights *packed; // RHS_PACKED
+        const struct plain_weights *plain;   // RHS_PLAIN
     };
 };
 
 static inline struct matmul_rhs rhs_packed(const struct packed_weights *weights) {
     return (struct matmul_rhs){.kind = RHS_PACKED, .packed = weights};
+}
+
+static inline struct matmul_rhs rhs_plain(const struct plain_weights *weights) {
+    return (struct matmul_rhs){.kind = RHS_PLAIN, .plain = weights};
+}
+
+// What every kind has.
+struct rhs_shape {
+    enum dtype dtype;
+    size_t groups, k, n;
+};
+
+static inline struct rhs_shape rhs_shape(const struct matmul_rhs *rhs) {
+    if (rhs->kind == RHS_PLAIN) {
+        return (struct rhs_shape){rhs->plain->dtype, rhs->plain->groups, rhs->plain->k, rhs->plain->n};
+    }
+    return (struct rhs_shape){rhs->packed->dtype, rhs->packed->groups, rhs->packed->k, rhs->packed->n};
 }
 
 #endif

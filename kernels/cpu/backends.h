@@ -28,10 +28,12 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     void target##_combine(const struct combine_args *args);                                                                        \
     void target##_exp_minus(const float *x, float shift, size_t count, float *out);                                                \
     void target##_sigmoid(const float *x, size_t count, float *out);                                                               \
-    void target##_sqrt_softplus(const float *x, size_t count, float *out)
+    void target##_sqrt_softplus(const float *x, size_t count, float *out);                                                         \
+    void target##_add_scaled(const struct add_scaled_args *args);                                                                  \
+    void target##_finish(const struct finish_args *args)
 #define BACKEND_ROWS(target)                                                                                                       \
     .activation = target##_activation, .combine = target##_combine, .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid,  \
-    .sqrt_softplus = target##_sqrt_softplus
+    .sqrt_softplus = target##_sqrt_softplus, .add_scaled = target##_add_scaled, .finish = target##_finish
 
 // panel_body.h's functions likewise.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \

@@ -6,6 +6,7 @@
 #include "kernels/activation.h"
 #include "kernels/combine.h"
 #include "kernels/cpu/backends.h"
+#include "kernels/finish.h"
 #include "kernels/scalar_math_inline.h"
 
 enum { ROW_BLOCK = COMBINE_BLOCK };
@@ -186,4 +187,34 @@ void ROW_TARGET(sqrt_softplus)(const float *x, size_t count, float *out) {
     for (size_t i = 0; i < count; i++) {
         out[i] = sqrtf(math_softplus(x[i]));
     }
+}
+
+// A row at a time, so that the arrays are known not to overlap.
+static void row_add_scaled(const float *restrict partial, float row_scale, const float *restrict column_scales,
+                           float *restrict sums) {
+    for (size_t c = 0; c < KERNEL_PANEL; c++) {
+        sums[c] = __builtin_fmaf(partial[c], row_scale * column_scales[c], sums[c]);
+    }
+}
+
+void ROW_TARGET(add_scaled)(const struct add_scaled_args *args) {
+    for (size_t r = 0; r < args->rows; r++) {
+        size_t at = r * KERNEL_PANEL;
+        row_add_scaled(args->partial + at, args->row_scales[r], args->column_scales, args->sums + at);
+    }
+}
+
+void ROW_TARGET(finish)(const struct finish_args *args) {
+    float values[KERNEL_PANEL], c[KERNEL_PANEL];
+    float alpha = args->alpha, beta = args->beta;
+    for (size_t i = 0; i < args->count; i++) {
+        values[i] = alpha * args->sums[i];
+    }
+    if (beta != 0.0f) {
+        row_widen(args->c, args->count, args->dtype, c);
+        for (size_t i = 0; i < args->count; i++) {
+            values[i] = __builtin_fmaf(beta, c[i], values[i]);
+        }
+    }
+    row_narrow(values, args->count, args->dtype, args->out);
 }

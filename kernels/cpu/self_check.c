@@ -5,6 +5,7 @@
 #include "kernels/activation.h"
 #include "kernels/combine.h"
 #include "kernels/cpu/backends.h"
+#include "kernels/finish.h"
 #include "kernels/weights.h"
 
 enum { CHECK_K = 7, CHECK_COLUMNS = KERNEL_PANEL, CHECK_ROUNDS = 64, CHECK_ROWS = 2 * PANEL_TILE + 1, CHECK_ROW = 48 };
@@ -189,6 +190,38 @@ static int check_combine(struct check *check, int round) {
     return same_bits(wide_got, wide_want, CHECK_ROW);
 }
 
+// A K block's share, then a product's last step, to each type of output in turn.
+static int check_finish(struct check *check, int round) {
+    static const enum dtype OUTPUTS[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    float partial[KERNEL_PANEL], columns[KERNEL_PANEL], got[KERNEL_PANEL], want[KERNEL_PANEL];
+    for (size_t i = 0; i < KERNEL_PANEL; i++) {
+        partial[i] = next_f32(check, round);
+        columns[i] = next_f32(check, round);
+        got[i] = want[i] = next_f32(check, round);
+    }
+    float row = next_f32(check, round);
+    struct add_scaled_args scaled = {partial, 1, &row, columns, got};
+    check->backend->add_scaled(&scaled);
+    scaled.sums = want;
+    backend_scalar.add_scaled(&scaled);
+    if (!same_bits(got, want, KERNEL_PANEL)) {
+        return 0;
+    }
+    enum dtype dtype = OUTPUTS[round % 3];
+    struct finish_args args = {.sums = got,
+                               .count = KERNEL_PANEL,
+                               .alpha = 0.75f,
+                               .beta = (float)(round % 2),
+                               .c = columns,
+                               .dtype = dtype,
+                               .out = partial};
+    check->backend->finish(&args);
+    dtype_widen(dtype, partial, KERNEL_PANEL, want);
+    backend_scalar.finish(&args);
+    dtype_widen(dtype, partial, KERNEL_PANEL, got);
+    return same_bits(got, want, KERNEL_PANEL);
+}
+
 const char *backend_self_check(const struct kernel_backend *backend) {
     struct check check = {.random = 88172645463325252u, .backend = backend};
     for (int round = 0; round < CHECK_ROUNDS; round++) {
@@ -209,6 +242,9 @@ const char *backend_self_check(const struct kernel_backend *backend) {
         }
         if (!check_combine(&check, round)) {
             return "combine";
+        }
+        if (!check_finish(&check, round)) {
+            return "finish";
         }
     }
     return quantised_self_check(backend) ? NULL : "quantised sum";

@@ -2,6 +2,7 @@
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/group_metadata.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/grouped_matmul_general.h"
 #include "kernels/quantised.h"
 
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
@@ -56,15 +57,18 @@ static void reference_row(const struct grouped_matmul_args *args, size_t row, si
     size_t lhs_row = args->lhs_rows ? args->lhs_rows[row] : row;
     const char *x = (const char *)args->lhs + lhs_row * args->lhs_stride * dtype_size(args->rhs.packed->dtype);
     for (size_t n = 0; n < args->rhs.packed->n; n++) {
-        args->out[row * args->out_stride + n] = dot_packed(args->rhs.packed, group, n, x);
+        ((float *)args->out)[row * args->out_stride + n] = dot_packed(args->rhs.packed, group, n, x);
     }
 }
 
 FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args) {
+    if (!grouped_matmul_is_plain_serving(args)) {
+        return grouped_matmul_general_reference(args);
+    }
     TRY(grouped_matmul_check(args));
     for (size_t row = 0; row < args->m; row++) {
         for (size_t n = 0; n < args->rhs.packed->n; n++) {
-            args->out[row * args->out_stride + n] = 0.0f;
+            ((float *)args->out)[row * args->out_stride + n] = 0.0f;
         }
     }
     size_t row = 0;

@@ -69,9 +69,16 @@ static int run_golden(const char *name, const struct safetensors *file) {
     size_t m = g.lhs->shape[0], groups = g.sizes->shape[0];
     float *out = test_alloc(m * g.weights.n * sizeof *out);
     poison_f32(out, m * g.weights.n);
-    struct grouped_matmul_args args = {
-        lhs, g.weights.k, NULL,       rhs_packed(&g.weights), sizes, groups, golden_size(file, "group_offset"), g.weights.groups,
-        m,   out,         g.weights.n};
+    struct grouped_matmul_args args = {.lhs = lhs,
+                                       .lhs_stride = g.weights.k,
+                                       .rhs = rhs_packed(&g.weights),
+                                       .group_sizes = sizes,
+                                       .num_groups = groups,
+                                       .group_offset = golden_size(file, "group_offset"),
+                                       .num_actual_groups = g.weights.groups,
+                                       .m = m,
+                                       .out = out,
+                                       .out_stride = g.weights.n};
     void *scratch = test_alloc(grouped_matmul_scratch_bytes(m, groups));
     assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
     compare(&g, out);

@@ -185,7 +185,15 @@ static void one_group_with_many_rows_is_split_without_a_trace(void **state) {
     fill(&random, DTYPE_BF16, VALUES_PLAIN, ROWS_MAX * K, p.lhs);
     for (size_t rows = 1; rows <= ROWS_MAX; rows += rows < 60 ? 1 : 23) {
         p.sizes[0] = (int32_t)rows;
-        p.args = (struct grouped_matmul_args){p.lhs, K, NULL, rhs_packed(&p.rhs), p.sizes, 1, 0, 1, rows, p.out, N};
+        p.args = (struct grouped_matmul_args){.lhs = p.lhs,
+                                              .lhs_stride = K,
+                                              .rhs = rhs_packed(&p.rhs),
+                                              .group_sizes = p.sizes,
+                                              .num_groups = 1,
+                                              .num_actual_groups = 1,
+                                              .m = rows,
+                                              .out = p.out,
+                                              .out_stride = N};
         float *want = reference(&p);
         run(&p, teams[3]);
         assert_same_f32(p.out, want, rows * N, "split");
@@ -208,7 +216,15 @@ static void bits_of_a_row_depend_on_no_neighbour(void **state) {
     float alone[ROWS][N], together[ROWS][N];
     void *scratch = test_alloc(grouped_matmul_scratch_bytes(ROWS, 1));
     int32_t size = 1;
-    struct grouped_matmul_args args = {lhs, K, NULL, rhs_packed(&rhs), &size, 1, 0, 1, 1, alone[0], N};
+    struct grouped_matmul_args args = {.lhs = lhs,
+                                       .lhs_stride = K,
+                                       .rhs = rhs_packed(&rhs),
+                                       .group_sizes = &size,
+                                       .num_groups = 1,
+                                       .num_actual_groups = 1,
+                                       .m = 1,
+                                       .out = alone[0],
+                                       .out_stride = N};
     for (size_t r = 0; r < ROWS; r++) {
         args.lhs = lhs + r * K;
         args.out = alone[r];
@@ -233,12 +249,12 @@ static void bits_of_a_row_depend_on_no_neighbour(void **state) {
 
 static void expect_error(const struct grouped_matmul_args *args, const char *field) {
     _Alignas(64) char scratch[1024];
-    args->out[0] = 42;
+    ((float *)args->out)[0] = 42;
     assert_int_equal(grouped_matmul(args, NULL, scratch).code, ERR_INVALID);
     assert_string_equal(err_field(), field);
     assert_int_equal(grouped_matmul_reference(args).code, ERR_INVALID);
     assert_string_equal(err_field(), field);
-    assert_true(args->out[0] == 42); // untouched
+    assert_true(((float *)args->out)[0] == 42); // untouched
 }
 
 static void errors_name_the_argument_and_leave_the_output(void **state) {
@@ -248,7 +264,15 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
     void *groups[] = {packed, packed + 4 * 64, packed + 2 * 4 * 64};
     struct packed_weights rhs = {DTYPE_F32, 3, 4, 2, 4 * 64 * 4, groups, NULL};
     int32_t sizes[3] = {3, 2, 3};
-    const struct grouped_matmul_args good = {lhs, 4, NULL, rhs_packed(&rhs), sizes, 3, 0, 3, 8, out, 2};
+    const struct grouped_matmul_args good = {.lhs = lhs,
+                                             .lhs_stride = 4,
+                                             .rhs = rhs_packed(&rhs),
+                                             .group_sizes = sizes,
+                                             .num_groups = 3,
+                                             .num_actual_groups = 3,
+                                             .m = 8,
+                                             .out = out,
+                                             .out_stride = 2};
     _Alignas(64) char scratch[1024];
     assert_true(grouped_matmul_scratch_bytes(8, 3) <= sizeof scratch);
     assert_false(err_is(grouped_matmul(&good, NULL, scratch)));

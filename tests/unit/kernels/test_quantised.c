@@ -278,7 +278,15 @@ static void grouped(const struct quantised_format *format, enum dtype dtype, str
         memcpy(lhs + i * size, (char *)&bits + 4 - size, size);
     }
     float *got = test_alloc(m * N * sizeof *got), *want = test_alloc(m * N * sizeof *want);
-    struct grouped_matmul_args args = {lhs, K, NULL, rhs_packed(&rhs), sizes, G, 0, G, m, want, N};
+    struct grouped_matmul_args args = {.lhs = lhs,
+                                       .lhs_stride = K,
+                                       .rhs = rhs_packed(&rhs),
+                                       .group_sizes = sizes,
+                                       .num_groups = G,
+                                       .num_actual_groups = G,
+                                       .m = m,
+                                       .out = want,
+                                       .out_stride = N};
     void *scratch = test_alloc(grouped_matmul_scratch_bytes(m, G));
     assert_false(err_is(grouped_matmul_reference(&args)));
     poison_f32(got, m * N);

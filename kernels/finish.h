@@ -1,0 +1,27 @@
+// From sums to results: a K block's share with its scales, and the last step of a product. IEEE fp32, one rounding at the end.
+#ifndef EXPERTD_KERNELS_FINISH_H
+#define EXPERTD_KERNELS_FINISH_H
+
+#include <stddef.h>
+
+#include "base/dtype.h"
+
+// sums[r][c] = fma(partial[r][c], row_scales[r] * column_scales[c], sums[r][c]) over [rows, KERNEL_PANEL], dense.
+struct add_scaled_args {
+    const float *partial;
+    size_t rows;
+    const float *row_scales, *column_scales; // [rows], [KERNEL_PANEL]
+    float *sums;
+};
+
+// t = alpha * sum; out = t where beta is 0, else fma(beta, c, t); rounded once. One row, or part of one.
+struct finish_args {
+    const float *sums; // [count]
+    size_t count;      // 1 to KERNEL_PANEL
+    float alpha, beta;
+    const void *c;    // [count] in dtype; not read where beta is 0; may be `out`
+    enum dtype dtype; // F32, BF16 or F16
+    void *out;        // [count]
+};
+
+#endif

@@ -1,0 +1,171 @@
+#include "kernels/grouped_gemm.h"
+
+#include <string.h>
+
+#include "kernels/grouped_gemm_shape.h"
+#include "kernels/matmul_check.h"
+#include "kernels/product.h"
+
+struct gemm {
+    const struct grouped_gemm_args *args;
+    struct matmul_options options;
+    struct product product;
+    struct product_limits limits;
+};
+
+// How far into each buffer the groups so far reach: elements (codes), and scales.
+struct cursor {
+    size_t a, b, out;
+    size_t a_scale, b_scale;
+};
+
+static void gemm_init(const struct grouped_gemm_args *args, struct gemm *gemm) {
+    *gemm = (struct gemm){.args = args, .options = args->options ? *args->options : matmul_options_default()};
+    const struct gemm_scaling_rule *a = gemm_scaling_rule(args->a.scaling), *b = gemm_scaling_rule(args->b.scaling);
+    gemm->product = (struct product){
+        .num_groups = args->num_groups,
+        .a = {args->a.dtype, a->scale_dtype, a->lines ? a->lines : 1},
+        .b = {args->b.dtype, b->scale_dtype, b->lines ? b->lines : 1},
+        .k_per_scale = a->k,
+        .out_dtype = args->out_dtype,
+        .copy_lines_of_a = args->trans_a,
+        .options = &gemm->options,
+    };
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+// Of arguments that have passed their check.
+static void find_limits(struct gemm *gemm) {
+    const struct grouped_gemm_args *args = gemm->args;
+    const struct gemm_dim *k = args->trans_a ? &args->a.first : &args->a.last;
+    for (size_t g = 0; g < args->num_groups; g++) {
+        gemm->limits.m = larger(gemm->limits.m, (size_t)gemm_dim_at(&args->out_first, g));
+        gemm->limits.n = larger(gemm->limits.n, (size_t)gemm_dim_at(&args->out_last, g));
+        gemm->limits.k = larger(gemm->limits.k, (size_t)gemm_dim_at(k, g));
+    }
+}
+
+// An operand's matrix of one group, which begins at element `at` and scale `scale_at`; both move past it.
+static struct product_operand take_operand(const struct gemm_operand *operand, bool k_is_last, size_t group, size_t *at,
+                                           size_t *scale_at) {
+    size_t first = (size_t)gemm_dim_at(&operand->first, group), last = (size_t)gemm_dim_at(&operand->last, group);
+    const struct gemm_scaling_rule *rule = gemm_scaling_rule(operand->scaling);
+    struct product_operand taken = {
+        .data = (const char *)operand->data + *at * dtype_size(operand->dtype) / rule->codes_per_element,
+        .line_stride = k_is_last ? last : 1,
+        .k_stride = k_is_last ? 1 : last,
+    };
+    *at += first * last;
+    if (!rule->scale_dtype) {
+        return taken;
+    }
+    taken.scales = (const char *)operand->scales + *scale_at * dtype_size(operand->scale_dtype);
+    struct gemm_scale_grid grid = gemm_scale_grid(operand, k_is_last, first, last);
+    if (rule->lines) {
+        taken.scale_line_stride = k_is_last ? grid.last : 1;
+        taken.scale_k_stride = k_is_last ? 1 : grid.last;
+    }
+    *scale_at += rule->lines || operand->scale_count > 1 ? grid.first * grid.last : 0; // one for all groups: the same again
+    return taken;
+}
+
+static float factor(const float *values, size_t count, size_t group, float absent) {
+    return values ? values[count == 1 ? 0 : group] : absent;
+}
+
+static struct product_group take_group(const struct gemm *gemm, size_t g, struct cursor *cursor) {
+    const struct grouped_gemm_args *args = gemm->args;
+    size_t m = (size_t)gemm_dim_at(&args->out_first, g), n = (size_t)gemm_dim_at(&args->out_last, g);
+    size_t out_bytes = cursor->out * dtype_size(args->out_dtype);
+    struct product_group group = {
+        .a = take_operand(&args->a, !args->trans_a, g, &cursor->a, &cursor->a_scale),
+        .b = take_operand(&args->b, args->trans_b, g, &cursor->b, &cursor->b_scale),
+        .m = m,
+        .n = n,
+        .k = (size_t)gemm_dim_at(args->trans_a ? &args->a.first : &args->a.last, g),
+        .out = (char *)args->out + out_bytes,
+        .out_stride = n,
+        .c = args->c ? (const char *)args->c + out_bytes : NULL,
+        .c_stride = n,
+        .alpha = factor(args->alpha, args->alpha_count, g, 1.0f),
+        .beta = factor(args->beta, args->beta_count, g, 0.0f),
+    };
+    cursor->out += m * n;
+    return group;
+}
+
+// What the buffer holds past its groups.
+static void zero_rest(const struct grouped_gemm_args *args, const struct cursor *end) {
+    size_t size = dtype_size(args->out_dtype);
+    if (end->out < args->out_count) {
+        memset((char *)args->out + end->out * size, 0, (args->out_count - end->out) * size);
+    }
+}
+
+static size_t groups_bytes(size_t num_groups) {
+    return (num_groups * sizeof(struct product_group) + 63) / 64 * 64;
+}
+
+static size_t workspace_bytes(const struct gemm *gemm, const struct team *team) {
+    size_t groups = gemm->args->num_groups;
+    return groups_bytes(groups) + product_workspace_bytes(&gemm->product, &gemm->limits, groups, team ? team_threads(team) : 1);
+}
+
+size_t grouped_gemm_workspace_bytes(const struct grouped_gemm_args *args, const struct team *team) {
+    struct gemm gemm;
+    gemm_init(args, &gemm);
+    find_limits(&gemm);
+    return workspace_bytes(&gemm, team);
+}
+
+// Ready to run, or what is wrong.
+static FALLIBLE prepare(const struct grouped_gemm_args *args, struct gemm *gemm) {
+    if (!args->options || !args->options->compiler.disable_bounds_checks) {
+        TRY(grouped_gemm_check(args));
+    }
+    gemm_init(args, gemm);
+    TRY(matmul_options_check(&gemm->options));
+    find_limits(gemm);
+    return product_check(&gemm->product, &gemm->limits, false);
+}
+
+static void run_reference(struct gemm *gemm) {
+    struct cursor cursor = {0};
+    for (size_t g = 0; g < gemm->args->num_groups; g++) {
+        struct product_group group = take_group(gemm, g, &cursor);
+        struct product one = gemm->product;
+        one.groups = &group;
+        one.num_groups = 1;
+        product_reference(&one);
+    }
+    zero_rest(gemm->args, &cursor);
+}
+
+FALLIBLE grouped_gemm(const struct grouped_gemm_args *args, struct team *team, void *workspace) {
+    struct gemm gemm;
+    TRY(prepare(args, &gemm));
+    TRY(matmul_check_workspace(&gemm.options, workspace_bytes(&gemm, team)));
+    if (gemm.options.interpret) {
+        run_reference(&gemm);
+        return OK;
+    }
+    struct product_group *groups = workspace;
+    struct cursor cursor = {0};
+    for (size_t g = 0; g < args->num_groups; g++) {
+        groups[g] = take_group(&gemm, g, &cursor);
+    }
+    zero_rest(args, &cursor);
+    gemm.product.groups = groups;
+    product_run(&gemm.product, &gemm.limits, team, (char *)workspace + groups_bytes(args->num_groups));
+    return OK;
+}
+
+FALLIBLE grouped_gemm_reference(const struct grouped_gemm_args *args) {
+    struct gemm gemm;
+    TRY(prepare(args, &gemm));
+    run_reference(&gemm);
+    return OK;
+}

@@ -1,0 +1,31 @@
+// Walks the groups of a ragged grouped GEMM: each one's shape, and where its matrices and scales lie. Private to kernels/.
+#ifndef EXPERTD_KERNELS_GROUPED_GEMM_SHAPE_H
+#define EXPERTD_KERNELS_GROUPED_GEMM_SHAPE_H
+
+#include <stdint.h>
+
+#include "kernels/grouped_gemm.h"
+
+static inline int64_t gemm_dim_at(const struct gemm_dim *dim, size_t group) {
+    if (!dim->ragged) {
+        return (int64_t)dim->same;
+    }
+    return dim->dtype == DTYPE_I64 ? ((const int64_t *)dim->ragged)[group] : ((const int32_t *)dim->ragged)[group];
+}
+
+// What a scaling means for an operand.
+struct gemm_scaling_rule {
+    const char *name;
+    enum dtype scale_dtype; // NONE: unscaled
+    size_t lines, k;        // of a block; 0: all
+    size_t codes_per_element;
+};
+const struct gemm_scaling_rule *gemm_scaling_rule(enum gemm_scaling scaling);
+
+// Scales of one stored matrix.
+struct gemm_scale_grid {
+    size_t first, last;
+};
+struct gemm_scale_grid gemm_scale_grid(const struct gemm_operand *operand, bool k_is_last, size_t first, size_t last);
+
+#endif

@@ -1,0 +1,180 @@
+#include "kernels/grouped_matmul_general.h"
+
+#include <string.h>
+
+#include "kernels/matmul_check.h"
+#include "kernels/product.h"
+
+enum { KEEP_ROWS = 64 }; // rows of other groups that a task sets
+
+struct general {
+    const struct grouped_matmul_args *args;
+    struct matmul_options options;
+    struct rhs_shape rhs;
+    struct product product;
+    struct product_limits limits;
+    size_t local_begin, local_end; // rows of the local groups
+};
+
+static size_t aligned(size_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+static void general_init(const struct grouped_matmul_args *args, struct general *g) {
+    *g = (struct general){.args = args, .options = args->options ? *args->options : matmul_options_default()};
+    g->rhs = rhs_shape(&args->rhs);
+    enum dtype lhs = args->lhs_dtype ? args->lhs_dtype : g->rhs.dtype;
+    g->product = (struct product){
+        .num_groups = args->num_actual_groups,
+        .a = {.dtype = lhs},
+        .b = {.dtype = g->rhs.dtype},
+        .b_is_packed = args->rhs.kind == RHS_PACKED,
+        .b_format = args->rhs.kind == RHS_PACKED ? args->rhs.packed->format : NULL,
+        .out_dtype = matmul_out_dtype(lhs, args->out_dtype),
+        .options = &g->options,
+    };
+    g->limits = (struct product_limits){args->m, g->rhs.n, g->rhs.k};
+}
+
+static struct product_operand lhs_from(const struct general *g, size_t row) {
+    const struct grouped_matmul_args *args = g->args;
+    size_t skipped = args->lhs_rows ? 0 : row * args->lhs_stride * dtype_size(g->product.a.dtype);
+    return (struct product_operand){.data = (const char *)args->lhs + skipped, .line_stride = args->lhs_stride, .k_stride = 1};
+}
+
+static struct product_operand rhs_of(const struct general *g, size_t i) {
+    if (g->product.b_is_packed) {
+        return (struct product_operand){0};
+    }
+    const struct plain_weights *plain = g->args->rhs.plain;
+    size_t k = plain->k, n = plain->n;
+    return (struct product_operand){
+        .data = (const char *)plain->data + i * k * n * dtype_size(plain->dtype),
+        .line_stride = plain->transposed ? k : 1,
+        .k_stride = plain->transposed ? 1 : n,
+    };
+}
+
+// Local group `i`, whose rows begin at `row`.
+static struct product_group group_at(const struct general *g, size_t i, size_t row) {
+    const struct grouped_matmul_args *args = g->args;
+    size_t size = dtype_size(g->product.out_dtype);
+    const char *existing = args->existing_out;
+    return (struct product_group){
+        .a = lhs_from(g, row),
+        .b = rhs_of(g, i),
+        .a_rows = args->lhs_rows ? args->lhs_rows + row : NULL,
+        .b_packed = g->product.b_is_packed ? args->rhs.packed->data[i] : NULL,
+        .m = (size_t)args->group_sizes[args->group_offset + i],
+        .n = g->rhs.n,
+        .k = g->rhs.k,
+        .out = (char *)args->out + row * args->out_stride * size,
+        .out_stride = args->out_stride,
+        .c = existing ? existing + row * args->existing_stride * size : NULL,
+        .c_stride = args->existing_stride,
+        .alpha = 1.0f,
+        .beta = args->existing_mode == EXISTING_ACCUMULATE,
+    };
+}
+
+static void find_local_rows(struct general *g) {
+    const struct grouped_matmul_args *args = g->args;
+    for (size_t i = 0; i < args->group_offset; i++) {
+        g->local_begin += (size_t)args->group_sizes[i];
+    }
+    g->local_end = g->local_begin;
+    for (size_t i = 0; i < args->num_actual_groups; i++) {
+        g->local_end += (size_t)args->group_sizes[args->group_offset + i];
+    }
+}
+
+// A row that belongs to no local group: 0, or what existed.
+static void keep_row(const struct general *g, size_t row) {
+    const struct grouped_matmul_args *args = g->args;
+    size_t size = dtype_size(g->product.out_dtype), bytes = g->rhs.n * size;
+    char *out = (char *)args->out + row * args->out_stride * size;
+    if (args->existing_mode == EXISTING_NONE) {
+        memset(out, 0, bytes);
+    } else if (args->existing_out != args->out) {
+        memcpy(out, (const char *)args->existing_out + row * args->existing_stride * size, bytes);
+    }
+}
+
+static void keep_task(void *context, size_t task, unsigned thread) {
+    (void)thread;
+    const struct general *g = context;
+    size_t foreign = g->args->m - (g->local_end - g->local_begin);
+    for (size_t i = task * KEEP_ROWS; i < foreign && i < (task + 1) * KEEP_ROWS; i++) {
+        keep_row(g, i < g->local_begin ? i : i - g->local_begin + g->local_end);
+    }
+}
+
+static void keep_foreign_rows(struct general *g, struct team *team) {
+    size_t foreign = g->args->m - (g->local_end - g->local_begin);
+    if (g->rhs.n) {
+        team_run(team, (foreign + KEEP_ROWS - 1) / KEEP_ROWS, keep_task, g);
+    }
+}
+
+static size_t groups_bytes(const struct grouped_matmul_args *args) {
+    return aligned(args->num_actual_groups * sizeof(struct product_group));
+}
+
+size_t grouped_matmul_general_bytes(const struct grouped_matmul_args *args, const struct team *team) {
+    struct general g;
+    general_init(args, &g);
+    return groups_bytes(args) +
+           product_workspace_bytes(&g.product, &g.limits, args->num_actual_groups, team ? team_threads(team) : 1);
+}
+
+static FALLIBLE check_general(const struct general *g) {
+    TRY(matmul_options_check(&g->options));
+    if (!g->options.compiler.disable_bounds_checks) {
+        TRY(grouped_matmul_check(g->args));
+    }
+    return product_check(&g->product, &g->limits, g->args->lhs_rows);
+}
+
+static void run_reference(struct general *g) {
+    size_t row = g->local_begin;
+    for (size_t i = 0; i < g->args->num_actual_groups; i++) {
+        struct product_group group = group_at(g, i, row);
+        struct product one = g->product;
+        one.groups = &group;
+        one.num_groups = 1;
+        product_reference(&one);
+        row += group.m;
+    }
+}
+
+FALLIBLE grouped_matmul_general(const struct grouped_matmul_args *args, struct team *team, void *workspace) {
+    struct general g;
+    general_init(args, &g);
+    TRY(check_general(&g));
+    TRY(matmul_check_workspace(&g.options, grouped_matmul_general_bytes(args, team)));
+    find_local_rows(&g);
+    keep_foreign_rows(&g, team);
+    if (g.options.interpret) {
+        run_reference(&g);
+        return OK;
+    }
+    struct product_group *groups = workspace;
+    size_t row = g.local_begin;
+    for (size_t i = 0; i < args->num_actual_groups; i++) {
+        groups[i] = group_at(&g, i, row);
+        row += groups[i].m;
+    }
+    g.product.groups = groups;
+    product_run(&g.product, &g.limits, team, (char *)workspace + groups_bytes(args));
+    return OK;
+}
+
+FALLIBLE grouped_matmul_general_reference(const struct grouped_matmul_args *args) {
+    struct general g;
+    general_init(args, &g);
+    TRY(check_general(&g));
+    find_local_rows(&g);
+    keep_foreign_rows(&g, NULL);
+    run_reference(&g);
+    return OK;
+}

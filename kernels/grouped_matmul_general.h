@@ -1,0 +1,19 @@
+// The grouped matmul on operands of any kind, by way of the engine of plain products: what is not the serving path's own case.
+// Private to kernels/.
+#ifndef EXPERTD_KERNELS_GROUPED_MATMUL_GENERAL_H
+#define EXPERTD_KERNELS_GROUPED_MATMUL_GENERAL_H
+
+#include "kernels/grouped_matmul.h"
+
+// Is it the serving path's case: packed F32 or BF16 weights, fp32 sums out, nothing that exists, no options?
+static inline bool grouped_matmul_is_plain_serving(const struct grouped_matmul_args *args) {
+    return args->rhs.kind == RHS_PACKED && args->rhs.packed->dtype != DTYPE_I8 && !args->options && !args->existing_mode &&
+           (args->out_dtype == DTYPE_NONE || args->out_dtype == DTYPE_F32);
+}
+
+FALLIBLE grouped_matmul_general(const struct grouped_matmul_args *args, struct team *team, void *workspace);
+
+size_t grouped_matmul_general_bytes(const struct grouped_matmul_args *args, const struct team *team);
+FALLIBLE grouped_matmul_general_reference(const struct grouped_matmul_args *args);
+
+#endif

@@ -1,0 +1,66 @@
+#include "kernels/matmul_check.h"
+
+static bool is_operand(enum dtype dtype) {
+    return dtype_is_float16_or_32(dtype) || dtype == DTYPE_I8;
+}
+
+FALLIBLE matmul_check_dtypes(enum dtype lhs, enum dtype rhs, enum dtype out) {
+    if (!is_operand(lhs)) {
+        FAIL_FIELD(ERR_INVALID, "lhs", "lhs is %s: operands are F32, F16, BF16 or I8", dtype_name(lhs));
+    }
+    if (!is_operand(rhs) || (lhs == DTYPE_I8) != (rhs == DTYPE_I8)) {
+        FAIL_FIELD(ERR_INVALID, "rhs", "rhs is %s, but lhs is %s: floats (F32, F16, BF16) go with floats, I8 with I8",
+                   dtype_name(rhs), dtype_name(lhs));
+    }
+    bool fits = lhs == DTYPE_I8 ? out == DTYPE_I32 : dtype_is_float16_or_32(out);
+    if (out != DTYPE_NONE && !fits) {
+        FAIL_FIELD(ERR_INVALID, "preferred_element_type", "preferred_element_type is %s: sums of %s by %s give %s", dtype_name(out),
+                   dtype_name(lhs), dtype_name(rhs), lhs == DTYPE_I8 ? "I32" : "F32, BF16 or F16");
+    }
+    return OK;
+}
+
+enum dtype matmul_out_dtype(enum dtype lhs, enum dtype out) {
+    if (out != DTYPE_NONE) {
+        return out;
+    }
+    return lhs == DTYPE_I8 ? DTYPE_I32 : DTYPE_F32;
+}
+
+FALLIBLE matmul_check_sizes(const int32_t *group_sizes, size_t num_groups, size_t m) {
+    uint64_t sum = 0;
+    for (size_t g = 0; g < num_groups; g++) {
+        if (group_sizes[g] < 0) {
+            FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes[%zu] is %d: a group cannot have fewer than 0 rows", g,
+                       group_sizes[g]);
+        }
+        sum += (uint64_t)group_sizes[g];
+    }
+    if (sum > m) {
+        FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes add up to %llu, but there are %zu rows (m)", (unsigned long long)sum,
+                   m);
+    }
+    return OK;
+}
+
+FALLIBLE matmul_check_existing(enum existing_mode mode, const void *existing, size_t stride, size_t n, size_t rows) {
+    if (mode == EXISTING_NONE && existing) {
+        FAIL_FIELD(ERR_INVALID, "existing_out", "existing_out is given, but not what it is for: overwrite or accumulate");
+    }
+    if (mode != EXISTING_NONE && !existing && rows && n) {
+        FAIL_FIELD(ERR_INVALID, "existing_out", "existing_out is missing, which the rows of other groups come from");
+    }
+    if (existing && stride < n) {
+        FAIL_FIELD(ERR_INVALID, "existing_out", "rows of existing_out are %zu elements apart, but n is %zu", stride, n);
+    }
+    return OK;
+}
+
+FALLIBLE matmul_check_workspace(const struct matmul_options *options, size_t needed) {
+    size_t given = options->compiler.internal_scratch_in_bytes;
+    if (given && given < needed) {
+        FAIL_FIELD(ERR_INVALID, "internal_scratch_in_bytes",
+                   "internal_scratch_in_bytes is %zu, but this product needs %zu with these threads", given, needed);
+    }
+    return OK;
+}

@@ -1,0 +1,23 @@
+// Checks that the grouped matmul and its transpose share. ERR_INVALID names the argument. Private to kernels/.
+#ifndef EXPERTD_KERNELS_MATMUL_CHECK_H
+#define EXPERTD_KERNELS_MATMUL_CHECK_H
+
+#include "base/dtype.h"
+#include "kernels/grouped_matmul.h"
+
+// Floats by floats in any mixture, or I8 by I8; the output's type fits them. lhs, rhs, preferred_element_type.
+FALLIBLE matmul_check_dtypes(enum dtype lhs, enum dtype rhs, enum dtype out);
+
+// The dtype of out: as asked, or that of the sums.
+enum dtype matmul_out_dtype(enum dtype lhs, enum dtype out);
+
+// No size is negative and they add up to at most m. group_sizes.
+FALLIBLE matmul_check_sizes(const int32_t *group_sizes, size_t num_groups, size_t m);
+
+// existing_out is there where it is asked for, with rows that hold n elements. existing_out.
+FALLIBLE matmul_check_existing(enum existing_mode mode, const void *existing, size_t stride, size_t n, size_t rows);
+
+// Is the workspace that the caller says it gave enough? internal_scratch_in_bytes.
+FALLIBLE matmul_check_workspace(const struct matmul_options *options, size_t needed);
+
+#endif

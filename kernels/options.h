@@ -1,0 +1,70 @@
+// How a grouped operation is carried out: hints and limits that every operation of the contract takes. None of them can change a
+// bit of a result. A zeroed `struct matmul_options` is not the default: begin with matmul_options_default().
+//
+// The fields of the Pallas TPU kernels' CompilerParams, and what each is here:
+//
+//   dimension_semantics            of (n, m tiles, k): parallel = threads may take them in any order; arbitrary = one after
+//   another.
+//                                  k is always arbitrary: its order is the contract's, and "parallel" is refused
+//   allow_input_fusion             per operand (lhs, rhs): gather, cast and packing are part of the load. There is no separate
+//   pass,
+//                                  so false is refused for an operand that needs one of them
+//   vmem_limit_bytes               cap on the scratch of one thread; refused where a row and a panel do not fit
+//   internal_scratch_in_bytes      bytes of workspace that the caller gives; refused where they are too few. 0: as many as
+//                                  ..._workspace_bytes said
+//   shape_invariant_numerics       always kept; false permits what is never done
+//   fuse_transposed_lhs_in_matmul  tgmm reads its lhs where it lies; false: by way of the thread's scratch
+//   disable_bounds_checks          the arguments are not validated: what does not fit is then undefined behaviour
+//   flags                          "kernels=NAME": refused unless that backend is the selected one. Other keys are refused
+//   collective_id, skip_device_barrier, disable_semaphore_checks
+//                                  refused: an operation here is one process's and meets no other; exchanges are the shards'
+//                                  business
+//   has_side_effects, serialization_format, kernel_type, allow_collective_id_without_custom_barrier, use_tc_tiling_on_sc,
+//   needs_layout_passes            refused: of the TPU's compiler alone
+#ifndef EXPERTD_KERNELS_OPTIONS_H
+#define EXPERTD_KERNELS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/err.h"
+
+enum dimension_semantics { DIMENSION_PARALLEL, DIMENSION_ARBITRARY };
+
+struct compiler_params {
+    enum dimension_semantics dimension_semantics[3]; // n, m tiles, k
+    bool allow_input_fusion[2];                      // lhs, rhs
+    size_t vmem_limit_bytes;                         // of one thread; 0: none
+    size_t internal_scratch_in_bytes;                // 0: what ..._workspace_bytes said
+    bool shape_invariant_numerics;
+    bool fuse_transposed_lhs_in_matmul;
+    bool disable_bounds_checks;
+    const char *kernels; // the backend that must be selected, or NULL: any. Borrowed
+};
+
+// Rows, depth and columns of a tile. tk changes nothing (K is never cut); the others are rounded to what the kernels take.
+struct matmul_tiling {
+    size_t tm, tk, tn; // all 0: tuned
+};
+
+struct matmul_options {
+    struct matmul_tiling tiling;
+    struct matmul_tiling (*tiling_of)(void *context, size_t m, size_t k,
+                                      size_t n); // stands for `tiling`; NULL: none. Caller's thread
+    void *tiling_context;
+    unsigned input_buffer_count; // panels of rhs that a thread holds at a time, packed as they are needed; 0: tuned
+    bool interpret;              // the scalar twin, on the calling thread
+    struct compiler_params compiler;
+};
+
+struct matmul_options matmul_options_default(void);
+
+// One field of CompilerParams by name, as text: "vmem_limit_bytes" "65536", "dimension_semantics" "parallel,arbitrary,arbitrary",
+// "disable_bounds_checks" "true", "flags" "kernels=avx2". `value` is kept by reference for flags.
+// ERR_INVALID with the key as the field: unknown, refused (the message says why), or a value that is none.
+FALLIBLE compiler_params_set(struct compiler_params *params, const char *key, const char *value);
+
+// Do they hold for an operation at all? ERR_INVALID names the field. The operations ask it first.
+FALLIBLE matmul_options_check(const struct matmul_options *options);
+
+#endif

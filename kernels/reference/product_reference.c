@@ -1,0 +1,151 @@
+// The scalar twin of the engine: element by element in the contract's own words, over the operands as they lie. Shares with the
+// kernels the flushed fma and the dtypes' conversions.
+#include <string.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/fma_flushed.h"
+#include "kernels/product.h"
+#include "kernels/product_lines.h"
+#include "kernels/quantised.h"
+#include "kernels/weights.h"
+
+// Element k of a line, exactly.
+static float element(enum dtype dtype, const struct product_operand *operand, size_t line, size_t k) {
+    size_t at = line * operand->line_stride + k * operand->k_stride;
+    const uint8_t *data = operand->data;
+    if (dtype == DTYPE_U8) {
+        static const float MAGNITUDES[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+        unsigned code = at % 2 ? data[at / 2] >> 4 : data[at / 2] & 15u;
+        return code & 8u ? -MAGNITUDES[code & 7u] : MAGNITUDES[code & 7u];
+    }
+    if (dtype == DTYPE_I8) {
+        return (float)((const int8_t *)operand->data)[at];
+    }
+    float value;
+    dtype_widen(dtype, data + at * dtype_size(dtype), 1, &value);
+    return value;
+}
+
+// Where weights that were packed at load hold element k of column n.
+static float packed_element(enum dtype dtype, const void *packed, size_t depth, size_t n, size_t k) {
+    size_t panel = n / KERNEL_PANEL, column = n % KERNEL_PANEL;
+    if (dtype == DTYPE_F32) {
+        return ((const float *)packed)[(panel * depth + k) * KERNEL_PANEL + column];
+    }
+    if (dtype == DTYPE_BF16) {
+        return f32_from_bf16(((const uint16_t *)packed)[((panel * ((depth + 1) / 2) + k / 2) * KERNEL_PANEL + column) * 2 + k % 2]);
+    }
+    size_t panel_bytes = packed_group_bytes(DTYPE_I8, depth, KERNEL_PANEL);
+    const struct packed_i8 *quads = (const void *)((const char *)packed + panel * panel_bytes);
+    return (float)quads->quads[k / PACKED_I8_K][column][k % PACKED_I8_K];
+}
+
+// One element of the output.
+struct element_sum {
+    const struct product *product;
+    const struct product_group *group;
+    size_t row, column;
+};
+
+static float a_element(const struct element_sum *s, size_t k) {
+    size_t line = s->group->a_rows ? s->group->a_rows[s->row] : s->row;
+    return element(s->product->a.dtype, &s->group->a, line, k);
+}
+
+static float b_element(const struct element_sum *s, size_t k) {
+    if (s->group->b_packed) {
+        return packed_element(s->product->b.dtype, s->group->b_packed, s->group->k, s->column, k);
+    }
+    return element(s->product->b.dtype, &s->group->b, s->column, k);
+}
+
+// Products of k in [begin, end), in the order that their dtypes have.
+static float sum_range(const struct element_sum *s, enum dtype sum_dtype, size_t begin, size_t end) {
+    float sum = 0.0f;
+    if (sum_dtype == DTYPE_F32) {
+        for (size_t k = begin; k < end; k++) {
+            sum = __builtin_fmaf(a_element(s, k), b_element(s, k), sum);
+        }
+        return sum;
+    }
+    for (size_t k = begin; k < end; k += 2) {
+        float a_odd = k + 1 < end ? a_element(s, k + 1) : 0.0f, b_odd = k + 1 < end ? b_element(s, k + 1) : 0.0f;
+        sum = fma_flushed(a_odd, b_odd, sum);
+        sum = fma_flushed(a_element(s, k), b_element(s, k), sum);
+    }
+    return sum;
+}
+
+static float scale_of(const struct product_format *format, const struct product_operand *operand, size_t line, size_t block) {
+    size_t index = line / format->lines_per_scale * operand->scale_line_stride + block * operand->scale_k_stride;
+    return scale_read(format->scale_dtype, operand->scales, index);
+}
+
+static float scaled_sum(const struct element_sum *s) {
+    const struct product *p = s->product;
+    size_t k = s->group->k, step = p->k_per_scale ? p->k_per_scale : k;
+    float sum = 0.0f;
+    for (size_t begin = 0, block = 0; begin < k; begin += step, block++) {
+        float partial = sum_range(s, DTYPE_BF16, begin, k - begin < step ? k : begin + step);
+        float scale = scale_of(&p->a, &s->group->a, s->row, block) * scale_of(&p->b, &s->group->b, s->column, block);
+        sum = __builtin_fmaf(partial, scale, sum);
+    }
+    return sum;
+}
+
+static float quantised_sum(const struct element_sum *s) {
+    const struct product_group *g = s->group;
+    size_t line = g->a_rows ? g->a_rows[s->row] : s->row;
+    const char *x = (const char *)g->a.data + line * g->a.line_stride * dtype_size(s->product->a.dtype);
+    return dot_quantised_reference(s->product->b_format, g->b_packed, s->column, s->product->a.dtype, x, g->k);
+}
+
+static int32_t integer_sum(const struct element_sum *s) {
+    uint32_t sum = 0;
+    for (size_t k = 0; k < s->group->k; k++) {
+        sum += (uint32_t)((int32_t)a_element(s, k) * (int32_t)b_element(s, k));
+    }
+    return (int32_t)sum;
+}
+
+static void reference_i32(const struct element_sum *s, const int32_t *c, int32_t *out) {
+    int32_t sum = integer_sum(s);
+    *out = s->group->beta != 0.0f ? (int32_t)((uint32_t)sum + (uint32_t)*c) : sum;
+}
+
+static void reference_float(const struct element_sum *s, enum dtype sum_dtype, const void *c, void *out) {
+    const struct product *p = s->product;
+    float sum;
+    if (p->b_format) {
+        sum = quantised_sum(s);
+    } else {
+        sum = p->a.scale_dtype ? scaled_sum(s) : sum_range(s, sum_dtype, 0, s->group->k);
+    }
+    float value = s->group->alpha * sum;
+    if (s->group->beta != 0.0f) {
+        float existing;
+        dtype_widen(p->out_dtype, c, 1, &existing);
+        value = __builtin_fmaf(s->group->beta, existing, value);
+    }
+    dtype_narrow(&value, 1, p->out_dtype, out);
+}
+
+void product_reference(const struct product *product) {
+    enum dtype sum_dtype = product_sum_dtype(product->a.dtype, product->b.dtype);
+    size_t size = dtype_size(product->out_dtype);
+    for (size_t g = 0; g < product->num_groups; g++) {
+        const struct product_group *group = &product->groups[g];
+        for (size_t row = 0; row < group->m; row++) {
+            for (size_t column = 0; column < group->n; column++) {
+                struct element_sum sum = {product, group, row, column};
+                char *out = (char *)group->out + (row * group->out_stride + column) * size;
+                const char *c = group->c ? (const char *)group->c + (row * group->c_stride + column) * size : NULL;
+                if (sum_dtype == DTYPE_I8) {
+                    reference_i32(&sum, (const void *)c, (void *)out);
+                } else {
+                    reference_float(&sum, sum_dtype, c, out);
+                }
+            }
+        }
+    }
+}

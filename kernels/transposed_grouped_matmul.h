@@ -1,0 +1,47 @@
+// The transposed grouped matmul (tgmm), a group's contribution to a weight gradient:
+// out[i] = lhs[:, rows of g] @ rhs[rows of g, :], g = group_offset + i. Sums as grouped_matmul's, k of the contract being the rows
+// of the group in order: pairs begin anew at each group's first row. Rows of other groups are never read into a sum, so a NaN there
+// stays there. An empty group gives zeros.
+#ifndef EXPERTD_KERNELS_TRANSPOSED_GROUPED_MATMUL_H
+#define EXPERTD_KERNELS_TRANSPOSED_GROUPED_MATMUL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/err.h"
+#include "kernels/grouped_matmul.h"
+#include "kernels/options.h"
+#include "kernels/team.h"
+
+// All pointers are borrowed for the length of the call. Everything after `out` may be left zero.
+struct transposed_grouped_matmul_args {
+    const void *lhs;                 // [k, m], dense, aligned as its dtype asks
+    const void *rhs;                 // [m, n], dense
+    enum dtype lhs_dtype, rhs_dtype; // F32, F16 or BF16 in any mixture; or both I8
+    size_t k, m, n;
+    const int32_t *group_sizes;           // [num_groups]
+    size_t num_groups;                    // G
+    size_t group_offset;                  // the first group held here
+    size_t num_actual_groups;             // groups held here
+    void *out;                            // [num_actual_groups, k, n], dense; written whole
+    enum dtype out_dtype;                 // preferred_element_type: F32, BF16 or F16, of integers I32; NONE: that of the sums
+    enum existing_mode existing_mode;     // ACCUMULATE adds existing_out before the one rounding; OVERWRITE writes every group
+    const void *existing_out;             // [num_actual_groups, k, n] in the dtype of out; may be `out`
+    const struct matmul_options *options; // NULL: matmul_options_default()
+};
+
+size_t transposed_grouped_matmul_workspace_bytes(const struct transposed_grouped_matmul_args *args, const struct team *team);
+
+// Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above. No allocation.
+// ERR_INVALID names the argument or option at fault; out is then untouched.
+FALLIBLE transposed_grouped_matmul(const struct transposed_grouped_matmul_args *args, struct team *team, void *workspace);
+
+// Do the arguments fit together? ERR_INVALID with the argument as the field: lhs, rhs, group_sizes, group_offset,
+// num_actual_groups, existing_out, preferred_element_type.
+FALLIBLE transposed_grouped_matmul_check(const struct transposed_grouped_matmul_args *args);
+
+// The scalar twin: equal bits, one thread, no workspace.
+FALLIBLE transposed_grouped_matmul_reference(const struct transposed_grouped_matmul_args *args);
+
+#endif

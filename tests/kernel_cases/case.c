@@ -1,0 +1,253 @@
+#include "case.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { ALIGNMENT = 64 };
+
+static FALLIBLE parse_bound(const struct kernel_case *c, const char *key, double *out) {
+    const char *text = case_text(c, key);
+    char *end;
+    *out = strtod(text, &end);
+    if (end == text || *end || !isfinite(*out) || *out < 0) {
+        FAIL(ERR_CHECKPOINT, "%s is \"%s\": it is a number from 0 on", key, text);
+    }
+    return OK;
+}
+
+static FALLIBLE copy_aligned(const struct safetensors_entry *entry, struct tensor_view *out) {
+    *out = entry->view;
+    void *copy = NULL;
+    if (posix_memalign(&copy, ALIGNMENT, entry->view.bytes ? entry->view.bytes : 1) != 0) {
+        out->data = NULL;
+        FAIL(ERR_NOMEM, "%s: no memory for its %llu bytes", entry->name, (unsigned long long)entry->view.bytes);
+    }
+    if (entry->view.bytes) {
+        memcpy(copy, entry->view.data, entry->view.bytes);
+    }
+    out->data = copy;
+    return OK;
+}
+
+static FALLIBLE copy_tensors(struct kernel_case *c) {
+    if (c->file.count > CASE_TENSORS_MAX) {
+        FAIL(ERR_CHECKPOINT, "%zu tensors: a case has at most %d", c->file.count, CASE_TENSORS_MAX);
+    }
+    for (size_t i = 0; i < c->file.count; i++) {
+        if (c->file.entries[i].view.dtype == DTYPE_NONE) {
+            FAIL(ERR_CHECKPOINT, "%s has a dtype that no case has", c->file.entries[i].name);
+        }
+        TRY(copy_aligned(&c->file.entries[i], &c->tensors[i]));
+    }
+    return OK;
+}
+
+static FALLIBLE read_outcome(struct kernel_case *c) {
+    static const char INVALID[] = "INVALID_ARGUMENT:";
+    const char *error = safetensors_metadata(&c->file, "error");
+    if (!error) {
+        TRY(parse_bound(c, "atol", &c->atol));
+        return parse_bound(c, "rtol", &c->rtol);
+    }
+    if (strncmp(error, INVALID, sizeof INVALID - 1) != 0 || !error[sizeof INVALID - 1]) {
+        FAIL(ERR_CHECKPOINT, "error is \"%s\": it is %sNAME", error, INVALID);
+    }
+    c->expected_error = error + sizeof INVALID - 1;
+    return OK;
+}
+
+FALLIBLE case_open(const char *path, struct kernel_case *out) {
+    *out = (struct kernel_case){0};
+    err_t e = safetensors_open(path, &out->file);
+    if (!err_is(e)) {
+        e = copy_tensors(out);
+    }
+    if (!err_is(e)) {
+        e = read_outcome(out);
+    }
+    if (err_is(e)) {
+        case_close(out);
+    }
+    return e;
+}
+
+void case_close(struct kernel_case *c) {
+    for (size_t i = 0; i < CASE_TENSORS_MAX; i++) {
+        free((void *)(uintptr_t)c->tensors[i].data);
+    }
+    safetensors_close(&c->file);
+    *c = (struct kernel_case){0};
+}
+
+const char *case_text(const struct kernel_case *c, const char *key) {
+    const char *text = safetensors_metadata(&c->file, key);
+    return text ? text : "";
+}
+
+static bool parse_integer(const char *text, char **end, int64_t *out) {
+    bool digits = *text >= '0' && *text <= '9';
+    if (!digits && !(*text == '-' && text[1] >= '0' && text[1] <= '9')) {
+        return false;
+    }
+    errno = 0;
+    *out = strtoll(text, end, 10);
+    return errno == 0;
+}
+
+FALLIBLE case_integer(const struct kernel_case *c, const char *key, int64_t absent, int64_t *out) {
+    const char *text = safetensors_metadata(&c->file, key);
+    *out = absent;
+    if (!text) {
+        return OK;
+    }
+    char *end;
+    if (!parse_integer(text, &end, out) || *end) {
+        FAIL_FIELD(ERR_INVALID, key, "%s is \"%s\": it is an integer", key, text);
+    }
+    return OK;
+}
+
+FALLIBLE case_flag(const struct kernel_case *c, const char *key, bool *out) {
+    const char *text = safetensors_metadata(&c->file, key);
+    *out = false;
+    if (!text) {
+        return OK;
+    }
+    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) {
+        FAIL_FIELD(ERR_INVALID, key, "%s is \"%s\": it is true or false", key, text);
+    }
+    *out = text[0] == 't';
+    return OK;
+}
+
+FALLIBLE case_dtype(const struct kernel_case *c, const char *key, enum dtype *out) {
+    const char *text = safetensors_metadata(&c->file, key);
+    *out = text ? dtype_from_name(text, strlen(text)) : DTYPE_NONE;
+    if (text && *out == DTYPE_NONE) {
+        FAIL_FIELD(ERR_INVALID, key, "%s is \"%s\": there is no such dtype", key, text);
+    }
+    return OK;
+}
+
+FALLIBLE case_options(const struct kernel_case *c, struct matmul_options *out) {
+    *out = matmul_options_default();
+    out->interpret = c->interpret;
+    const char *text = safetensors_metadata(&c->file, "tiling");
+    if (!text) {
+        return OK;
+    }
+    int64_t tile[3];
+    const char *at = text;
+    for (size_t i = 0; i < 3; i++) {
+        char *end;
+        if (!parse_integer(at, &end, &tile[i]) || tile[i] < 1 || *end != (i < 2 ? ',' : '\0')) {
+            FAIL_FIELD(ERR_INVALID, "tiling", "tiling is \"%s\": it is tm,tk,tn, each 1 or more", text);
+        }
+        at = end + 1;
+    }
+    out->tiling = (struct matmul_tiling){(size_t)tile[0], (size_t)tile[1], (size_t)tile[2]};
+    return OK;
+}
+
+const struct tensor_view *case_tensor(const struct kernel_case *c, const char *name) {
+    const struct safetensors_entry *entry = safetensors_find(&c->file, name);
+    return entry ? &c->tensors[entry - c->file.entries] : NULL;
+}
+
+FALLIBLE case_expected(const struct kernel_case *c, const char *name, enum dtype dtype, uint64_t elements,
+                       const struct tensor_view **out) {
+    const struct tensor_view *view = case_tensor(c, name);
+    if (!view) {
+        FAIL(ERR_CHECKPOINT, "expected tensor %s is missing", name);
+    }
+    uint64_t count;
+    TRY(tensor_elements(view->shape, view->rank, &count));
+    if (view->dtype != dtype || count != elements) {
+        FAIL(ERR_CHECKPOINT, "expected tensor %s is %s of %llu elements, but the operation gives %s of %llu", name,
+             dtype_name(view->dtype), (unsigned long long)count, dtype_name(dtype), (unsigned long long)elements);
+    }
+    *out = view;
+    return OK;
+}
+
+static double value_at(enum dtype dtype, const void *data, uint64_t i) {
+    if (dtype == DTYPE_I32) {
+        return ((const int32_t *)data)[i];
+    }
+    float value;
+    dtype_widen(dtype, (const char *)data + i * dtype_size(dtype), 1, &value);
+    return (double)value;
+}
+
+static bool within(const struct kernel_case *c, double got, double want) {
+    if (isnan(want) || isnan(got)) {
+        return isnan(want) && isnan(got);
+    }
+    if (isinf(want) || isinf(got)) {
+        return got == want;
+    }
+    return fabs(got - want) <= c->atol + c->rtol * fabs(want);
+}
+
+FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struct tensor_view *expected, const void *got) {
+    uint64_t count, wrong = 0, first = 0;
+    TRY(tensor_elements(expected->shape, expected->rank, &count));
+    for (uint64_t i = 0; i < count; i++) {
+        if (!within(c, value_at(expected->dtype, got, i), value_at(expected->dtype, expected->data, i))) {
+            first = wrong++ ? first : i;
+        }
+    }
+    if (wrong) {
+        FAIL(ERR_INTERNAL, "%s[%llu] is %.9g, not %.9g (atol %g, rtol %g); %llu of %llu elements differ", name,
+             (unsigned long long)first, value_at(expected->dtype, got, first), value_at(expected->dtype, expected->data, first),
+             c->atol, c->rtol, (unsigned long long)wrong, (unsigned long long)count);
+    }
+    return OK;
+}
+
+// NaN for floats; 0x7f7f7f7f for integers.
+static void poison(enum dtype dtype, uint64_t elements, void *out) {
+    memset(out, 0x7f, elements * dtype_size(dtype)); // of F16 and BF16: NaN for the one, for the other 3.4e38
+    for (uint64_t i = 0; dtype == DTYPE_BF16 && i < elements; i++) {
+        ((uint16_t *)out)[i] = 0x7fff;
+    }
+    for (uint64_t i = 0; dtype == DTYPE_F32 && i < elements; i++) {
+        ((float *)out)[i] = NAN;
+    }
+}
+
+static FALLIBLE run_poisoned(const struct case_run *run, struct team *team, void **out) {
+    if (posix_memalign(out, ALIGNMENT, run->elements * dtype_size(run->dtype) + 1) != 0) {
+        *out = NULL;
+        FAIL(ERR_NOMEM, "no memory for %llu elements of output", (unsigned long long)run->elements);
+    }
+    poison(run->dtype, run->elements, *out);
+    return run->run(run->context, team, *out);
+}
+
+static FALLIBLE same_bits(const struct case_run *run, const void *first, const void *second) {
+    size_t size = dtype_size(run->dtype);
+    for (uint64_t i = 0; i < run->elements; i++) {
+        if (memcmp((const char *)first + i * size, (const char *)second + i * size, size) != 0) {
+            FAIL(ERR_INTERNAL, "out[%llu] is %.9g at first, but %.9g the second time", (unsigned long long)i,
+                 value_at(run->dtype, first, i), value_at(run->dtype, second, i));
+        }
+    }
+    return OK;
+}
+
+FALLIBLE case_run_twice(const struct kernel_case *c, const struct case_run *run) {
+    const struct tensor_view *expected;
+    TRY(case_expected(c, "out", run->dtype, run->elements, &expected)); // bounds the allocation too
+    void *first = NULL, *second = NULL;
+    err_t e;
+    TRY_OUT(e, run_poisoned(run, NULL, &first));
+    TRY_OUT(e, case_compare(c, "out", expected, first));
+    TRY_OUT(e, run_poisoned(run, c->team, &second));
+    TRY_OUT(e, same_bits(run, first, second));
+out:
+    free(first);
+    free(second);
+    return e;
+}

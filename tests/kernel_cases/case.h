@@ -1,0 +1,60 @@
+// One golden case of a kernel: a safetensors file whose metadata holds the operation and its attributes
+// (tests/goldens/kernels/README.md), and what every operation's runner does with it. Errors say what is wrong with the file, or
+// with the answer.
+#ifndef EXPERTD_TESTS_KERNEL_CASES_CASE_H
+#define EXPERTD_TESTS_KERNEL_CASES_CASE_H
+
+#include "base/safetensors.h"
+#include "kernels/options.h"
+#include "kernels/team.h"
+
+enum { CASE_TENSORS_MAX = 32 };
+
+struct kernel_case {
+    struct safetensors file;
+    struct tensor_view tensors[CASE_TENSORS_MAX]; // aligned copies, in the order of the file's entries
+    const char *expected_error;                   // the argument that must be named; NULL: there is none
+    double atol, rtol;
+    bool interpret;
+    struct team *team; // of the second run
+};
+
+FALLIBLE case_open(const char *path, struct kernel_case *out);
+void case_close(struct kernel_case *c); // legal on a zeroed struct
+
+// Attributes. ERR_INVALID names the attribute where it is no such thing; absent ones give `absent`.
+FALLIBLE case_integer(const struct kernel_case *c, const char *key, int64_t absent, int64_t *out);
+FALLIBLE case_flag(const struct kernel_case *c, const char *key, bool *out);
+FALLIBLE case_dtype(const struct kernel_case *c, const char *key, enum dtype *out);
+FALLIBLE case_options(const struct kernel_case *c, struct matmul_options *out);
+const char *case_text(const struct kernel_case *c, const char *key); // "" where it is absent
+
+// A tensor by name, NULL where there is none.
+const struct tensor_view *case_tensor(const struct kernel_case *c, const char *name);
+
+// The expected tensor, which must be there with `elements` of `dtype`.
+FALLIBLE case_expected(const struct kernel_case *c, const char *name, enum dtype dtype, uint64_t elements,
+                       const struct tensor_view **out);
+
+// Is every element within the bounds? The error has the first that is not.
+FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struct tensor_view *expected, const void *got);
+
+// What an operation does into a poisoned buffer, on a team or (NULL) the calling thread.
+struct case_run {
+    FALLIBLE (*run)(void *context, struct team *team, void *out);
+    void *context;
+    enum dtype dtype;
+    uint64_t elements;
+};
+
+// Runs twice, the second time on the case's team; the first answer must be within the bounds of tensor `out`, the second equal it
+// bit for bit.
+FALLIBLE case_run_twice(const struct kernel_case *c, const struct case_run *run);
+
+// The operations.
+FALLIBLE run_grouped_matmul(const struct kernel_case *c);
+FALLIBLE run_transposed_grouped_matmul(const struct kernel_case *c);
+FALLIBLE run_group_metadata(const struct kernel_case *c);
+FALLIBLE run_grouped_gemm(const struct kernel_case *c);
+
+#endif

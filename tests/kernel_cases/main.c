@@ -1,0 +1,147 @@
+// kernel_cases [--kernels NAME] [--interpret] PATH…: runs golden kernel files, or every one of a folder, and says which do not
+// hold.
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "case.h"
+#include "kernels/backend.h"
+
+enum { EXIT_FAILED = 1, TEAM_THREADS = 2, TEAM_SPIN_US = 20, PATH_BYTES_MAX = 4096 };
+
+struct run {
+    struct team *team;
+    bool interpret;
+    size_t passed, failed;
+};
+
+static FALLIBLE run_operation(const struct kernel_case *c) {
+    static const struct {
+        const char *op;
+        FALLIBLE (*run)(const struct kernel_case *c);
+    } OPERATIONS[] = {
+        {"grouped_matmul", run_grouped_matmul},
+        {"transposed_grouped_matmul", run_transposed_grouped_matmul},
+        {"make_group_metadata", run_group_metadata},
+        {"grouped_gemm", run_grouped_gemm},
+    };
+    const char *op = case_text(c, "op");
+    for (size_t i = 0; i < sizeof OPERATIONS / sizeof *OPERATIONS; i++) {
+        if (strcmp(op, OPERATIONS[i].op) == 0) {
+            return OPERATIONS[i].run(c);
+        }
+    }
+    FAIL(ERR_CHECKPOINT, "op is \"%s\": there is no such operation", op);
+}
+
+// The operation's outcome against the one that the case expects.
+static FALLIBLE judge(const struct kernel_case *c, err_t outcome) {
+    if (!c->expected_error) {
+        return outcome;
+    }
+    if (!err_is(outcome)) {
+        FAIL(ERR_INTERNAL, "accepted, but %s is at fault and must be named", c->expected_error);
+    }
+    if (outcome.code != ERR_INVALID || strcmp(err_field(), c->expected_error) != 0) {
+        FAIL(ERR_INTERNAL, "refused with %s of \"%.64s\", not of %s: %.512s", err_name(outcome.code), err_field(),
+             c->expected_error, err_message());
+    }
+    return OK;
+}
+
+static FALLIBLE run_file(struct run *run, const char *path) {
+    struct kernel_case c;
+    TRY(case_open(path, &c));
+    c.interpret = run->interpret;
+    c.team = run->team;
+    err_t e = judge(&c, run_operation(&c));
+    case_close(&c);
+    return e;
+}
+
+static void count_file(struct run *run, const char *path) {
+    if (err_is(run_file(run, path))) {
+        bool named = strncmp(err_message(), path, strlen(path)) == 0; // by the reader of the file
+        printf("%s%s%s\n", named ? "" : path, named ? "" : ": ", err_message());
+        run->failed++;
+    } else {
+        run->passed++;
+    }
+}
+
+static int is_case(const struct dirent *entry) {
+    static const char SUFFIX[] = ".safetensors";
+    size_t length = strlen(entry->d_name);
+    return length >= sizeof SUFFIX && strcmp(entry->d_name + length - (sizeof SUFFIX - 1), SUFFIX) == 0;
+}
+
+static void count_folder(struct run *run, const char *folder) {
+    struct dirent **entries;
+    int count = scandir(folder, &entries, is_case, alphasort);
+    if (count <= 0) {
+        printf("%s: there is no *.safetensors in this folder, or it cannot be read\n", folder);
+        run->failed++;
+    }
+    for (int i = 0; i < count; i++) {
+        char path[PATH_BYTES_MAX];
+        if (snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < (int)sizeof path) {
+            count_file(run, path);
+        } else {
+            printf("%s/%s: its path is too long\n", folder, entries[i]->d_name);
+            run->failed++;
+        }
+        free(entries[i]);
+    }
+    if (count >= 0) {
+        free(entries);
+    }
+}
+
+static void count_path(struct run *run, const char *path) {
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        count_folder(run, path);
+    } else {
+        count_file(run, path);
+    }
+}
+
+// Options before paths; returns the index of the first path.
+static FALLIBLE parse_options(int argc, char **argv, struct run *run, int *first_path) {
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        if (strcmp(argv[i], "--interpret") == 0) {
+            run->interpret = true;
+        } else if (strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
+            TRY(kernel_select(argv[++i]));
+        } else {
+            FAIL(ERR_USAGE, "%s: usage: kernel_cases [--kernels NAME] [--interpret] PATH…", argv[i]);
+        }
+    }
+    if (i == argc) {
+        FAIL(ERR_USAGE, "no path: usage: kernel_cases [--kernels NAME] [--interpret] PATH…");
+    }
+    *first_path = i;
+    return OK;
+}
+
+int main(int argc, char **argv) {
+    struct run run = {0};
+    int first_path;
+    err_t e = parse_options(argc, argv, &run, &first_path);
+    if (!err_is(e)) {
+        e = team_create(&(struct team_options){TEAM_THREADS, TEAM_SPIN_US}, &run.team);
+    }
+    if (err_is(e)) {
+        fprintf(stderr, "kernel_cases: %s\n", err_message());
+        return err_exit_code(e.code);
+    }
+    for (int i = first_path; i < argc; i++) {
+        count_path(&run, argv[i]);
+    }
+    team_destroy(run.team);
+    printf("%zu passed, %zu failed\n", run.passed, run.failed);
+    return run.failed ? EXIT_FAILED : EXIT_SUCCESS;
+}

@@ -1,0 +1,102 @@
+// grouped_matmul and transposed_grouped_matmul.
+#include <stdlib.h>
+
+#include "case.h"
+#include "kernels/from_tensors.h"
+
+static FALLIBLE existing_mode(const struct kernel_case *c, enum existing_mode *out) {
+    const char *text = safetensors_metadata(&c->file, "existing_out_mode");
+    *out = EXISTING_NONE;
+    if (!text) {
+        return OK;
+    }
+    if (strcmp(text, "overwrite") != 0 && strcmp(text, "accumulate") != 0) {
+        FAIL_FIELD(ERR_INVALID, "existing_out_mode", "existing_out_mode is \"%s\": it is overwrite or accumulate", text);
+    }
+    *out = text[0] == 'o' ? EXISTING_OVERWRITE : EXISTING_ACCUMULATE;
+    return OK;
+}
+
+static FALLIBLE elements_of(uint64_t a, uint64_t b, uint64_t c, uint64_t *out) {
+    uint64_t shape[] = {a, b, c};
+    return tensor_elements(shape, 3, out);
+}
+
+static FALLIBLE take_workspace(size_t bytes, void **out) {
+    if (posix_memalign(out, 64, bytes + 1) != 0) {
+        *out = NULL;
+        FAIL(ERR_NOMEM, "no memory for a workspace of %zu bytes", bytes);
+    }
+    return OK;
+}
+
+static FALLIBLE multiply(void *context, struct team *team, void *out) {
+    struct grouped_matmul_args args = *(struct grouped_matmul_args *)context;
+    args.out = out;
+    void *workspace;
+    TRY(take_workspace(grouped_matmul_workspace_bytes(&args, team), &workspace));
+    err_t e = grouped_matmul(&args, team, workspace);
+    free(workspace);
+    return e;
+}
+
+static enum dtype out_dtype(enum dtype lhs, enum dtype preferred) {
+    return preferred ? preferred : lhs == DTYPE_I8 ? DTYPE_I32 : DTYPE_F32;
+}
+
+FALLIBLE run_grouped_matmul(const struct kernel_case *c) {
+    struct grouped_matmul_tensors tensors = {
+        .lhs = case_tensor(c, "lhs"),
+        .rhs = case_tensor(c, "rhs"),
+        .group_sizes = case_tensor(c, "group_sizes"),
+        .existing_out = case_tensor(c, "existing_out"),
+    };
+    struct matmul_options options;
+    struct plain_weights rhs;
+    struct grouped_matmul_args args;
+    TRY(case_options(c, &options));
+    TRY(case_flag(c, "transpose_rhs", &tensors.transpose_rhs));
+    TRY(case_integer(c, "group_offset", 0, &tensors.group_offset));
+    TRY(case_dtype(c, "preferred_element_type", &tensors.preferred_element_type));
+    TRY(existing_mode(c, &tensors.existing_mode));
+    TRY(grouped_matmul_from_tensors(&tensors, &rhs, &args));
+    args.options = &options;
+    struct case_run run = {.run = multiply, .context = &args, .dtype = out_dtype(args.lhs_dtype, args.out_dtype)};
+    TRY(elements_of(args.m, rhs.n, 1, &run.elements));
+    return c->expected_error ? OK : case_run_twice(c, &run);
+}
+
+static FALLIBLE multiply_transposed(void *context, struct team *team, void *out) {
+    struct transposed_grouped_matmul_args args = *(struct transposed_grouped_matmul_args *)context;
+    args.out = out;
+    void *workspace;
+    TRY(take_workspace(transposed_grouped_matmul_workspace_bytes(&args, team), &workspace));
+    err_t e = transposed_grouped_matmul(&args, team, workspace);
+    free(workspace);
+    return e;
+}
+
+FALLIBLE run_transposed_grouped_matmul(const struct kernel_case *c) {
+    struct transposed_grouped_matmul_tensors tensors = {
+        .lhs = case_tensor(c, "lhs"),
+        .rhs = case_tensor(c, "rhs"),
+        .group_sizes = case_tensor(c, "group_sizes"),
+        .existing_out = case_tensor(c, "existing_out"),
+    };
+    struct matmul_options options;
+    struct transposed_grouped_matmul_args args;
+    bool all = !safetensors_metadata(&c->file, "num_actual_groups");
+    TRY(case_options(c, &options));
+    TRY(case_integer(c, "group_offset", 0, &tensors.group_offset));
+    TRY(case_integer(c, "num_actual_groups", TGMM_ALL_GROUPS, &tensors.num_actual_groups));
+    if (!all && tensors.num_actual_groups < 0) {
+        FAIL_FIELD(ERR_INVALID, "num_actual_groups", "num_actual_groups is negative");
+    }
+    TRY(case_dtype(c, "preferred_element_type", &tensors.preferred_element_type));
+    TRY(existing_mode(c, &tensors.existing_mode));
+    TRY(transposed_grouped_matmul_from_tensors(&tensors, &args));
+    args.options = &options;
+    struct case_run run = {.run = multiply_transposed, .context = &args, .dtype = out_dtype(args.lhs_dtype, args.out_dtype)};
+    TRY(elements_of(args.num_actual_groups, args.k, args.n, &run.elements));
+    return c->expected_error ? OK : case_run_twice(c, &run);
+}

@@ -1,0 +1,88 @@
+// make_group_metadata.
+#include <stdlib.h>
+
+#include "case.h"
+#include "kernels/group_metadata.h"
+
+enum { TILES_MAX = 1 << 26 }; // of a case that is believed
+
+// An attribute that must be there and is not negative.
+static FALLIBLE size_attribute(const struct kernel_case *c, const char *key, size_t *out) {
+    int64_t value;
+    TRY(case_integer(c, key, -1, &value));
+    if (value < 0) {
+        FAIL_FIELD(ERR_INVALID, key, "%s is \"%s\": it is an integer from 0 on", key, case_text(c, key));
+    }
+    *out = (size_t)value;
+    return OK;
+}
+
+static FALLIBLE read_args(const struct kernel_case *c, struct group_metadata_args *args) {
+    const struct tensor_view *sizes = case_tensor(c, "group_sizes");
+    if (!sizes || sizes->dtype != DTYPE_I32 || sizes->rank != 1) {
+        FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes are missing, or not I32 [G]");
+    }
+    *args = (struct group_metadata_args){.group_sizes = sizes->data, .num_groups = sizes->shape[0]};
+    TRY(size_attribute(c, "m", &args->m));
+    TRY(size_attribute(c, "tm", &args->tm));
+    TRY(size_attribute(c, "start_group", &args->start_group));
+    TRY(size_attribute(c, "num_nonzero_groups", &args->num_local_groups));
+    return case_flag(c, "visit_empty_groups", &args->visit_empty_groups);
+}
+
+static void poison(const struct group_metadata *metadata, size_t num_groups, size_t capacity) {
+    memset(metadata->group_offsets, 0x7f, (num_groups + 1) * sizeof(int32_t));
+    memset(metadata->group_ids, 0x7f, capacity * sizeof(int32_t));
+    memset(metadata->m_tile_ids, 0x7f, capacity * sizeof(int32_t));
+}
+
+// The first num_tiles entries; the rest are never executed, only their number counts.
+static FALLIBLE compare_visits(const struct kernel_case *c, const char *name, const int32_t *got, size_t num_tiles,
+                               size_t capacity) {
+    const struct tensor_view *expected;
+    TRY(case_expected(c, name, DTYPE_I32, capacity, &expected));
+    struct tensor_view visited = {.dtype = DTYPE_I32, .rank = 1, .shape = {num_tiles}, .data = expected->data};
+    return case_compare(c, name, &visited, got);
+}
+
+static FALLIBLE compare(const struct kernel_case *c, const struct group_metadata_args *args, const struct group_metadata *got) {
+    const struct tensor_view *offsets, *tiles;
+    size_t capacity = group_metadata_capacity(args->m, args->tm, args->num_groups);
+    int32_t num_tiles = (int32_t)got->num_tiles;
+    TRY(case_expected(c, "group_offsets", DTYPE_I32, args->num_groups + 1, &offsets));
+    TRY(case_compare(c, "group_offsets", offsets, got->group_offsets));
+    TRY(case_expected(c, "num_tiles", DTYPE_I32, 1, &tiles));
+    TRY(case_compare(c, "num_tiles", tiles, &num_tiles));
+    TRY(compare_visits(c, "group_ids", got->group_ids, got->num_tiles, capacity));
+    return compare_visits(c, "m_tile_ids", got->m_tile_ids, got->num_tiles, capacity);
+}
+
+static FALLIBLE make_and_compare(const struct kernel_case *c, const struct group_metadata_args *args, struct group_metadata *out) {
+    poison(out, args->num_groups, group_metadata_capacity(args->m, args->tm, args->num_groups));
+    TRY(make_group_metadata(args, out));
+    return c->expected_error ? OK : compare(c, args, out);
+}
+
+FALLIBLE run_group_metadata(const struct kernel_case *c) {
+    struct group_metadata_args args;
+    TRY(read_args(c, &args));
+    size_t capacity = args.tm ? group_metadata_capacity(args.m, args.tm, args.num_groups) : 0;
+    if (args.m <= INT32_MAX && capacity > TILES_MAX) {
+        FAIL(ERR_CHECKPOINT, "m and tm make %zu tiles: a case has at most %d", capacity, TILES_MAX);
+    }
+    capacity = args.m <= INT32_MAX ? capacity : 0; // refused before anything is written
+    struct group_metadata metadata = {
+        .group_offsets = malloc((args.num_groups + 1) * sizeof(int32_t)),
+        .group_ids = malloc((capacity + 1) * sizeof(int32_t)),
+        .m_tile_ids = malloc((capacity + 1) * sizeof(int32_t)),
+    };
+    err_t e = OK;
+    if (!metadata.group_offsets || !metadata.group_ids || !metadata.m_tile_ids) {
+        e = err_record(ERR_NOMEM, NULL, "no memory for %zu tiles", capacity);
+    }
+    for (int round = 0; round < 2 && !err_is(e); round++) {
+        e = args.tm && args.m <= INT32_MAX ? make_and_compare(c, &args, &metadata) : make_group_metadata(&args, &metadata);
+    }
+    free(metadata.group_offsets), free(metadata.group_ids), free(metadata.m_tile_ids);
+    return e;
+}
