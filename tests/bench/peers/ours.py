@@ -34,12 +34,12 @@ class SharedFile:
 
 
 class Ours:
-    """One peer-ours. Its time is its own: what the pipe costs is not in it."""
+    """A peer-ours, or a program with its manners. Its time is its own: what the pipe costs is not in it."""
 
     def __init__(self, program, *arguments):
         self.process = subprocess.Popen([program, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
-            raise RuntimeError("peer-ours did not start: see above")
+            raise RuntimeError(f"{program} did not start: see above")
 
     def seconds(self, number):
         self.process.stdin.write(f"{number}\n")
