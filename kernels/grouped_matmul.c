@@ -10,11 +10,10 @@
 #include "kernels/group_metadata.h"
 #include "kernels/grouped_matmul_general.h"
 #include "kernels/quantised.h"
+#include "kernels/tuning.h"
 
 enum {
-    ROW_TILE = 48,            // rows: a multiple of every tile of rows that a kernel takes but 5
-    RUN_BYTES_MIN = 64 << 10, // of weights, for a thread to read in one go
-    TASKS_PER_THREAD = 4,     // at least, so that the last ones to finish differ little
+    ROW_TILE = 48, // rows: a multiple of every tile of rows that a kernel takes but 5
 };
 
 struct span {
@@ -26,6 +25,7 @@ struct work {
     const struct grouped_matmul_args *args;
     panel_kernel *multiply;
     quantised_kernel *multiply_quantised; // where rhs has a format
+    struct matmul_schedule schedule;
     const struct span *spans;
     size_t num_spans;
     size_t panels, panels_per_run, runs;
@@ -99,7 +99,9 @@ static size_t panel_bytes(const struct packed_weights *rhs) {
 // Whole groups where they keep the team busy; then runs as long as that allows.
 static void split(struct work *work, const struct group_metadata *metadata, unsigned threads, struct span *spans) {
     const struct grouped_matmul_args *args = work->args;
-    size_t wanted = threads > 1 ? (size_t)threads * TASKS_PER_THREAD : 1;
+    struct schedule_class class = tuning_class(args, threads);
+    work->schedule = args->schedule ? *args->schedule : tuning_schedule(&class);
+    size_t wanted = threads > 1 ? (size_t)threads * work->schedule.tasks_per_thread : 1;
     INVARIANT(wanted > 0);
     work->panels = div_up(args->rhs.packed->n, KERNEL_PANEL);
     work->num_spans = make_spans(args, metadata, 1, spans);
@@ -109,7 +111,7 @@ static void split(struct work *work, const struct group_metadata *metadata, unsi
     work->spans = spans;
     size_t bytes = panel_bytes(args->rhs.packed);
     size_t longest = work->num_spans * work->panels / wanted;
-    size_t run = bytes ? div_up(RUN_BYTES_MIN, bytes) : 1;
+    size_t run = bytes ? div_up(work->schedule.run_bytes, bytes) : 1;
     run = run > longest ? longest : run;
     work->panels_per_run = run ? run : 1;
     work->runs = div_up(work->panels, work->panels_per_run);
@@ -133,7 +135,7 @@ static void multiply_panel(const struct work *work, const struct span *span, siz
         .out_stride = args->out_stride,
         .columns = rhs->n - column < KERNEL_PANEL ? rhs->n - column : KERNEL_PANEL,
     };
-    size_t calls = div_up(span->rows, KERNEL_CALL_ROWS);
+    size_t calls = div_up(span->rows, work->schedule.call_rows);
     size_t row = span->first_row;
     for (size_t c = 0; c < calls; c++, row += call.rows) {
         call.rows = span->rows / calls + (c < span->rows % calls);

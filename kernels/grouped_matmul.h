@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "kernels/operand.h"
 #include "kernels/options.h"
+#include "kernels/schedule.h"
 #include "kernels/team.h"
 
 enum existing_mode {
@@ -22,23 +23,24 @@ enum existing_mode {
 
 // All pointers are borrowed for the length of the call. Everything after out_stride may be left zero.
 struct grouped_matmul_args {
-    const void *lhs;                      // rows of k elements, aligned as their dtype asks
-    size_t lhs_stride;                    // elements between rows of lhs, >= k
-    const uint32_t *lhs_rows;             // [m]: row of lhs for each row of the product (gather); NULL: the identity
-    struct matmul_rhs rhs;                // num_actual_groups groups: rhs group i is global group group_offset + i
-    const int32_t *group_sizes;           // [num_groups]
-    size_t num_groups;                    // G
-    size_t group_offset;                  // the first group held here
-    size_t num_actual_groups;             // groups held here, = those of rhs
-    size_t m;                             // rows of the product, >= sum of group_sizes
-    void *out;                            // [m, n]; written whole. May be existing_out, else overlaps no operand
-    size_t out_stride;                    // elements, >= n
-    enum dtype lhs_dtype;                 // F32, F16, BF16 or I8; NONE: that of rhs. Packed weights take their own alone
-    enum dtype out_dtype;                 // preferred_element_type: F32, BF16 or F16, of integers I32; NONE: that of the sums
-    enum existing_mode existing_mode;     // what existing_out is for
-    const void *existing_out;             // [m, n] in the dtype of out, or NULL with EXISTING_NONE
-    size_t existing_stride;               // elements, >= n
-    const struct matmul_options *options; // NULL: matmul_options_default()
+    const void *lhs;                        // rows of k elements, aligned as their dtype asks
+    size_t lhs_stride;                      // elements between rows of lhs, >= k
+    const uint32_t *lhs_rows;               // [m]: row of lhs for each row of the product (gather); NULL: the identity
+    struct matmul_rhs rhs;                  // num_actual_groups groups: rhs group i is global group group_offset + i
+    const int32_t *group_sizes;             // [num_groups]
+    size_t num_groups;                      // G
+    size_t group_offset;                    // the first group held here
+    size_t num_actual_groups;               // groups held here, = those of rhs
+    size_t m;                               // rows of the product, >= sum of group_sizes
+    void *out;                              // [m, n]; written whole. May be existing_out, else overlaps no operand
+    size_t out_stride;                      // elements, >= n
+    enum dtype lhs_dtype;                   // F32, F16, BF16 or I8; NONE: that of rhs. Packed weights take their own alone
+    enum dtype out_dtype;                   // preferred_element_type: F32, BF16 or F16, of integers I32; NONE: that of the sums
+    enum existing_mode existing_mode;       // what existing_out is for
+    const void *existing_out;               // [m, n] in the dtype of out, or NULL with EXISTING_NONE
+    size_t existing_stride;                 // elements, >= n
+    const struct matmul_options *options;   // NULL: matmul_options_default()
+    const struct matmul_schedule *schedule; // of packed weights; NULL: as tuned, or by rule (schedule.h). Changes no bit
 };
 
 // Bytes of scratch that grouped_matmul needs on packed F32 or BF16 weights for up to m rows over num_groups groups, where nothing

@@ -3,13 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "client/expertctl/suggest.h"
 #include "expert/memory.h"
-#include "kernels/grouped_matmul.h"
-#include "tests/bench/kernels/plain_read.h"
-#include "tests/bench/kernels/pool.h"
-#include "tests/bench/kernels/shapes.h"
+#include "tests/bench/kernels/product.h"
 
 enum { SHAPES_MAX = 32, DTYPES_MAX = 8, SPIN_US = 50, CACHE_MULTIPLE = 4 };
 
@@ -88,120 +84,13 @@ static FALLIBLE select_rows(const struct bench_options *o, const struct machine 
     return OK;
 }
 
-// ---- one shape in one dtype
-
-struct product {
-    const struct bench_shape *shape;
-    enum dtype dtype;
-    int32_t sizes[SHAPE_GROUPS_MAX];
-    size_t active; // groups that have rows
-    struct pool pool;
-    struct arena memory; // lhs, out, scratch
-    struct grouped_matmul_args args;
-    void *scratch;
-    struct team *team;
-    struct read_piece pieces[SHAPE_GROUPS_MAX];
-};
-
-static struct pool_options pool_options_of(const struct product *p, uint64_t weights_bytes) {
-    return (struct pool_options){.dtype = p->dtype,
-                                 .k = p->shape->k,
-                                 .n = p->shape->n,
-                                 .active = p->active,
-                                 .groups = p->shape->groups,
-                                 .all_bytes = weights_bytes};
-}
-
-static size_t lhs_bytes(const struct product *p) {
-    return p->shape->rows * p->shape->k * dtype_size(p->dtype);
-}
-
-static size_t out_bytes(const struct product *p) {
-    return p->shape->rows * p->shape->n * sizeof(float);
-}
-
-static size_t work_bytes(const struct product *p) {
-    return arena_rounded(lhs_bytes(p)) + arena_rounded(out_bytes(p)) +
-           arena_rounded(grouped_matmul_scratch_bytes(p->shape->rows, p->shape->groups));
-}
-
-// What the shape needs: the largest of all is looked at before anything is measured.
-static uint64_t product_bytes(const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes) {
-    struct product p = {.shape = shape, .dtype = dtype};
-    p.active = shape_sizes(shape, p.sizes);
-    struct pool_options options = pool_options_of(&p, weights_bytes);
-    return pool_bytes(&options) + work_bytes(&p);
-}
-
-static void fill_rows(const struct product *p, void *lhs) {
-    for (size_t i = 0; i < p->shape->rows * p->shape->k; i++) {
-        float value = ((float)(i % 127) - 63.0f) * 0x1p-6f;
-        dtype_narrow(&value, 1, p->dtype, (char *)lhs + i * dtype_size(p->dtype));
-    }
-}
-
-static FALLIBLE product_init(struct product *p, const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes,
-                             struct team *team) {
-    *p = (struct product){.shape = shape, .dtype = dtype, .team = team};
-    p->active = shape_sizes(shape, p->sizes);
-    struct pool_options options = pool_options_of(p, weights_bytes);
-    TRY(pool_create(&options, team, &p->pool));
-    void *lhs, *out;
-    TRY(arena_init(&p->memory, work_bytes(p)));
-    TRY(arena_take(&p->memory, lhs_bytes(p), &lhs));
-    TRY(arena_take(&p->memory, out_bytes(p), &out));
-    TRY(arena_take(&p->memory, grouped_matmul_scratch_bytes(shape->rows, shape->groups), &p->scratch));
-    fill_rows(p, lhs);
-    p->args = (struct grouped_matmul_args){.lhs = lhs,
-                                           .lhs_stride = shape->k,
-                                           .rhs = rhs_packed(&p->pool.weights),
-                                           .group_sizes = p->sizes,
-                                           .num_groups = shape->groups,
-                                           .num_actual_groups = shape->groups,
-                                           .m = shape->rows,
-                                           .out = out,
-                                           .out_stride = shape->n};
-    return OK;
-}
-
-static void product_deinit(struct product *p) {
-    arena_deinit(&p->memory);
-    pool_destroy(&p->pool);
-}
-
-static err_t run_product(void *context, int64_t *span_ns) {
-    struct product *p = context;
-    pool_deal(&p->pool, p->sizes);
-    int64_t start_ns = clock_now_ns();
-    TRY(grouped_matmul(&p->args, p->team, p->scratch));
-    *span_ns = clock_now_ns() - start_ns;
-    return OK;
-}
-
-static int64_t read_weights(void *context) {
-    struct product *p = context;
-    pool_deal(&p->pool, p->sizes);
-    size_t count = 0;
-    for (size_t g = 0; g < p->shape->groups; g++) {
-        if (p->sizes[g] > 0) {
-            p->pieces[count++] = (struct read_piece){p->pool.table[g], p->pool.weights.group_bytes};
-        }
-    }
-    return plain_read_ns(p->pieces, count, p->team);
-}
-
-static double weights_read(void *context) {
-    const struct product *p = context;
-    return (double)p->active * (double)p->pool.weights.group_bytes;
-}
-
 static FALLIBLE measure_product(struct product *p, double seconds, struct measurement *out) {
     struct measured what = {
         .context = p,
-        .run_ns = run_product,
-        .read_ns = read_weights,
+        .run_ns = product_run_ns,
+        .read_ns = product_read_ns,
         .flops = 2.0 * (double)p->shape->rows * (double)p->shape->k * (double)p->shape->n,
-        .bytes = weights_read,
+        .bytes = product_weights_bytes,
         .peak = measure_peak_of(p->dtype, p->team),
     };
     return measure(&what, p->team, seconds, out);

@@ -2,6 +2,7 @@
 #include "kernel_test.h"
 
 #include "kernels/grouped_matmul.h"
+#include "kernels/tuning.h"
 
 enum { GROUPS_MAX = 9, GUARD = 2 };
 
@@ -173,6 +174,95 @@ static void every_backend_team_and_grouping_gives_the_twins_bits(void **state) {
     assert_false(err_is(kernel_select("auto")));
 }
 
+static void check_schedule(struct product *p, const struct matmul_schedule *schedule, const float *want) {
+    p->args.schedule = schedule;
+    for (unsigned t = 0; t < COUNT_OF(teams); t++) {
+        run(p, teams[t]);
+        assert_same_f32(p->out, want, p->args.m * p->args.out_stride, "a schedule");
+    }
+}
+
+// All that tuning may ever choose, and what only a file could ask for.
+static void no_schedule_changes_a_bit(void **state) {
+    (void)state;
+    static const struct matmul_schedule EXTREMES[] = {{1, 1, 1}, {1, 64 << 20, 1024}, {240, 1, 1024}, {7, 4096, 3}};
+    struct random random = {5};
+    for (int i = 0; i < 60; i++) {
+        struct shape shape = {.dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16,
+                              .values = (enum values)random_below(&random, VALUES_COUNT),
+                              .k = 1 + random_below(&random, 140),
+                              .n = 1 + random_below(&random, 700),
+                              .groups = 1 + random_below(&random, GROUPS_MAX),
+                              .rows_max = i % 3 ? 8 : 300,
+                              .gathered = i % 2};
+        struct product p;
+        product_init(&random, &shape, &p);
+        float *want = reference(&p);
+        struct schedule_class wanted = tuning_class(&p.args, 2);
+        struct matmul_schedule schedule;
+        for (size_t c = 0; schedule_candidate(&wanted, c, &schedule); c++) {
+            check_schedule(&p, &schedule, want);
+        }
+        for (size_t e = 0; e < COUNT_OF(EXTREMES); e++) {
+            assert_true(schedule_is_valid(&EXTREMES[e]));
+            check_schedule(&p, &EXTREMES[e], want);
+        }
+        free(want);
+        product_deinit(&p);
+    }
+}
+
+// The same by way of the table that is in force.
+static void a_schedule_in_force_changes_no_bit(void **state) {
+    (void)state;
+    struct random random = {6};
+    struct shape shape = {.dtype = DTYPE_BF16, .k = 40, .n = 300, .groups = 3, .rows_max = 20};
+    struct product p;
+    product_init(&random, &shape, &p);
+    float *want = reference(&p);
+    static struct tuning_table table;
+    table.count = 0;
+    struct tuning_entry entry = {.found_for = tuning_class(&p.args, 2), .schedule = {1, 1, 64}};
+    assert_true(tuning_put(&table, &entry));
+    tuning_use(&table);
+    run(&p, teams[1]);
+    tuning_use(NULL);
+    assert_same_f32(p.out, want, p.args.m * p.args.out_stride, "tuned");
+    free(want);
+    product_deinit(&p);
+}
+
+static size_t dealt;
+
+static void count_deal(void *context) {
+    assert_ptr_equal(context, &dealt);
+    dealt++;
+}
+
+static void tuning_tries_every_candidate_and_leaves_the_right_bits(void **state) {
+    (void)state;
+    struct random random = {8};
+    struct shape shape = {.dtype = DTYPE_F32, .k = 33, .n = 200, .groups = 4, .rows_max = 60};
+    struct product p;
+    product_init(&random, &shape, &p);
+    float *want = reference(&p);
+    void *scratch = test_alloc(grouped_matmul_scratch_bytes(p.args.m, p.args.num_groups));
+    struct tuning_job job = {.args = &p.args, .team = teams[1], .scratch = scratch, .before = count_deal, .context = &dealt};
+    struct tuning_trial trial;
+    dealt = 0;
+    poison_f32(p.out, p.args.m * p.args.out_stride);
+    assert_false(err_is(tuning_measure(&job, &trial)));
+    assert_same_f32(p.out, want, p.args.m * p.args.out_stride, "after the trials");
+    assert_true(trial.candidates >= 4 && trial.rounds >= 3);
+    assert_int_equal(dealt, trial.candidates * trial.rounds + 1);
+    assert_true(schedule_is_valid(&trial.best) && trial.best_s > 0 && trial.best_s <= trial.heuristic_s);
+    p.args.group_offset = 99;
+    assert_int_equal(tuning_measure(&job, &trial).code, ERR_INVALID);
+    free(scratch);
+    free(want);
+    product_deinit(&p);
+}
+
 // One group and many rows is split by row tiles; every remainder of 6 and 48.
 static void one_group_with_many_rows_is_split_without_a_trace(void **state) {
     (void)state;
@@ -301,6 +391,9 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_backend_team_and_grouping_gives_the_twins_bits),
+        cmocka_unit_test(no_schedule_changes_a_bit),
+        cmocka_unit_test(a_schedule_in_force_changes_no_bit),
+        cmocka_unit_test(tuning_tries_every_candidate_and_leaves_the_right_bits),
         cmocka_unit_test(one_group_with_many_rows_is_split_without_a_trace),
         cmocka_unit_test(bits_of_a_row_depend_on_no_neighbour),
         cmocka_unit_test(errors_name_the_argument_and_leave_the_output),

@@ -1,0 +1,265 @@
+// The file of schedules: see tuning.h for its form.
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/backend.h"
+#include "kernels/tuning.h"
+
+enum { VERSION = 1, LINE_BYTES = 320, FILE_BYTES_MAX = TUNING_ENTRIES_MAX * LINE_BYTES + 1024, PATH_BYTES = 4096 };
+
+static const char HEAD[] = "expertd-tuning";
+
+// FNV-1a, 64 bits: against damage, not against malice.
+static uint64_t checksum(const char *text, size_t bytes) {
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < bytes; i++) {
+        sum = (sum ^ (unsigned char)text[i]) * 0x100000001b3u;
+    }
+    return sum;
+}
+
+static size_t print_end(char *line, size_t room, size_t count, const char *text, size_t bytes) {
+    return (size_t)snprintf(line, room, "end %zu %016" PRIx64 "\n", count, checksum(text, bytes));
+}
+
+void tuning_identity_read(struct tuning_identity *out) {
+    *out = (struct tuning_identity){.cpu = "unknown"};
+    snprintf(out->backend, sizeof out->backend, "%s", kernel_selected()->name);
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    char line[LINE_BYTES];
+    while (file && fgets(line, sizeof line, file)) {
+        const char *value = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
+        if (value) {
+            value += 1 + strspn(value + 1, " \t");
+            snprintf(out->cpu, sizeof out->cpu, "%.*s", (int)strcspn(value, "\n"), value);
+            break;
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+}
+
+// ---- reading
+
+static FALLIBLE read_file(const char *path, char *text, size_t *bytes) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        FAIL(ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    struct stat status;
+    ssize_t count = -1;
+    bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+    if (regular && status.st_size < FILE_BYTES_MAX) {
+        count = read(fd, text, FILE_BYTES_MAX - 1);
+    }
+    close(fd);
+    if (!regular) {
+        FAIL(ERR_IO, "%s: not a regular file", path);
+    }
+    if (count < 0 || count >= FILE_BYTES_MAX || count != status.st_size) {
+        FAIL(ERR_INVALID, "%s: %lld bytes are no table of schedules (at most %d)", path, (long long)status.st_size,
+             FILE_BYTES_MAX - 1);
+    }
+    text[count] = '\0';
+    *bytes = (size_t)count;
+    if (strlen(text) != *bytes) {
+        FAIL(ERR_INVALID, "%s: holds bytes that are no text", path);
+    }
+    return OK;
+}
+
+// The last line, "end COUNT CHECKSUM", cut off the text.
+static FALLIBLE check_end(const char *path, char *text, size_t bytes, size_t *count) {
+    char *last = bytes > 0 && text[bytes - 1] == '\n' ? text + bytes - 1 : NULL;
+    while (last && last > text && last[-1] != '\n') {
+        last--;
+    }
+    if (!last || sscanf(last, "end %zu", count) != 1) {
+        FAIL(ERR_INVALID, "%s: the line that ends it is missing: it was cut short", path);
+    }
+    char expected[LINE_BYTES];
+    print_end(expected, sizeof expected, *count, text, (size_t)(last - text));
+    if (strcmp(last, expected) != 0) {
+        FAIL(ERR_INVALID, "%s: its checksum does not fit: it is damaged", path);
+    }
+    *last = '\0';
+    return OK;
+}
+
+// A line of the form "NAME VALUE"; the rest of the text behind it, NULL where it is another.
+static char *take_field(char *text, const char *name, char **value) {
+    size_t length = strlen(name);
+    if (!text || strncmp(text, name, length) != 0 || text[length] != ' ') {
+        return NULL;
+    }
+    *value = text + length + 1;
+    char *end = strchr(*value, '\n');
+    if (!end) {
+        return NULL;
+    }
+    *end = '\0';
+    return end + 1;
+}
+
+static FALLIBLE check_head(const char *path, const struct tuning_identity *identity, char *text, char **entries) {
+    char *version, *cpu, *backend;
+    char *at = take_field(text, HEAD, &version);
+    if (!at || strtol(version, NULL, 10) != VERSION) {
+        FAIL(ERR_INVALID, "%s: not of version %d, as this program writes it", path, VERSION);
+    }
+    at = take_field(at, "cpu", &cpu);
+    if (!at || strcmp(cpu, identity->cpu) != 0) {
+        FAIL(ERR_INVALID, "%s: found on another CPU (%s); this one is %s", path, at ? cpu : "not named", identity->cpu);
+    }
+    at = take_field(at, "backend", &backend);
+    if (!at || strcmp(backend, identity->backend) != 0) {
+        FAIL(ERR_INVALID, "%s: found for backend %s; %s is in use", path, at ? backend : "(not named)", identity->backend);
+    }
+    *entries = at;
+    return OK;
+}
+
+static bool parse_entry(const char *line, struct tuning_entry *out) {
+    char dtype[16];
+    struct schedule_class *c = &out->found_for;
+    struct matmul_schedule *s = &out->schedule;
+    int used = 0;
+    int found = sscanf(line,
+                       "%15s k=%" SCNu32 " n=%" SCNu32 " panel_bytes=%" SCNu32 " rows=%" SCNu32 " threads=%" SCNu32
+                       " call_rows=%" SCNu32 " run_bytes=%" SCNu32 " tasks_per_thread=%" SCNu32 "%n",
+                       dtype, &c->k, &c->n, &c->panel_bytes, &c->rows, &c->threads, &s->call_rows, &s->run_bytes,
+                       &s->tasks_per_thread, &used);
+    if (found != 9 || line[used] != '\0') {
+        return false;
+    }
+    c->dtype = dtype_from_name(dtype, strlen(dtype));
+    return c->dtype != DTYPE_NONE && schedule_is_valid(s);
+}
+
+static FALLIBLE parse_entries(const char *path, char *text, size_t count, struct tuning_table *table) {
+    size_t lines = 0;
+    char *at = text;
+    for (char *end; (end = strchr(at, '\n')); at = end + 1) {
+        struct tuning_entry entry;
+        *end = '\0';
+        lines++;
+        if (!parse_entry(at, &entry)) {
+            FAIL(ERR_INVALID, "%s: line %zu is no schedule: %.80s", path, lines + 3, at);
+        }
+        if (!tuning_put(table, &entry)) {
+            FAIL(ERR_INVALID, "%s: more than %d schedules", path, TUNING_ENTRIES_MAX);
+        }
+    }
+    if (lines != count) {
+        FAIL(ERR_INVALID, "%s: %zu schedules, but its end says %zu", path, lines, count);
+    }
+    return OK;
+}
+
+static FALLIBLE parse(const char *path, const struct tuning_identity *identity, char *text, struct tuning_table *table) {
+    size_t bytes, count;
+    char *entries;
+    TRY(read_file(path, text, &bytes));
+    TRY(check_end(path, text, bytes, &count));
+    TRY(check_head(path, identity, text, &entries));
+    return parse_entries(path, entries, count, table);
+}
+
+FALLIBLE tuning_load(const char *path, const struct tuning_identity *identity, struct tuning_table *table) {
+    table->count = 0;
+    char *text = malloc(FILE_BYTES_MAX);
+    if (!text) {
+        FAIL(ERR_NOMEM, "no memory to read %s", path);
+    }
+    err_t e = parse(path, identity, text, table);
+    if (err_is(e)) {
+        table->count = 0;
+    }
+    free(text);
+    return e;
+}
+
+// ---- writing
+
+static size_t print_entry(char *text, size_t room, const struct tuning_entry *entry) {
+    const struct schedule_class *c = &entry->found_for;
+    const struct matmul_schedule *s = &entry->schedule;
+    return (size_t)snprintf(text, room,
+                            "%s k=%" PRIu32 " n=%" PRIu32 " panel_bytes=%" PRIu32 " rows=%" PRIu32 " threads=%" PRIu32
+                            " call_rows=%" PRIu32 " run_bytes=%" PRIu32 " tasks_per_thread=%" PRIu32 "\n",
+                            dtype_name(c->dtype), c->k, c->n, c->panel_bytes, c->rows, c->threads, s->call_rows, s->run_bytes,
+                            s->tasks_per_thread);
+}
+
+static size_t print_table(char *text, const struct tuning_identity *identity, const struct tuning_table *table) {
+    size_t used =
+        (size_t)snprintf(text, FILE_BYTES_MAX, "%s %d\ncpu %s\nbackend %s\n", HEAD, VERSION, identity->cpu, identity->backend);
+    for (size_t i = 0; i < table->count; i++) {
+        used += print_entry(text + used, FILE_BYTES_MAX - used, &table->entries[i]);
+    }
+    return used + print_end(text + used, FILE_BYTES_MAX - used, table->count, text, used);
+}
+
+static bool write_all(int fd, const char *text, size_t bytes) {
+    while (bytes > 0) {
+        ssize_t count = write(fd, text, bytes);
+        if (count < 0 && errno == EINTR) {
+            continue;
+        }
+        if (count <= 0) {
+            return false;
+        }
+        text += count;
+        bytes -= (size_t)count;
+    }
+    return true;
+}
+
+// The rename itself is on the disk once its folder is.
+static void flush_folder(const char *path) {
+    char folder[PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash && slash > path ? (int)(slash - path) : 1, slash ? path : ".");
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd); // a folder that cannot be flushed may lose the new file, never the old one's content
+        close(fd);
+    }
+}
+
+static FALLIBLE write_beside(const char *path, const char *text, size_t bytes) {
+    char beside[PATH_BYTES];
+    if (snprintf(beside, sizeof beside, "%s.XXXXXX", path) >= (int)sizeof beside) {
+        FAIL(ERR_IO, "%.200s...: the path is too long", path);
+    }
+    int fd = mkostemp(beside, O_CLOEXEC);
+    if (fd < 0) {
+        FAIL(ERR_IO, "%s: cannot be made: %s", beside, strerror(errno));
+    }
+    bool written = write_all(fd, text, bytes) && fchmod(fd, 0644) == 0 && fsync(fd) == 0;
+    written = close(fd) == 0 && written;
+    if (!written || rename(beside, path) != 0) {
+        int failure = errno;
+        unlink(beside);
+        FAIL(ERR_IO, "%s: cannot be written: %s", path, strerror(failure));
+    }
+    flush_folder(path);
+    return OK;
+}
+
+FALLIBLE tuning_store(const char *path, const struct tuning_identity *identity, const struct tuning_table *table) {
+    char *text = malloc(FILE_BYTES_MAX);
+    if (!text) {
+        FAIL(ERR_NOMEM, "no memory to write %s", path);
+    }
+    err_t e = write_beside(path, text, print_table(text, identity, table));
+    free(text);
+    return e;
+}

@@ -1,0 +1,99 @@
+#include "tests/bench/kernels/product.h"
+
+#include "base/clock.h"
+
+static struct pool_options pool_options_of(const struct product *p, uint64_t weights_bytes) {
+    return (struct pool_options){.dtype = p->dtype,
+                                 .k = p->shape->k,
+                                 .n = p->shape->n,
+                                 .active = p->active,
+                                 .groups = p->shape->groups,
+                                 .all_bytes = weights_bytes};
+}
+
+static size_t lhs_bytes(const struct product *p) {
+    return p->shape->rows * p->shape->k * dtype_size(p->dtype);
+}
+
+static size_t out_bytes(const struct product *p) {
+    return p->shape->rows * p->shape->n * sizeof(float);
+}
+
+static size_t work_bytes(const struct product *p) {
+    return arena_rounded(lhs_bytes(p)) + arena_rounded(out_bytes(p)) +
+           arena_rounded(grouped_matmul_scratch_bytes(p->shape->rows, p->shape->groups));
+}
+
+uint64_t product_bytes(const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes) {
+    struct product p = {.shape = shape, .dtype = dtype};
+    p.active = shape_sizes(shape, p.sizes);
+    struct pool_options options = pool_options_of(&p, weights_bytes);
+    return pool_bytes(&options) + work_bytes(&p);
+}
+
+static void fill_rows(const struct product *p, void *lhs) {
+    for (size_t i = 0; i < p->shape->rows * p->shape->k; i++) {
+        float value = ((float)(i % 127) - 63.0f) * 0x1p-6f;
+        dtype_narrow(&value, 1, p->dtype, (char *)lhs + i * dtype_size(p->dtype));
+    }
+}
+
+FALLIBLE product_init(struct product *p, const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes,
+                      struct team *team) {
+    *p = (struct product){.shape = shape, .dtype = dtype, .team = team};
+    p->active = shape_sizes(shape, p->sizes);
+    struct pool_options options = pool_options_of(p, weights_bytes);
+    TRY(pool_create(&options, team, &p->pool));
+    void *lhs, *out;
+    TRY(arena_init(&p->memory, work_bytes(p)));
+    TRY(arena_take(&p->memory, lhs_bytes(p), &lhs));
+    TRY(arena_take(&p->memory, out_bytes(p), &out));
+    TRY(arena_take(&p->memory, grouped_matmul_scratch_bytes(shape->rows, shape->groups), &p->scratch));
+    fill_rows(p, lhs);
+    p->args = (struct grouped_matmul_args){.lhs = lhs,
+                                           .lhs_stride = shape->k,
+                                           .rhs = rhs_packed(&p->pool.weights),
+                                           .group_sizes = p->sizes,
+                                           .num_groups = shape->groups,
+                                           .num_actual_groups = shape->groups,
+                                           .m = shape->rows,
+                                           .out = out,
+                                           .out_stride = shape->n};
+    return OK;
+}
+
+void product_deinit(struct product *p) {
+    arena_deinit(&p->memory);
+    pool_destroy(&p->pool);
+}
+
+void product_deal(void *product) {
+    struct product *p = product;
+    pool_deal(&p->pool, p->sizes);
+}
+
+err_t product_run_ns(void *product, int64_t *span_ns) {
+    struct product *p = product;
+    product_deal(p);
+    int64_t start_ns = clock_now_ns();
+    TRY(grouped_matmul(&p->args, p->team, p->scratch));
+    *span_ns = clock_now_ns() - start_ns;
+    return OK;
+}
+
+int64_t product_read_ns(void *product) {
+    struct product *p = product;
+    product_deal(p);
+    size_t count = 0;
+    for (size_t g = 0; g < p->shape->groups; g++) {
+        if (p->sizes[g] > 0) {
+            p->pieces[count++] = (struct read_piece){p->pool.table[g], p->pool.weights.group_bytes};
+        }
+    }
+    return plain_read_ns(p->pieces, count, p->team);
+}
+
+double product_weights_bytes(void *product) {
+    const struct product *p = product;
+    return (double)p->active * (double)p->pool.weights.group_bytes;
+}

@@ -1,0 +1,36 @@
+// One shape in one dtype, ready to be multiplied again and again, each time on weights that no cache holds.
+#ifndef EXPERTD_TESTS_BENCH_KERNELS_PRODUCT_H
+#define EXPERTD_TESTS_BENCH_KERNELS_PRODUCT_H
+
+#include "kernels/grouped_matmul.h"
+#include "tests/bench/kernels/plain_read.h"
+#include "tests/bench/kernels/pool.h"
+#include "tests/bench/kernels/shapes.h"
+
+struct product {
+    const struct bench_shape *shape;
+    enum dtype dtype;
+    int32_t sizes[SHAPE_GROUPS_MAX];
+    size_t active; // groups that have rows
+    struct pool pool;
+    struct arena memory; // lhs, out, scratch
+    struct grouped_matmul_args args;
+    void *scratch;
+    struct team *team;
+    struct read_piece pieces[SHAPE_GROUPS_MAX];
+};
+
+// What product_init will take.
+uint64_t product_bytes(const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes);
+
+// weights_bytes: to rotate over. team is borrowed. ERR_NOMEM; product_deinit is due on an error too.
+FALLIBLE product_init(struct product *p, const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes,
+                      struct team *team);
+void product_deinit(struct product *p); // legal on a zeroed struct
+
+void product_deal(void *product);                      // points the groups at the next weights
+err_t product_run_ns(void *product, int64_t *span_ns); // on the next weights
+int64_t product_read_ns(void *product);                // reads the next weights
+double product_weights_bytes(void *product);           // of one repetition
+
+#endif

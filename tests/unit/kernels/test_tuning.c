@@ -1,0 +1,284 @@
+// Schedules: what is tried, what is kept in a file and survives, and what is refused of a file.
+#include "kernel_test.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/backend.h"
+#include "kernels/tuning.h"
+
+static const struct tuning_identity HERE = {.cpu = "A CPU of Tests @ 1 GHz", .backend = "scalar"};
+
+struct folder {
+    char path[64], file[96];
+};
+
+static int folder_make(void **state) {
+    static struct folder folder;
+    snprintf(folder.path, sizeof folder.path, "/tmp/test_tuning.XXXXXX");
+    assert_non_null(mkdtemp(folder.path));
+    snprintf(folder.file, sizeof folder.file, "%s/tuning", folder.path);
+    *state = &folder;
+    return 0;
+}
+
+static int folder_remove(void **state) {
+    struct folder *folder = *state;
+    unlink(folder->file);
+    return rmdir(folder->path); // fails where something was left beside the file
+}
+
+static struct tuning_entry entry_of(uint32_t rows, uint32_t call_rows) {
+    struct tuning_entry entry = {.found_for = {.dtype = DTYPE_BF16, .k = 2048, .n = 768, .rows = rows, .threads = 2}};
+    entry.schedule = schedule_heuristic(&entry.found_for);
+    entry.schedule.call_rows = call_rows;
+    entry.schedule.tasks_per_thread = rows;
+    return entry;
+}
+
+static void fill(struct tuning_table *table, uint32_t count) {
+    table->count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct tuning_entry entry = entry_of(1u << i, 1 + i);
+        assert_true(tuning_put(table, &entry));
+    }
+}
+
+static size_t read_back(const char *path, char *text, size_t room) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t count = fread(text, 1, room, file);
+    fclose(file);
+    return count;
+}
+
+static void write_over(const char *path, const char *text, size_t count) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void rows_of_a_class_are_a_power_of_two_of_the_mean(void **state) {
+    (void)state;
+    static const struct {
+        size_t rows, groups;
+        uint32_t expected;
+    } CASES[] = {{0, 0, 1},  {1, 8, 1},      {8, 8, 1},      {16, 8, 2},        {31, 8, 2},
+                 {32, 8, 4}, {2047, 8, 128}, {2048, 8, 256}, {1u << 30, 1, 256}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        assert_int_equal(schedule_rows(CASES[i].rows, CASES[i].groups), CASES[i].expected);
+    }
+}
+
+static void every_candidate_is_valid_and_unlike_the_others(void **state) {
+    (void)state;
+    for (uint32_t rows = 1; rows <= SCHEDULE_ROWS_MAX; rows *= 2) {
+        struct schedule_class wanted = {.dtype = DTYPE_BF16, .k = 64, .n = 64, .rows = rows, .threads = 2};
+        struct matmul_schedule seen[16], one, heuristic = schedule_heuristic(&wanted);
+        size_t count = 0;
+        for (; schedule_candidate(&wanted, count, &one); count++) {
+            assert_true(count < 16);
+            assert_true(schedule_is_valid(&one));
+            seen[count] = one;
+            for (size_t i = 0; i < count; i++) {
+                assert_true(seen[i].call_rows != one.call_rows || seen[i].run_bytes != one.run_bytes ||
+                            seen[i].tasks_per_thread != one.tasks_per_thread);
+            }
+        }
+        assert_true(count >= 4);
+        assert_int_equal(seen[0].call_rows, heuristic.call_rows);
+        assert_int_equal(seen[0].run_bytes, heuristic.run_bytes);
+    }
+}
+
+static void put_replaces_what_was_found_for_the_class(void **state) {
+    (void)state;
+    static struct tuning_table table;
+    fill(&table, 3);
+    struct tuning_entry entry = entry_of(2, 99);
+    assert_true(tuning_put(&table, &entry));
+    assert_int_equal(table.count, 3);
+    assert_int_equal(tuning_find(&table, &entry.found_for)->call_rows, 99);
+    entry.found_for.threads = 3;
+    assert_null(tuning_find(&table, &entry.found_for));
+}
+
+static void a_full_table_takes_no_more_classes(void **state) {
+    (void)state;
+    static struct tuning_table table;
+    table.count = 0;
+    struct tuning_entry entry = entry_of(1, 1);
+    for (uint32_t k = 0; k < TUNING_ENTRIES_MAX; k++) {
+        entry.found_for.k = k;
+        assert_true(tuning_put(&table, &entry));
+    }
+    assert_true(tuning_put(&table, &entry)); // one that is there
+    entry.found_for.k = TUNING_ENTRIES_MAX;
+    assert_false(tuning_put(&table, &entry));
+}
+
+static void schedules_in_force_come_from_the_table_and_else_from_the_heuristic(void **state) {
+    (void)state;
+    static struct tuning_table table;
+    fill(&table, 2);
+    struct tuning_entry known = entry_of(2, 2), other = entry_of(64, 0);
+    assert_int_equal(tuning_schedule(&known.found_for).call_rows, schedule_heuristic(&known.found_for).call_rows);
+    tuning_use(&table);
+    assert_int_equal(tuning_schedule(&known.found_for).call_rows, 2);
+    assert_int_equal(tuning_schedule(&other.found_for).call_rows, schedule_heuristic(&other.found_for).call_rows);
+    tuning_use(NULL);
+    assert_int_equal(tuning_schedule(&known.found_for).call_rows, schedule_heuristic(&known.found_for).call_rows);
+}
+
+static void a_table_comes_back_from_its_file(void **state) {
+    const struct folder *folder = *state;
+    static struct tuning_table stored, loaded;
+    for (uint32_t count = 0; count < 9; count += 4) {
+        fill(&stored, count);
+        assert_false(err_is(tuning_store(folder->file, &HERE, &stored)));
+        memset(&loaded, 0xff, sizeof loaded);
+        assert_false(err_is(tuning_load(folder->file, &HERE, &loaded)));
+        assert_int_equal(loaded.count, count);
+        for (size_t i = 0; i < count; i++) {
+            const struct tuning_entry *a = &stored.entries[i], *b = &loaded.entries[i];
+            assert_true(schedule_class_equal(&a->found_for, &b->found_for));
+            assert_int_equal(a->schedule.call_rows, b->schedule.call_rows);
+            assert_int_equal(a->schedule.run_bytes, b->schedule.run_bytes);
+            assert_int_equal(a->schedule.tasks_per_thread, b->schedule.tasks_per_thread);
+        }
+    }
+}
+
+static void refuse(const struct folder *folder, const struct tuning_identity *identity, enum err_code code, const char *word) {
+    static struct tuning_table loaded;
+    loaded.count = 7;
+    err_t e = tuning_load(folder->file, identity, &loaded);
+    assert_int_equal(e.code, code);
+    assert_int_equal(loaded.count, 0);
+    assert_non_null(strstr(err_message(), folder->file));
+    assert_non_null(strstr(err_message(), word));
+}
+
+static void a_missing_file_and_what_is_no_file_are_said(void **state) {
+    const struct folder *folder = *state;
+    refuse(folder, &HERE, ERR_IO, "No such file");
+    assert_int_equal(mkdir(folder->file, 0700), 0);
+    refuse(folder, &HERE, ERR_IO, "not a regular file");
+    assert_int_equal(rmdir(folder->file), 0);
+}
+
+static void a_file_of_another_cpu_or_backend_is_refused_by_name(void **state) {
+    const struct folder *folder = *state;
+    static struct tuning_table table;
+    fill(&table, 2);
+    assert_false(err_is(tuning_store(folder->file, &HERE, &table)));
+    struct tuning_identity other = HERE;
+    snprintf(other.cpu, sizeof other.cpu, "Another CPU");
+    refuse(folder, &other, ERR_INVALID, "A CPU of Tests");
+    other = HERE;
+    snprintf(other.backend, sizeof other.backend, "avx2");
+    refuse(folder, &other, ERR_INVALID, "avx2 is in use");
+}
+
+static void a_file_cut_anywhere_or_with_any_byte_changed_is_refused(void **state) {
+    const struct folder *folder = *state;
+    static struct tuning_table table, loaded;
+    static char text[4096], damaged[4096];
+    fill(&table, 4);
+    assert_false(err_is(tuning_store(folder->file, &HERE, &table)));
+    size_t bytes = read_back(folder->file, text, sizeof text);
+    assert_in_range(bytes, 100, sizeof text - 1);
+    for (size_t cut = 0; cut < bytes; cut++) {
+        write_over(folder->file, text, cut);
+        assert_true(err_is(tuning_load(folder->file, &HERE, &loaded)));
+        assert_int_equal(loaded.count, 0);
+    }
+    for (size_t at = 0; at < bytes; at++) {
+        memcpy(damaged, text, bytes);
+        damaged[at] ^= 0x10;
+        write_over(folder->file, damaged, bytes);
+        assert_true(err_is(tuning_load(folder->file, &HERE, &loaded)));
+        assert_int_equal(loaded.count, 0);
+    }
+}
+
+// What a checksum cannot see: a file that was written whole, with other content.
+static void write_with_checksum(const char *path, const char *body, const char *end_count) {
+    char text[1024];
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (const char *at = body; *at; at++) {
+        sum = (sum ^ (unsigned char)*at) * 0x100000001b3u;
+    }
+    int count = snprintf(text, sizeof text, "%send %s %016llx\n", body, end_count, (unsigned long long)sum);
+    write_over(path, text, (size_t)count);
+}
+
+#define HEAD_TEXT "expertd-tuning 1\ncpu A CPU of Tests @ 1 GHz\nbackend scalar\n"
+#define LINE_TEXT "BF16 k=8 n=8 panel_bytes=1024 rows=1 threads=1 call_rows=1 run_bytes=1 tasks_per_thread="
+
+static void a_whole_file_with_wrong_content_is_refused(void **state) {
+    const struct folder *folder = *state;
+    static struct tuning_table loaded;
+    write_with_checksum(folder->file, HEAD_TEXT LINE_TEXT "1\n", "1");
+    assert_false(err_is(tuning_load(folder->file, &HERE, &loaded)));
+    static const struct {
+        const char *body, *count, *word;
+    } CASES[] = {
+        {"expertd-tuning 2\ncpu A CPU of Tests @ 1 GHz\nbackend scalar\n", "0", "version 1"},
+        {"expertd-tuning\n", "0", "version 1"},
+        {"", "0", "version 1"},
+        {"expertd-tuning 1\nbackend scalar\n", "0", "not named"},
+        {HEAD_TEXT LINE_TEXT "1\n", "2", "its end says 2"},
+        {HEAD_TEXT LINE_TEXT "0\n", "1", "line 4"},
+        {HEAD_TEXT LINE_TEXT "1 \n", "1", "line 4"},
+        {HEAD_TEXT "BF17 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=1 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
+        {HEAD_TEXT "BF16 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=0 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
+        {HEAD_TEXT "BF16 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=9999 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        write_with_checksum(folder->file, CASES[i].body, CASES[i].count);
+        refuse(folder, &HERE, ERR_INVALID, CASES[i].word);
+    }
+}
+
+static void a_folder_that_is_not_there_is_said_and_the_old_file_stays(void **state) {
+    const struct folder *folder = *state;
+    static struct tuning_table table, loaded;
+    fill(&table, 2);
+    assert_false(err_is(tuning_store(folder->file, &HERE, &table)));
+    char nowhere[160];
+    snprintf(nowhere, sizeof nowhere, "%s/none/tuning", folder->path);
+    assert_int_equal(tuning_store(nowhere, &HERE, &table).code, ERR_IO);
+    assert_non_null(strstr(err_message(), nowhere));
+    assert_false(err_is(tuning_load(folder->file, &HERE, &loaded)));
+    assert_int_equal(loaded.count, 2);
+}
+
+static void the_identity_names_the_backend_in_use(void **state) {
+    (void)state;
+    struct tuning_identity identity;
+    tuning_identity_read(&identity);
+    assert_string_equal(identity.backend, kernel_selected()->name);
+    assert_true(identity.cpu[0] && identity.cpu[0] != ' ');
+}
+
+int main(void) {
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_make, folder_remove)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_of_a_class_are_a_power_of_two_of_the_mean),
+        cmocka_unit_test(every_candidate_is_valid_and_unlike_the_others),
+        cmocka_unit_test(put_replaces_what_was_found_for_the_class),
+        cmocka_unit_test(a_full_table_takes_no_more_classes),
+        cmocka_unit_test(schedules_in_force_come_from_the_table_and_else_from_the_heuristic),
+        IN_FOLDER(a_table_comes_back_from_its_file),
+        IN_FOLDER(a_missing_file_and_what_is_no_file_are_said),
+        IN_FOLDER(a_file_of_another_cpu_or_backend_is_refused_by_name),
+        IN_FOLDER(a_file_cut_anywhere_or_with_any_byte_changed_is_refused),
+        IN_FOLDER(a_whole_file_with_wrong_content_is_refused),
+        IN_FOLDER(a_folder_that_is_not_there_is_said_and_the_old_file_stays),
+        cmocka_unit_test(the_identity_names_the_backend_in_use),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
