@@ -54,10 +54,64 @@ def test_without_json_it_prints_a_table_and_tells_of_progress_on_standard_error(
     assert "tiny bf16" in done.stderr and "{" not in done.stdout
 
 
+FORMATS = ("e4m3-128x128", "e4m3-row", "mxfp8", "mxfp4", "nvfp4", "int4-32", "int4-128", "int8-128")
+
+
+def test_kernels_measures_quantised_weights():
+    rows = rows_of("kernels", *SMALL, "--dtype", ",".join(FORMATS))
+    assert [row["dtype"] for row in rows] == list(FORMATS)
+
+
+def tune(*arguments):
+    return bench("tune", *SMALL, *arguments)
+
+
+def test_tune_says_which_schedule_is_fastest_and_never_one_that_is_slower():
+    done = tune("--dtype", "bf16,f32", "--threads", "1,2", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["dtype"], row["threads"]) for row in rows] == [("bf16", 1), ("f32", 1), ("bf16", 2), ("f32", 2)]
+    for row in rows:
+        assert row["candidates"] >= 4 and row["rounds"] >= 3
+        assert 0 < row["best_seconds"] <= row["heuristic_seconds"] and row["gain"] >= 1
+        assert row["call_rows"] >= 1 and row["run_bytes"] >= 1 and row["tasks_per_thread"] >= 1
+
+
+def test_tune_adds_to_its_file_and_replaces_what_it_finds_again(tmp_path):
+    cache = tmp_path / "tuning"
+    backend = ("--backend", "scalar")  # auto may choose another one the next time
+    for dtypes, count in (("bf16", 1), ("f32", 2), ("f32,bf16", 2)):
+        done = tune("--dtype", dtypes, "--cache", cache, *backend)
+        assert done.returncode == 0 and "not used" not in done.stderr
+        head, cpu, chosen, *schedules, end = cache.read_text().splitlines()
+        assert head == "expertd-tuning 1" and cpu.startswith("cpu ") and chosen == "backend scalar"
+        assert len(schedules) == count and end.startswith(f"end {count} ")
+    assert list(tmp_path.iterdir()) == [cache]
+
+
+@pytest.mark.parametrize("damage, word", [
+    (lambda text: text[:-4], "cut short"),
+    (lambda text: text.replace("call_rows=", "call_rows=1"), "damaged"),
+    (lambda text: "", "cut short"),
+])
+def test_tune_says_that_a_damaged_file_is_not_used_and_writes_a_whole_one(tmp_path, damage, word):
+    cache = tmp_path / "tuning"
+    tune("--dtype", "bf16,f32", "--cache", cache, "--backend", "scalar")
+    cache.write_text(damage(cache.read_text()))
+    done = tune("--dtype", "f32", "--cache", cache, "--backend", "scalar")
+    assert done.returncode == 0
+    assert "not used" in done.stderr and word in done.stderr and str(cache) in done.stderr
+    assert cache.read_text().splitlines()[-1].startswith("end 1 ")
+
+
+def test_tune_says_where_its_file_cannot_be_written(tmp_path):
+    done = tune("--dtype", "f32", "--cache", tmp_path / "none" / "tuning")
+    assert done.returncode != 0 and str(tmp_path / "none") in done.stderr
+
+
 def test_list_names_what_shape_takes():
     shapes = bench("kernels", "--list").stdout
     assert all(f"\n{name} " in shapes for name in ("a512", "a2048-zipf", "b2048", "c1", "c8", "cmix", "d64", "rows4"))
-    assert "bf16" in shapes.splitlines()[-1]
+    assert "bf16" in shapes.splitlines()[-1] and all(f" {name}*" in shapes for name in FORMATS)
     assert "mixtral-8x7b" in bench("layer", "--list").stdout
 
 

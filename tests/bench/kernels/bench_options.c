@@ -53,6 +53,11 @@ static FALLIBLE set_backend(struct bench_options *o, const char *value) {
     return OK;
 }
 
+static FALLIBLE set_cache(struct bench_options *o, const char *value) {
+    o->cache = value;
+    return OK;
+}
+
 static FALLIBLE set_threads(struct bench_options *o, const char *value) {
     return read_list("--threads", value, THREADS_LIMIT, o->threads, &o->num_threads);
 }
@@ -106,12 +111,13 @@ struct flag_row {
 };
 
 static const struct flag_row FLAGS[] = {
-    {"--shape", "NAME,NAME", set_shapes, "only these (kernels: a shape, layer: a preset); --list names them"},
-    {"--dtype", "NAME,NAME", set_dtypes, "of the weights; kernels: all that --list names, layer: bf16"},
+    {"--shape", "NAME,NAME", set_shapes, "only these (kernels, tune: a shape, layer: a preset); --list names them"},
+    {"--dtype", "NAME,NAME", set_dtypes, "of the weights (bf16,f32; layer: bf16)"},
     {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
     {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (1,8,32,256,2048)"},
     {"--seconds", "S", set_seconds, "of each row (1)"},
     {"--weights-mib", "N", set_weights, "that a row's weights rotate over; else 4 x the last-level cache, at least 1145"},
+    {"--cache", "FILE", set_cache, "tune: add what is found to this file"},
     {"--backend", "NAME", set_backend, "instruction set, as expertd's --backend; else auto"},
     {"--json", NULL, set_json, "one JSON object on standard output"},
     {"--list", NULL, set_list, "the names that --shape and --dtype take"},
@@ -122,7 +128,7 @@ enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 static const struct {
     const char *name;
     enum bench_command command;
-} COMMANDS[] = {{"kernels", BENCH_KERNELS}, {"layer", BENCH_LAYER}};
+} COMMANDS[] = {{"kernels", BENCH_KERNELS}, {"layer", BENCH_LAYER}, {"tune", BENCH_TUNE}};
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
 static FALLIBLE find_flag(const char *word, size_t length, const struct flag_row **out) {
@@ -179,7 +185,7 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
         TRY(take_word(out, argv, argc, &i));
     }
     if (!out->help && out->command == BENCH_NONE) {
-        FAIL(ERR_USAGE, "a command is missing: expertd-bench kernels or expertd-bench layer; --help says more");
+        FAIL(ERR_USAGE, "a command is missing: expertd-bench kernels, layer or tune; --help says more");
     }
     return OK;
 }
@@ -201,10 +207,11 @@ FALLIBLE bench_names(const char *flag, const char *list, err_t (*take)(void *con
 
 void bench_options_help(FILE *out) {
     fprintf(out,
-            "usage: expertd-bench kernels|layer [flags]\n\n"
+            "usage: expertd-bench kernels|layer|tune [flags]\n\n"
             "Times grouped products (kernels) or whole MoE layers (layer) in this process. Every repetition stands between a\n"
             "loop of nothing but multiplications and a plain read of as many weights, on the same threads: ratios are medians\n"
-            "over the repetitions, so they hold on a machine whose speed varies.\n\n");
+            "over the repetitions, so they hold on a machine whose speed varies. tune tries every\n"
+            "schedule of a product and says which is fastest.\n\n");
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         char left[48];
         snprintf(left, sizeof left, "%s %s", FLAGS[i].name, FLAGS[i].value ? FLAGS[i].value : "");

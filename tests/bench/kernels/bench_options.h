@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 
-enum bench_command { BENCH_NONE, BENCH_KERNELS, BENCH_LAYER };
+enum bench_command { BENCH_NONE, BENCH_KERNELS, BENCH_LAYER, BENCH_TUNE };
 
 enum { BENCH_LIST_MAX = 16 };
 
@@ -17,6 +17,7 @@ struct bench_options {
     const char *shapes; // names with commas between them; NULL: those that a plain run measures
     const char *dtypes; // likewise
     const char *backend;
+    const char *cache; // tune: the file of schedules; NULL: none is kept
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads; // 0: one entry, the CPUs of this process
     uint32_t tokens[BENCH_LIST_MAX];

@@ -11,7 +11,4 @@
 // measured.
 FALLIBLE kernels_bench(const struct bench_options *options, const struct machine *machine, struct report *report);
 
-// Prints the names that --shape and --dtype take.
-void kernels_bench_list(FILE *out);
-
 #endif

@@ -1,8 +1,10 @@
 #include "tests/bench/kernels/measure.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "kernels/backend.h"
 
 enum { PEAK_SPAN_MIN_NS = 2 * NS_PER_MS, PEAK_SPAN_MAX_NS = 40 * NS_PER_MS, PEAK_SHARE = 4 };
 
@@ -102,6 +104,9 @@ FALLIBLE measure(const struct measured *what, struct team *team, double seconds,
 }
 
 enum peak_kind measure_peak_of(enum dtype dtype, struct team *team) {
+    if (dtype == DTYPE_BF16 && strstr(kernel_selected()->name, "amx") && peak_usable(PEAK_AMX_BF16)) {
+        return PEAK_AMX_BF16;
+    }
     if (dtype == DTYPE_F32 || !peak_usable(PEAK_VDPBF16PS)) {
         return PEAK_FMA_F32;
     }

@@ -3,35 +3,83 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SOURCE_ROWS = 64, TABLE_VALUES = 251 };
+enum { SOURCE_ROWS = 64, TABLE_VALUES = 251, SCALE_K_MIN = 16, CODES_USED = 119, CODES_NEGATIVE = 0x80 };
+
+static size_t group_bytes(const struct pool_options *o, size_t n) {
+    return o->format ? quantised_group_bytes(o->format, o->k, n) : packed_group_bytes(o->dtype, o->k, n);
+}
 
 static size_t block_count(const struct pool_options *options) {
-    size_t wanted = (size_t)(options->all_bytes / packed_group_bytes(options->dtype, options->k, options->n)) + 1;
+    size_t wanted = (size_t)(options->all_bytes / group_bytes(options, options->n)) + 1;
     return wanted > options->active ? wanted : options->active;
 }
 
 uint64_t pool_bytes(const struct pool_options *options) {
-    return (uint64_t)block_count(options) * packed_group_bytes(options->dtype, options->k, options->n);
+    return (uint64_t)block_count(options) * group_bytes(options, options->n);
 }
 
 // Numbers of both signs around 1 / 32, whose products and sums neither overflow nor flush.
-static FALLIBLE pack_first(const struct pool *pool) {
-    const struct packed_weights *w = &pool->weights;
-    float *rows = malloc(SOURCE_ROWS * w->k * sizeof *rows);
+static FALLIBLE pack_plain(const struct pool_options *o, char *block) {
+    float *rows = malloc(SOURCE_ROWS * o->k * sizeof *rows);
     if (!rows) {
-        FAIL(ERR_NOMEM, "no memory for %d rows of %zu weights", SOURCE_ROWS, w->k);
+        FAIL(ERR_NOMEM, "no memory for %d rows of %zu weights", SOURCE_ROWS, o->k);
     }
-    for (size_t i = 0; i < SOURCE_ROWS * w->k; i++) {
+    for (size_t i = 0; i < SOURCE_ROWS * o->k; i++) {
         rows[i] = ((float)(i % TABLE_VALUES) - TABLE_VALUES / 2) * 0x1p-12f;
     }
-    struct weight_source source = {.data = rows, .dtype = DTYPE_F32, .n_stride = w->k, .k_stride = 1};
-    size_t run_bytes = packed_group_bytes(w->dtype, w->k, SOURCE_ROWS);
-    for (size_t at = 0; at < w->group_bytes; at += run_bytes) {
-        size_t columns = w->n - at / run_bytes * SOURCE_ROWS;
-        pack_weights(&source, w->k, columns < SOURCE_ROWS ? columns : SOURCE_ROWS, w->dtype, pool->blocks + at);
+    struct weight_source source = {.data = rows, .dtype = DTYPE_F32, .n_stride = o->k, .k_stride = 1};
+    for (size_t n = 0; n < o->n; n += SOURCE_ROWS) {
+        size_t columns = o->n - n < SOURCE_ROWS ? o->n - n : SOURCE_ROWS;
+        pack_weights(&source, o->k, columns, o->dtype, block + group_bytes(o, n));
     }
     free(rows);
     return OK;
+}
+
+static void fill_scale(enum dtype dtype, uint8_t *scales, size_t i) {
+    float value = 0x1p-7f;
+    switch (dtype) {
+    case DTYPE_F8_E8M0:
+        scales[i] = 127 - 7;
+        break;
+    case DTYPE_F8_E4M3:
+        scales[i] = 1 << 3; // 2^(1 - 7)
+        break;
+    default:
+        dtype_narrow(&value, 1, dtype, scales + i * dtype_size(dtype));
+    }
+}
+
+// Codes of every kind but NaN, all scales 1 / 128, in whichever dtype; E4M3's, which has no such number, 1 / 64.
+static FALLIBLE pack_codes(const struct pool_options *o, char *block) {
+    unsigned bits = o->format->code == CODE_E2M1 || o->format->code == CODE_INT4 ? 4 : 8;
+    size_t codes = SOURCE_ROWS * o->k * bits / 8, scales = SOURCE_ROWS * (o->k / SCALE_K_MIN + 1);
+    uint8_t *code = malloc(codes), *scale = malloc(scales * sizeof(float));
+    err_t e = OK;
+    if (!code || !scale) {
+        e = err_record(ERR_NOMEM, NULL, "no memory for %d rows of %zu codes", SOURCE_ROWS, o->k);
+    }
+    for (size_t i = 0; i < codes && !err_is(e); i++) {
+        code[i] = (uint8_t)(i % CODES_USED + (i % 2 ? CODES_NEGATIVE : 0));
+    }
+    for (size_t i = 0; i < scales && !err_is(e); i++) {
+        fill_scale(o->format->scale, scale, i);
+    }
+    struct quantised_source source = {
+        .codes = {.data = code, .n_stride = o->k, .n8_stride = 8 * o->k, .k_stride = 1, .k8_stride = 8, .bits = bits},
+        .scales = scale,
+        .scale_columns = o->format->scale_of_panel ? SOURCE_ROWS : 1,
+        .scale_n_stride = o->format->scale_k ? (o->k + o->format->scale_k - 1) / o->format->scale_k : 1,
+        .scale_g_stride = 1,
+        .global = 1,
+    };
+    for (size_t n = 0; n < o->n && !err_is(e); n += SOURCE_ROWS) {
+        size_t columns = o->n - n < SOURCE_ROWS ? o->n - n : SOURCE_ROWS;
+        e = pack_quantised(&source, o->format, o->k, columns, block + group_bytes(o, n));
+    }
+    free(code);
+    free(scale);
+    return e;
 }
 
 static void copy_block(void *context, size_t task, unsigned thread) {
@@ -46,7 +94,8 @@ FALLIBLE pool_create(const struct pool_options *options, struct team *team, stru
                                      .groups = options->groups,
                                      .k = options->k,
                                      .n = options->n,
-                                     .group_bytes = packed_group_bytes(options->dtype, options->k, options->n)}};
+                                     .group_bytes = group_bytes(options, options->n),
+                                     .format = options->format}};
     err_t e;
     out->table = calloc(options->groups, sizeof *out->table);
     if (!out->table) {
@@ -57,7 +106,7 @@ FALLIBLE pool_create(const struct pool_options *options, struct team *team, stru
     TRY_OUT(e, arena_init(&out->memory, out->count * out->weights.group_bytes));
     TRY_OUT(e, arena_take(&out->memory, out->count * out->weights.group_bytes, &blocks));
     out->blocks = blocks;
-    TRY_OUT(e, pack_first(out));
+    TRY_OUT(e, options->format ? pack_codes(options, out->blocks) : pack_plain(options, out->blocks));
     team_run(team, out->count - 1, copy_block, out);
     return OK;
 out:

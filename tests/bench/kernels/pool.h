@@ -8,11 +8,13 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "kernels/quantised.h"
 #include "kernels/team.h"
 #include "kernels/weights.h"
 
 struct pool_options {
-    enum dtype dtype;
+    enum dtype dtype;                      // of the rows, and of plain weights
+    const struct quantised_format *format; // NULL: plain weights
     size_t k, n;
     size_t active;      // groups that one product reads
     size_t groups;      // of the product, the unread ones counted

@@ -3,7 +3,8 @@
 #include "base/clock.h"
 
 static struct pool_options pool_options_of(const struct product *p, uint64_t weights_bytes) {
-    return (struct pool_options){.dtype = p->dtype,
+    return (struct pool_options){.dtype = p->dtype->dtype,
+                                 .format = p->dtype->format,
                                  .k = p->shape->k,
                                  .n = p->shape->n,
                                  .active = p->active,
@@ -12,7 +13,7 @@ static struct pool_options pool_options_of(const struct product *p, uint64_t wei
 }
 
 static size_t lhs_bytes(const struct product *p) {
-    return p->shape->rows * p->shape->k * dtype_size(p->dtype);
+    return p->shape->rows * p->shape->k * dtype_size(p->dtype->dtype);
 }
 
 static size_t out_bytes(const struct product *p) {
@@ -24,7 +25,7 @@ static size_t work_bytes(const struct product *p) {
            arena_rounded(grouped_matmul_scratch_bytes(p->shape->rows, p->shape->groups));
 }
 
-uint64_t product_bytes(const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes) {
+uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes) {
     struct product p = {.shape = shape, .dtype = dtype};
     p.active = shape_sizes(shape, p.sizes);
     struct pool_options options = pool_options_of(&p, weights_bytes);
@@ -34,11 +35,11 @@ uint64_t product_bytes(const struct bench_shape *shape, enum dtype dtype, uint64
 static void fill_rows(const struct product *p, void *lhs) {
     for (size_t i = 0; i < p->shape->rows * p->shape->k; i++) {
         float value = ((float)(i % 127) - 63.0f) * 0x1p-6f;
-        dtype_narrow(&value, 1, p->dtype, (char *)lhs + i * dtype_size(p->dtype));
+        dtype_narrow(&value, 1, p->dtype->dtype, (char *)lhs + i * dtype_size(p->dtype->dtype));
     }
 }
 
-FALLIBLE product_init(struct product *p, const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes,
+FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes,
                       struct team *team) {
     *p = (struct product){.shape = shape, .dtype = dtype, .team = team};
     p->active = shape_sizes(shape, p->sizes);

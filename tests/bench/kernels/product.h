@@ -5,11 +5,11 @@
 #include "kernels/grouped_matmul.h"
 #include "tests/bench/kernels/plain_read.h"
 #include "tests/bench/kernels/pool.h"
-#include "tests/bench/kernels/shapes.h"
+#include "tests/bench/kernels/selection.h"
 
 struct product {
     const struct bench_shape *shape;
-    enum dtype dtype;
+    const struct bench_dtype *dtype;
     int32_t sizes[SHAPE_GROUPS_MAX];
     size_t active; // groups that have rows
     struct pool pool;
@@ -21,10 +21,10 @@ struct product {
 };
 
 // What product_init will take.
-uint64_t product_bytes(const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes);
+uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes);
 
 // weights_bytes: to rotate over. team is borrowed. ERR_NOMEM; product_deinit is due on an error too.
-FALLIBLE product_init(struct product *p, const struct bench_shape *shape, enum dtype dtype, uint64_t weights_bytes,
+FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes,
                       struct team *team);
 void product_deinit(struct product *p); // legal on a zeroed struct
 

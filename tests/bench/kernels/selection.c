@@ -1,0 +1,131 @@
+#include "tests/bench/kernels/selection.h"
+
+#include <string.h>
+
+#include "client/expertctl/suggest.h"
+#include "expert/memory.h"
+#include "tests/bench/kernels/product.h"
+
+enum { CACHE_MULTIPLE = 4 };
+
+static const uint64_t WEIGHTS_BYTES_MIN = 1200000000;
+
+// The formats of today's checkpoints; names say code and k of a scale.
+static const struct quantised_format E4M3_BLOCK = {.code = CODE_E4M3, .scale = DTYPE_F32, .scale_of_panel = true, .scale_k = 128};
+static const struct quantised_format E4M3_ROW = {.code = CODE_E4M3, .scale = DTYPE_F32};
+static const struct quantised_format MXFP8 = {.code = CODE_E4M3, .scale = DTYPE_F8_E8M0, .scale_k = 32};
+static const struct quantised_format MXFP4 = {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32};
+static const struct quantised_format NVFP4 = {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .global = GLOBAL_MULTIPLY, .scale_k = 16};
+static const struct quantised_format INT4_32 = {.code = CODE_INT4, .scale = DTYPE_BF16, .scale_k = 32};
+static const struct quantised_format INT4_128 = {.code = CODE_INT4, .scale = DTYPE_BF16, .scale_k = 128};
+static const struct quantised_format INT8_128 = {.code = CODE_INT8, .scale = DTYPE_BF16, .scale_k = 128};
+
+static const struct bench_dtype DTYPES[] = {
+    {"bf16", DTYPE_BF16, NULL, false},
+    {"f32", DTYPE_F32, NULL, false},
+    {"e4m3-128x128", DTYPE_BF16, &E4M3_BLOCK, true}, // DeepSeek-V3
+    {"e4m3-row", DTYPE_BF16, &E4M3_ROW, true},
+    {"mxfp8", DTYPE_BF16, &MXFP8, true},
+    {"mxfp4", DTYPE_BF16, &MXFP4, true}, // gpt-oss
+    {"nvfp4", DTYPE_BF16, &NVFP4, true},
+    {"int4-32", DTYPE_BF16, &INT4_32, true},
+    {"int4-128", DTYPE_BF16, &INT4_128, true},
+    {"int8-128", DTYPE_BF16, &INT8_128, true},
+};
+enum { DTYPE_ROWS = sizeof DTYPES / sizeof *DTYPES };
+
+static err_t take_shape(void *context, const char *name, size_t length) {
+    struct selection *s = context;
+    if (s->num_shapes == SELECTION_SHAPES_MAX) {
+        FAIL(ERR_USAGE, "--shape names more than %d shapes", SELECTION_SHAPES_MAX);
+    }
+    TRY(shape_find(name, length, &s->shapes[s->num_shapes]));
+    s->num_shapes++;
+    return OK;
+}
+
+static err_t take_dtype(void *context, const char *name, size_t length) {
+    struct selection *s = context;
+    const char *names[DTYPE_ROWS];
+    char word[64];
+    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    if (s->num_dtypes == SELECTION_DTYPES_MAX) {
+        FAIL(ERR_USAGE, "--dtype names more than %d dtypes", SELECTION_DTYPES_MAX);
+    }
+    for (size_t i = 0; i < DTYPE_ROWS; i++) {
+        names[i] = DTYPES[i].name;
+        if (strcmp(names[i], word) == 0) {
+            s->dtypes[s->num_dtypes++] = &DTYPES[i];
+            return OK;
+        }
+    }
+    const char *near = suggest_word(word, names, DTYPE_ROWS);
+    FAIL(ERR_USAGE, "unknown dtype %s%s%s; --list names them", word, near ? ": did you mean " : "", near ? near : "");
+}
+
+static FALLIBLE select_rows(const struct bench_options *o, const struct machine *machine, struct selection *s) {
+    *s = (struct selection){.num_threads = o->num_threads, .weights_bytes = o->weights_bytes};
+    memcpy(s->threads, o->threads, sizeof s->threads);
+    if (s->num_threads == 0) {
+        s->threads[s->num_threads++] = machine->cpus;
+    }
+    if (s->weights_bytes == 0) {
+        uint64_t caches = CACHE_MULTIPLE * machine->cache_bytes;
+        s->weights_bytes = caches > WEIGHTS_BYTES_MIN ? caches : WEIGHTS_BYTES_MIN;
+    }
+    if (o->shapes) {
+        TRY(bench_names("--shape", o->shapes, take_shape, s));
+    }
+    for (size_t i = 0; !o->shapes && shape_at(i); i++) {
+        if (!shape_at(i)->by_request) {
+            s->shapes[s->num_shapes++] = shape_at(i);
+        }
+    }
+    if (o->dtypes) {
+        return bench_names("--dtype", o->dtypes, take_dtype, s);
+    }
+    for (size_t i = 0; i < DTYPE_ROWS; i++) {
+        if (!DTYPES[i].by_request) {
+            s->dtypes[s->num_dtypes++] = &DTYPES[i];
+        }
+    }
+    return OK;
+}
+
+// Before the first row is measured: a machine that starts to swap, or kills, measures nothing.
+static FALLIBLE check_memory(const struct selection *s) {
+    struct memory_limit limit;
+    memory_available(&limit);
+    for (size_t i = 0; i < s->num_shapes; i++) {
+        for (size_t d = 0; d < s->num_dtypes; d++) {
+            uint64_t needed = product_bytes(s->shapes[i], s->dtypes[d], s->weights_bytes);
+            char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
+            if (needed > limit.bytes) {
+                FAIL(ERR_NOMEM,
+                     "shape %s in %s needs %s, but there are %s (%s); leave it out with --shape, or let fewer weights "
+                     "rotate with --weights-mib",
+                     s->shapes[i]->name, s->dtypes[d]->name, memory_text(needed, wants), memory_text(limit.bytes, has), limit.what);
+            }
+        }
+    }
+    return OK;
+}
+
+FALLIBLE selection_make(const struct bench_options *options, const struct machine *machine, struct selection *out) {
+    TRY(select_rows(options, machine, out));
+    return check_memory(out);
+}
+
+void selection_list(FILE *out) {
+    fprintf(out, "%-12s%8s%8s%8s%8s\n", "shape", "groups", "k", "n", "rows");
+    for (size_t i = 0; shape_at(i); i++) {
+        const struct bench_shape *s = shape_at(i);
+        fprintf(out, "%-12s%8zu%8zu%8zu%8zu   %s%s\n", s->name, s->groups, s->k, s->n, s->rows, s->text,
+                s->by_request ? " (only where it is named)" : "");
+    }
+    fprintf(out, "dtypes:");
+    for (size_t i = 0; i < DTYPE_ROWS; i++) {
+        fprintf(out, " %s%s", DTYPES[i].name, DTYPES[i].by_request ? "*" : "");
+    }
+    fprintf(out, "   (* only where it is named)\n");
+}

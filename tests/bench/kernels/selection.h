@@ -1,0 +1,37 @@
+// What of shapes, dtypes and numbers of threads a command line asks for.
+#ifndef EXPERTD_TESTS_BENCH_KERNELS_SELECTION_H
+#define EXPERTD_TESTS_BENCH_KERNELS_SELECTION_H
+
+#include "kernels/quantised.h"
+#include "tests/bench/kernels/bench_options.h"
+#include "tests/bench/kernels/machine.h"
+#include "tests/bench/kernels/shapes.h"
+
+// A kind of weights, and what multiplies them.
+struct bench_dtype {
+    const char *name;
+    enum dtype dtype;                      // of the rows, and of the weights where there is no format
+    const struct quantised_format *format; // NULL: plain elements
+    bool by_request;                       // measured only where it is named
+};
+
+enum { SELECTION_SHAPES_MAX = 32, SELECTION_DTYPES_MAX = 16 };
+
+struct selection {
+    const struct bench_shape *shapes[SELECTION_SHAPES_MAX];
+    size_t num_shapes;
+    const struct bench_dtype *dtypes[SELECTION_DTYPES_MAX];
+    size_t num_dtypes;
+    uint32_t threads[BENCH_LIST_MAX];
+    size_t num_threads;
+    uint64_t weights_bytes; // to rotate over
+};
+
+// Checks that there is memory for the largest row too, before any is measured. ERR_USAGE for an unknown name, ERR_NOMEM with
+// figures.
+FALLIBLE selection_make(const struct bench_options *options, const struct machine *machine, struct selection *out);
+
+// Prints the names that --shape and --dtype take.
+void selection_list(FILE *out);
+
+#endif
