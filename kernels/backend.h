@@ -16,8 +16,11 @@ struct finish_args;
 struct quantised_format;
 
 enum {
-    KERNEL_PANEL = 64,      // columns of a panel
-    KERNEL_CALL_ROWS = 240, // rows of one call at most: what a caller keeps pointers for
+    KERNEL_PANEL = 64,                         // columns of a panel
+    KERNEL_CALL_ROWS = 240,                    // rows of one call at most: what a caller keeps pointers for
+    KERNEL_GROUP = 4,                          // panels of a group call at most
+    KERNEL_SUMS = KERNEL_GROUP * KERNEL_PANEL, // floats of a row of a group's sums
+    KERNEL_SCRATCH_BYTES = 288 << 10,          // of a group call: widened panels and rows
 };
 
 // A panel kernel's work: out[r][c] = the sum over k of x[r][k] * panel[k][c].
@@ -45,6 +48,20 @@ struct panel_i8_args {
 };
 typedef void panel_i8_kernel(const struct panel_i8_args *args);
 
+// The same rows against several panels, for more rows than one tile: what is made of a row (widening) serves them all, and K is
+// blocked so that the panels' block stays in L2 over the tiles. While one block is multiplied the next is prefetched.
+struct panel_group_args {
+    const void *const *x;      // [rows] as above
+    size_t rows;               // 1 to KERNEL_CALL_ROWS
+    const void *const *panels; // [count] packed, 64-byte aligned, of one k and dtype
+    size_t count;              // 1 to KERNEL_GROUP
+    size_t k;                  // whole K
+    float *sums;   // [rows][KERNEL_SUMS], 64-byte aligned: panel p's 64 columns from p * KERNEL_PANEL on; padding is summed too
+    void *scratch; // KERNEL_SCRATCH_BYTES, 64-byte aligned, the thread's own
+    const void *const *next; // [count] the panels that this thread takes next, of the same k; NULL: none
+};
+typedef void panel_group_kernel(const struct panel_group_args *args);
+
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set
 // and restore the floating-point mode they need; the others run in IEEE's default.
 struct kernel_backend {
@@ -54,6 +71,8 @@ struct kernel_backend {
     quantised_kernel *quantised_f32;  // f32 rows
     quantised_kernel *quantised_bf16; // bf16 rows
     panel_i8_kernel *panel_i8;
+    panel_group_kernel *group_f32;                                            // NULL: panel_f32 serves any number of rows
+    panel_group_kernel *group_bf16;                                           // NULL: panel_bf16 does
     void (*activation)(const struct activation_args *args);                   // activation_row
     void (*combine)(const struct combine_args *args);                         // combine_row
     void (*exp_minus)(const float *x, float shift, size_t count, float *out); // out[i] = exp(x[i] - shift); in place is legal

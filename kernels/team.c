@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "kernels/cpu/float_mode.h"
 
@@ -50,6 +51,7 @@ struct team {
     unsigned threads; // the owner counted
     unsigned started; // workers that run
     struct worker *workers;
+    struct arena scratch; // [threads] TEAM_SCRATCH_BYTES
 };
 
 struct worker {
@@ -175,7 +177,10 @@ FALLIBLE team_create(const struct team_options *options, struct team **out) {
     team->threads = options->threads;
     team->spin_ns = (int64_t)options->spin_us * NS_PER_US;
     team->workers = workers;
-    err_t e = start_workers(team);
+    err_t e = arena_init(&team->scratch, (size_t)team->threads * TEAM_SCRATCH_BYTES);
+    if (!err_is(e)) {
+        e = start_workers(team);
+    }
     if (err_is(e)) {
         team_destroy(team);
         return e;
@@ -193,8 +198,13 @@ void team_destroy(struct team *team) {
     for (unsigned i = 0; i < team->started; i++) {
         pthread_join(team->workers[i].thread, NULL);
     }
+    arena_deinit(&team->scratch);
     free(team->workers);
     free(team);
+}
+
+void *team_scratch(struct team *team, unsigned thread) {
+    return team->scratch.base + (size_t)thread * TEAM_SCRATCH_BYTES;
 }
 
 unsigned team_threads(const struct team *team) {

@@ -17,8 +17,13 @@ struct team_options {
 };
 
 FALLIBLE team_create(const struct team_options *options, struct team **out);
-void team_destroy(struct team *team); // joins its threads; NULL is legal
-unsigned team_threads(const struct team *team);
+void team_destroy(struct team *team);           // joins its threads; NULL is legal
+unsigned team_threads(const struct team *team); // 1 where team is NULL
+
+// Memory of one of the team's threads, for what runs on it: TEAM_SCRATCH_BYTES, 64-byte aligned, in huge pages where they are to be
+// had. Its contents last as long as one call of `body`.
+enum { TEAM_SCRATCH_BYTES = 1 << 20 };
+void *team_scratch(struct team *team, unsigned thread);
 
 // body(context, task, thread) for every task in [0, tasks), each once, claimed in ascending order; thread is in [0, team_threads).
 // Returns when all are done. `team` NULL: all tasks run on the caller as thread 0.

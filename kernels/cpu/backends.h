@@ -35,7 +35,7 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     .activation = target##_activation, .combine = target##_combine, .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid,  \
     .sqrt_softplus = target##_sqrt_softplus, .add_scaled = target##_add_scaled, .finish = target##_finish
 
-// panel_body.h's functions likewise.
+// panel_body.h's functions likewise, and group_body.h's.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \
     panel_kernel target##_panel_f32, target##_panel_bf16;                                                                          \
     quantised_kernel target##_quantised_f32, target##_quantised_bf16;                                                              \
@@ -43,6 +43,8 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
 #define BACKEND_QUANTISED(target) .quantised_f32 = target##_quantised_f32, .quantised_bf16 = target##_quantised_bf16
 #define BACKEND_PANELS(target)                                                                                                     \
     .panel_f32 = target##_panel_f32, .panel_bf16 = target##_panel_bf16, .panel_i8 = target##_panel_i8, BACKEND_QUANTISED(target)
+#define BACKEND_DECLARE_GROUPS(target) panel_group_kernel target##_group_f32, target##_group_bf16
+#define BACKEND_GROUPS(target) .group_f32 = target##_group_f32, .group_bf16 = target##_group_bf16
 
 BACKEND_DECLARE_ROWS(scalar);
 quantised_kernel scalar_quantised_f32, scalar_quantised_bf16;
@@ -53,6 +55,8 @@ BACKEND_DECLARE_ROWS(avx2);
 BACKEND_DECLARE_ROWS(avx512);
 BACKEND_DECLARE_PANELS(avx2);
 BACKEND_DECLARE_PANELS(avx512);
+BACKEND_DECLARE_GROUPS(avx2);
+BACKEND_DECLARE_GROUPS(avx512);
 extern const struct kernel_backend backend_avx2;
 panel_i8_kernel avx512vnni_panel_i8;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI

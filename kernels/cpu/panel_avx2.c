@@ -32,8 +32,14 @@ static inline vec vec_odd(const uint16_t *pairs) {
     return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)pairs), _mm256_set1_epi32((int)0xffff0000)));
 }
 
+static inline void vec_prefetch(const void *p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
 #define PANEL_TARGET(name) avx2_##name
 #include "kernels/cpu/panel_body.h"
 
-const struct kernel_backend backend_avx2 = {.name = "avx2", BACKEND_PANELS(avx2), BACKEND_ROWS(avx2)};
+#include "kernels/cpu/group_body.h"
+
+const struct kernel_backend backend_avx2 = {.name = "avx2", BACKEND_PANELS(avx2), BACKEND_GROUPS(avx2), BACKEND_ROWS(avx2)};
 #endif

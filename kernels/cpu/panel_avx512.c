@@ -32,8 +32,15 @@ static inline vec vec_odd(const uint16_t *pairs) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000)));
 }
 
+static inline void vec_prefetch(const void *p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
 #define PANEL_TARGET(name) avx512_##name
 #include "kernels/cpu/panel_body.h"
 
-const struct kernel_backend backend_avx512 = {.name = "avx512", BACKEND_PANELS(avx512), BACKEND_ROWS(avx512)};
+#include "kernels/cpu/group_body.h"
+
+const struct kernel_backend backend_avx512 = {
+    .name = "avx512", BACKEND_PANELS(avx512), BACKEND_GROUPS(avx512), BACKEND_ROWS(avx512)};
 #endif

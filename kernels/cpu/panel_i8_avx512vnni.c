@@ -45,5 +45,6 @@ const struct kernel_backend backend_avx512vnni = {.name = "avx512vnni",
                                                   .panel_bf16 = avx512_panel_bf16,
                                                   .panel_i8 = avx512vnni_panel_i8,
                                                   BACKEND_QUANTISED(avx512),
+                                                  BACKEND_GROUPS(avx512),
                                                   BACKEND_ROWS(avx512)};
 #endif

@@ -152,7 +152,7 @@ static void check_shape(struct random *random, const struct shape *shape) {
 
 static void check_backend(const struct kernel_backend *backend) {
     assert_false(err_is(kernel_select(backend->name)));
-    static const size_t K[] = {0, 1, 2, 7, 64, 131}, N[] = {0, 1, 17, 64, 65, 128, 200};
+    static const size_t K[] = {0, 1, 2, 7, 64, 131, 259, 515, 1031}, N[] = {0, 1, 17, 64, 65, 128, 200};
     struct random random = {2024};
     for (int i = 0; i < 160; i++) {
         struct shape shape = {

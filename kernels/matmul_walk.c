@@ -1,0 +1,332 @@
+// A task is a span of rows of one group against a run of its panels. Spans are as long as a kernel call takes, so that weights are
+// read once for many rows; where that leaves threads idle (one group and many rows: shared experts, routers) they are shorter.
+// A thread claims its next task before it starts the one at hand, so that it can fetch the next panels into its cache meanwhile.
+// None of these choices can be seen in a bit of the output.
+#include "kernels/matmul_walk.h"
+
+#include <stdatomic.h>
+
+#include "kernels/backend.h"
+#include "kernels/quantised.h"
+#include "kernels/tuning.h"
+
+enum {
+    SPAN_ROWS_MIN = 48, // rows: a multiple of every tile of rows but 5; a schedule that asks for fewer gets these
+    FEW_ROWS = 6,       // one tile: the panels are read once, as fast as memory gives them
+    ZERO_ROWS = 48,
+    SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
+};
+_Static_assert(SUMS_BYTES + KERNEL_SCRATCH_BYTES <= TEAM_SCRATCH_BYTES, "a thread's scratch");
+
+struct span {
+    uint32_t first_row, rows;
+    uint32_t group; // local
+};
+
+// An operand as the kernels read it.
+struct operand {
+    void *const *data; // [groups]
+    size_t panel_bytes;
+    panel_kernel *few;
+    panel_group_kernel *many;    // NULL: `few` takes any number of rows
+    quantised_kernel *quantised; // in place of both, where the weights have a format
+    const struct quantised_format *format;
+};
+
+struct work {
+    const struct matmul_walk *walk;
+    struct operand operand[WALK_OPERANDS];
+    size_t k, n, element; // bytes of an element of lhs
+    struct matmul_schedule schedule;
+    const struct span *spans;
+    size_t num_spans;
+    size_t panels, panels_per_run, runs;
+    size_t zero_before, zero_from; // rows [0, zero_before) and [zero_from, m) belong to no local group
+    size_t zero_tasks_before;      // then those from zero_from on
+    size_t tasks;
+    struct team *team;
+    _Atomic size_t claimed;
+};
+
+static size_t div_up(size_t a, size_t b) {
+    return a / b + (a % b != 0);
+}
+
+static size_t spans_max(size_t m, size_t num_groups) {
+    return m / SPAN_ROWS_MIN + num_groups;
+}
+
+size_t matmul_walk_scratch_bytes(size_t m, size_t num_groups) {
+    return div_up(spans_max(m, num_groups) * sizeof(struct span), 64) * 64;
+}
+
+// Each local group's rows in spans of at most `limit`, as even as can be.
+static size_t make_spans(const struct grouped_matmul_args *args, size_t first_row, size_t limit, struct span *spans) {
+    size_t count = 0, row = first_row;
+    for (size_t g = 0; g < args->num_actual_groups; g++) {
+        size_t left = (size_t)args->group_sizes[args->group_offset + g];
+        for (size_t pieces = div_up(left, limit); pieces > 0; pieces--) {
+            size_t rows = div_up(left, pieces);
+            spans[count++] = (struct span){(uint32_t)row, (uint32_t)rows, (uint32_t)g};
+            row += rows;
+            left -= rows;
+        }
+    }
+    return count;
+}
+
+static size_t rows_of_groups(const struct grouped_matmul_args *args, size_t begin, size_t end) {
+    size_t rows = 0;
+    for (size_t g = begin; g < end; g++) {
+        rows += (size_t)args->group_sizes[g];
+    }
+    return rows;
+}
+
+static size_t panels_per_call(const struct work *work) {
+    return KERNEL_GROUP / work->walk->operands;
+}
+
+static bool is_few(const struct work *work) {
+    for (size_t i = 0; i < work->num_spans; i++) {
+        if (work->spans[i].rows > FEW_ROWS) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Panels of a task: what a call takes, or a long read where there are few rows; less where threads would have too few tasks.
+static size_t run_of(const struct work *work, size_t wanted) {
+    size_t bytes = work->operand[0].panel_bytes * work->walk->operands;
+    size_t run = panels_per_call(work);
+    if (is_few(work) && bytes > 0) {
+        run = div_up(work->schedule.run_bytes, bytes);
+    }
+    size_t longest = work->num_spans * work->panels / wanted;
+    run = run > longest ? longest : run;
+    return run ? run : 1;
+}
+
+static void split(struct work *work, unsigned threads, struct span *spans) {
+    const struct grouped_matmul_args *args = work->walk->args;
+    struct schedule_class class = tuning_class(args, threads);
+    work->schedule = args->schedule ? *args->schedule : tuning_schedule(&class);
+    size_t wanted = threads > 1 ? (size_t)threads * work->schedule.tasks_per_thread : 1;
+    INVARIANT(wanted > 0);
+    size_t span_rows = work->schedule.call_rows < SPAN_ROWS_MIN ? SPAN_ROWS_MIN : work->schedule.call_rows;
+    work->zero_before = rows_of_groups(args, 0, args->group_offset);
+    work->panels = div_up(work->n, KERNEL_PANEL);
+    work->spans = spans;
+    work->num_spans = make_spans(args, work->zero_before, span_rows, spans);
+    if (work->num_spans * work->panels < wanted * panels_per_call(work)) {
+        work->num_spans = make_spans(args, work->zero_before, SPAN_ROWS_MIN, spans);
+    }
+    work->panels_per_run = run_of(work, wanted);
+    work->runs = div_up(work->panels, work->panels_per_run);
+    work->zero_from = work->zero_before + rows_of_groups(args, args->group_offset, args->group_offset + args->num_actual_groups);
+    work->zero_tasks_before = div_up(work->zero_before, ZERO_ROWS);
+    work->tasks = work->num_spans * work->runs + work->zero_tasks_before + div_up(args->m - work->zero_from, ZERO_ROWS);
+}
+
+static const void *panel_at(const struct work *work, size_t operand, size_t group, size_t panel) {
+    const struct operand *o = &work->operand[operand];
+    return (const char *)o->data[group] + panel * o->panel_bytes;
+}
+
+// Columns of `count` panels from `panel` on: the last one may be short.
+static size_t columns_from(const struct work *work, size_t panel, size_t count) {
+    size_t column = panel * KERNEL_PANEL, columns = count * KERNEL_PANEL;
+    return work->n - column < columns ? work->n - column : columns;
+}
+
+// The panels of one call: those of each operand one after another.
+static size_t list_panels(const struct work *work, size_t group, size_t first, size_t count, const void **panels) {
+    size_t listed = 0;
+    for (size_t i = 0; i < work->walk->operands; i++) {
+        for (size_t p = first; p < first + count; p++) {
+            panels[listed++] = panel_at(work, i, group, p);
+        }
+    }
+    return listed;
+}
+
+// A call: a span against a few neighbouring panels of each operand.
+struct call {
+    const struct span *span;
+    size_t panel, count;     // of each operand
+    const void *const *x;    // [span->rows]
+    const void *const *next; // the panels after these; NULL: none
+    float *sums;
+    void *scratch;
+};
+
+static void multiply_panel(const struct operand *operand, const struct panel_args *args) {
+    if (operand->format) {
+        operand->quantised(args, operand->format);
+    } else {
+        operand->few(args);
+    }
+}
+
+static void multiply_few(const struct work *work, const struct call *call) {
+    for (size_t i = 0; i < work->walk->operands; i++) {
+        for (size_t p = 0; p < call->count; p++) {
+            struct panel_args args = {
+                .x = call->x,
+                .rows = call->span->rows,
+                .panel = panel_at(work, i, call->span->group, call->panel + p),
+                .k = work->k,
+                .out = call->sums + (i * call->count + p) * KERNEL_PANEL,
+                .out_stride = KERNEL_SUMS,
+                .columns = columns_from(work, call->panel + p, 1),
+            };
+            multiply_panel(&work->operand[i], &args);
+        }
+    }
+}
+
+static void multiply_many(const struct work *work, const struct call *call) {
+    const void *panels[KERNEL_GROUP];
+    struct panel_group_args args = {
+        .x = call->x,
+        .rows = call->span->rows,
+        .panels = panels,
+        .count = list_panels(work, call->span->group, call->panel, call->count, panels),
+        .k = work->k,
+        .sums = call->sums,
+        .scratch = call->scratch,
+        .next = call->next,
+    };
+    work->operand[0].many(&args);
+}
+
+static void multiply(const struct work *work, const struct call *call) {
+    if (work->operand[0].many && call->span->rows > FEW_ROWS) {
+        multiply_many(work, call);
+    } else {
+        multiply_few(work, call);
+    }
+    struct walk_sums sums = {
+        .first_row = call->span->first_row,
+        .rows = call->span->rows,
+        .group = call->span->group,
+        .column = call->panel * KERNEL_PANEL,
+        .columns = columns_from(work, call->panel, call->count),
+        .sums = {call->sums, call->sums + call->count * KERNEL_PANEL},
+    };
+    work->walk->finish(work->walk->context, &sums);
+}
+
+static const void *lhs_row(const struct work *work, size_t row) {
+    const struct grouped_matmul_args *args = work->walk->args;
+    size_t index = args->lhs_rows ? args->lhs_rows[row] : row;
+    return (const char *)args->lhs + index * args->lhs_stride * work->element;
+}
+
+// Where a task begins; NULL: it is no product.
+static const struct span *task_span(const struct work *work, size_t task, size_t *panel) {
+    *panel = task % work->runs * work->panels_per_run;
+    return task < work->num_spans * work->runs ? &work->spans[task / work->runs] : NULL;
+}
+
+static size_t call_panels(const struct work *work, size_t panel, size_t end) {
+    size_t most = panels_per_call(work);
+    size_t limit = end < work->panels ? end : work->panels;
+    return limit - panel < most ? limit - panel : most;
+}
+
+// The panels that this thread takes after those up to `panel`: of the same task, or of its next one. False where there are none,
+// or fewer than `count`.
+static bool next_panels(const struct work *work, const struct call *call, size_t end, size_t next_task, const void **panels) {
+    size_t panel = call->panel + call->count;
+    const struct span *span = call->span;
+    if (panel >= end || panel >= work->panels) {
+        span = next_task < work->tasks ? task_span(work, next_task, &panel) : NULL;
+        end = panel + work->panels_per_run;
+    }
+    if (!span || call_panels(work, panel, end) < call->count) {
+        return false;
+    }
+    list_panels(work, span->group, panel, call->count, panels);
+    return true;
+}
+
+static void run_product(const struct work *work, const struct span *span, size_t panel, size_t next_task, char *scratch) {
+    const void *x[KERNEL_CALL_ROWS], *next[KERNEL_GROUP];
+    for (size_t r = 0; r < span->rows; r++) {
+        x[r] = lhs_row(work, span->first_row + r);
+    }
+    size_t end = panel + work->panels_per_run;
+    struct call call = {.span = span, .x = x, .sums = (float *)scratch, .scratch = scratch + SUMS_BYTES};
+    for (; panel < end && panel < work->panels; panel += call.count) {
+        call.panel = panel;
+        call.count = call_panels(work, panel, end);
+        call.next = next_panels(work, &call, end, next_task, next) ? next : NULL;
+        multiply(work, &call);
+    }
+}
+
+static void run_zero(const struct work *work, size_t task) {
+    bool before = task < work->zero_tasks_before;
+    size_t begin = before ? task * ZERO_ROWS : work->zero_from + (task - work->zero_tasks_before) * ZERO_ROWS;
+    size_t limit = before ? work->zero_before : work->walk->args->m;
+    work->walk->zero(work->walk->context, begin, limit - begin < ZERO_ROWS ? limit : begin + ZERO_ROWS);
+}
+
+static void run_tasks(struct work *work, char *scratch) {
+    size_t task = atomic_fetch_add(&work->claimed, 1);
+    while (task < work->tasks) {
+        size_t next = atomic_fetch_add(&work->claimed, 1);
+        size_t panel;
+        const struct span *span = task_span(work, task, &panel);
+        if (span) {
+            run_product(work, span, panel, next, scratch);
+        } else {
+            run_zero(work, task - work->num_spans * work->runs);
+        }
+        task = next;
+    }
+}
+
+static void run_on_thread(void *context, size_t task, unsigned thread) {
+    (void)task;
+    struct work *work = context;
+    run_tasks(work, team_scratch(work->team, thread));
+}
+
+static void run_on_stack(void *context, size_t task, unsigned thread) {
+    (void)task;
+    (void)thread;
+    _Alignas(64) char scratch[SUMS_BYTES + KERNEL_SCRATCH_BYTES];
+    run_tasks(context, scratch);
+}
+
+static struct operand operand_of(const struct packed_weights *weights) {
+    const struct kernel_backend *backend = kernel_selected();
+    bool f32 = weights->dtype == DTYPE_F32;
+    struct operand operand = {
+        .data = weights->data,
+        .panel_bytes = packed_group_bytes(weights->dtype, weights->k, KERNEL_PANEL),
+        .few = f32 ? backend->panel_f32 : backend->panel_bf16,
+        .many = f32 ? backend->group_f32 : backend->group_bf16,
+    };
+    if (weights->format) {
+        operand.panel_bytes = quantised_group_bytes(weights->format, weights->k, KERNEL_PANEL);
+        operand.many = NULL;
+        operand.quantised = f32 ? backend->quantised_f32 : backend->quantised_bf16;
+        operand.format = weights->format;
+    }
+    return operand;
+}
+
+void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratch) {
+    const struct packed_weights *weights = walk->rhs[0];
+    struct work work = {.walk = walk, .k = weights->k, .n = weights->n, .element = dtype_size(weights->dtype), .team = team};
+    for (size_t i = 0; i < walk->operands; i++) {
+        work.operand[i] = operand_of(walk->rhs[i]);
+    }
+    unsigned threads = team_threads(team);
+    split(&work, threads, scratch);
+    team_run(team, work.tasks < threads ? work.tasks : threads, team ? run_on_thread : run_on_stack, &work);
+}

@@ -1,0 +1,36 @@
+// The walk that every grouped matmul takes: spans of rows of one group against groups of panels, claimed by the threads of a team,
+// and what becomes of the sums while they are still in cache. Private to kernels/.
+#ifndef EXPERTD_KERNELS_MATMUL_WALK_H
+#define EXPERTD_KERNELS_MATMUL_WALK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/grouped_matmul.h"
+
+enum { WALK_OPERANDS = 2 };
+
+// Sums of a span of rows over some columns, in the thread's scratch.
+struct walk_sums {
+    size_t first_row, rows; // of the product
+    size_t group;           // local
+    size_t column, columns;
+    const float *sums[WALK_OPERANDS]; // of each operand: [rows] rows of `columns` sums, KERNEL_SUMS elements apart
+};
+
+struct matmul_walk {
+    const struct grouped_matmul_args *args;          // rows, groups and schedule; has passed its check. Its out is not looked at
+    const struct packed_weights *rhs[WALK_OPERANDS]; // of one k, n, dtype and format
+    size_t operands;                                 // 1 or 2: both are multiplied by the same rows in one pass
+    void (*finish)(const void *context, const struct walk_sums *sums); // any thread; each element comes once
+    void (*zero)(const void *context, size_t begin, size_t end);       // rows that belong to no local group; any thread
+    const void *context;
+};
+
+// Bytes of scratch for up to m rows over num_groups groups.
+size_t matmul_walk_scratch_bytes(size_t m, size_t num_groups);
+
+// team NULL: the calling thread, with KERNEL_SCRATCH_BYTES and the sums on its stack. scratch: 64-byte aligned.
+void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratch);
+
+#endif

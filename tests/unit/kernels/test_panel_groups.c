@@ -1,0 +1,120 @@
+// Every backend's kernels for groups of panels against the scalar sums, bit for bit, on weights packed by pack_weights: both sides
+// of every block of K and of rows, odd tails, and sums that lie between NaNs.
+#include "kernel_test.h"
+
+#include "kernels/cpu/backends.h"
+#include "kernels/grouped_matmul.h"
+#include "kernels/weights.h"
+
+enum { STRIDE_PAST = 3 }; // elements from a row's end to the next one's start
+
+struct group_case {
+    const struct kernel_backend *backend;
+    enum dtype dtype;
+    size_t rows, k, panels;
+    enum values values;
+};
+
+struct group_data {
+    char *x, *w;
+    void *packed, *scratch;
+    float *sums;
+    size_t element, stride; // bytes; elements
+};
+
+static void fill(struct random *random, const struct group_case *c, void *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (c->dtype == DTYPE_F32) {
+            ((float *)values)[i] = random_f32(random, c->values);
+        } else {
+            ((uint16_t *)values)[i] = random_bf16(random, c->values);
+        }
+    }
+}
+
+static void data_init(const struct group_case *c, struct group_data *d) {
+    struct random random = {1 + c->rows * 7919 + c->k * 31 + c->panels};
+    size_t n = c->panels * KERNEL_PANEL;
+    *d = (struct group_data){.element = dtype_size(c->dtype), .stride = c->k + STRIDE_PAST};
+    d->x = test_alloc(c->rows * d->stride * d->element);
+    d->w = test_alloc(n * c->k * d->element);
+    d->packed = test_alloc(packed_group_bytes(c->dtype, c->k, n));
+    d->scratch = test_alloc(KERNEL_SCRATCH_BYTES);
+    d->sums = test_alloc(c->rows * KERNEL_SUMS * sizeof(float));
+    fill(&random, c, d->x, c->rows * d->stride);
+    fill(&random, c, d->w, n * c->k);
+    pack_weights(&(struct weight_source){d->w, c->dtype, c->k, 1}, c->k, n, c->dtype, d->packed);
+    poison_f32(d->sums, c->rows * KERNEL_SUMS);
+    poison_f32(d->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
+}
+
+static float want_sum(const struct group_case *c, const struct group_data *d, size_t row, size_t column) {
+    const void *x = d->x + row * d->stride * d->element, *w = d->w + column * c->k * d->element;
+    return c->dtype == DTYPE_F32 ? dot_f32_reference(x, w, 1, c->k) : dot_bf16_reference(x, w, 1, c->k);
+}
+
+static void check_case(const struct group_case *c) {
+    panel_group_kernel *group = c->dtype == DTYPE_F32 ? c->backend->group_f32 : c->backend->group_bf16;
+    struct group_data d;
+    data_init(c, &d);
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    for (size_t r = 0; r < c->rows; r++) {
+        x[r] = d.x + r * d.stride * d.element;
+    }
+    for (size_t p = 0; p < c->panels; p++) {
+        panels[p] = (char *)d.packed + p * packed_group_bytes(c->dtype, c->k, KERNEL_PANEL);
+    }
+    struct panel_group_args args = {x, c->rows, panels, c->panels, c->k, d.sums, d.scratch, c->rows % 2 ? panels : NULL};
+    group(&args);
+    for (size_t r = 0; r < c->rows; r++) {
+        for (size_t n = 0; n < c->panels * KERNEL_PANEL; n += 1 + c->k / 100) { // every column where that is quick
+            float want = want_sum(c, &d, r, n);
+            assert_same_f32(&d.sums[r * KERNEL_SUMS + n], &want, 1, c->backend->name);
+        }
+        for (size_t n = c->panels * KERNEL_PANEL; n < KERNEL_SUMS; n++) {
+            assert_true(isnan(d.sums[r * KERNEL_SUMS + n])); // nothing is written for panels that are not there
+        }
+    }
+    free(d.x), free(d.w), free(d.packed), free(d.scratch), free(d.sums);
+}
+
+static void check_backend(const struct kernel_backend *backend) {
+    static const size_t ROWS[] = {1, 6, 7, 11, 48, 49, 61}, DEPTHS[] = {1, 2, 31, 33, 127, 129, 256, 257, 515, 1025, 1057};
+    if (!backend->group_f32 || !backend->group_bf16) {
+        return;
+    }
+    for (size_t r = 0; r < COUNT_OF(ROWS); r++) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            struct group_case c = {
+                backend, DTYPE_BF16, ROWS[r], DEPTHS[d], 1 + (r + d) % KERNEL_GROUP, (enum values)((r + 2 * d) % VALUES_COUNT)};
+            check_case(&c);
+            c.dtype = DTYPE_F32;
+            check_case(&c);
+        }
+    }
+}
+
+static void groups_sum_as_the_scalar_twin(void **state) {
+    (void)state;
+    for_each_backend(check_backend);
+}
+
+static void most_rows_fit_the_scratch(const struct kernel_backend *backend) {
+    if (backend->group_f32 && backend->group_bf16) {
+        check_case(&(struct group_case){backend, DTYPE_BF16, KERNEL_CALL_ROWS, 258, KERNEL_GROUP, VALUES_PLAIN});
+        check_case(&(struct group_case){backend, DTYPE_F32, KERNEL_CALL_ROWS, 258, KERNEL_GROUP, VALUES_PLAIN});
+    }
+}
+
+static void a_call_of_most_rows_and_panels_is_whole(void **state) {
+    (void)state;
+    for_each_backend(most_rows_fit_the_scratch);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_sum_as_the_scalar_twin),
+        cmocka_unit_test(a_call_of_most_rows_and_panels_is_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
