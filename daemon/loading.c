@@ -8,6 +8,7 @@
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/placement_file.h"
+#include "daemon/schedules.h"
 #include "expert/memory.h"
 #include "kernels/backend.h"
 
@@ -128,6 +129,7 @@ static FALLIBLE load_all(const struct options *options, struct serve *serve, str
     log_device(options);
     TRY(start_teams(options, out));
     TRY(load_model(options, out));
+    TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
     struct engine_options engine = {.model = &out->model, .limits = out->limits, .team = out->team, .node_teams = out->node_teams};
     TRY(engine_create(&engine, &out->engine));
@@ -176,6 +178,7 @@ void loading_unload(struct loaded *loaded) {
     mover_destroy(loaded->mover);
     metrics_destroy(loaded->metrics);
     engine_destroy(loaded->engine);
+    schedules_end(loaded->schedules);
     model_deinit(&loaded->model);
     node_teams_destroy(loaded->node_teams);
     team_destroy(loaded->team);

@@ -19,6 +19,7 @@ struct loaded {
     struct team *team;
     struct node_teams *node_teams; // NULL: `team` serves all shards
     struct model model;
+    struct tuning_table *schedules; // NULL: by rule
     struct engine *engine;
     struct metrics *metrics;
     struct mover *mover;

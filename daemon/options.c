@@ -150,11 +150,21 @@ static FALLIBLE check_placement(const struct options *options) {
     return OK;
 }
 
+static FALLIBLE check_tuning(const struct options *options) {
+    if (strcmp(options->tuning, "cached") == 0 && !options->tuning_cache) {
+        FAIL(blame(options, OPTION_TUNING, OPTION_TUNING_CACHE),
+             "tuning is cached (%s), but tuning_cache is not set: give the file that expertd-bench tune or tuning tune has written",
+             options->origins[OPTION_TUNING]);
+    }
+    return OK;
+}
+
 static FALLIBLE check_all(struct options *options) {
     TRY(check_queue(options));
     TRY(check_piece(options));
     TRY(check_addresses(options));
     TRY(check_placement(options));
+    TRY(check_tuning(options));
     if (!options->model && !options->check_config && !options->print_config) {
         FAIL(ERR_USAGE, "no model to serve: give --model DIR, ORG/NAME or synthetic:PRESET; expertd --help says more");
     }

@@ -30,6 +30,8 @@ struct options {
     uint32_t replicas;             // --replicas: of each layer's experts, beyond one copy each
     uint64_t move_bytes_max;       // memory that moving experts may take for a while, 1 GiB
     char *kernels;                 // --kernels auto|scalar|avx2|avx512|avx512bf16
+    char *tuning;                  // --tuning heuristic|cached|tune
+    char *tuning_cache;            // --tuning-cache FILE: of schedules; for cached and tune
     char *hf_cache;                // --hf-cache: from HF_HUB_CACHE, HF_HOME, HOME where not given
     uint64_t max_message_bytes;    // 64 MiB
     uint32_t max_batch_tokens;     // 4096

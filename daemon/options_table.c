@@ -78,6 +78,22 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                         .choices = "auto|scalar|avx2|avx512|avx512bf16",
                         .value = "SET",
                         .help = "auto, scalar, avx2, avx512 or avx512bf16; auto takes the best that this CPU runs."},
+    [OPTION_TUNING] = {.name = "tuning",
+                       .type = OPTIONS_CHOICE,
+                       .offset = FIELD(tuning),
+                       .fallback = "heuristic",
+                       .choices = "heuristic|cached|tune",
+                       .value = "POLICY",
+                       .help =
+                           "heuristic, cached or tune: how products are cut into work. cached takes what tuning_cache has; tune "
+                           "tries what is missing there at the start, a second for each kind of matrix. Answers do not depend "
+                           "on it."},
+    [OPTION_TUNING_CACHE] = {.name = "tuning_cache",
+                             .type = OPTIONS_TEXT,
+                             .offset = FIELD(tuning_cache),
+                             .value = "FILE",
+                             .help = "File of what tuning found, for cached and tune. One that is damaged or from another CPU is "
+                                     "logged and not used."},
     [OPTION_SHARDS] = {.name = "shards",
                        .type = OPTIONS_NUMBER,
                        .offset = FIELD(shards),

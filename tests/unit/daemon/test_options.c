@@ -38,6 +38,8 @@ static void defaults_are_those_documented(void **state) {
     assert_string_equal(o.device, "auto");
     assert_false(o.have_layers);
     assert_string_equal(o.kernels, "auto");
+    assert_string_equal(o.tuning, "heuristic");
+    assert_null(o.tuning_cache);
     assert_string_equal(o.hf_cache, "/home/u/.cache/huggingface/hub");
     assert_int_equal(o.max_message_bytes, 64 << 20);
     assert_int_equal(o.max_batch_tokens, 4096);
@@ -158,6 +160,8 @@ static const char *const VALUES[OPTION_COUNT] = {
     [OPTION_ALLOW_UIDS] = "0,5",
     [OPTION_DEVICE] = "cpu",
     [OPTION_KERNELS] = "scalar",
+    [OPTION_TUNING] = "cached",
+    [OPTION_TUNING_CACHE] = "/var/cache/expertd/tuning",
     [OPTION_SHARDS] = "3",
     [OPTION_PLACEMENT] = "balanced",
     [OPTION_PLACEMENT_COUNTS] = "counts.json",
@@ -193,6 +197,7 @@ static void every_option_is_a_flag_a_variable_and_a_key(void **state) {
     static const char *const NEEDS[OPTION_COUNT] = {
         [OPTION_MODEL] = "",
         [OPTION_PLACEMENT] = "--model x --placement-counts f ",
+        [OPTION_TUNING] = "--model x --tuning-cache f ",
         [OPTION_REPLICAS] = "--model x --placement balanced --placement-counts f ",
     };
     for (size_t i = 0; i < OPTION_CONFIG; i++) {

@@ -37,6 +37,8 @@ static const struct refusal FLAGS[] = {
     {"--model m --placement balanced",
      "placement is balanced (flag --placement), but placement_counts is not set: give the file with "
      "each expert's rows"},
+    {"--model m --tuning cached", "tuning is cached (flag --tuning), but tuning_cache is not set: give the file that expertd-bench "
+                                  "tune or tuning tune has written"},
     {"--model m --replicas 2", "replicas is 2 (flag --replicas), but placement is contiguous (default): only a balanced one has "
                                "replicas"},
     {"--model", "--model needs a value: --model MODEL"},

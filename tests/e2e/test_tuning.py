@@ -1,0 +1,57 @@
+"""--tuning: what is found is kept, what is damaged is said and done without, and no answer depends on it."""
+
+import numpy as np
+import pytest
+
+from harness.protos import pb
+from harness.tensors import tensor
+
+MODEL = "synthetic:tiny,layers=1"
+KERNELS = ("--kernels", "scalar")  # a file belongs to one; auto may choose another the next time
+
+
+def start(start_daemon, *arguments):
+    daemon = start_daemon(*KERNELS, "--threads", 2, *map(str, arguments), model=MODEL)
+    with daemon.client() as client:
+        layer = client.describe().models[0].layers[0]
+        rows = np.random.default_rng(1).standard_normal((40, layer.hidden_size)).astype(np.float32)
+        answer = client.forward(pb.ForwardRequest(layer=layer.layer, hidden=tensor(rows), output_dtype=pb.F32)).output.data
+    return daemon, answer
+
+
+@pytest.fixture
+def untuned(start_daemon):
+    return start(start_daemon)[1]
+
+
+def test_tune_keeps_what_it_found_and_cached_takes_it(start_daemon, tmp_path, untuned):
+    cache = tmp_path / "tuning"
+    tuning, answer = start(start_daemon, "--tuning", "tune", "--tuning-cache", cache)
+    assert answer == untuned
+    found = tuning.events("tuned")
+    assert len(found) == 8  # two matrices at 1, 4, 16 and 64 rows
+    assert len(cache.read_text().splitlines()) == 3 + len(found) + 1
+    assert [path.name for path in tmp_path.iterdir()] == ["tuning"]
+    for policy in ("cached", "tune"):
+        again, answer = start(start_daemon, "--tuning", policy, "--tuning-cache", cache)
+        assert answer == untuned
+        assert not again.events("tuned")
+        assert [event["schedules"] for event in again.events("tuning")] == [str(len(found))]
+
+
+@pytest.mark.parametrize("damage, word", [
+    (lambda text: text[:-9], "cut short"),
+    (lambda text: text.replace("threads=2", "threads=1"), "damaged"),
+    (lambda text: "\0" * 100, "no text"),
+    (None, "No such file"),
+])
+def test_a_file_that_cannot_be_used_is_said_and_done_without(start_daemon, tmp_path, untuned, damage, word):
+    cache = tmp_path / "tuning"
+    if damage:
+        start(start_daemon, "--tuning", "tune", "--tuning-cache", cache)
+        cache.write_text(damage(cache.read_text()))
+    daemon, answer = start(start_daemon, "--tuning", "cached", "--tuning-cache", cache)
+    assert answer == untuned
+    reason, summary = daemon.events("tuning")
+    assert word in reason["not_used"] and str(cache) in reason["not_used"]
+    assert summary["schedules"] == "0"
