@@ -39,6 +39,19 @@ static inline vec vec_div(vec a, vec b) {
     return _mm256_div_ps(a, b);
 }
 
+static inline vec vec_huge(void) {
+    return _mm256_set1_ps(3.0e38f);
+}
+
+// VMINPS gives its second operand where one is NaN.
+static inline vec vec_least(vec a, vec b) {
+    return _mm256_min_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a), b);
+}
+
+static inline bool vec_any_tiny(vec a) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_set1_ps(0x1p-126f), _CMP_LT_OQ)) != 0;
+}
+
 static inline vec scale_e8m0(const uint8_t *p) {
     __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
     __m256i bits = _mm256_max_epu32(_mm256_slli_epi32(code, 23), _mm256_set1_epi32(0x400000)); // 0 is 2^-127

@@ -40,6 +40,19 @@ static inline vec vec_div(vec a, vec b) {
     return _mm512_div_ps(a, b);
 }
 
+static inline vec vec_huge(void) {
+    return _mm512_set1_ps(3.0e38f);
+}
+
+// VRANGEPS: the lesser magnitude, without a sign.
+static inline vec vec_least(vec a, vec b) {
+    return _mm512_range_ps(a, b, 0x0a);
+}
+
+static inline bool vec_any_tiny(vec a) {
+    return _mm512_cmp_ps_mask(a, _mm512_set1_ps(0x1p-126f), _CMP_LT_OQ) != 0;
+}
+
 static inline vec scale_e8m0(const uint8_t *p) {
     __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
     __m512i bits = _mm512_max_epu32(_mm512_slli_epi32(code, 23), _mm512_set1_epi32(0x400000)); // 0 is 2^-127
@@ -244,14 +257,16 @@ static void quantised_widen(const struct quantised_format *format, const uint8_t
 enum { PREFETCH_BYTES = 4096 };
 #define QUANTISED_REGISTER_ROWS 8
 
-// `depth` k of one scale against rows of f32.
+// Some scales' codes against rows of f32.
 struct partial_args {
-    const uint8_t *codes, *zeros;
-    size_t depth;
-    const float *x; // rows x_stride apart; an odd depth is padded with +0
+    const uint8_t *codes, *zeros;  // of the first scale
+    const uint8_t *last_zeros;     // of the last scale, whose codes may be fewer
+    size_t stride;                 // bytes from one scale's to the next one's
+    size_t scales, scale_k, depth; // k of each but the last; k of all
+    const float *x;                // rows x_stride apart; an odd depth is padded with +0
     size_t x_stride;
     bool goes_on;    // from the partials that are there, else from +0
-    float *partials; // [rows][64]
+    float *partials; // [scales][rows][64]
 };
 
 // One line's pairs against all rows, the odd k first; a pair without its odd k takes +0 for it.
@@ -278,22 +293,25 @@ PANEL_INLINE void partial_pair(enum decode decode, size_t rows, size_t vecs, con
     }
 }
 
-// `vecs` vectors of columns from `column`: as many as leave room for the sums of `rows` rows.
+// `vecs` vectors of columns of one scale, from `column`: as many as leave room for the sums of `rows` rows.
 PANEL_INLINE void partial_columns(enum decode decode, size_t rows, size_t vecs, const struct tables *t,
-                                  const struct partial_args *a, size_t column) {
-    const size_t line_k = decode <= DECODE_NIBBLE_LESS_ZERO ? 8 : 4;
+                                  const struct partial_args *a, size_t scale, size_t column) {
+    const size_t line_k = decode <= DECODE_NIBBLE_LESS_ZERO ? 8 : 4, lines_of_k = KERNEL_PANEL / QUANTISED_COLUMNS;
+    float *partials = a->partials + scale * rows * KERNEL_PANEL + column;
+    const uint8_t *zeros = scale + 1 == a->scales || !a->zeros ? a->last_zeros : a->zeros + scale * a->stride;
     vec sums[QUANTISED_REGISTER_ROWS][4], zero[4];
     struct line lines[4];
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        zero[j] = a->zeros ? zeros_load(decode, a->zeros + column + j * LANES) : _mm512_setzero_ps();
+        zero[j] = zeros ? zeros_load(decode, zeros + column + j * LANES) : _mm512_setzero_ps();
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = a->goes_on ? vec_load(a->partials + r * KERNEL_PANEL + column + j * LANES) : _mm512_setzero_ps();
+            sums[r][j] = a->goes_on ? vec_load(partials + r * KERNEL_PANEL + j * LANES) : _mm512_setzero_ps();
         }
     }
-    const uint8_t *codes = a->codes + column / QUANTISED_COLUMNS * QUANTISED_LINE;
-    const float *x = a->x;
-    size_t left = a->depth;
-    for (; left >= line_k; left -= line_k, x += line_k, codes += KERNEL_PANEL / QUANTISED_COLUMNS * QUANTISED_LINE) {
+    const uint8_t *codes = a->codes + scale * a->stride + column / QUANTISED_COLUMNS * QUANTISED_LINE;
+    const float *x = a->x + scale * a->scale_k;
+    size_t left = a->depth - scale * a->scale_k;
+    left = left < a->scale_k ? left : a->scale_k;
+    for (; left >= line_k; left -= line_k, x += line_k, codes += lines_of_k * QUANTISED_LINE) {
         PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
             _mm_prefetch((const char *)codes + j * QUANTISED_LINE + PREFETCH_BYTES, _MM_HINT_T0);
             lines[j] = line_open(decode, codes + j * QUANTISED_LINE, t, zero[j]);
@@ -314,7 +332,7 @@ PANEL_INLINE void partial_columns(enum decode decode, size_t rows, size_t vecs, 
     }
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            vec_store(a->partials + r * KERNEL_PANEL + column + j * LANES, sums[r][j]);
+            vec_store(partials + r * KERNEL_PANEL + j * LANES, sums[r][j]);
         }
     }
 }
@@ -325,8 +343,10 @@ PANEL_INLINE void partial_columns(enum decode decode, size_t rows, size_t vecs, 
                                                                     const struct partial_args *args) {                             \
         const size_t vecs = rows <= 2 ? 4 : 2;                                                                                     \
         struct tables t = tables_load(format, decode);                                                                             \
-        for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {                                                   \
-            partial_columns(decode, rows, vecs, &t, args, column);                                                                 \
+        for (size_t scale = 0; scale < args->scales; scale++) {                                                                    \
+            for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {                                               \
+                partial_columns(decode, rows, vecs, &t, args, scale, column);                                                      \
+            }                                                                                                                      \
         }                                                                                                                          \
     }
 #define PARTIAL_FUNCTIONS(decode)                                                                                                  \

@@ -1,14 +1,15 @@
 // The panel kernels of quantised weights, written once over a vector of LANES floats. The including file defines:
 //   vec, LANES, PANEL_VECS   as for panel_body.h, with vec_load, vec_store, vec_broadcast, vec_fma
 //   vec_scale(dtype, p)      LANES scales of a dtype (but for a global one) to f32; subnormals kept
-//   vec_mul, vec_div
+//   vec_mul, vec_div, vec_least(a, b) = min(|a|, b), b where a is NaN; vec_any_tiny(a): any |a| < 2^-126
 //   quantised_widen(format, codes, zeros, depth, wide)  wide[i][c] = the value of code (i, c), for all 64 columns; may write on to
 //                            the end of the last line of codes; zeros: 64 bytes or NULL
 //   QUANTISED_REGISTER_ROWS  bf16 rows up to which quantised_partial multiplies without widening into memory first; 0: none
 // and names the results by PANEL_TARGET(name).
 //
 // K goes in chunks. A chunk's partial sums are made first, under the flush where activations are bf16, and stored; then they are
-// closed, scale by scale, in IEEE arithmetic: MXCSR changes twice a chunk instead of twice a scale.
+// closed, scale by scale. That is IEEE arithmetic, but to change MXCSR costs 200 cycles, for it empties the pipeline: they are
+// closed under the flush too, with an eye on what it could have changed, and the few rows in doubt once more without it.
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
@@ -80,12 +81,12 @@ static size_t chunk_depth(const struct chunk *c, size_t scale) {
     return c->depth - before < c->layout.scale_k ? c->depth - before : c->layout.scale_k;
 }
 
-// The chunk's scales as f32. In IEEE arithmetic.
-static __attribute__((noinline)) void chunk_scales(const struct chunk *c, panel_row *out) {
+// The chunk's scales as f32; false where one is below 2^-126, which the flush would take for 0.
+static __attribute__((noinline)) bool chunk_scales(const struct chunk *c, panel_row *out) {
     const struct quantised_format *format = c->format;
     const uint8_t *panel = c->args->panel;
     size_t size = dtype_size(format->scale);
-    vec global = vec_broadcast((const float *)panel);
+    vec global = vec_broadcast((const float *)panel), least = vec_huge();
     for (size_t s = 0; s < c->scales; s++) {
         const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
         for (size_t v = 0; v < COLUMN_VECS; v++) {
@@ -98,25 +99,76 @@ static __attribute__((noinline)) void chunk_scales(const struct chunk *c, panel_
         for (size_t i = 1; format->scale_of_panel && i < KERNEL_PANEL; i++) {
             out[s][i] = out[s][0];
         }
+        PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
+            least = vec_least(vec_load(&out[s][v * LANES]), least);
+        }
+    }
+    return !vec_any_tiny(least);
+}
+
+// One row: sum = fma(partial, scale, sum), scales ascending; partials are `rows` rows apart. *least: of all sums on the way.
+PANEL_INLINE void close_row(size_t scales, size_t rows, const panel_row *scale, const panel_row *partials, const float *sums,
+                            vec sum[COLUMN_VECS], vec *least) {
+    PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
+        sum[v] = vec_load(sums + v * LANES);
+    }
+    for (size_t s = 0; s < scales; s++) {
+        PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
+            sum[v] = vec_fma(vec_load(&partials[s * rows][v * LANES]), vec_load(&scale[s][v * LANES]), sum[v]);
+            *least = vec_least(sum[v], *least);
+        }
     }
 }
 
-// sums[r] = fma(partial, scale, sums[r]), scales ascending; partials[scale][rows]. In IEEE arithmetic.
-static __attribute__((noinline)) void chunk_close(size_t scales, size_t rows, const panel_row *scale, panel_row *partials,
-                                                  panel_row *sums) {
+PANEL_INLINE void close_store(const vec sum[COLUMN_VECS], float *sums) {
+    PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
+        vec_store(sums + v * LANES, sum[v]);
+    }
+}
+
+// In IEEE arithmetic: the rows of which close_rows could not be sure.
+static __attribute__((noinline)) void close_row_ieee(size_t scales, size_t rows, const panel_row *scale, const panel_row *partials,
+                                                     float *sums) {
+    vec sum[COLUMN_VECS], least = vec_huge();
+    close_row(scales, rows, scale, partials, sums, sum, &least);
+    close_store(sum, sums);
+}
+
+// In whichever mode: a flushed fma differs from IEEE's only where an operand is subnormal or it gives 0. Returns the rows, as bits,
+// with a sum below 2^-126 on the way, which are left alone, and those that were unsure before: only they can hold subnormal sums.
+static __attribute__((noinline)) uint32_t close_rows(size_t scales, size_t rows, uint32_t unsure, const panel_row *scale,
+                                                     const panel_row *partials, panel_row *sums) {
     for (size_t r = 0; r < rows; r++) {
-        vec sum[COLUMN_VECS];
-        PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
-            sum[v] = vec_load(&sums[r][v * LANES]);
+        vec sum[COLUMN_VECS], least = vec_huge();
+        close_row(scales, rows, scale, partials + r, sums[r], sum, &least);
+        if (vec_any_tiny(least)) {
+            unsure |= 1u << r;
+        } else if (!(unsure >> r & 1)) {
+            close_store(sum, sums[r]);
         }
-        for (size_t s = 0; s < scales; s++) {
-            PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
-                sum[v] = vec_fma(vec_load(&partials[s * rows + r][v * LANES]), vec_load(&scale[s][v * LANES]), sum[v]);
-            }
+    }
+    return unsure;
+}
+
+static __attribute__((noinline)) void close_unsure(const struct chunk *c, size_t rows, uint32_t unsure, panel_row *scale,
+                                                   const panel_row *partials, panel_row *sums) {
+    float_mode before = float_mode_set_ieee();
+    chunk_scales(c, scale);
+    for (size_t r = 0; r < rows; r++) {
+        if (unsure >> r & 1) {
+            close_row_ieee(c->scales, rows, (const panel_row *)scale, partials + r, sums[r]);
         }
-        PANEL_UNROLL for (size_t v = 0; v < COLUMN_VECS; v++) {
-            vec_store(&sums[r][v * LANES], sum[v]);
-        }
+    }
+    float_mode_restore(before);
+}
+
+// The partials of up to 32 rows into their sums; `normal`: no scale is below 2^-126; *unsure: of these rows, 0 at first.
+static void chunk_close(const struct chunk *c, size_t rows, bool normal, uint32_t *unsure, panel_row *scale, panel_row *partials,
+                        panel_row *sums) {
+    const panel_row *from = (const panel_row *)partials;
+    *unsure = normal ? close_rows(c->scales, rows, *unsure, (const panel_row *)scale, from, sums) : UINT32_MAX;
+    if (*unsure) {
+        close_unsure(c, rows, *unsure, scale, from, sums);
     }
 }
 
@@ -207,10 +259,12 @@ WIDE_FUNCTION(wide_f32, false)
 struct wide_work {
     panel_row weights[WIDE_K + 8];
     panel_row scales[WIDE_SCALES];
+    bool normal;                                  // no scale is below 2^-126
     panel_row partials[WIDE_SCALES * PANEL_TILE]; // of a tile of rows, [scale][row]
     float x[PANEL_TILE][WIDE_K] __attribute__((aligned(64)));
     panel_row carried[KERNEL_CALL_ROWS]; // partials of a scale that is longer than a chunk
     panel_row sums[KERNEL_CALL_ROWS];
+    uint32_t unsure[KERNEL_CALL_ROWS]; // of the tile that begins at a row
 };
 
 static void wide_chunk_weights(const struct chunk *c, struct wide_work *work) {
@@ -222,9 +276,7 @@ static void wide_chunk_weights(const struct chunk *c, struct wide_work *work) {
             memset(weights[depth], 0, sizeof weights[depth]);
         }
     }
-    if (c->ends) {
-        chunk_scales(c, work->scales);
-    }
+    work->normal = !c->ends || chunk_scales(c, work->scales);
 }
 
 static void wide_tile_bf16(const struct chunk *c, struct wide_work *work, panel_row *partials, size_t row, size_t rows) {
@@ -232,14 +284,12 @@ static void wide_tile_bf16(const struct chunk *c, struct wide_work *work, panel_
     for (size_t r = 0; r < rows; r++) {
         widen_row((const uint16_t *)c->args->x[row + r] + c->k, c->depth, work->x[r]);
     }
-    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     for (size_t s = 0; s < c->scales; s++) {
         for (size_t r = 0; r < rows; r++) {
             x[r] = work->x[r] + s * c->layout.scale_k;
         }
         wide_bf16(partials + s * rows, !c->starts, rows, x, work->weights + s * c->layout.scale_k, chunk_depth(c, s));
     }
-    float_mode_restore(before);
 }
 
 static void wide_tile_f32(const struct chunk *c, struct wide_work *work, panel_row *partials, size_t row, size_t rows) {
@@ -256,6 +306,7 @@ PANEL_INLINE void wide_panel(const struct panel_args *args, const struct quantis
                              bool bf16) {
     struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
     memset(work->sums, 0, args->rows * sizeof *work->sums);
+    memset(work->unsure, 0, args->rows * sizeof *work->unsure);
     while (chunk_next(&c, WIDE_K)) {
         wide_chunk_weights(&c, work);
         for (size_t row = 0, rows; row < args->rows; row += rows) {
@@ -267,7 +318,7 @@ PANEL_INLINE void wide_panel(const struct panel_args *args, const struct quantis
                 wide_tile_f32(&c, work, partials, row, rows);
             }
             if (c.ends) {
-                chunk_close(c.scales, rows, (const panel_row *)work->scales, partials, work->sums + row);
+                chunk_close(&c, rows, work->normal, &work->unsure[row], work->scales, partials, work->sums + row);
             }
         }
     }
@@ -282,28 +333,29 @@ static void register_panel(const struct panel_args *args, const struct quantised
     float x[CHUNK_ELEMENTS + QUANTISED_REGISTER_ROWS * LANES] __attribute__((aligned(64)));
     size_t limit = CHUNK_ELEMENTS / args->rows / 32 * 32;
     limit = limit < CHUNK_K ? limit : CHUNK_K;
+    uint32_t unsure = 0;
     memset(sums, 0, args->rows * sizeof *sums);
     while (chunk_next(&c, limit)) {
         for (size_t r = 0; r < args->rows; r++) {
             widen_row((const uint16_t *)args->x[r] + c.k, c.depth, x + r * (limit + LANES));
         }
-        float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-        for (size_t s = 0; s < c.scales; s++) {
-            struct partial_args partial = {
-                .codes = chunk_codes(&c, s),
-                .zeros = chunk_zeros(&c, s),
-                .depth = chunk_depth(&c, s),
-                .x = x + s * c.layout.scale_k,
-                .x_stride = limit + LANES,
-                .goes_on = !c.starts,
-                .partials = partials[s * args->rows],
-            };
-            quantised_partial(format, args->rows, &partial);
-        }
-        float_mode_restore(before);
+        struct partial_args partial = {
+            .codes = chunk_codes(&c, 0),
+            .zeros = chunk_zeros(&c, 0),
+            .last_zeros = chunk_zeros(&c, c.scales - 1),
+            .stride = c.layout.stride,
+            .scales = c.scales,
+            .scale_k = c.layout.scale_k,
+            .depth = c.depth,
+            .x = x,
+            .x_stride = limit + LANES,
+            .goes_on = !c.starts,
+            .partials = partials[0],
+        };
+        quantised_partial(format, args->rows, &partial);
         if (c.ends) {
-            chunk_scales(&c, scales);
-            chunk_close(c.scales, args->rows, (const panel_row *)scales, partials, sums);
+            bool normal = chunk_scales(&c, scales);
+            chunk_close(&c, args->rows, normal, &unsure, scales, partials, sums);
         }
     }
     write_sums(args, (const panel_row *)sums);
@@ -311,7 +363,7 @@ static void register_panel(const struct panel_args *args, const struct quantised
 #endif
 
 void PANEL_TARGET(quantised_bf16)(const struct panel_args *args, const struct quantised_format *format) {
-    float_mode before = float_mode_set_ieee();
+    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
 #if QUANTISED_REGISTER_ROWS
     if (args->rows <= QUANTISED_REGISTER_ROWS) {
         register_panel(args, format);
