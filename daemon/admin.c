@@ -168,7 +168,8 @@ FALLIBLE admin_create(const struct admin_options *options, struct admin **out) {
                               .threads = ADMIN_THREADS,
                               .max_message_bytes = PROTO_ADMIN_MESSAGE_MAX,
                               .max_calls = CALLS_MAX,
-                              .handler = &admin->handler};
+                              .handler = &admin->handler,
+                              .watcher = options->watcher};
     err_t e = rpc_create(&rpc, &admin->server);
     if (!err_is(e)) {
         e = rpc_start(admin->server);

@@ -16,6 +16,7 @@ struct admin_options {
     uint64_t (*active)(void *context); // requests under way, for Drain's answer; the server's thread
     void (*drain)(void *context);      // somebody asked for the end, and has been answered; the server's thread
     void *context;
+    struct rpc_server *watcher; // of rpc_options; NULL: the server's own thread
 };
 
 // The server runs when this returns; calls that need the model are answered LOADING until admin_ready.

@@ -146,7 +146,7 @@ static FALLIBLE listen_admin(struct app *app) {
     if (!has_admin(&app->options)) {
         return OK;
     }
-    struct admin_options admin = {.active = requests_under_way, .drain = on_drain_asked, .context = app};
+    struct admin_options admin = {.active = requests_under_way, .drain = on_drain_asked, .context = app, .watcher = app->rpc};
     TRY(admin_create(&admin, &app->admin));
     struct unix_listener_options options = {
         .loop = event_loop_uv(app->loop),

@@ -71,6 +71,11 @@ struct rpc_options {
     uint64_t max_message_bytes; // larger ones are refused with ERR_TOO_LARGE: the call fails, the connection stays
     unsigned max_calls;         // calls open at once; more are refused with RESOURCE_EXHAUSTED
     const struct rpc_handler *handler;
+    // Whose threads watch this server's sockets too, created before it and destroyed after it; NULL: its own do. gRPC has one epoll
+    // set for the process and lets the idle threads of all servers take turns at it, so that an event of one server wakes a thread
+    // of the other, which hands it back: a server that is seldom called leaves the watching to the one that is. A watched server
+    // takes adopted sockets alone, and listens nowhere.
+    struct rpc_server *watcher;
     // What the transport may hold of messages on their way in; 0: 16 × max_message_bytes. gRPC tells a message's size only when all
     // of it is there, so nothing else bounds a peer that announces 4 GB. Past this streams are reset, whoever's, until it is kept.
     uint64_t max_transport_bytes;

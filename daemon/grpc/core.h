@@ -105,6 +105,7 @@ struct rpc_thread {
 struct rpc_server {
     struct rpc_handler handler;
     enum rpc_plane plane;
+    bool is_watched; // by another server's threads
     uint64_t max_message_bytes;
     unsigned max_calls;
     atomic_uint open_calls;

@@ -68,6 +68,7 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     }
     server->handler = *options->handler;
     server->plane = options->plane;
+    server->is_watched = options->watcher != NULL;
     server->max_message_bytes = options->max_message_bytes;
     server->max_calls = options->max_calls;
     server->thread_count = options->threads;
@@ -127,6 +128,7 @@ static bool split_address(const char *address, char host[NI_MAXHOST], const char
 err_t rpc_listen_tcp(struct rpc_server *server, const char *address, int *bound_port) {
     char host[NI_MAXHOST];
     const char *port;
+    INVARIANT(!server->is_watched); // gRPC spreads a port's connections over the queues that poll, and divides by their number
     if (!split_address(address, host, &port)) {
         FAIL(ERR_CONFIG, "listen address %s is not HOST:PORT (an IPv6 host in brackets)", address);
     }

@@ -31,6 +31,15 @@ void thread_wake(struct rpc_thread *thread) {
     INVARIANT(failed == GRPC_CALL_OK);
 }
 
+// Of a watched server, one that waits for its tags alone and leaves the sockets to other queues.
+static grpc_completion_queue *create_queue(const struct rpc_server *server) {
+    grpc_completion_queue_attributes attributes = {.version = GRPC_CQ_CURRENT_VERSION,
+                                                   .cq_completion_type = GRPC_CQ_NEXT,
+                                                   .cq_polling_type =
+                                                       server->is_watched ? GRPC_CQ_NON_POLLING : GRPC_CQ_DEFAULT_POLLING};
+    return grpc_completion_queue_create(grpc_completion_queue_factory_lookup(&attributes), &attributes, NULL);
+}
+
 err_t thread_init(struct rpc_thread *thread, struct rpc_server *server, unsigned index) {
     thread->server = server;
     thread->index = index;
@@ -38,7 +47,7 @@ err_t thread_init(struct rpc_thread *thread, struct rpc_server *server, unsigned
     LIST_INIT(&thread->stuck);
     thread->next_stuck_ns = CLOCK_NEVER;
     thread->next_tick_ns = CLOCK_NEVER;
-    thread->queue = grpc_completion_queue_create_for_next(NULL);
+    thread->queue = create_queue(server);
     thread->wake_call =
         grpc_channel_create_call(server->nowhere, NULL, GRPC_PROPAGATE_DEFAULTS, thread->queue,
                                  grpc_slice_from_static_string("/wake"), NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);

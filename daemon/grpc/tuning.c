@@ -34,6 +34,8 @@ static void tune(void) {
     gpr_set_log_function(on_log);
     // Reads of 1 MiB in place of 64 KiB: a 16 MB message is some ten slices instead of 290. An operator's own choice stands.
     setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", 0);
+    // The one strategy under which the threads of one queue watch the sockets of all (rpc_options.watcher).
+    setenv("GRPC_POLL_STRATEGY", "epoll1", 1);
     // Without these glibc gives each large message's pages back and faults them in again for the next.
     mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
     mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD);

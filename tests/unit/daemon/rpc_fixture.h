@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -247,20 +248,44 @@ static inline const struct rpc_handler *fixture_handler(struct fixture *fixture)
     return &handler;
 }
 
-static inline struct fixture *fixture_start(uint64_t max_message_bytes, unsigned max_calls) {
-    struct fixture *fixture = calloc(1, sizeof *fixture);
-    fixture->next_tick_ns = CLOCK_NEVER;
-    fixture->flood = calloc(1, FLOOD_BYTES);
-    struct rpc_options options = {
-        .threads = 1, .max_message_bytes = max_message_bytes, .max_calls = max_calls, .handler = fixture_handler(fixture)};
+static inline void fixture_listen(struct fixture *fixture) {
     int port;
-    assert_false(err_is(rpc_create(&options, &fixture->rpc)));
-    assert_false(err_is(health_create(fixture->rpc, 1, &fixture->health)));
     assert_false(err_is(rpc_listen_tcp(fixture->rpc, "127.0.0.1:0", &port)));
     assert_false(err_is(rpc_start(fixture->rpc)));
     snprintf(fixture->address, sizeof fixture->address, "127.0.0.1:%d", port);
     peer_open(&fixture->peer, fixture->address, -1, GRPC_COMPRESS_NONE);
+}
+
+static inline void fixture_adopt(struct fixture *fixture) {
+    int ends[2];
+    assert_false(err_is(rpc_start(fixture->rpc)));
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    assert_false(err_is(rpc_adopt(fixture->rpc, ends[0])));
+    peer_open(&fixture->peer, NULL, ends[1], GRPC_COMPRESS_NONE);
+}
+
+// `watcher` NULL: listens on a TCP port; else it has one adopted socket.
+static inline struct fixture *fixture_start_beside(struct rpc_server *watcher, uint64_t max_message_bytes, unsigned max_calls) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    fixture->next_tick_ns = CLOCK_NEVER;
+    fixture->flood = calloc(1, FLOOD_BYTES);
+    struct rpc_options options = {.threads = 1,
+                                  .max_message_bytes = max_message_bytes,
+                                  .max_calls = max_calls,
+                                  .handler = fixture_handler(fixture),
+                                  .watcher = watcher};
+    assert_false(err_is(rpc_create(&options, &fixture->rpc)));
+    assert_false(err_is(health_create(fixture->rpc, 1, &fixture->health)));
+    if (watcher) {
+        fixture_adopt(fixture);
+    } else {
+        fixture_listen(fixture);
+    }
     return fixture;
+}
+
+static inline struct fixture *fixture_start(uint64_t max_message_bytes, unsigned max_calls) {
+    return fixture_start_beside(NULL, max_message_bytes, max_calls);
 }
 
 // Also checks what holds for every test: each call was released, once.

@@ -351,6 +351,24 @@ static void many_short_connections_leave_nothing_behind(void **state) {
     fixture_stop(f);
 }
 
+// Its calls, its ticks and its end, with sockets that another server's thread watches.
+static void a_watched_server_serves_beside_its_watcher(void **state) {
+    (void)state;
+    struct fixture *watcher = fixture_start(MIB, 8), *watched = fixture_start_beside(watcher->rpc, MIB, 8);
+    for (int i = 0; i < 20; i++) {
+        struct fixture *f = i % 2 ? watcher : watched;
+        struct peer_end end = peer_unary(&f->peer, ECHO, "hello", 5);
+        assert_int_equal(end.status, 0);
+        assert_memory_equal(end.reply, "hello", 5);
+        free(end.reply);
+    }
+    int ticks = watched->ticks;
+    rpc_wake(watched->rpc, 0);
+    assert_true(fixture_wait(&watched->ticks, ticks + 1));
+    fixture_stop(watched);
+    fixture_stop(watcher);
+}
+
 static void a_port_in_use_is_refused_with_its_cause(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8), other = {0};
@@ -521,6 +539,7 @@ int main(void) {
         cmocka_unit_test(an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cancel),
         cmocka_unit_test(a_write_after_the_end_is_answered_with_not_ok),
         cmocka_unit_test(many_short_connections_leave_nothing_behind),
+        cmocka_unit_test(a_watched_server_serves_beside_its_watcher),
         cmocka_unit_test(a_port_in_use_is_refused_with_its_cause),
         cmocka_unit_test(addresses_that_are_none_are_refused),
         cmocka_unit_test(wakes_from_any_thread_coalesce_and_none_is_lost),
