@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "expert/engine.h"
+#include "expert/layer_piece.h"
 #include "kernels/combine.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/scalar_math.h"
@@ -35,28 +36,13 @@ static size_t first_token(const struct batch *b, size_t request) {
 }
 
 // Waking the team costs more than a few rows of conversions: it is called for so many values and more.
-enum { TEAM_VALUES_MIN = 1 << 16, EMPTY_ROWS_PER_ROW = 8 };
+enum { TEAM_VALUES_MIN = 1 << 16 };
 
 static struct team *team_for_rows(const struct batch *b, size_t rows) {
     return rows * b->layer->params.hidden_size >= TEAM_VALUES_MIN ? b->engine->team : NULL;
 }
 
 // ---- take in: hidden rows of any dtype to D, one rounding
-
-// False where no expert will see the row: its routes are given, all empty, and the shared experts are not asked for.
-static bool is_row_read(const struct layer_request *request, size_t row) {
-    if (request->source != ROUTING_GIVEN || request->shared) {
-        return true;
-    }
-    size_t choices = (size_t)request->ids.shape[1], bytes = dtype_size(request->ids.dtype);
-    const int8_t *ids = (const int8_t *)request->ids.data + row * choices * bytes;
-    for (size_t k = 1; k <= choices; k++) {
-        if (ids[k * bytes - 1] >= 0) { // the byte with the sign: I32 or I64, little-endian
-            return true;
-        }
-    }
-    return false;
-}
 
 // The multiplier of columns [128 * block, 128 * block + 128) of an F8 row.
 static float scale_at(const struct tensor_view *scale, size_t row, size_t block) {
@@ -74,7 +60,7 @@ static void take_in_row(void *context, size_t token, unsigned thread) {
     size_t request_index = engine->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
     size_t row = token - first_token(b, request_index);
-    if (!is_row_read(request, row)) {
+    if (!layer_request_reads_row(request, row)) {
         return;
     }
     size_t width = b->layer->params.hidden_size;
@@ -89,7 +75,8 @@ static void take_in_row(void *context, size_t token, unsigned thread) {
     dtype_widen(engine->model->compute_dtype, rounded, width, wide); // what routers and gates read is the rounded row
 }
 
-static void take_in(struct batch *b) {
+// Returns the rows that an expert will see.
+static size_t take_in(struct batch *b) {
     struct engine *engine = b->engine;
     engine->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
     b->shared_count = 0;
@@ -97,7 +84,7 @@ static void take_in(struct batch *b) {
     for (size_t r = 0; r < b->count; r++) {
         for (size_t t = 0; t < b->requests[r].tokens; t++, token++) {
             engine->token_request[token] = (uint32_t)r;
-            read += is_row_read(&b->requests[r], t);
+            read += layer_request_reads_row(&b->requests[r], t);
             engine->shared_rows[token] = SHARED_NO_ROW;
             if (b->requests[r].shared) {
                 engine->shared_rows[token] = (uint32_t)b->shared_count;
@@ -105,7 +92,10 @@ static void take_in(struct batch *b) {
             }
         }
     }
-    team_run(team_for_rows(b, read), b->tokens, take_in_row, b);
+    if (read > 0) {
+        team_run(team_for_rows(b, read), b->tokens, take_in_row, b);
+    }
+    return read;
 }
 
 // ---- route
@@ -301,7 +291,7 @@ static void combine_token(void *context, size_t token, unsigned thread) {
     size_t row = token - first_token(b, request_index);
     size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
     char *out = (char *)request->output + row * out_bytes;
-    if (!is_row_read(request, row)) {
+    if (!layer_request_reads_row(request, row)) {
         memset(out, 0, out_bytes); // what the sum of no rows is
         return;
     }
@@ -325,8 +315,18 @@ static void combine_token(void *context, size_t token, unsigned thread) {
 }
 
 static void combine(struct batch *b) {
-    size_t rows = b->engine->plan.rows + b->shared_count + b->tokens / EMPTY_ROWS_PER_ROW; // a token without rows is zeros to write
+    size_t rows = b->engine->plan.rows + b->shared_count; // a token without rows is zeros to write, which one thread does as fast
     team_run(team_for_rows(b, rows), b->tokens, combine_token, b);
+}
+
+// No expert sees any row of the batch: what the sums of no rows are.
+static void write_zeros(struct batch *b) {
+    for (size_t r = 0; r < b->count; r++) {
+        const struct layer_request *request = &b->requests[r];
+        if (request->tokens > 0) {
+            memset(request->output, 0, request->tokens * b->layer->params.hidden_size * dtype_size(request->output_dtype));
+        }
+    }
 }
 
 // ---- the whole
@@ -372,7 +372,11 @@ FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, s
     int64_t clock_ns = clock_now_ns();
     err_t e;
     TRY_OUT(e, begin(&b));
-    take_in(&b);
+    if (take_in(&b) == 0) {
+        write_zeros(&b);
+        spent.combine = lap(&clock_ns);
+        goto out;
+    }
     TRY_OUT(e, in_stage(route(&b), "route"));
     TRY_OUT(e, in_stage(plan(&b), "plan"));
     spent.route = lap(&clock_ns);
@@ -386,10 +390,10 @@ FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, s
     combine(&b);
     spent.combine = lap(&clock_ns);
     count_load(&b, expert_load);
+out:
     if (timings) {
         *timings = spent;
     }
-out:
     shards_give_back(layer->in_force, b.shards);
     return e;
 }

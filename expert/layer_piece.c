@@ -27,3 +27,28 @@ struct layer_request layer_request_piece(const struct layer_request *whole, size
     piece.output = (char *)whole->output + first * hidden_size * dtype_size(whole->output_dtype);
     return piece;
 }
+
+// The sign is in the last byte of an I32 or I64: they are little-endian.
+static bool all_negative(const struct tensor_view *ids, size_t first, size_t count) {
+    size_t bytes = dtype_size(ids->dtype);
+    const int8_t *signs = (const int8_t *)ids->data + first * bytes + bytes - 1;
+    int all = -1;
+    for (size_t i = 0; i < count; i++) {
+        all &= signs[i * bytes];
+    }
+    return all < 0;
+}
+
+static bool may_be_unread(const struct layer_request *request) {
+    return request->source == ROUTING_GIVEN && !request->shared;
+}
+
+bool layer_request_reads_row(const struct layer_request *request, size_t row) {
+    size_t choices = may_be_unread(request) ? (size_t)request->ids.shape[1] : 0;
+    return !may_be_unread(request) || !all_negative(&request->ids, row * choices, choices);
+}
+
+bool layer_request_is_empty(const struct layer_request *request) {
+    size_t choices = may_be_unread(request) ? (size_t)request->ids.shape[1] : 0;
+    return request->tokens == 0 || (may_be_unread(request) && all_negative(&request->ids, 0, request->tokens * choices));
+}

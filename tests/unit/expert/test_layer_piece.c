@@ -1,4 +1,4 @@
-// Pieces of a request: views that point at its rows.
+// Rows of a request: pieces, as views that point at them, and which of them are computed.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,11 +70,42 @@ static void the_whole_is_its_own_piece(void **state) {
     assert_ptr_equal(piece.output, output);
 }
 
+static void rows_whose_ids_are_all_negative_are_not_read(void **state) {
+    (void)state;
+    static const int32_t ids[2 * K] = {-1, -7, INT32_MIN, -1, 0, -1};
+    static const int64_t wide[2 * K] = {-1, INT64_MIN, -3, -1, -1, 4};
+    struct layer_request request = {.tokens = 2, .source = ROUTING_GIVEN, .ids = view(DTYPE_I32, ids, 2, K)};
+    assert_false(layer_request_reads_row(&request, 0));
+    assert_true(layer_request_reads_row(&request, 1));
+    assert_false(layer_request_is_empty(&request));
+    request.ids = view(DTYPE_I64, wide, 2, K);
+    assert_false(layer_request_reads_row(&request, 0));
+    assert_true(layer_request_reads_row(&request, 1));
+    assert_false(layer_request_is_empty(&request));
+    request.tokens = 1;
+    assert_true(layer_request_is_empty(&request));
+}
+
+static void rows_that_shared_experts_or_the_router_want_are_read(void **state) {
+    (void)state;
+    static const int32_t ids[K] = {-1, -1, -1};
+    struct layer_request request = {.tokens = 1, .source = ROUTING_GIVEN, .ids = view(DTYPE_I32, ids, 1, K), .shared = true};
+    assert_true(layer_request_reads_row(&request, 0));
+    assert_false(layer_request_is_empty(&request));
+    request = (struct layer_request){.tokens = 1, .source = ROUTING_OWN};
+    assert_true(layer_request_reads_row(&request, 0));
+    assert_false(layer_request_is_empty(&request));
+    request.tokens = 0;
+    assert_true(layer_request_is_empty(&request));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_piece_of_routed_rows_has_their_rows_of_every_tensor),
         cmocka_unit_test(one_scale_for_all_rows_stays_one),
         cmocka_unit_test(the_whole_is_its_own_piece),
+        cmocka_unit_test(rows_whose_ids_are_all_negative_are_not_read),
+        cmocka_unit_test(rows_that_shared_experts_or_the_router_want_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
