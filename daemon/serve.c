@@ -36,7 +36,9 @@ static void take_in(struct serve_request *r) {
     INVARIANT(request_step(&r->core, &queued) == REQUEST_DO_NOTHING);
     r->item.submitted_ns = clock_now_ns();
     serve_due(r->serve, r->thread, r->deadline_ns);
-    worker_submit(r->serve->backend.worker, &r->item);
+    if (worker_submit(r->serve->backend.worker, &r->item)) {
+        serve_hand_out(r->serve, r->thread); // at once, rather than in the next tick
+    }
 }
 
 static void withdraw(struct serve_request *r) {

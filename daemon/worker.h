@@ -1,5 +1,5 @@
 // The compute thread: takes batches from the batcher, runs them through expert/layer, and hands each request back when its last
-// piece is computed. One batch at a time; the thread is the team's first.
+// piece is computed. One batch at a time; the thread that computes it is the team's first.
 #ifndef EXPERTD_DAEMON_WORKER_H
 #define EXPERTD_DAEMON_WORKER_H
 
@@ -20,6 +20,7 @@ struct worker_item {
     struct batcher_entry entry; // layer, tokens, choices, priority, deadline
     struct layer_request request;
     int64_t submitted_ns;
+    bool light; // nothing to compute and little to write: an idle engine is used on the submitter's thread
     // filled in before `done`
     enum err_code error; // ERR_OK: request.output holds the answer
     char message[ERR_MESSAGE_MAX];
@@ -31,17 +32,19 @@ struct worker_item {
 
 struct worker_options {
     const struct model *model; // borrowed
-    struct engine *engine;     // borrowed; used on the worker's thread only
+    struct engine *engine;     // borrowed; used on one thread at a time
     struct batcher_limits limits;
     struct metrics *metrics;                               // borrowed, may be NULL
-    void (*done)(void *context, struct worker_item *item); // on the worker's thread; must not block
-    // A batch was computed; idle: nothing had waited before it. On the worker's thread, before its requests' `done`. May be NULL.
+    void (*done)(void *context, struct worker_item *item); // on the computing thread; must not block
+    // A batch was computed; idle: nothing had waited before it. On the same thread, before its requests' `done`. May be NULL.
     void (*batched)(void *context, uint64_t tokens, int64_t spent_ns, bool idle);
     void *context;
 };
 
 FALLIBLE worker_start(const struct worker_options *options, struct worker **out);
-void worker_submit(struct worker *worker, struct worker_item *item); // any thread
+// Any thread. True: the item was computed here, and `done` has been called. That is done to a light one where nothing else is
+// computed or waits: a hand-over to the compute thread and back costs more than the item does.
+bool worker_submit(struct worker *worker, struct worker_item *item);
 // Takes back what has not been computed of a request. True: its memory is the submitter's again. False: a batch has some of it, and
 // `done` comes when that batch ends, or has been called already. Any thread.
 bool worker_withdraw(struct worker *worker, struct worker_item *item);
