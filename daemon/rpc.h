@@ -42,6 +42,8 @@ struct rpc_buffer {
     uint8_t *data; // 64-byte aligned
     size_t length, capacity;
 };
+// One for an answer, from the same pool; contents undefined. NULL: no memory. Any thread.
+struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length);
 void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer);
 
 struct rpc_handler {

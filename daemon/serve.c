@@ -11,11 +11,11 @@
 
 static FALLIBLE admit(struct serve_request *r) {
     TRY(serve_admit(r));
-    r->output = aligned_alloc(64, (r->output_bytes + 64) / 64 * 64);
+    r->output = rpc_buffer_take(r->serve->server, r->output_bytes);
     if (!r->output) {
         FAIL(ERR_NOMEM, "no memory for an answer of %llu bytes", (unsigned long long)r->output_bytes);
     }
-    r->item.request.output = r->output;
+    r->item.request.output = r->output->data;
     return OK;
 }
 
@@ -69,7 +69,9 @@ static void let_go(struct serve_request *r) {
         call->reading = NULL;
     }
     bool reads_on = call && r->is_stream && r->counted;
-    free(r->output);
+    if (r->output) {
+        rpc_buffer_release(serve->server, r->output);
+    }
     free(r);
     if (reads_on) {
         call->inflight--;

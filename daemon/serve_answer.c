@@ -116,7 +116,7 @@ static void send_stream_answer(struct call *call, struct serve_request *r) {
     size_t length = failed ? encode_error(r, header, sizeof header) : encode_result(r, header, sizeof header);
     call->writing = r;
     await_reader(call);
-    rpc_write(call->rpc, header, length, failed ? NULL : r->output, failed ? 0 : body_bytes(r));
+    rpc_write(call->rpc, header, length, failed ? NULL : r->output->data, failed ? 0 : body_bytes(r));
 }
 
 void serve_pump(struct call *call) {
@@ -140,7 +140,7 @@ static void observe(const struct serve_request *r) {
 void serve_answer(struct serve_request *r) {
     struct call *call = r->call;
     if (r->regions.output && r->output_bytes > 0) { // once, and only for an answer that is given
-        memcpy(r->regions.output, r->output, r->output_bytes);
+        memcpy(r->regions.output, r->output->data, r->output_bytes);
     }
     observe(r);
     count_call(call, 0);
@@ -154,7 +154,7 @@ void serve_answer(struct serve_request *r) {
     call->writing = r;
     call->finished = true;
     await_reader(call);
-    rpc_reply(call->rpc, header, length, r->output, body_bytes(r));
+    rpc_reply(call->rpc, header, length, r->output->data, body_bytes(r));
 }
 
 bool serve_fail(struct serve_request *r) {

@@ -31,9 +31,9 @@ struct serve_request {
     struct rpc_buffer *message; // its tensors are views into it
     struct wire_request wire;
     const struct model_layer *layer;
-    struct worker_item item; // item.request.output is `output`
+    struct worker_item item; // item.request.output is the output's data
     struct request_regions regions;
-    void *output;
+    struct rpc_buffer *output; // NULL until admitted
     uint64_t output_bytes, admitted_bytes;
     int64_t opened_ns, read_ns, deadline_ns; // deadline_ns: of the phase at hand
     int64_t admitted_ns;

@@ -41,6 +41,10 @@ err_t message_gather(struct rpc_server *server, grpc_byte_buffer *bytes, struct 
     return e;
 }
 
+struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length) {
+    return pool_take(&server->pool, length);
+}
+
 void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer) {
     pool_give(&server->pool, buffer);
 }
