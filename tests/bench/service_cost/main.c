@@ -2,7 +2,9 @@
 // bytes. Both run already; this program calls them in turn, a block here and a block there, so that whatever else the machine does
 // falls on both. Prints a JSON array, a row for each way and number of tokens. `run` beside it starts all three.
 //
-//     service-cost DAEMON_ADDRESS DAEMON_PID ECHO_ADDRESS ECHO_PID LAYER HIDDEN SECONDS TOKENS…
+//     service-cost DAEMON_ADDRESS DAEMON_PID ECHO_ADDRESS ECHO_PID LAYER HIDDEN SECONDS WAYS TOKENS…
+//
+// WAYS: unary,stream,region or some of them.
 #include <grpc/grpc.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,15 +13,17 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "proto/client_wire.h"
 #include "tests/bench/service_cost/caller.h"
+#include "tests/bench/service_cost/request.h"
 
-enum { TOP_K = 8, ROUNDS = 20, CALLS_MAX = 1 << 20, WARM_UP_CALLS = 50, SIDES = 2, TOKENS_FROM = 8, PATH_MAX_BYTES = 64 };
+enum { ROUNDS = 20, CALLS_MAX = 1 << 20, WARM_UP_CALLS = 50, SIDES = 2, WAYS_AT = 8, TOKENS_FROM = 9, PATH_MAX_BYTES = 64 };
 
-// The ways in which the tensors travel. Shared memory joins them here once there is OpenRegion: the echo stays the unary one.
-enum way { WAY_UNARY, WAY_STREAM, WAY_COUNT };
-static const char *const WAY_NAMES[WAY_COUNT] = {"unary", "stream"};
-static const char *const DAEMON_METHODS[WAY_COUNT] = {"/expertd.v1.Experts/Forward", "/expertd.v1.Experts/Stream"};
+// The ways in which the tensors travel. Through a region they do not: the messages are small, and the echo is a unary one of those.
+enum way { WAY_UNARY, WAY_STREAM, WAY_REGION, WAY_COUNT };
+static const char *const WAY_NAMES[WAY_COUNT] = {"unary", "stream", "region"};
+static const char *const DAEMON_METHODS[WAY_COUNT] = {"/expertd.v1.Experts/Forward", "/expertd.v1.Experts/Stream",
+                                                      "/expertd.v1.Experts/Forward"};
+static const char *const ECHO_METHODS[WAY_COUNT] = {"/unary", "/stream", "/unary"};
 
 struct side {
     const char *address;
@@ -33,6 +37,7 @@ struct side {
 
 struct bench {
     struct side sides[SIDES]; // the daemon, the echo
+    struct client *client;    // of the daemon, for its regions
     uint32_t layer, hidden;
     double seconds; // of a row
 };
@@ -68,58 +73,6 @@ static double median_of_ratios(const double *a, const double *b) {
     return (ratios[ROUNDS / 2] + ratios[(ROUNDS - 1) / 2]) / 2;
 }
 
-// ---- the request and its answer
-
-static struct wire_tensor tensor_of(enum dtype dtype, uint64_t rows, uint64_t columns, const void *data) {
-    return (struct wire_tensor){.present = true,
-                                .view = {.dtype = dtype,
-                                         .rank = 2,
-                                         .shape = {(int64_t)rows, (int64_t)columns},
-                                         .data = data,
-                                         .bytes = rows * columns * dtype_size(dtype)}};
-}
-
-static struct proto_bytes encode_request(const struct bench *bench, size_t tokens) {
-    size_t choices = tokens * TOP_K;
-    int32_t *ids = malloc(choices * sizeof *ids);
-    float *weights = malloc(choices * sizeof *weights);
-    uint16_t *hidden = malloc(tokens * bench->hidden * sizeof *hidden);
-    INVARIANT(ids && weights && hidden);
-    for (size_t i = 0; i < choices; i++) {
-        ids[i] = -1;
-        weights[i] = 0.125F;
-    }
-    for (size_t i = 0; i < tokens * bench->hidden; i++) {
-        hidden[i] = (uint16_t)(0x3f80 + i % 64); // BF16 near 1
-    }
-    struct wire_request request = {
-        .id = 1,
-        .layer = bench->layer,
-        .routing = WIRE_ROUTING_ROUTES,
-        .ids = tensor_of(DTYPE_I32, tokens, TOP_K, ids),
-        .weights = tensor_of(DTYPE_F32, tokens, TOP_K, weights),
-        .hidden = tensor_of(DTYPE_BF16, tokens, bench->hidden, hidden),
-    };
-    struct proto_bytes bytes;
-    INVARIANT(!err_is(wire_encode_request(&request, &bytes)));
-    free(ids);
-    free(weights);
-    free(hidden);
-    return bytes;
-}
-
-// The daemon's answer has 8-byte weights_id, epoch and two dimensions before its output: what they take is asked of its encoder.
-static size_t answer_bytes(const struct bench *bench, size_t tokens) {
-    struct wire_response response = {.id = 1,
-                                     .weights_id = 1,
-                                     .placement_epoch = 1,
-                                     .has_output = true,
-                                     .output_dtype = DTYPE_BF16,
-                                     .output_shape = {tokens, bench->hidden}};
-    uint8_t header[WIRE_HEADER_MAX];
-    return wire_encode_response(&response, header, sizeof header) + tokens * bench->hidden * dtype_size(DTYPE_BF16);
-}
-
 // ---- a row
 
 static void run_block(struct side *side, size_t round, int64_t block_ns) {
@@ -152,17 +105,27 @@ static void print_side(const char *name, struct side *side) {
     printf(" \"%s\": {\"calls\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"cpu_us\": %.1f},", name, side->calls, p50, p99, cpu_us);
 }
 
-static void run_row(struct bench *bench, enum way way, size_t tokens) {
-    struct proto_bytes request = encode_request(bench, tokens);
+static void print_row(const struct bench *bench, enum way way, size_t tokens, const struct request *request) {
+    struct side daemon = bench->sides[0], echo = bench->sides[1];
+    printf("{\"way\": \"%s\", \"tokens\": %zu, \"request_bytes\": %zu, \"answer_bytes\": %zu,", WAY_NAMES[way], tokens,
+           request->bytes.length, request->answer_bytes);
+    print_side("daemon", &daemon);
+    print_side("echo", &echo);
+    double p99_ratio = percentile_us(daemon.latency_ns, daemon.calls, 0.99) / percentile_us(echo.latency_ns, echo.calls, 0.99);
+    printf(" \"ratio_p50\": %.3f, \"ratio_p99\": %.3f, \"ratio_cpu\": %.3f}", median_of_ratios(daemon.round_p50, echo.round_p50),
+           p99_ratio, median_of_ratios(daemon.round_cpu, echo.round_cpu));
+}
+
+static void measure(struct bench *bench, enum way way, const struct request *request) {
     char echo_method[PATH_MAX_BYTES];
-    struct caller_options options = {.request = request.data,
-                                     .request_bytes = request.length,
-                                     .answer_bytes = answer_bytes(bench, tokens),
-                                     .streamed = way == WAY_STREAM};
-    snprintf(echo_method, sizeof echo_method, "/%s/%zu", WAY_NAMES[way], options.answer_bytes);
+    snprintf(echo_method, sizeof echo_method, "%s/%zu", ECHO_METHODS[way], request->answer_bytes);
     for (size_t i = 0; i < SIDES; i++) {
-        options.address = bench->sides[i].address;
-        options.method = i == 0 ? DAEMON_METHODS[way] : echo_method;
+        struct caller_options options = {.address = bench->sides[i].address,
+                                         .method = i == 0 ? DAEMON_METHODS[way] : echo_method,
+                                         .request = request->bytes.data,
+                                         .request_bytes = request->bytes.length,
+                                         .answer_bytes = request->answer_bytes,
+                                         .streamed = way == WAY_STREAM};
         open_side(&bench->sides[i], &options);
     }
     int64_t block_ns = (int64_t)(bench->seconds * NS_PER_S / (SIDES * ROUNDS));
@@ -171,18 +134,31 @@ static void run_row(struct bench *bench, enum way way, size_t tokens) {
             run_block(&bench->sides[(i + round) % SIDES], round, block_ns);
         }
     }
-    struct side *daemon = &bench->sides[0], *echo = &bench->sides[1];
-    printf("{\"way\": \"%s\", \"tokens\": %zu, \"request_bytes\": %zu, \"answer_bytes\": %zu,", WAY_NAMES[way], tokens,
-           request.length, options.answer_bytes);
-    print_side("daemon", daemon);
-    print_side("echo", echo);
-    double p99_ratio = percentile_us(daemon->latency_ns, daemon->calls, 0.99) / percentile_us(echo->latency_ns, echo->calls, 0.99);
-    printf(" \"ratio_p50\": %.3f, \"ratio_p99\": %.3f, \"ratio_cpu\": %.3f}", median_of_ratios(daemon->round_p50, echo->round_p50),
-           p99_ratio, median_of_ratios(daemon->round_cpu, echo->round_cpu));
     for (size_t i = 0; i < SIDES; i++) {
         caller_destroy(bench->sides[i].caller);
     }
-    free(request.data);
+}
+
+static void run_row(struct bench *bench, enum way way, size_t tokens) {
+    struct client_region region = {0};
+    struct request_options options = {.layer = bench->layer, .hidden = bench->hidden, .tokens = tokens};
+    if (way == WAY_REGION) {
+        err_t e = client_region_open(bench->client, request_region_bytes(&options), 0, &region);
+        if (err_is(e)) {
+            fprintf(stderr, "service-cost: %s\n", err_message());
+            exit(69);
+        }
+        options.region = &region;
+    }
+    struct request request = request_create(&options);
+    measure(bench, way, &request);
+    if (!request_was_answered(&request)) {
+        fprintf(stderr, "service-cost: the output in the region is not what no experts give\n");
+        exit(1);
+    }
+    print_row(bench, way, tokens, &request);
+    free(request.bytes.data);
+    client_region_close(&region);
 }
 
 static void side_init(struct side *side, const char *address, const char *pid) {
@@ -195,9 +171,28 @@ static void side_init(struct side *side, const char *address, const char *pid) {
     }
 }
 
+static bool is_asked(const char *ways, enum way way) {
+    const char *at = strstr(ways, WAY_NAMES[way]);
+    size_t length = strlen(WAY_NAMES[way]);
+    return at && (at == ways || at[-1] == ',') && (at[length] == ',' || at[length] == '\0');
+}
+
+static void run_rows(struct bench *bench, char **argv) {
+    const char *separator = "[";
+    for (int way = 0; way < WAY_COUNT; way++) {
+        for (char **tokens = argv + TOKENS_FROM; is_asked(argv[WAYS_AT], (enum way)way) && *tokens; tokens++) {
+            printf("%s", separator);
+            separator = ",\n ";
+            run_row(bench, (enum way)way, strtoul(*tokens, NULL, 10));
+            fflush(stdout);
+        }
+    }
+    printf("]\n");
+}
+
 int main(int argc, char **argv) {
     if (argc <= TOKENS_FROM) {
-        fprintf(stderr, "usage: %s DAEMON_ADDRESS DAEMON_PID ECHO_ADDRESS ECHO_PID LAYER HIDDEN SECONDS TOKENS…\n", argv[0]);
+        fprintf(stderr, "usage: %s DAEMON_ADDRESS DAEMON_PID ECHO_ADDRESS ECHO_PID LAYER HIDDEN SECONDS WAYS TOKENS…\n", argv[0]);
         return 64;
     }
     static struct bench bench;
@@ -207,14 +202,12 @@ int main(int argc, char **argv) {
     bench.hidden = (uint32_t)strtoul(argv[6], NULL, 10);
     bench.seconds = strtod(argv[7], NULL);
     caller_process();
-    for (int way = 0; way < WAY_COUNT; way++) {
-        for (int i = TOKENS_FROM; i < argc; i++) {
-            printf("%s", way == 0 && i == TOKENS_FROM ? "[" : ",\n ");
-            run_row(&bench, (enum way)way, strtoul(argv[i], NULL, 10));
-            fflush(stdout);
-        }
+    if (err_is(client_create(argv[1], &bench.client))) {
+        fprintf(stderr, "service-cost: %s\n", err_message());
+        return 64;
     }
-    printf("]\n");
+    run_rows(&bench, argv);
+    client_destroy(bench.client);
     free(bench.sides[0].latency_ns);
     free(bench.sides[1].latency_ns);
     grpc_shutdown_blocking();
