@@ -100,6 +100,25 @@ def test_no_call_fails_and_no_bit_changes_while_experts_move(placed):
         assert rows_of(answer.output) == callers.expected and answer.placement_epoch == mover.epoch
 
 
+def test_a_call_in_pieces_goes_on_through_a_move_and_names_the_last_epoch(placed, random):
+    _, golden = placed
+    layer, tokens = golden.layers[-1], 3000
+    rows = np.resize(np.arange(len(golden.get(layer, "input"))), tokens)
+    daemon = Daemon("--shards", SHARDS, "--max-piece-tokens", 1, model=golden.folder)
+    with admin_of(daemon) as admin, daemon.client() as client:
+        alone = rows_of(client.forward(request_of(golden, layer)).output)
+        shown, before = admin.show(layer)[0], daemon.metric("expertd_batches_total")
+        call = client.stub.Forward.future(request_of(golden, layer, rows), timeout=60 * SLOW)
+        while daemon.metric("expertd_batches_total") < before + 10:
+            assert not call.done(), "too short to move anything meanwhile"
+        moved_to = admin.apply(moved(random, shown))[-1].epoch
+        assert not call.done(), "too short to move anything meanwhile"
+        answer = call.result()
+    daemon.stop()
+    assert rows_of(answer.output) == [alone[row] for row in rows]
+    assert answer.placement_epoch == moved_to > shown.epoch
+
+
 def test_the_other_layers_stay_where_they_are(placed, random):
     daemon, golden = placed
     with admin_of(daemon) as admin:
