@@ -33,7 +33,8 @@ static void read_cache(struct machine *out) {
         }
         if (fgets(line, sizeof line, file)) {
             char *unit;
-            uint64_t size = strtoull(line, &unit, 10) << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
+            uint64_t size = strtoull(line, &unit, 10);
+            size <<= *unit == 'K' ? 10 : *unit == 'M' ? 20 : 0;
             out->cache_bytes = size > out->cache_bytes ? size : out->cache_bytes;
         }
         fclose(file);
