@@ -3,6 +3,7 @@
 //
 // Input: 'S' and the bytes of a safetensors file; or 'C', config.json, 0x1e, the index (may be empty: none), 0x1e, the JSON of the
 // safetensors header, to which the length before it and zeroed data of the claimed size (up to a bound) are added here.
+#include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,15 @@
 
 enum { DATA_BYTES_MAX = 1 << 20, SEPARATOR = 0x1e };
 
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc;
+    (void)argv;
+    json_object_seed(1); // else jansson's hash tables, and what libFuzzer learns from them, differ from run to run
+    return 0;
+}
 
 struct range {
     const char *begin, *end;
