@@ -1,0 +1,143 @@
+// Three experts, ten tokens sorted by expert: the product on weights as they lie, then on packed ones; then a gradient of the
+// weights.
+//
+//   cc -std=c17 grouped_matmul.c $(pkg-config --cflags --libs expertd-kernels) -o grouped_matmul && ./grouped_matmul
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <kernels/kernels.h>
+
+enum { EXPERTS = 3, TOKENS = 10, HIDDEN = 100, WIDTH = 70, THREADS = 2, ALIGNMENT = 64 };
+
+struct layer {
+    float hidden[TOKENS][HIDDEN];
+    float weights[EXPERTS][HIDDEN][WIDTH]; // as a model's file may hold them: [experts, k, n]
+    int32_t group_sizes[EXPERTS];
+    float out[TOKENS][WIDTH], packed_out[TOKENS][WIDTH];
+    float gradient[EXPERTS][HIDDEN][WIDTH];
+};
+
+static void fill(struct layer *layer) {
+    const int32_t sizes[EXPERTS] = {4, 0, 6}; // an expert may have no token
+    memcpy(layer->group_sizes, sizes, sizeof sizes);
+    float *hidden = &layer->hidden[0][0], *weights = &layer->weights[0][0][0];
+    for (int i = 0; i < TOKENS * HIDDEN; i++) {
+        hidden[i] = (float)(i % 17 - 8) / 16;
+    }
+    for (int i = 0; i < EXPERTS * HIDDEN * WIDTH; i++) {
+        weights[i] = (float)(i % 23 - 11) / 32;
+    }
+}
+
+static void *workspace_of(size_t bytes) {
+    void *memory = aligned_alloc(ALIGNMENT, (bytes / ALIGNMENT + 1) * ALIGNMENT);
+    if (!memory) {
+        abort();
+    }
+    return memory;
+}
+
+static struct grouped_matmul_args product_of(struct layer *layer, struct matmul_rhs rhs, float *out) {
+    return (struct grouped_matmul_args){
+        .lhs = layer->hidden,
+        .lhs_stride = HIDDEN,
+        .rhs = rhs,
+        .group_sizes = layer->group_sizes,
+        .num_groups = EXPERTS,
+        .num_actual_groups = EXPERTS,
+        .m = TOKENS,
+        .out = out,
+        .out_stride = WIDTH,
+    };
+}
+
+static FALLIBLE multiply(const struct grouped_matmul_args *args, struct team *team) {
+    void *workspace = workspace_of(grouped_matmul_workspace_bytes(args, team));
+    err_t e = grouped_matmul(args, team, workspace);
+    free(workspace);
+    return e;
+}
+
+static FALLIBLE multiply_plain(struct layer *layer, struct team *team) {
+    struct plain_weights plain = {.dtype = DTYPE_F32, .groups = EXPERTS, .k = HIDDEN, .n = WIDTH, .data = layer->weights};
+    struct grouped_matmul_args args = product_of(layer, rhs_plain(&plain), &layer->out[0][0]);
+    return multiply(&args, team);
+}
+
+// Packed once, multiplied often: what a server does.
+static FALLIBLE multiply_packed(struct layer *layer, struct team *team) {
+    void *groups[EXPERTS];
+    struct packed_weights packed = {
+        .dtype = DTYPE_F32,
+        .groups = EXPERTS,
+        .k = HIDDEN,
+        .n = WIDTH,
+        .group_bytes = packed_group_bytes(DTYPE_F32, HIDDEN, WIDTH),
+        .data = groups,
+    };
+    for (int e = 0; e < EXPERTS; e++) {
+        struct weight_source source = {layer->weights[e], DTYPE_F32, 1, WIDTH};
+        groups[e] = workspace_of(packed.group_bytes);
+        pack_weights(&source, HIDDEN, WIDTH, DTYPE_F32, groups[e]);
+    }
+    struct grouped_matmul_args args = product_of(layer, rhs_packed(&packed), &layer->packed_out[0][0]);
+    err_t e = multiply(&args, team);
+    for (int i = 0; i < EXPERTS; i++) {
+        free(groups[i]);
+    }
+    return e;
+}
+
+// hidden^T @ out of each expert's rows. lhs is [k, m], so the hidden rows are turned first.
+static FALLIBLE multiply_transposed(struct layer *layer, struct team *team) {
+    static float turned[HIDDEN][TOKENS];
+    for (int t = 0; t < TOKENS; t++) {
+        for (int h = 0; h < HIDDEN; h++) {
+            turned[h][t] = layer->hidden[t][h];
+        }
+    }
+    struct transposed_grouped_matmul_args args = {
+        .lhs = turned,
+        .rhs = layer->out,
+        .lhs_dtype = DTYPE_F32,
+        .rhs_dtype = DTYPE_F32,
+        .k = HIDDEN,
+        .m = TOKENS,
+        .n = WIDTH,
+        .group_sizes = layer->group_sizes,
+        .num_groups = EXPERTS,
+        .num_actual_groups = EXPERTS,
+        .out = layer->gradient,
+    };
+    void *workspace = workspace_of(transposed_grouped_matmul_workspace_bytes(&args, team));
+    err_t e = transposed_grouped_matmul(&args, team, workspace);
+    free(workspace);
+    return e;
+}
+
+static FALLIBLE run(struct layer *layer, struct team *team) {
+    TRY(multiply_plain(layer, team));
+    TRY(multiply_packed(layer, team));
+    return multiply_transposed(layer, team);
+}
+
+int main(void) {
+    static struct layer layer;
+    struct team *team = NULL;
+    fill(&layer);
+    err_t e = team_create(&(struct team_options){THREADS, 50}, &team);
+    if (!err_is(e)) {
+        e = run(&layer, team);
+    }
+    team_destroy(team);
+    if (err_is(e)) {
+        fprintf(stderr, "%s: %s\n", err_name(e.code), err_message());
+        return EXIT_FAILURE;
+    }
+    bool same = memcmp(layer.out, layer.packed_out, sizeof layer.out) == 0;
+    printf("kernels %s: out[0][0] = %g, out[9][69] = %g, gradient of the empty expert = %g, packed weights give %s bits\n",
+           kernel_selected()->name, (double)layer.out[0][0], (double)layer.out[9][69], (double)layer.gradient[1][0][0],
+           same ? "equal" : "other");
+    return same ? EXIT_SUCCESS : EXIT_FAILURE;
+}
