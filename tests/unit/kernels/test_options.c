@@ -1,0 +1,223 @@
+// Options: each field of CompilerParams has a meaning or is refused by name; limits and orders change no bit and are kept.
+#include "kernel_test.h"
+
+#include "kernels/grouped_gemm.h"
+#include "kernels/grouped_matmul.h"
+#include "kernels/transposed_grouped_matmul.h"
+
+enum { M = 40, K = 96, N = 150, GROUPS = 2 };
+
+struct problem {
+    float lhs[M * K], rhs[GROUPS * K * N], out[M * N], want[M * N];
+    int32_t sizes[GROUPS];
+    struct plain_weights weights;
+    struct matmul_options options;
+    struct grouped_matmul_args args;
+    void *workspace;
+};
+
+static int make_problem(void **state) {
+    struct problem *p = test_alloc(sizeof *p);
+    struct random random = {5};
+    *p = (struct problem){.sizes = {25, 10}, .options = matmul_options_default()};
+    for (size_t i = 0; i < M * K; i++) {
+        p->lhs[i] = random_f32(&random, VALUES_PLAIN);
+    }
+    for (size_t i = 0; i < GROUPS * K * N; i++) {
+        p->rhs[i] = random_f32(&random, VALUES_PLAIN);
+    }
+    p->weights = (struct plain_weights){DTYPE_F32, GROUPS, K, N, false, p->rhs};
+    p->args = (struct grouped_matmul_args){.lhs = p->lhs,
+                                           .lhs_stride = K,
+                                           .rhs = rhs_plain(&p->weights),
+                                           .group_sizes = p->sizes,
+                                           .num_groups = GROUPS,
+                                           .num_actual_groups = GROUPS,
+                                           .m = M,
+                                           .out = p->want,
+                                           .out_stride = N,
+                                           .options = &p->options};
+    p->workspace = test_alloc(grouped_matmul_workspace_bytes(&p->args, NULL) + (1 << 20));
+    *state = p;
+    if (err_is(grouped_matmul_reference(&p->args))) {
+        return 1;
+    }
+    p->args.out = p->out;
+    return 0;
+}
+
+static int free_problem(void **state) {
+    struct problem *p = *state;
+    free(p->workspace);
+    free(p);
+    return 0;
+}
+
+static void expect_equal_bits(struct problem *p, const char *what) {
+    poison_f32(p->out, M * N);
+    err_t e = grouped_matmul(&p->args, NULL, p->workspace);
+    if (err_is(e)) {
+        fail_msg("%s: %s", what, err_message());
+    }
+    assert_same_f32(p->out, p->want, M * N, what);
+}
+
+static void expect_refused(struct problem *p, const char *field) {
+    p->out[0] = 42;
+    assert_int_equal(grouped_matmul(&p->args, NULL, p->workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), field);
+    assert_true(p->out[0] == 42); // untouched
+}
+
+static void every_key_of_compiler_params_is_set_or_refused_by_name(void **state) {
+    (void)state;
+    static const char *const SET[][2] = {
+        {"dimension_semantics", "arbitrary,parallel,arbitrary"},
+        {"allow_input_fusion", "false,true"},
+        {"vmem_limit_bytes", "65536"},
+        {"internal_scratch_in_bytes", "1048576"},
+        {"shape_invariant_numerics", "false"},
+        {"fuse_transposed_lhs_in_matmul", "false"},
+        {"disable_bounds_checks", "true"},
+        {"flags", "kernels=scalar"},
+    };
+    static const char *const REFUSED[] = {
+        "collective_id",
+        "skip_device_barrier",
+        "disable_semaphore_checks",
+        "has_side_effects",
+        "serialization_format",
+        "kernel_type",
+        "allow_collective_id_without_custom_barrier",
+        "use_tc_tiling_on_sc",
+        "needs_layout_passes",
+        "vmem_limit",
+    };
+    struct compiler_params params = matmul_options_default().compiler;
+    for (size_t i = 0; i < COUNT_OF(SET); i++) {
+        assert_false(err_is(compiler_params_set(&params, SET[i][0], SET[i][1])));
+    }
+    assert_int_equal(params.dimension_semantics[0], DIMENSION_ARBITRARY);
+    assert_int_equal(params.dimension_semantics[1], DIMENSION_PARALLEL);
+    assert_false(params.allow_input_fusion[0]);
+    assert_true(params.allow_input_fusion[1]);
+    assert_int_equal(params.vmem_limit_bytes, 65536);
+    assert_int_equal(params.internal_scratch_in_bytes, 1048576);
+    assert_false(params.shape_invariant_numerics || params.fuse_transposed_lhs_in_matmul);
+    assert_true(params.disable_bounds_checks);
+    assert_string_equal(params.kernels, "scalar");
+    for (size_t i = 0; i < COUNT_OF(REFUSED); i++) {
+        assert_int_equal(compiler_params_set(&params, REFUSED[i], "1").code, ERR_INVALID);
+        assert_string_equal(err_field(), REFUSED[i]);
+        assert_non_null(strstr(err_message(), REFUSED[i]));
+    }
+}
+
+static void values_that_are_none_are_refused(void **state) {
+    (void)state;
+    static const char *const BAD[][2] = {
+        {"dimension_semantics", "parallel,arbitrary"},
+        {"dimension_semantics", "parallel,arbitrary,arbitrary,parallel"},
+        {"dimension_semantics", "parallel,serial,parallel"},
+        {"allow_input_fusion", "true"},
+        {"allow_input_fusion", "true,yes"},
+        {"vmem_limit_bytes", "-1"},
+        {"vmem_limit_bytes", "64k"},
+        {"vmem_limit_bytes", ""},
+        {"vmem_limit_bytes", "99999999999999999999999"},
+        {"shape_invariant_numerics", "1"},
+        {"flags", "xla_cpu=1"},
+        {"flags", "kernels=scalar,other=1"},
+    };
+    struct compiler_params params = matmul_options_default().compiler, before = params;
+    for (size_t i = 0; i < COUNT_OF(BAD); i++) {
+        assert_int_equal(compiler_params_set(&params, BAD[i][0], BAD[i][1]).code, ERR_INVALID);
+        assert_string_equal(err_field(), BAD[i][0]);
+        assert_memory_equal(&params, &before, sizeof params);
+    }
+}
+
+static void limits_are_kept_or_refused(void **state) {
+    struct problem *p = *state;
+    struct compiler_params *compiler = &p->options.compiler;
+    size_t untold = grouped_matmul_workspace_bytes(&p->args, NULL);
+    compiler->vmem_limit_bytes = 32 << 10; // of f32 a panel is 24 KiB here
+    assert_true(grouped_matmul_workspace_bytes(&p->args, NULL) < untold);
+    expect_equal_bits(p, "32 KiB a thread");
+    compiler->vmem_limit_bytes = 24 << 10;
+    expect_refused(p, "vmem_limit_bytes");
+    compiler->vmem_limit_bytes = 0;
+    compiler->internal_scratch_in_bytes = untold;
+    expect_equal_bits(p, "enough workspace");
+    compiler->internal_scratch_in_bytes = untold - 1;
+    expect_refused(p, "internal_scratch_in_bytes");
+    compiler->internal_scratch_in_bytes = 0;
+}
+
+static void orders_tilings_and_buffers_change_no_bit(void **state) {
+    struct problem *p = *state;
+    struct matmul_options *options = &p->options;
+    options->compiler.dimension_semantics[0] = options->compiler.dimension_semantics[1] = DIMENSION_ARBITRARY;
+    expect_equal_bits(p, "everything in order");
+    options->compiler.dimension_semantics[2] = DIMENSION_PARALLEL;
+    expect_refused(p, "dimension_semantics");
+    *options = matmul_options_default();
+    options->tiling = (struct matmul_tiling){7, 5, 64};
+    options->input_buffer_count = 1;
+    expect_equal_bits(p, "small tiles");
+    options->tiling.tk = 0;
+    expect_refused(p, "tiling");
+    *options = matmul_options_default();
+    options->interpret = true;
+    expect_equal_bits(p, "interpreted");
+    *options = matmul_options_default();
+}
+
+static void input_fusion_is_refused_only_where_it_is_needed(void **state) {
+    struct problem *p = *state;
+    p->options.compiler.allow_input_fusion[0] = false; // f32 rows are read in place
+    expect_equal_bits(p, "lhs in place");
+    uint32_t rows[M];
+    for (uint32_t i = 0; i < M; i++) {
+        rows[i] = i;
+    }
+    p->args.lhs_rows = rows;
+    expect_refused(p, "allow_input_fusion");
+    p->args.lhs_rows = NULL;
+    p->options = matmul_options_default();
+    p->options.compiler.allow_input_fusion[1] = false;
+    expect_refused(p, "allow_input_fusion");
+    p->options = matmul_options_default();
+}
+
+static void flags_hold_the_backend(void **state) {
+    struct problem *p = *state;
+    p->options.compiler.kernels = kernel_selected()->name;
+    expect_equal_bits(p, "the selected backend");
+    p->options.compiler.kernels = "none such";
+    expect_refused(p, "flags");
+    p->options = matmul_options_default();
+}
+
+static void bounds_checks_can_be_left_out(void **state) {
+    struct problem *p = *state;
+    p->args.existing_out = p->out; // harmless, but refused where arguments are checked
+    expect_refused(p, "existing_out");
+    p->options.compiler.disable_bounds_checks = true;
+    expect_equal_bits(p, "unchecked");
+    p->args.existing_out = NULL;
+    p->options = matmul_options_default();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_of_compiler_params_is_set_or_refused_by_name),
+        cmocka_unit_test(values_that_are_none_are_refused),
+        cmocka_unit_test(limits_are_kept_or_refused),
+        cmocka_unit_test(orders_tilings_and_buffers_change_no_bit),
+        cmocka_unit_test(input_fusion_is_refused_only_where_it_is_needed),
+        cmocka_unit_test(flags_hold_the_backend),
+        cmocka_unit_test(bounds_checks_can_be_left_out),
+    };
+    return cmocka_run_group_tests(tests, make_problem, free_problem);
+}
