@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 
 add_library(expertd_kernels STATIC $<TARGET_OBJECTS:kernels> ../base/err.c ../base/dtype.c ../base/tensor.c)
 
-set(headers backend from_tensors group_metadata grouped_gemm grouped_matmul kernels operand options quantised team
+set(headers backend from_tensors group_metadata grouped_gemm grouped_matmul kernels operand options quantised schedule team
     transposed_grouped_matmul weights)
 list(TRANSFORM headers APPEND .h)
 install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/expertd/kernels)

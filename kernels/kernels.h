@@ -7,6 +7,7 @@
 //   grouped_gemm                   grouped_gemm.h
 //   shapes and dtypes of tensors   from_tensors.h
 //   tiling, CompilerParams         options.h
+//   schedules of packed products   schedule.h
 //   threads                        team.h
 //   instruction sets               backend.h
 //
@@ -23,6 +24,7 @@
 #include "kernels/operand.h"
 #include "kernels/options.h"
 #include "kernels/quantised.h"
+#include "kernels/schedule.h"
 #include "kernels/team.h"
 #include "kernels/transposed_grouped_matmul.h"
 #include "kernels/weights.h"
