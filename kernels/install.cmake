@@ -1,14 +1,19 @@
-# The kernels for programs that know nothing of the daemon: one static library with what it needs of base, its headers, and
+# The kernels for programs that know nothing of the daemon: one static library with base in it (of which a program links what it needs), its headers, and
 # pkg-config's expertd-kernels, which finds them wherever the prefix is moved.
 include(GNUInstallDirs)
 
-add_library(expertd_kernels STATIC $<TARGET_OBJECTS:kernels> ../base/err.c ../base/dtype.c ../base/tensor.c)
+add_library(expertd_kernels STATIC $<TARGET_OBJECTS:kernels> $<TARGET_OBJECTS:base>)
 
-set(headers backend from_tensors group_metadata grouped_gemm grouped_matmul kernels operand options quantised schedule team
-    transposed_grouped_matmul weights)
-list(TRANSFORM headers APPEND .h)
+# A header that does not call itself private to kernels/ is public.
+file(GLOB headers CONFIGURE_DEPENDS *.h)
+foreach(header ${headers})
+  file(STRINGS ${header} private REGEX "[Pp]rivate to kernels/")
+  if(private)
+    list(REMOVE_ITEM headers ${header})
+  endif()
+endforeach()
 install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/expertd/kernels)
-install(FILES ../base/dtype.h ../base/err.h ../base/tensor.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/expertd/base)
+install(FILES ../base/arena.h ../base/dtype.h ../base/err.h ../base/tensor.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/expertd/base)
 install(TARGETS expertd_kernels ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES examples/grouped_matmul.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
