@@ -1,5 +1,5 @@
-# The kernels for programs that know nothing of the daemon: one static library with base in it (of which a program links what it needs), its headers, and
-# pkg-config's expertd-kernels, which finds them wherever the prefix is moved.
+# The kernels for programs that know nothing of the daemon: one static library with base in it (a program links what it needs), the
+# public headers, and pkg-config's expertd-kernels, which finds them wherever the prefix is moved.
 include(GNUInstallDirs)
 
 add_library(expertd_kernels STATIC $<TARGET_OBJECTS:kernels> $<TARGET_OBJECTS:base>)
