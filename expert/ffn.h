@@ -12,9 +12,7 @@
 // Intermediate rows of a run of the batch: bounded, whatever the batch. A longer batch is computed run by run; bits do not change.
 struct ffn_scratch {
     size_t run_rows;      // rows of a run
-    float *gate, *up;     // [run_rows, I] sums
     void *hidden;         // [run_rows, I] in D
-    float *down;          // [run_rows, H] sums
     int32_t *group_sizes; // [E] of the run
     void *matmul;         // grouped_matmul's own
 };
@@ -42,7 +40,7 @@ struct ffn_args {
     const uint32_t *hidden_rows; // [rows] row of `hidden` for each row; NULL: in order
     const float *row_scale;      // [rows] multiplies each result row before its rounding (the shared expert's gate), or NULL
     void *results;               // [rows, H] in D
-    size_t results_stride;       // bytes
+    size_t results_stride;       // bytes, a multiple of the element size
 };
 
 FALLIBLE ffn_forward(const struct ffn_args *args, struct ffn_scratch *scratch, struct team *team);

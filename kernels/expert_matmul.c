@@ -1,0 +1,123 @@
+#include "kernels/expert_matmul.h"
+
+#include <string.h>
+
+#include "kernels/backend.h"
+#include "kernels/finish.h"
+#include "kernels/matmul_walk.h"
+
+static char *out_at(const struct grouped_matmul_args *product, size_t row, size_t column) {
+    return (char *)product->out + (row * product->out_stride + column) * dtype_size(product->rhs.packed->dtype);
+}
+
+static const float *bias_at(void *const *bias, size_t group, size_t column) {
+    return bias ? (const float *)bias[group] + column : NULL;
+}
+
+static void zero_product(const struct grouped_matmul_args *product, size_t begin, size_t end) {
+    for (size_t row = begin; row < end; row++) {
+        memset(out_at(product, row, 0), 0, product->rhs.packed->n * dtype_size(product->rhs.packed->dtype));
+    }
+}
+
+// ---- gate and up
+
+enum { OPERAND_UP, OPERAND_GATE };
+
+static void activate(const void *context, const struct walk_sums *sums) {
+    const struct gate_up_args *args = context;
+    struct activation_args row = {
+        .activation = args->activation,
+        .gate_bias = bias_at(args->gate_bias, sums->group, sums->column),
+        .up_bias = bias_at(args->up_bias, sums->group, sums->column),
+        .width = sums->columns,
+        .dtype = args->product.rhs.packed->dtype,
+    };
+    for (size_t r = 0; r < sums->rows; r++) {
+        row.up = sums->sums[OPERAND_UP] + r * KERNEL_SUMS;
+        row.gate = args->gate ? sums->sums[OPERAND_GATE] + r * KERNEL_SUMS : NULL;
+        row.out = out_at(&args->product, sums->first_row + r, sums->column);
+        activation_row(&row);
+    }
+}
+
+static void zero_activated(const void *context, size_t begin, size_t end) {
+    zero_product(&((const struct gate_up_args *)context)->product, begin, end);
+}
+
+static FALLIBLE check_gate(const struct gate_up_args *args) {
+    const struct packed_weights *up = args->product.rhs.packed, *gate = args->gate;
+    if (activation_is_gated(args->activation) != (gate != NULL)) {
+        FAIL_FIELD(ERR_INVALID, "gate", "gate is %s, but the activation has %s", gate ? "given" : "missing", gate ? "none" : "one");
+    }
+    if (gate && (gate->dtype != up->dtype || gate->k != up->k || gate->n != up->n || gate->groups != up->groups ||
+                 gate->group_bytes != up->group_bytes || !gate->format != !up->format)) {
+        FAIL_FIELD(ERR_INVALID, "gate", "gate is %zu groups of %s[%zu, %zu], up is %zu of %s[%zu, %zu]: they are walked together",
+                   gate->groups, dtype_name(gate->dtype), gate->n, gate->k, up->groups, dtype_name(up->dtype), up->n, up->k);
+    }
+    return OK;
+}
+
+FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void *scratch) {
+    TRY(grouped_matmul_check(&args->product));
+    TRY(check_gate(args));
+    struct matmul_walk walk = {
+        .args = &args->product,
+        .rhs = {[OPERAND_UP] = args->product.rhs.packed, [OPERAND_GATE] = args->gate},
+        .operands = args->gate ? 2 : 1,
+        .finish = activate,
+        .zero = zero_activated,
+        .context = args,
+    };
+    matmul_walk(&walk, team, scratch);
+    return OK;
+}
+
+// ---- down
+
+// sum (+ bias) (x the row's scale), rounded to the dtype of out: KERNEL_PANEL columns at most.
+static void finish_columns(const struct down_args *args, const struct walk_sums *sums, size_t r, size_t begin) {
+    size_t left = sums->columns - begin;
+    const float *bias = bias_at(args->bias, sums->group, sums->column + begin);
+    float biased[KERNEL_PANEL];
+    struct finish_args finish = {
+        .sums = sums->sums[0] + r * KERNEL_SUMS + begin,
+        .count = left < KERNEL_PANEL ? left : KERNEL_PANEL,
+        .alpha = args->row_scale ? args->row_scale[sums->first_row + r] : 1.0f,
+        .dtype = args->product.rhs.packed->dtype,
+        .out = out_at(&args->product, sums->first_row + r, sums->column + begin),
+    };
+    if (bias) {
+        for (size_t i = 0; i < finish.count; i++) {
+            biased[i] = finish.sums[i] + bias[i];
+        }
+        finish.sums = biased;
+    }
+    kernel_selected()->finish(&finish);
+}
+
+static void finish_rows(const void *context, const struct walk_sums *sums) {
+    for (size_t r = 0; r < sums->rows; r++) {
+        for (size_t begin = 0; begin < sums->columns; begin += KERNEL_PANEL) {
+            finish_columns(context, sums, r, begin);
+        }
+    }
+}
+
+static void zero_finished(const void *context, size_t begin, size_t end) {
+    zero_product(&((const struct down_args *)context)->product, begin, end);
+}
+
+FALLIBLE expert_down(const struct down_args *args, struct team *team, void *scratch) {
+    TRY(grouped_matmul_check(&args->product));
+    struct matmul_walk walk = {
+        .args = &args->product,
+        .rhs = {args->product.rhs.packed},
+        .operands = 1,
+        .finish = finish_rows,
+        .zero = zero_finished,
+        .context = args,
+    };
+    matmul_walk(&walk, team, scratch);
+    return OK;
+}

@@ -1,0 +1,30 @@
+// The two grouped matmuls of an expert's network with what follows them done while the sums are in cache, so that no fp32 sum goes
+// to memory: gate and up in one walk, then the activation; down, then bias, scale and rounding. On packed weights of F32 or BF16
+// rows. Bits are those of grouped_matmul followed by activation_row, or by the same sums, products and one rounding, row by row.
+#ifndef EXPERTD_KERNELS_EXPERT_MATMUL_H
+#define EXPERTD_KERNELS_EXPERT_MATMUL_H
+
+#include "kernels/activation.h"
+#include "kernels/grouped_matmul.h"
+
+struct gate_up_args {
+    struct grouped_matmul_args product; // rhs: up. out: [m, n] in the dtype of rhs, out_stride elements apart; rows outside the
+                                        // local groups are set to 0. What comes after out_stride is left zero
+    const struct packed_weights *gate;  // of up's k, n, dtype and format; NULL where not gated
+    const struct activation *activation;
+    void *const *gate_bias; // [num_actual_groups] to [n] fp32, or NULL
+    void *const *up_bias;   // the same
+};
+
+struct down_args {
+    struct grouped_matmul_args product; // as gate_up_args', rhs: down
+    void *const *bias;                  // [num_actual_groups] to [n] fp32, or NULL
+    const float *row_scale;             // [m] multiplies each row before its rounding, or NULL
+};
+
+// Both run on `team` (NULL: the calling thread). scratch: grouped_matmul_scratch_bytes, 64-byte aligned. No allocation.
+// ERR_INVALID names the argument at fault, as grouped_matmul does; out is then untouched.
+FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void *scratch);
+FALLIBLE expert_down(const struct down_args *args, struct team *team, void *scratch);
+
+#endif

@@ -1,0 +1,214 @@
+// Gate and up with the activation, down with its end: each against the scalar products followed by the same steps over whole rows.
+#include "kernel_test.h"
+
+#include "kernels/expert_matmul.h"
+
+enum { GROUPS = 4, HELD = 3, OFFSET = 1, ROWS_MAX = 80, OUTSIDE = 2 };
+
+struct network {
+    enum dtype dtype;
+    size_t k, n, m;
+    int biased;
+    struct random random;
+    int32_t sizes[GROUPS];
+    char *lhs;
+    struct packed_weights weights[2];
+    void *blocks[2][HELD], *biases[2][HELD];
+    float scale[ROWS_MAX + OUTSIDE];
+};
+
+static void fill(struct network *w, void *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (w->dtype == DTYPE_F32) {
+            ((float *)values)[i] = random_f32(&w->random, VALUES_PLAIN);
+        } else {
+            ((uint16_t *)values)[i] = random_bf16(&w->random, VALUES_PLAIN);
+        }
+    }
+}
+
+static void make_matrix(struct network *w, size_t which) {
+    size_t bytes = packed_group_bytes(w->dtype, w->k, w->n);
+    char *plain = test_alloc(w->k * w->n * dtype_size(w->dtype));
+    for (size_t g = 0; g < HELD; g++) {
+        float *bias = test_alloc(w->n * sizeof *bias);
+        fill(w, plain, w->k * w->n);
+        w->blocks[which][g] = test_alloc(bytes);
+        pack_weights(&(struct weight_source){plain, w->dtype, w->k, 1}, w->k, w->n, w->dtype, w->blocks[which][g]);
+        for (size_t i = 0; i < w->n; i++) {
+            bias[i] = random_f32(&w->random, VALUES_PLAIN);
+        }
+        w->biases[which][g] = bias;
+    }
+    free(plain);
+    w->weights[which] = (struct packed_weights){
+        .dtype = w->dtype, .groups = HELD, .k = w->k, .n = w->n, .group_bytes = bytes, .data = w->blocks[which]};
+}
+
+static void network_init(struct network *w) {
+    w->m = OUTSIDE;
+    for (size_t g = 0; g < GROUPS; g++) {
+        w->sizes[g] = (int32_t)random_below(&w->random, g == 2 ? ROWS_MAX / 2 : ROWS_MAX / 6);
+        w->m += (size_t)w->sizes[g];
+    }
+    w->lhs = test_alloc(w->m * w->k * dtype_size(w->dtype));
+    fill(w, w->lhs, w->m * w->k);
+    for (size_t i = 0; i < w->m; i++) {
+        w->scale[i] = random_f32(&w->random, VALUES_PLAIN);
+    }
+    make_matrix(w, 0);
+    make_matrix(w, 1);
+}
+
+static void network_deinit(struct network *w) {
+    for (size_t g = 0; g < HELD; g++) {
+        free(w->blocks[0][g]), free(w->blocks[1][g]), free(w->biases[0][g]), free(w->biases[1][g]);
+    }
+    free(w->lhs);
+}
+
+static struct grouped_matmul_args product_of(struct network *w, size_t which, void *out) {
+    return (struct grouped_matmul_args){
+        .lhs = w->lhs,
+        .lhs_stride = w->k,
+        .rhs = rhs_packed(&w->weights[which]),
+        .group_sizes = w->sizes,
+        .num_groups = GROUPS,
+        .group_offset = OFFSET,
+        .num_actual_groups = HELD,
+        .m = w->m,
+        .out = out,
+        .out_stride = w->n,
+    };
+}
+
+static float *sums_of(struct network *w, size_t which) {
+    float *sums = test_alloc(w->m * w->n * sizeof *sums);
+    struct grouped_matmul_args args = product_of(w, which, sums);
+    assert_false(err_is(grouped_matmul_reference(&args)));
+    return sums;
+}
+
+// The group that holds a row, or HELD where none does.
+static size_t group_of(const struct network *w, size_t row) {
+    size_t end = 0;
+    for (size_t g = 0; g < GROUPS; g++) {
+        end += (size_t)w->sizes[g];
+        if (row < end) {
+            return g >= OFFSET && g < OFFSET + HELD ? g - OFFSET : HELD;
+        }
+    }
+    return HELD;
+}
+
+static void assert_rows(struct network *w, const char *got, void (*want_row)(struct network *, size_t, size_t, void *)) {
+    size_t bytes = w->n * dtype_size(w->dtype);
+    char *want = test_alloc(bytes);
+    for (size_t row = 0; row < w->m; row++) {
+        memset(want, 0, bytes);
+        size_t group = group_of(w, row);
+        if (group < HELD) {
+            want_row(w, row, group, want);
+        }
+        assert_memory_equal(got + row * bytes, want, bytes);
+    }
+    free(want);
+}
+
+static const struct activation *activation;
+static float *gate_sums, *up_sums;
+
+static void want_activated(struct network *w, size_t row, size_t group, void *want) {
+    activation_row(&(struct activation_args){
+        .activation = activation,
+        .gate = gate_sums ? gate_sums + row * w->n : NULL,
+        .up = up_sums + row * w->n,
+        .gate_bias = w->biased && gate_sums ? w->biases[1][group] : NULL,
+        .up_bias = w->biased ? w->biases[0][group] : NULL,
+        .width = w->n,
+        .dtype = w->dtype,
+        .out = want,
+    });
+}
+
+static void want_finished(struct network *w, size_t row, size_t group, void *want) {
+    const float *bias = w->biases[0][group];
+    float *sums = up_sums + row * w->n;
+    for (size_t i = 0; i < w->n; i++) {
+        sums[i] = (w->biased ? sums[i] + bias[i] : sums[i]) * (w->biased ? w->scale[row] : 1.0f);
+    }
+    dtype_narrow(sums, w->n, w->dtype, want);
+}
+
+static void check_network(struct network *w, struct team *team) {
+    static const struct activation KINDS[] = {{ACTIVATION_SILU, CLAMP_NONE, 0, 0},
+                                              {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7.0f},
+                                              {ACTIVATION_RELU2, CLAMP_NONE, 0, 0}};
+    network_init(w);
+    size_t bytes = w->m * w->n * dtype_size(w->dtype);
+    char *out = test_alloc(bytes);
+    void *scratch = test_alloc(grouped_matmul_scratch_bytes(w->m, GROUPS));
+    for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
+        activation = &KINDS[i];
+        bool gated = activation_is_gated(activation);
+        struct gate_up_args args = {product_of(w, 0, out), gated ? &w->weights[1] : NULL, activation,
+                                    gated && w->biased ? w->biases[1] : NULL, w->biased ? w->biases[0] : NULL};
+        memset(out, 0xff, bytes); // NaN in either dtype
+        assert_false(err_is(expert_gate_up(&args, team, scratch)));
+        up_sums = sums_of(w, 0), gate_sums = gated ? sums_of(w, 1) : NULL;
+        assert_rows(w, out, want_activated);
+        free(gate_sums), free(up_sums);
+    }
+    struct down_args args = {product_of(w, 0, out), w->biased ? w->biases[0] : NULL, w->biased ? w->scale : NULL};
+    memset(out, 0xff, bytes);
+    assert_false(err_is(expert_down(&args, team, scratch)));
+    up_sums = sums_of(w, 0);
+    assert_rows(w, out, want_finished);
+    free(up_sums), free(out), free(scratch);
+    network_deinit(w);
+}
+
+static void fused_steps_leave_the_bits_of_separate_ones(void **state) {
+    (void)state;
+    static const size_t K[] = {1, 70, 300}, N[] = {1, 64, 130, 200, 320};
+    struct team *team;
+    assert_false(err_is(team_create(&(struct team_options){3, 20}, &team)));
+    for (size_t i = 0; i < 2 * COUNT_OF(K) * COUNT_OF(N); i++) {
+        struct network w = {.dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16,
+                            .k = K[i / 2 % COUNT_OF(K)],
+                            .n = N[i / 2 / COUNT_OF(K)],
+                            .biased = i % 3 == 0,
+                            .random = {900 + i}};
+        check_network(&w, i % 4 == 3 ? NULL : team);
+    }
+    team_destroy(team);
+}
+
+static void a_gate_of_another_shape_is_refused(void **state) {
+    (void)state;
+    struct network w = {.dtype = DTYPE_F32, .k = 8, .n = 16, .random = {3}},
+                   other = {.dtype = DTYPE_F32, .k = 8, .n = 17, .random = {4}};
+    static const struct activation SILU = {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, RELU2 = {ACTIVATION_RELU2, CLAMP_NONE, 0, 0};
+    network_init(&w), network_init(&other);
+    float *out = test_alloc(w.m * w.n * sizeof *out);
+    void *scratch = test_alloc(grouped_matmul_scratch_bytes(w.m, GROUPS));
+    struct gate_up_args args = {product_of(&w, 0, out), &other.weights[1], &SILU, NULL, NULL};
+    assert_int_equal(expert_gate_up(&args, NULL, scratch).code, ERR_INVALID);
+    assert_string_equal(err_field(), "gate");
+    args.gate = NULL;
+    assert_int_equal(expert_gate_up(&args, NULL, scratch).code, ERR_INVALID);
+    args.gate = &w.weights[1], args.activation = &RELU2;
+    assert_int_equal(expert_gate_up(&args, NULL, scratch).code, ERR_INVALID);
+    args.activation = &SILU;
+    assert_false(err_is(expert_gate_up(&args, NULL, scratch)));
+    free(out), free(scratch);
+    network_deinit(&w), network_deinit(&other);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fused_steps_leave_the_bits_of_separate_ones),
+        cmocka_unit_test(a_gate_of_another_shape_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
