@@ -64,7 +64,7 @@ static FALLIBLE choose_numerics(const struct supply *supply, enum dtype asked, s
     }
     model->compute_dtype = asked != DTYPE_NONE ? asked : all_experts_are_f32(supply) ? DTYPE_F32 : DTYPE_BF16;
     snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s", NUMERICS_VERSION,
-             model->compute_dtype == DTYPE_F32 ? "f32" : "bf16", kernel_arithmetic());
+             model->compute_dtype == DTYPE_F32 ? "f32" : "bf16", kernel_arithmetic_name(model->compute_dtype));
     return OK;
 }
 

@@ -3,9 +3,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/backends.h"
 
 struct candidate {
@@ -31,6 +33,10 @@ static bool has_avx512vnni(void) {
     return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
+static bool has_amx(void) {
+    return has_avx512vnni() && amx_is_usable();
+}
+
 static bool has_avx512bf16(void) {
     return has_avx512vnni() && __builtin_cpu_supports("avx512bf16");
 }
@@ -39,18 +45,27 @@ static bool has_avx512bf16(void) {
 // Widest first; the last is the definition, and runs everywhere.
 static const struct candidate CANDIDATES[] = {
 #if defined(__x86_64__)
-    {&backend_avx512bf16, has_avx512bf16}, {&backend_avx512vnni, has_avx512vnni},
-    {&backend_avx512, has_avx512},         {&backend_avx2, has_avx2},
+    {&backend_amx, has_amx},
+    {&backend_amxint8, has_amx},
+    {&backend_avx512bf16, has_avx512bf16},
+    {&backend_avx512vnni, has_avx512vnni},
+    {&backend_avx512, has_avx512},
+    {&backend_avx2, has_avx2},
 #endif
+    {&backend_scalar_amx, runs_everywhere},
     {&backend_scalar, runs_everywhere},
 };
 
+static const char *const ARITHMETIC_NAMES[] = {[ARITHMETIC_CPU] = "cpu", [ARITHMETIC_CPU_AMX] = "cpu_amx"};
+
 enum {
     CANDIDATES_COUNT = sizeof CANDIDATES / sizeof *CANDIDATES,
-    NAMES_MAX = 128,
+    NAMES_MAX = 160,
     SPEED_ROWS = 6,
-    SPEED_K = 128,
-    SPEED_ROUNDS = 24, // the first ones wake the wide units
+    SPEED_K = 256,
+    SPEED_WARM = 4, // rounds: the first ones wake the wide units
+    SPEED_ROUNDS = 15,
+    SPEED_MARGIN_PERCENT = 10,
 };
 
 // The one choice of the process, made at start; atomic because the first caller may be any thread.
@@ -64,44 +79,90 @@ const struct kernel_backend *kernel_backend_at(size_t i, int *usable) {
     return CANDIDATES[i].backend;
 }
 
-// The least time of a full row block against a panel of bf16 zeros.
-static int64_t block_ns(const struct kernel_backend *backend) {
-    uint16_t x[SPEED_K] = {0}, panel[SPEED_K * KERNEL_PANEL] = {0};
+const struct kernel_backend *backend_twin(const struct kernel_backend *backend) {
+    return backend->arithmetic == ARITHMETIC_CPU_AMX ? &backend_scalar_amx : &backend_scalar;
+}
+
+// The time of a full row block against a panel of bf16 zeros.
+static int64_t block_ns(const struct kernel_backend *backend, const struct panel_args *args) {
+    int64_t start = clock_now_ns();
+    backend->panel_bf16(args);
+    return clock_now_ns() - start;
+}
+
+static int compare_ns(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// medians[i] of backends[i], round by round in turn, so that a neighbour's noise meets all alike.
+static void time_backends(const struct kernel_backend *const *backends, size_t count, int64_t *medians) {
+    uint16_t x[SPEED_K] = {0};
+    _Alignas(64) uint16_t panel[SPEED_K * KERNEL_PANEL] = {0};
     const void *rows[SPEED_ROWS] = {x, x, x, x, x, x};
     float out[SPEED_ROWS * KERNEL_PANEL];
     struct panel_args args = {rows, SPEED_ROWS, panel, SPEED_K, out, KERNEL_PANEL, KERNEL_PANEL};
-    int64_t best = CLOCK_NEVER;
-    for (int round = 0; round < SPEED_ROUNDS; round++) {
-        int64_t start = clock_now_ns();
-        backend->panel_bf16(&args);
-        int64_t span = clock_now_ns() - start;
-        best = span < best ? span : best;
+    int64_t spans[CANDIDATES_COUNT][SPEED_WARM + SPEED_ROUNDS];
+    for (size_t round = 0; round < SPEED_WARM + SPEED_ROUNDS; round++) {
+        for (size_t i = 0; i < count; i++) {
+            spans[i][round] = block_ns(backends[i], &args);
+        }
     }
-    return best;
+    for (size_t i = 0; i < count; i++) {
+        qsort(spans[i] + SPEED_WARM, SPEED_ROUNDS, sizeof spans[i][0], compare_ns);
+        medians[i] = spans[i][SPEED_WARM + SPEED_ROUNDS / 2];
+    }
 }
 
-// The fastest that this CPU has, by trial: VDPBF16PS issues once a cycle on Zen 4 and beats two widened fmas, once in two cycles on
-// Sapphire Rapids and loses to them (108 against 178 GF/s, one thread). Bits are the same, so nothing else hangs on the choice.
-// One that fails its check has another arithmetic than the numerics_id says and is not used; the start-up log names the chosen.
-static const struct kernel_backend *choose_best(void) {
-    const struct kernel_backend *best = &backend_scalar;
-    int64_t best_ns = CLOCK_NEVER;
-    for (size_t i = 0; i + 1 < CANDIDATES_COUNT; i++) {
+// Those that compute as `arithmetic`, run here and pass their check, widest first; not the scalar one, which is no rival.
+static size_t rivals(enum kernel_arithmetic arithmetic, const struct kernel_backend **out) {
+    size_t count = 0;
+    for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
         const struct kernel_backend *backend = CANDIDATES[i].backend;
-        if (!CANDIDATES[i].runs_here() || backend_self_check(backend)) {
-            continue;
-        }
-        int64_t ns = block_ns(backend);
-        if (ns < best_ns) {
-            best = backend;
-            best_ns = ns;
+        if (backend->arithmetic == arithmetic && backend != backend_twin(backend) && CANDIDATES[i].runs_here() &&
+            !backend_self_check(backend)) {
+            out[count++] = backend;
         }
     }
-    return best;
+    return count;
+}
+
+// The widest of those whose bf16 sums are within the margin of the fastest's, by trial: VDPBF16PS issues once a cycle on Zen 4 and
+// beats two widened fmas, once in two cycles on Sapphire Rapids and loses to them (108 against 178 GF/s, one thread). Bits are the
+// same, so nothing else hangs on the choice; where two have the same bf16 kernel, the wider one's int8 is the faster.
+static const struct kernel_backend *choose_best(enum kernel_arithmetic arithmetic, const struct kernel_backend *scalar) {
+    const struct kernel_backend *backends[CANDIDATES_COUNT];
+    int64_t medians[CANDIDATES_COUNT], best = CLOCK_NEVER;
+    size_t count = rivals(arithmetic, backends);
+    time_backends(backends, count, medians);
+    for (size_t i = 0; i < count; i++) {
+        best = medians[i] < best ? medians[i] : best;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (medians[i] <= best + best * SPEED_MARGIN_PERCENT / 100) {
+            return backends[i];
+        }
+    }
+    return scalar;
+}
+
+static const struct kernel_backend *choose_auto(void) {
+    return choose_best(ARITHMETIC_CPU, &backend_scalar);
+}
+
+// "auto, avx2, scalar": those that run here.
+static const char *usable_names(char *names, size_t size) {
+    size_t used = (size_t)snprintf(names, size, "auto");
+    for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
+        if (CANDIDATES[i].runs_here()) {
+            used += (size_t)snprintf(names + used, size - used, ", %s", CANDIDATES[i].backend->name);
+        }
+    }
+    return names;
 }
 
 static FALLIBLE choose_named(const char *name, const struct kernel_backend **out) {
-    char names[NAMES_MAX] = "auto";
+    char names[NAMES_MAX] = "auto", here[NAMES_MAX];
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
         const struct kernel_backend *backend = CANDIDATES[i].backend;
         size_t used = strlen(names);
@@ -110,25 +171,28 @@ static FALLIBLE choose_named(const char *name, const struct kernel_backend **out
             continue;
         }
         if (!CANDIDATES[i].runs_here()) {
-            FAIL(ERR_UNAVAILABLE, "kernel backend %s: this CPU lacks its instructions; auto chooses the fastest that it has", name);
+            FAIL(ERR_UNAVAILABLE,
+                 "kernel backend %s: this CPU lacks its instructions, or the system does not let them be used; this machine has %s",
+                 name, usable_names(here, sizeof here));
         }
         const char *wrong = backend_self_check(backend);
         if (wrong) {
             FAIL(ERR_UNAVAILABLE,
-                 "kernel backend %s: its %s differs from the scalar twin on this CPU, so its answers would not be those of "
-                 "numerics 1/cpu; choose another, or auto",
-                 name, wrong);
+                 "kernel backend %s: its %s differs from the scalar twin (%s) on this CPU, so its answers would not be those of "
+                 "numerics %s; choose another, or auto",
+                 name, wrong, backend_twin(backend)->name, ARITHMETIC_NAMES[backend->arithmetic]);
         }
         *out = backend;
         return OK;
     }
-    FAIL(ERR_CONFIG, "unknown kernel backend %s: the names are %s", name, names);
+    FAIL(ERR_CONFIG, "unknown kernel backend %s: the names are %s; this machine has %s", name, names,
+         usable_names(here, sizeof here));
 }
 
 FALLIBLE kernel_select(const char *name) {
     const struct kernel_backend *backend;
     if (strcmp(name, "auto") == 0) {
-        backend = choose_best();
+        backend = choose_auto();
     } else {
         TRY(choose_named(name, &backend));
     }
@@ -139,13 +203,26 @@ FALLIBLE kernel_select(const char *name) {
 const struct kernel_backend *kernel_selected(void) {
     const struct kernel_backend *backend = atomic_load(&selected);
     if (!backend) {
-        const struct kernel_backend *best = choose_best();
+        const struct kernel_backend *best = choose_auto();
         // Another thread may have chosen meanwhile: its choice stands.
         backend = atomic_compare_exchange_strong(&selected, &backend, best) ? best : backend;
     }
     return backend;
 }
 
-const char *kernel_arithmetic(void) {
-    return "cpu";
+FALLIBLE kernel_select_arithmetic(const char *name) {
+    for (size_t i = 0; i < sizeof ARITHMETIC_NAMES / sizeof *ARITHMETIC_NAMES; i++) {
+        if (strcmp(name, ARITHMETIC_NAMES[i]) == 0) {
+            struct kernel_backend any = {.arithmetic = (enum kernel_arithmetic)i};
+            atomic_store(&selected, choose_best(any.arithmetic, backend_twin(&any)));
+            return OK;
+        }
+    }
+    FAIL(ERR_UNAVAILABLE, "unknown arithmetic %s: this build computes as %s or %s", name, ARITHMETIC_NAMES[ARITHMETIC_CPU],
+         ARITHMETIC_NAMES[ARITHMETIC_CPU_AMX]);
+}
+
+// f32 sums are the same everywhere.
+const char *kernel_arithmetic_name(enum dtype dtype) {
+    return ARITHMETIC_NAMES[dtype == DTYPE_BF16 ? kernel_selected()->arithmetic : ARITHMETIC_CPU];
 }

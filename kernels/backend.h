@@ -1,12 +1,13 @@
 // The CPU backends of the grouped matmul, chosen once at start: the fastest that the CPU has, or forced by name.
-// Every one gives the same bits; each is checked at selection on boundary vectors against the scalar twin and refused if it
-// differs.
+// All that "auto" chooses from give the same bits; "amx" has bf16 sums of its own, which the numerics_id tells. Each is checked at
+// selection on boundary vectors against its scalar twin and refused if it differs.
 #ifndef EXPERTD_KERNELS_BACKEND_H
 #define EXPERTD_KERNELS_BACKEND_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "base/err.h"
 
 struct activation_args;
@@ -62,10 +63,17 @@ struct panel_group_args {
 };
 typedef void panel_group_kernel(const struct panel_group_args *args);
 
+// What the bits of a backend's bf16 sums are; everything else is the same everywhere.
+enum kernel_arithmetic {
+    ARITHMETIC_CPU,     // pairs of fmas, as the numerics contract says
+    ARITHMETIC_CPU_AMX, // TDPBF16PS: 32 k at a time, even and odd ones apart
+};
+
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set
 // and restore the floating-point mode they need; the others run in IEEE's default.
 struct kernel_backend {
-    const char *name; // "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"
+    const char *name; // "avx512", "amx", ...: CANDIDATES in backend.c
+    enum kernel_arithmetic arithmetic;
     panel_kernel *panel_f32;
     panel_kernel *panel_bf16;
     quantised_kernel *quantised_f32;  // f32 rows
@@ -82,16 +90,19 @@ struct kernel_backend {
     void (*finish)(const struct finish_args *args);                           // finish.h
 };
 
-// Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried in about a
-// millisecond).
-// ERR_CONFIG for an unknown name (the message lists the names), ERR_UNAVAILABLE for one that this CPU lacks.
+// Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried in a few milliseconds).
+// ERR_CONFIG for an unknown name, ERR_UNAVAILABLE for one that this CPU lacks; both messages list what there is.
 FALLIBLE kernel_select(const char *name);
 
 // The chosen backend; "auto" is selected at the first call where nobody chose. Never NULL.
 const struct kernel_backend *kernel_selected(void);
 
-// The ARITHMETIC part of numerics_id: "cpu".
-const char *kernel_arithmetic(void);
+// Chooses the fastest that computes as `name` says ("cpu", "cpu_amx": the last part of a numerics_id), the scalar twin where this
+// CPU has no other. ERR_UNAVAILABLE for a name that this build does not know.
+FALLIBLE kernel_select_arithmetic(const char *name);
+
+// The ARITHMETIC part of the numerics_id of layers computed in `dtype` by the chosen backend: "cpu", or "cpu_amx".
+const char *kernel_arithmetic_name(enum dtype dtype);
 
 // The i-th backend compiled into this build, widest first, scalar last, NULL past the end; *usable: this CPU runs it.
 const struct kernel_backend *kernel_backend_at(size_t i, int *usable);

@@ -58,12 +58,14 @@ FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *tea
 // num_actual_groups, existing_out, out, preferred_element_type. grouped_matmul and its twin ask it first.
 FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args);
 
-// The scalar twin: the same contract in plain portable C, one thread, no scratch. What tests compare against, bit for bit.
+// The scalar twin: the same contract in plain portable C, one thread, no scratch, in the arithmetic of the chosen backend. What tests
+// compare against, bit for bit.
 FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args);
 
 // The scalar sums themselves, on unpacked rows: x[k] . w[k] in the contract's order. w_stride in elements.
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k);
 float dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k);
-int32_t dot_i8_reference(const int8_t *x, const int8_t *w, size_t w_stride, size_t k); // wraps
+float dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k); // ARITHMETIC_CPU_AMX's
+int32_t dot_i8_reference(const int8_t *x, const int8_t *w, size_t w_stride, size_t k);         // wraps
 
 #endif

@@ -47,8 +47,9 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
 #define BACKEND_GROUPS(target) .group_f32 = target##_group_f32, .group_bf16 = target##_group_bf16
 
 BACKEND_DECLARE_ROWS(scalar);
-quantised_kernel scalar_quantised_f32, scalar_quantised_bf16;
+BACKEND_DECLARE_PANELS(scalar);
 extern const struct kernel_backend backend_scalar;
+extern const struct kernel_backend backend_scalar_amx; // backend_scalar but for the bf16 sums
 
 #if defined(__x86_64__)
 BACKEND_DECLARE_ROWS(avx2);
@@ -63,9 +64,14 @@ quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512'
 extern const struct kernel_backend backend_avx512;
 extern const struct kernel_backend backend_avx512vnni; // avx512's but for the int8 sums
 extern const struct kernel_backend backend_avx512bf16; // avx512vnni's but for the bf16 sums
+extern const struct kernel_backend backend_amxint8;    // avx512's but for the int8 sums
+extern const struct kernel_backend backend_amx;        // amxint8's but for the bf16 sums, which have an arithmetic of their own
 #endif
 
-// Boundary vectors of a backend against the scalar twin: NULL where every bit agrees, else the name of the first kernel that does
+// The scalar backend of the same arithmetic: what every bit of `backend` is compared with.
+const struct kernel_backend *backend_twin(const struct kernel_backend *backend);
+
+// Boundary vectors of a backend against its scalar twin: NULL where every bit agrees, else the name of the first kernel that does
 // not. Under a millisecond; any thread.
 const char *backend_self_check(const struct kernel_backend *backend);
 

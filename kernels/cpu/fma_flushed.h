@@ -45,4 +45,9 @@ static inline float fma_flushed(float a, float b, float c) {
     return copysignf(0.0f, result);
 }
 
+// Two floats: a sum that is tiny is exact, so before rounding and after it are one.
+static inline float add_flushed(float a, float b) {
+    return flush_subnormal(flush_subnormal(a) + flush_subnormal(b));
+}
+
 #endif

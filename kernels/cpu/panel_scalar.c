@@ -5,7 +5,7 @@
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/weights.h"
 
-static void scalar_panel_f32(const struct panel_args *args) {
+void scalar_panel_f32(const struct panel_args *args) {
     const float *panel = args->panel;
     for (size_t r = 0; r < args->rows; r++) {
         const float *x = args->x[r];
@@ -19,7 +19,7 @@ static void scalar_panel_f32(const struct panel_args *args) {
     }
 }
 
-static void scalar_panel_bf16(const struct panel_args *args) {
+void scalar_panel_bf16(const struct panel_args *args) {
     const uint16_t *panel = args->panel;
     for (size_t r = 0; r < args->rows; r++) {
         const uint16_t *x = args->x[r];
@@ -37,7 +37,7 @@ static void scalar_panel_bf16(const struct panel_args *args) {
     }
 }
 
-static void scalar_panel_i8(const struct panel_i8_args *args) {
+void scalar_panel_i8(const struct panel_i8_args *args) {
     const struct packed_i8 *panel = args->panel;
     for (size_t r = 0; r < args->rows; r++) {
         const int8_t *x = args->x[r];

@@ -12,7 +12,7 @@ enum { CHECK_K = 7, CHECK_COLUMNS = KERNEL_PANEL, CHECK_ROUNDS = 64, CHECK_ROWS 
 
 struct check {
     uint64_t random;
-    const struct kernel_backend *backend;
+    const struct kernel_backend *backend, *twin;
 };
 
 static uint32_t next(struct check *check) {
@@ -88,7 +88,7 @@ static int check_bf16(struct check *check, int round) {
     struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->panel_bf16(&args);
     args.out = want;
-    backend_scalar.panel_bf16(&args);
+    check->twin->panel_bf16(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, &args);
 }
 
@@ -116,7 +116,7 @@ static int check_f32(struct check *check, int round) {
     struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->panel_f32(&args);
     args.out = want;
-    backend_scalar.panel_f32(&args);
+    check->twin->panel_f32(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, &args);
 }
 
@@ -140,7 +140,7 @@ static int check_i8(struct check *check) {
     struct panel_i8_args args = {rows, CHECK_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->panel_i8(&args);
     args.out = want;
-    backend_scalar.panel_i8(&args);
+    check->twin->panel_i8(&args);
     return memcmp(got, want, sizeof got) == 0;
 }
 
@@ -152,13 +152,13 @@ static int check_functions(struct check *check) {
     }
     memcpy(x, (float[]){0.0f, -0.0f, INFINITY, -INFINITY, NAN, 0x1p-149f}, 6 * sizeof *x);
     check->backend->exp_minus(x, 0.5f, CHECK_ROW, got);
-    backend_scalar.exp_minus(x, 0.5f, CHECK_ROW, want);
+    check->twin->exp_minus(x, 0.5f, CHECK_ROW, want);
     int same = same_bits(got, want, CHECK_ROW);
     check->backend->sigmoid(x, CHECK_ROW, got);
-    backend_scalar.sigmoid(x, CHECK_ROW, want);
+    check->twin->sigmoid(x, CHECK_ROW, want);
     same = same && same_bits(got, want, CHECK_ROW);
     check->backend->sqrt_softplus(x, CHECK_ROW, got);
-    backend_scalar.sqrt_softplus(x, CHECK_ROW, want);
+    check->twin->sqrt_softplus(x, CHECK_ROW, want);
     return same && same_bits(got, want, CHECK_ROW);
 }
 
@@ -178,7 +178,7 @@ static int check_activation(struct check *check, int round) {
         .activation = &KINDS[round % 4], .gate = gate, .up = up, .width = CHECK_ROW, .dtype = DTYPE_F32, .out = got};
     check->backend->activation(&args);
     args.out = want;
-    backend_scalar.activation(&args);
+    check->twin->activation(&args);
     return same_bits(got, want, CHECK_ROW);
 }
 
@@ -204,7 +204,7 @@ static int check_combine(struct check *check, int round) {
                                 .out = got};
     check->backend->combine(&args);
     args.out = want;
-    backend_scalar.combine(&args);
+    check->twin->combine(&args);
     dtype_widen(DTYPE_BF16, got, CHECK_ROW, wide_got);
     dtype_widen(DTYPE_BF16, want, CHECK_ROW, wide_want);
     return same_bits(wide_got, wide_want, CHECK_ROW);
@@ -243,7 +243,7 @@ static int check_finish(struct check *check, int round) {
 }
 
 const char *backend_self_check(const struct kernel_backend *backend) {
-    struct check check = {.random = 88172645463325252u, .backend = backend};
+    struct check check = {.random = 88172645463325252u, .backend = backend, .twin = backend_twin(backend)};
     for (int round = 0; round < CHECK_ROUNDS; round++) {
         if (!check_bf16(&check, round)) {
             return "bf16 sum";

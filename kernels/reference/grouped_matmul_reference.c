@@ -1,4 +1,5 @@
 // The scalar twins: the contract's sums in its own words, on any layout. Shares with the kernels the flushed fma alone.
+#include "kernels/backend.h"
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/group_metadata.h"
 #include "kernels/grouped_matmul.h"
@@ -38,6 +39,27 @@ float dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, 
     return dot_pairs(x, w, 2 * w_stride, w_stride, k);
 }
 
+// The same of ARITHMETIC_CPU_AMX: 32 k at a time, even and odd ones apart; then their sum is added.
+static float dot_amx(const uint16_t *x, const uint16_t *w, size_t pair_stride, size_t odd_stride, size_t k) {
+    enum { STEP = 32 };
+    float sum = 0.0f;
+    for (size_t begin = 0; begin < k; begin += STEP) {
+        float even = 0.0f, odd = 0.0f;
+        for (size_t i = begin; i < begin + STEP; i += 2) {
+            const uint16_t *pair = w + i / 2 * pair_stride;
+            even = fma_flushed(i < k ? f32_from_bf16(x[i]) : 0.0f, i < k ? f32_from_bf16(pair[0]) : 0.0f, even);
+            int has_odd = i + 1 < k;
+            odd = fma_flushed(has_odd ? f32_from_bf16(x[i + 1]) : 0.0f, has_odd ? f32_from_bf16(pair[odd_stride]) : 0.0f, odd);
+        }
+        sum = add_flushed(sum, add_flushed(even, odd));
+    }
+    return sum;
+}
+
+float dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
+    return dot_amx(x, w, 2 * w_stride, w_stride, k);
+}
+
 // Column `n` of a packed group against one row.
 static float dot_packed(const struct packed_weights *weights, size_t group, size_t n, const void *x) {
     enum { PANEL = 64 };
@@ -50,7 +72,8 @@ static float dot_packed(const struct packed_weights *weights, size_t group, size
         return dot_f32_reference(x, panel + n % PANEL, PANEL, weights->k);
     }
     const uint16_t *panel = (const uint16_t *)data + n / PANEL * ((weights->k + 1) / 2) * PANEL * 2;
-    return dot_pairs(x, panel + n % PANEL * 2, PANEL * 2, 1, weights->k);
+    int amx = kernel_selected()->arithmetic == ARITHMETIC_CPU_AMX;
+    return (amx ? dot_amx : dot_pairs)(x, panel + n % PANEL * 2, PANEL * 2, 1, weights->k);
 }
 
 static void reference_row(const struct grouped_matmul_args *args, size_t row, size_t group) {

@@ -38,7 +38,7 @@ static void auto_chooses_one_that_runs_here(void **state) {
         assert_non_null(kernel_backend_at(i, &usable));
     }
     assert_true(usable);
-    assert_string_equal(kernel_arithmetic(), "cpu");
+    assert_string_equal(kernel_arithmetic_name(DTYPE_BF16), "cpu");
 }
 
 // A unit with another arithmetic is found out: each of the ways in which one could differ.
