@@ -109,8 +109,10 @@ static void log_device(const struct options *options) {
     struct memory_limit limit;
     memory_available(&limit);
     char quoted[MEMORY_LIMIT_TEXT_MAX + 16];
-    log_line(LOG_LEVEL_INFO, "device", "kind=cpu kernels=%s threads=%u memory_available_bytes=%" PRIu64 " memory_limit=%s",
-             kernel_selected()->name, options->threads, limit.bytes, log_quote(limit.what, quoted, sizeof quoted));
+    log_line(LOG_LEVEL_INFO, "device",
+             "kind=cpu kernels=%s arithmetic=%s threads=%u memory_available_bytes=%" PRIu64 " memory_limit=%s",
+             kernel_selected()->name, kernel_arithmetic_name(DTYPE_BF16), options->threads, limit.bytes,
+             log_quote(limit.what, quoted, sizeof quoted));
 }
 
 // One team for the front, and for all shards where there is one memory node; else a team per node beside it.

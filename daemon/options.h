@@ -29,7 +29,7 @@ struct options {
     char *placement_counts;        // --placement-counts FILE.json: rows per expert, for balanced
     uint32_t replicas;             // --replicas: of each layer's experts, beyond one copy each
     uint64_t move_bytes_max;       // memory that moving experts may take for a while, 1 GiB
-    char *kernels;                 // --kernels auto|scalar|avx2|avx512|avx512bf16
+    char *kernels;                 // --kernels auto|scalar|avx2|...: a backend of kernels/
     char *tuning;                  // --tuning heuristic|cached|tune
     char *tuning_cache;            // --tuning-cache FILE: of schedules; for cached and tune
     char *hf_cache;                // --hf-cache: from HF_HUB_CACHE, HF_HOME, HOME where not given

@@ -71,13 +71,17 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                        .fallback = "auto",
                        .value = "DEVICE",
                        .help = "auto or cpu. This version computes on the CPU only."},
-    [OPTION_KERNELS] = {.name = "kernels",
-                        .type = OPTIONS_CHOICE,
-                        .offset = FIELD(kernels),
-                        .fallback = "auto",
-                        .choices = "auto|scalar|avx2|avx512|avx512bf16",
-                        .value = "SET",
-                        .help = "auto, scalar, avx2, avx512 or avx512bf16; auto takes the best that this CPU runs."},
+    [OPTION_KERNELS] =
+        {.name = "kernels",
+         .type = OPTIONS_CHOICE,
+         .offset = FIELD(kernels),
+         .fallback = "auto",
+         .choices = "auto|scalar|scalar_amx|avx2|avx512|avx512vnni|avx512bf16|amxint8|amx",
+         .value = "SET",
+         .help = "The instruction set to compute with. auto takes the best that this CPU runs; all give the same bits but "
+                 "amx (AMX-BF16, several times as fast in prefill) and scalar_amx (the same bits as amx, anywhere and "
+                 "slowly), whose numerics_id is their own, and which auto never takes. Others: scalar, avx2, avx512, "
+                 "avx512vnni, avx512bf16, amxint8."},
     [OPTION_TUNING] = {.name = "tuning",
                        .type = OPTIONS_CHOICE,
                        .offset = FIELD(tuning),

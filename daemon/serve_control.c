@@ -5,9 +5,10 @@
 
 #include "base/clock.h"
 #include "daemon/serve_internal.h"
+#include "kernels/backend.h"
 
 static const char *const FEATURES[] = {"routes", "router_logits", "shared_experts", "f8", "stream", "timings", "priority"};
-enum { FEATURE_COUNT = sizeof FEATURES / sizeof FEATURES[0], FEATURES_MAX = FEATURE_COUNT + 2, ADMIN_FEATURE_MAX = 128 };
+enum { FEATURE_COUNT = sizeof FEATURES / sizeof FEATURES[0], FEATURES_MAX = FEATURE_COUNT + 3, FEATURE_TEXT_MAX = 128 };
 static const enum dtype HIDDEN_DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
 
 static struct describe_layer describe_layer_of(const struct model *model, const struct model_layer *layer) {
@@ -32,16 +33,22 @@ static struct describe_layer describe_layer_of(const struct model *model, const 
     };
 }
 
-// FEATURES, shared memory where there is any, and where the operator's interface is. Returns their number.
-static size_t features_of(const struct serve *serve, char admin[ADMIN_FEATURE_MAX], const char *out[FEATURES_MAX]) {
+struct feature_texts {
+    char admin[FEATURE_TEXT_MAX], kernels[FEATURE_TEXT_MAX];
+};
+
+// FEATURES, the instruction set, shared memory where there is any, and where the operator's interface is. Returns their number.
+static size_t features_of(const struct serve *serve, struct feature_texts *texts, const char *out[FEATURES_MAX]) {
     size_t count = FEATURE_COUNT;
     memcpy(out, FEATURES, sizeof FEATURES);
+    snprintf(texts->kernels, sizeof texts->kernels, "kernels:%s", kernel_selected()->name);
+    out[count++] = texts->kernels;
     if (serve->regions) {
         out[count++] = "regions";
     }
     if (serve->options.admin) {
-        snprintf(admin, ADMIN_FEATURE_MAX, "admin:%s", serve->options.admin);
-        out[count++] = admin;
+        snprintf(texts->admin, sizeof texts->admin, "admin:%s", serve->options.admin);
+        out[count++] = texts->admin;
     }
     return count;
 }
@@ -55,9 +62,9 @@ static FALLIBLE encode_describe(const struct serve *serve, struct proto_bytes *o
     for (size_t i = 0; i < model->num_layers; i++) {
         layers[i] = describe_layer_of(model, &model->layers[i]);
     }
-    char admin[ADMIN_FEATURE_MAX];
+    struct feature_texts texts;
     const char *features[FEATURES_MAX];
-    size_t num_features = features_of(serve, admin, features);
+    size_t num_features = features_of(serve, &texts, features);
     struct describe_model described = {
         .name = model->name, .architecture = model->model_type, .layers = layers, .num_layers = model->num_layers};
     memcpy(described.digest, model->digest, sizeof described.digest);

@@ -14,6 +14,9 @@ MODELS = ("deepseek_v3", "gpt_oss", "llama4", "qwen2_moe")
 TOKENS = 48
 
 
+AMX = {"amx_tile", "amx_int8", "amx_bf16"}
+
+
 def cpu_flags():
     for line in open("/proc/cpuinfo"):
         if line.startswith("flags"):
@@ -23,7 +26,9 @@ def cpu_flags():
 
 def usable_kernels():
     needs = {"scalar": set(), "avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512vl", "avx512bw", "avx512dq", "fma"}}
-    needs["avx512bf16"] = needs["avx512"] | {"avx512_bf16"}
+    needs["avx512vnni"] = needs["avx512"] | {"avx512_vnni"}
+    needs["avx512bf16"] = needs["avx512vnni"] | {"avx512_bf16"}
+    needs["amxint8"] = needs["avx512vnni"] | AMX
     return [name for name, flags in needs.items() if flags <= cpu_flags()]
 
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/mapped.h"
 #include "client/client.h"
+#include "kernels/backend.h"
 #include "tests/verify/report.h"
 #include "tests/verify/shared.h"
 #include "tests/verify/verify_options.h"
@@ -75,6 +76,16 @@ static enum dtype dtype_of_numerics(const char *numerics_id) {
     return strstr(numerics_id, "/f32/") ? DTYPE_F32 : DTYPE_BF16;
 }
 
+// The reference sums as the daemon does, where this build knows how; else check_identity says that the ids differ.
+static void choose_arithmetic(const char *numerics_id) {
+    char name[32];
+    const char *last = strrchr(numerics_id, '/');
+    snprintf(name, sizeof name, "%s", last ? last + 1 : "");
+    name[strcspn(name, "+")] = 0; // widened weights are an arithmetic of no other kind
+    err_t unknown = kernel_select_arithmetic(name);
+    (void)unknown;
+}
+
 static void show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes) {
     (void)context;
     if (isatty(STDERR_FILENO) && all_bytes) {
@@ -94,6 +105,7 @@ static FALLIBLE load_model(struct verify *v) {
              "--compute-dtype: the daemon computes in %s (numerics id %s); start it with --compute-dtype %s, or leave it out here",
              dtype_name(dtype), layers[0].numerics_id, o->compute_dtype == DTYPE_F32 ? "f32" : "bf16");
     }
+    choose_arithmetic(layers[0].numerics_id);
     TRY(team_create(&team, &v->team));
     struct model_options options = {
         .model = o->model,

@@ -1,0 +1,82 @@
+"""Instruction sets by name: what is shown, what is refused, and the one whose sums are its own."""
+
+import json
+
+import numpy as np
+import pytest
+
+from harness.daemon import Daemon, run_program
+from harness.protos import pb
+from harness.tensors import rows_of, tensor
+
+AMX = {"amx_tile", "amx_int8", "amx_bf16", "avx512_vnni"}
+
+
+def cpu_flags():
+    for line in open("/proc/cpuinfo"):
+        if line.startswith("flags"):
+            return set(line.split())
+    return set()
+
+
+@pytest.fixture(scope="module")
+def twin(case):
+    daemon = Daemon("--kernels", "scalar_amx", model=case("qwen2_moe").folder)
+    yield daemon
+    daemon.stop()
+
+
+def outputs(daemon, golden, rows=slice(None)):
+    """Of rows whose elements differ so much in magnitude that the order of a sum shows after its rounding to bf16."""
+    layer, random = golden.layers[-1], np.random.default_rng(11)
+    shape = (64, golden.get(layer, "input").shape[1])
+    hidden = (random.standard_normal(shape) * 2.0 ** random.integers(-10, 10, shape)).astype(np.float32)[rows]
+    with daemon.client() as client:
+        return rows_of(client.forward(pb.ForwardRequest(layer=layer, hidden=tensor(hidden), output_dtype=pb.F32)).output)
+
+
+def test_kernels_are_shown_in_the_log_the_status_and_describe(twin):
+    shown = twin.events("device")[0]
+    assert shown["kernels"] == "scalar_amx" and shown["arithmetic"] == "cpu_amx"
+    assert json.loads(twin.get("/api/status")[1])["kernels"] == "scalar_amx"
+    with twin.client() as client:
+        described = client.describe()
+    assert "kernels:scalar_amx" in described.features
+    assert {layer.numerics_id for model in described.models for layer in model.layers} == {"1/bf16/cpu_amx"}
+
+
+def test_expertd_verify_computes_in_the_daemons_arithmetic(twin, case):
+    done = run_program("expertd-verify", "--address", f"unix:{twin.socket}", "--model", case("qwen2_moe").folder)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "must agree within" not in done.stderr, "bit for bit, not within a bound"
+
+
+def test_amx_has_its_twins_bits_and_not_the_others(twin, served, case):
+    golden = case("qwen2_moe")
+    wanted = outputs(twin, golden)
+    assert outputs(twin, golden, slice(3, 4)) == wanted[3:4], "a row alone has the bits that it has in a batch"
+    assert outputs(served, golden) != wanted, "another arithmetic, and other bits somewhere"
+    if not AMX <= cpu_flags():
+        pytest.skip("no AMX on this CPU")
+    for arguments in (("--threads", 1), ("--threads", 3, "--shards", 2)):
+        daemon = Daemon("--kernels", "amx", *arguments, model=golden.folder)
+        try:
+            assert outputs(daemon, golden) == wanted
+        finally:
+            daemon.stop()
+
+
+def test_f32_layers_do_not_depend_on_amx(case, start_daemon):
+    with start_daemon("--kernels", "scalar_amx", "--compute-dtype", "f32", model=case("qwen2_moe").folder).client() as client:
+        assert client.describe().models[0].layers[0].numerics_id == "1/f32/cpu"
+
+
+def test_auto_keeps_the_common_arithmetic(served):
+    shown = served.events("device")[0]
+    assert shown["arithmetic"] == "cpu" and shown["kernels"] not in ("amx", "scalar_amx", "auto")
+
+
+def test_kernels_that_this_machine_lacks_are_refused_with_those_it_has(case):
+    done = run_program("expertd", "--model", case("qwen2_moe").folder, "--kernels", "neon", "--listen", "127.0.0.1:0")
+    assert done.returncode == 78 or done.returncode == 69
+    assert "neon" in done.stderr and "scalar" in done.stderr
