@@ -6,6 +6,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels/cpu/amx_tiles.h"
@@ -23,7 +24,7 @@ enum {
 };
 
 // gcc's tile intrinsics do not say that they read and write memory.
-#define TILES_SEE_MEMORY __asm__ volatile("" ::: "memory")
+#define TILES_SEE_MEMORY atomic_signal_fence(memory_order_seq_cst)
 
 typedef uint8_t x_tile[AMX_ROWS][AMX_STEP_BYTES];
 
@@ -223,11 +224,13 @@ const struct kernel_backend backend_amx = {.name = "amx",
                                            .panel_f32 = avx512_panel_f32,
                                            .panel_bf16 = amx_panel_bf16,
                                            .panel_i8 = amx_panel_i8,
+                                           BACKEND_QUANTISED(avx512),
                                            BACKEND_ROWS(avx512)};
 
 const struct kernel_backend backend_amxint8 = {.name = "amxint8",
                                                .panel_f32 = avx512_panel_f32,
                                                .panel_bf16 = avx512_panel_bf16,
                                                .panel_i8 = amx_panel_i8,
+                                               BACKEND_QUANTISED(avx512),
                                                BACKEND_ROWS(avx512)};
 #endif

@@ -36,4 +36,5 @@ const struct kernel_backend backend_scalar_amx = {.name = "scalar_amx",
                                                   .panel_f32 = scalar_panel_f32,
                                                   .panel_bf16 = scalar_amx_panel_bf16,
                                                   .panel_i8 = scalar_panel_i8,
+                                                  BACKEND_QUANTISED(scalar),
                                                   BACKEND_ROWS(scalar)};
