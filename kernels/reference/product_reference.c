@@ -59,21 +59,45 @@ static float b_element(const struct element_sum *s, size_t k) {
     return element(s->product->b.dtype, &s->group->b, s->column, k);
 }
 
-// Products of k in [begin, end), in the order that their dtypes have.
-static float sum_range(const struct element_sum *s, enum dtype sum_dtype, size_t begin, size_t end) {
+static float sum_fmas(const struct element_sum *s, size_t begin, size_t end) {
     float sum = 0.0f;
-    if (sum_dtype == DTYPE_F32) {
-        for (size_t k = begin; k < end; k++) {
-            sum = __builtin_fmaf(a_element(s, k), b_element(s, k), sum);
-        }
-        return sum;
+    for (size_t k = begin; k < end; k++) {
+        sum = __builtin_fmaf(a_element(s, k), b_element(s, k), sum);
     }
+    return sum;
+}
+
+static float sum_pairs(const struct element_sum *s, size_t begin, size_t end) {
+    float sum = 0.0f;
     for (size_t k = begin; k < end; k += 2) {
         float a_odd = k + 1 < end ? a_element(s, k + 1) : 0.0f, b_odd = k + 1 < end ? b_element(s, k + 1) : 0.0f;
         sum = fma_flushed(a_odd, b_odd, sum);
         sum = fma_flushed(a_element(s, k), b_element(s, k), sum);
     }
     return sum;
+}
+
+// TDPBF16PS's: of each 32 k, even and odd ones apart.
+static float sum_amx(const struct element_sum *s, size_t begin, size_t end) {
+    enum { STEP = 32 };
+    float sum = 0.0f;
+    for (size_t step = begin; step < end; step += STEP) {
+        float part[2] = {0.0f, 0.0f};
+        for (size_t i = 0; i < STEP; i++) {
+            size_t k = step + i;
+            part[i % 2] = fma_flushed(k < end ? a_element(s, k) : 0.0f, k < end ? b_element(s, k) : 0.0f, part[i % 2]);
+        }
+        sum = add_flushed(sum, add_flushed(part[0], part[1]));
+    }
+    return sum;
+}
+
+// Products of k in [begin, end), in the order that their dtypes have.
+static float sum_range(const struct element_sum *s, enum dtype sum_dtype, size_t begin, size_t end) {
+    if (sum_dtype == DTYPE_F32) {
+        return sum_fmas(s, begin, end);
+    }
+    return kernel_selected()->arithmetic == ARITHMETIC_CPU_AMX ? sum_amx(s, begin, end) : sum_pairs(s, begin, end);
 }
 
 static float scale_of(const struct product_format *format, const struct product_operand *operand, size_t line, size_t block) {
