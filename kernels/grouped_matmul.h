@@ -58,8 +58,8 @@ FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *tea
 // num_actual_groups, existing_out, out, preferred_element_type. grouped_matmul and its twin ask it first.
 FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args);
 
-// The scalar twin: the same contract in plain portable C, one thread, no scratch, in the arithmetic of the chosen backend. What tests
-// compare against, bit for bit.
+// The scalar twin: the same contract in plain portable C, one thread, no scratch, in the arithmetic of the chosen backend. What
+// tests compare against, bit for bit.
 FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args);
 
 // The scalar sums themselves, on unpacked rows: x[k] . w[k] in the contract's order. w_stride in elements.
