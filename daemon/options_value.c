@@ -46,10 +46,10 @@ static FALLIBLE parse_listen(char *const *texts, size_t count, enum err_code cod
 }
 
 // "a|b|c" as "a, b or c" into out.
-static const char *spoken(const char *choices, char out[OPTIONS_NAME_MAX]) {
+static const char *spoken(const char *choices, char out[CHOICES_TEXT_MAX]) {
     size_t used = 0;
     const char *last = strrchr(choices, '|');
-    for (const char *p = choices; *p && used + 5 < OPTIONS_NAME_MAX; p++) {
+    for (const char *p = choices; *p && used + 5 < CHOICES_TEXT_MAX; p++) {
         const char *piece = *p != '|' ? (char[2]){*p, '\0'} : p == last ? " or " : ", ";
         memcpy(out + used, piece, strlen(piece));
         used += strlen(piece);
@@ -67,7 +67,7 @@ static FALLIBLE check_choice(const char *choices, const char *text, enum err_cod
         }
         p += choice;
     }
-    char all[OPTIONS_NAME_MAX];
+    char all[CHOICES_TEXT_MAX];
     FAIL(code, "\"%s\" is not %s", text, spoken(choices, all));
 }
 
