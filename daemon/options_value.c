@@ -45,6 +45,8 @@ static FALLIBLE parse_listen(char *const *texts, size_t count, enum err_code cod
     return OK;
 }
 
+enum { CHOICES_TEXT_MAX = 160 }; // the longest row's are those of --kernels
+
 // "a|b|c" as "a, b or c" into out.
 static const char *spoken(const char *choices, char out[CHOICES_TEXT_MAX]) {
     size_t used = 0;

@@ -223,6 +223,7 @@ const struct kernel_backend backend_amx = {.name = "amx",
                                            .arithmetic = ARITHMETIC_CPU_AMX,
                                            .panel_f32 = avx512_panel_f32,
                                            .panel_bf16 = amx_panel_bf16,
+                                           .group_f32 = avx512_group_f32,
                                            .panel_i8 = amx_panel_i8,
                                            BACKEND_QUANTISED(avx512),
                                            BACKEND_ROWS(avx512)};
@@ -231,6 +232,7 @@ const struct kernel_backend backend_amxint8 = {.name = "amxint8",
                                                .panel_f32 = avx512_panel_f32,
                                                .panel_bf16 = avx512_panel_bf16,
                                                .panel_i8 = amx_panel_i8,
+                                               BACKEND_GROUPS(avx512),
                                                BACKEND_QUANTISED(avx512),
                                                BACKEND_ROWS(avx512)};
 #endif
