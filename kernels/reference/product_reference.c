@@ -37,7 +37,8 @@ static float packed_element(enum dtype dtype, const void *packed, size_t depth, 
     }
     size_t panel_bytes = packed_group_bytes(DTYPE_I8, depth, KERNEL_PANEL);
     const struct packed_i8 *quads = (const void *)((const char *)packed + panel * panel_bytes);
-    return (float)quads->quads[k / PACKED_I8_K][column][k % PACKED_I8_K];
+    size_t quad = k / PACKED_I8_K;
+    return (float)quads->quads[quad][column][k % PACKED_I8_K];
 }
 
 // One element of the output.
@@ -134,7 +135,7 @@ static int32_t integer_sum(const struct element_sum *s) {
 
 static void reference_i32(const struct element_sum *s, const int32_t *c, int32_t *out) {
     int32_t sum = integer_sum(s);
-    *out = s->group->beta != 0.0f ? (int32_t)((uint32_t)sum + (uint32_t)*c) : sum;
+    *out = c && s->group->beta != 0.0f ? (int32_t)((uint32_t)sum + (uint32_t)*c) : sum;
 }
 
 static void reference_float(const struct element_sum *s, enum dtype sum_dtype, const void *c, void *out) {
