@@ -35,9 +35,9 @@ bool schedule_candidate(const struct schedule_class *wanted, size_t i, struct ma
         {.run_bytes = 16 << 10},
         {.run_bytes = 256 << 10},
         {.run_bytes = 1 << 20},
-        {.call_rows = 24},
-        {.call_rows = 48},
+        {.call_rows = 48}, // fewer rows at a time: the walk takes no fewer
         {.call_rows = 96},
+        {.call_rows = 144},
     };
     size_t count = sizeof CHANGES / sizeof *CHANGES;
     if (wanted->rows < CHANGES[count - 3].call_rows) {

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "kernels/backend.h"
 
-enum { ROUNDS_MIN = 3, ROUNDS_MAX = 31, CANDIDATES_MAX = 16 };
+enum { ROUNDS_MIN = 5, ROUNDS_MAX = 31, CANDIDATES_MAX = 16 };
 
 // A schedule that is not clearly better is noise.
 #define TUNING_GAIN 0.98
