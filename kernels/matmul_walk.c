@@ -226,8 +226,11 @@ static const void *lhs_row(const struct work *work, size_t row) {
 
 // Where a task begins; NULL: it is no product.
 static const struct span *task_span(const struct work *work, size_t task, size_t *panel) {
+    if (task >= work->num_spans * work->runs) {
+        return NULL; // there may be no runs at all to divide by
+    }
     *panel = task % work->runs * work->panels_per_run;
-    return task < work->num_spans * work->runs ? &work->spans[task / work->runs] : NULL;
+    return &work->spans[task / work->runs];
 }
 
 static size_t call_panels(const struct work *work, size_t panel, size_t end) {
@@ -278,7 +281,7 @@ static void run_tasks(struct work *work, char *scratch) {
     size_t task = atomic_fetch_add(&work->claimed, 1);
     while (task < work->tasks) {
         size_t next = atomic_fetch_add(&work->claimed, 1);
-        size_t panel;
+        size_t panel = 0;
         const struct span *span = task_span(work, task, &panel);
         if (span) {
             run_product(work, span, panel, next, scratch);
