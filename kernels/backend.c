@@ -114,13 +114,12 @@ static void time_backends(const struct kernel_backend *const *backends, size_t c
     }
 }
 
-// Those that compute as `arithmetic`, run here and pass their check, widest first; not the scalar one, which is no rival.
+// Those that compute as `arithmetic` and run here, widest first; not the scalar one, which is no rival.
 static size_t rivals(enum kernel_arithmetic arithmetic, const struct kernel_backend **out) {
     size_t count = 0;
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
         const struct kernel_backend *backend = CANDIDATES[i].backend;
-        if (backend->arithmetic == arithmetic && backend != backend_twin(backend) && CANDIDATES[i].runs_here() &&
-            !backend_self_check(backend)) {
+        if (backend->arithmetic == arithmetic && backend != backend_twin(backend) && CANDIDATES[i].runs_here()) {
             out[count++] = backend;
         }
     }
@@ -138,9 +137,13 @@ static const struct kernel_backend *choose_best(enum kernel_arithmetic arithmeti
     for (size_t i = 0; i < count; i++) {
         best = medians[i] < best ? medians[i] : best;
     }
-    for (size_t i = 0; i < count; i++) {
-        if (medians[i] <= best + best * SPEED_MARGIN_PERCENT / 100) {
-            return backends[i];
+    // Checked in the order of preference, for a check takes longer than the trial: those near the fastest first, then the rest.
+    for (int rest = 0; rest < 2; rest++) {
+        for (size_t i = 0; i < count; i++) {
+            int near = medians[i] <= best + best * SPEED_MARGIN_PERCENT / 100;
+            if (near != rest && !backend_self_check(backends[i])) {
+                return backends[i];
+            }
         }
     }
     return scalar;

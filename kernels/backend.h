@@ -90,8 +90,8 @@ struct kernel_backend {
     void (*finish)(const struct finish_args *args);                           // finish.h
 };
 
-// Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried in a few milliseconds).
-// ERR_CONFIG for an unknown name, ERR_UNAVAILABLE for one that this CPU lacks; both messages list what there is.
+// Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried and checked in some 10
+// ms). ERR_CONFIG for an unknown name, ERR_UNAVAILABLE for one that this CPU lacks; both messages list what there is.
 FALLIBLE kernel_select(const char *name);
 
 // The chosen backend; "auto" is selected at the first call where nobody chose. Never NULL.
