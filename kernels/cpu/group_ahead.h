@@ -1,4 +1,4 @@
-// What the group kernels fetch into L2 while they multiply a block of K: the same panels' next block, and at the end of K the first
+// What the group kernels fetch while they multiply a block of K: the same panels' next block, and at the end of K the first
 // block of the panels that the thread takes next. The fetches are spread evenly over the tiles and their inner loops: in one burst
 // they would fill the line buffers that the multiplication's own loads need.
 #ifndef EXPERTD_KERNELS_CPU_GROUP_AHEAD_H
