@@ -12,7 +12,7 @@
 
 enum {
     SPAN_ROWS_MIN = 48, // rows: a multiple of every tile of rows but 5; a schedule that asks for fewer gets these
-    FEW_ROWS = 6,       // one tile: the panels are read once, as fast as memory gives them
+    FEW_ROWS = 12,      // two tiles: the panels are read once, as fast as memory gives them
     ZERO_ROWS = 48,
     SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
 };
@@ -325,6 +325,7 @@ static struct operand operand_of(const struct packed_weights *weights) {
 
 void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratch) {
     const struct packed_weights *weights = walk->rhs[0];
+    INVARIANT(walk->operands > 0 && walk->operands <= WALK_OPERANDS);
     struct work work = {.walk = walk, .k = weights->k, .n = weights->n, .element = dtype_size(weights->dtype), .team = team};
     for (size_t i = 0; i < walk->operands; i++) {
         work.operand[i] = operand_of(walk->rhs[i]);

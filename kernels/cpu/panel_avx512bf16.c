@@ -22,6 +22,12 @@ PANEL_INLINE __m512bh pair_load(const uint16_t *pairs) {
     return (__m512bh)_mm512_loadu_si512(pairs);
 }
 
+PANEL_INLINE void pair_fetch_ahead(const uint16_t *pairs) {
+    PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
+        _mm_prefetch((const char *)((uintptr_t)(pairs + 2 * v * LANES) + PANEL_AHEAD_BYTES), _MM_HINT_T0);
+    }
+}
+
 // Each broadcast just before its use: six at once would spill.
 PANEL_INLINE void pair_step(__m512 sums[][PAIR_VECS], size_t rows, const uint16_t *const *x, size_t i, const uint16_t *pairs) {
     __m512bh w[PAIR_VECS];
@@ -63,6 +69,7 @@ PANEL_INLINE void pair_rows(const struct panel_args *a, size_t row, size_t rows)
     }
     const uint16_t *panel = a->panel;
     for (size_t i = 0; i + 1 < a->k; i += 2) {
+        pair_fetch_ahead(panel);
         pair_step(sums, rows, x, i, panel);
         panel += 2 * KERNEL_PANEL;
     }
