@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SOURCE_ROWS = 64, TABLE_VALUES = 251, SCALE_K_MIN = 16, CODES_USED = 119, CODES_NEGATIVE = 0x80 };
+enum { SOURCE_ROWS = 64, TABLE_VALUES = 251, TABLE_MIDDLE = 125, SCALE_K_MIN = 16, CODES_USED = 119, CODES_NEGATIVE = 0x80 };
 
 static size_t group_bytes(const struct pool_options *o, size_t n) {
     return o->format ? quantised_group_bytes(o->format, o->k, n) : packed_group_bytes(o->dtype, o->k, n);
@@ -25,7 +25,7 @@ static FALLIBLE pack_plain(const struct pool_options *o, char *block) {
         FAIL(ERR_NOMEM, "no memory for %d rows of %zu weights", SOURCE_ROWS, o->k);
     }
     for (size_t i = 0; i < SOURCE_ROWS * o->k; i++) {
-        rows[i] = ((float)(i % TABLE_VALUES) - TABLE_VALUES / 2) * 0x1p-12f;
+        rows[i] = ((float)(i % TABLE_VALUES) - TABLE_MIDDLE) * 0x1p-12f;
     }
     struct weight_source source = {.data = rows, .dtype = DTYPE_F32, .n_stride = o->k, .k_stride = 1};
     for (size_t n = 0; n < o->n; n += SOURCE_ROWS) {
