@@ -1,6 +1,7 @@
 """Fixtures. EXPERTD_BUILD names the build folder under test (build, build-asan, build-tsan)."""
 
 import functools
+import signal
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from harness.daemon import Daemon
 
 
 def pytest_configure(config):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and its children's children would
     config.addinivalue_line("markers", "threads: several threads or connections at once; also run under ThreadSanitizer")
 
 

@@ -35,8 +35,12 @@ def test_the_expertctl_commands_are_accepted(served, tmp_path):
 
 
 def test_every_option_and_path_it_names_is_there():
-    help_text = run_program("expertd", "--help").stdout + run_program("expertctl", "--help").stdout
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", README)) - {"--quick", "--list", "--install"}
+    programs = [("expertd", "--help"), ("expertctl", "--help"), ("expertd-bench", "kernels", "--help")]
+    scripts = ["tests/bench/peers/run", "tests/bench/service_cost/run", "tests/bench/overload", "tests/soak/run"]
+    help_text = "".join(run_program(*program).stdout for program in programs) + "".join(
+        subprocess.run([sys.executable, ROOT / script, "--help"], check=True, capture_output=True, text=True).stdout
+        for script in scripts)
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", README)) - {"--quick"}
     for option in options:
         assert re.search(rf"{option}\b", help_text), option
     for path in re.findall(r"`((?:base|kernels|shard|expert|proto|daemon|client|tests|deploy)/[\w./]*)`", README):
