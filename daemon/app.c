@@ -9,7 +9,10 @@
 #include "daemon/notify.h"
 #include "kernels/backend.h"
 
-enum { DRAIN_STEP_MS = 10 };
+enum {
+    DRAIN_STEP_MS = 10,
+    GOODBYE_MS = 1000, // for a peer to answer the GOAWAY; gRPC itself gives it 20 s
+};
 
 // ---- loading
 
@@ -75,19 +78,32 @@ static void admin_went_down(void *context) {
     event_loop_post(app->loop, EVENT_LOOP_ADMIN_DOWN);
 }
 
+static void cut_connections(struct app *app) {
+    app->cancelled = true;
+    rpc_cancel_all(app->rpc);
+    if (app->admin) {
+        admin_cancel(app->admin);
+    }
+}
+
 static void cancel_running(struct app *app) {
     if (!app->cancelled) {
-        app->cancelled = true;
         log_line(LOG_LEVEL_WARNING, "drain_cancelled", "active=%llu", (unsigned long long)serve_active(app->serve));
-        rpc_cancel_all(app->rpc);
-        if (app->admin) {
-            admin_cancel(app->admin);
-        }
+        cut_connections(app);
+    }
+}
+
+// Peers that say nothing, or began a connection and stopped, would hold the exit; nothing of theirs is running any more.
+static void cut_silent_connections(struct app *app) {
+    if (!app->cancelled && serve_active(app->serve) == 0 && clock_now_ns() >= app->goodbye_deadline_ns) {
+        log_line(LOG_LEVEL_INFO, "silent_connections_cut", "after_ms=%d", GOODBYE_MS);
+        cut_connections(app);
     }
 }
 
 static void close_transport(struct app *app) {
     app->phase = APP_CLOSING;
+    app->goodbye_deadline_ns = clock_add_ns(clock_now_ns(), (int64_t)GOODBYE_MS * NS_PER_MS);
     serve_end_streams(app->serve);
     rpc_shutdown(app->rpc, rpc_went_down, app);
     if (app->admin) {
@@ -113,6 +129,9 @@ static void drain_step(struct app *app) {
     }
     if (app->phase == APP_CLOSING && late) {
         cancel_running(app);
+    }
+    if (app->phase == APP_CLOSING && !(app->rpc_is_down && app->admin_is_down)) {
+        cut_silent_connections(app);
     }
     // A cancelled request is still in a batch until that ends: its memory is waited for.
     if (app->phase == APP_CLOSING && app->rpc_is_down && app->admin_is_down && serve_active(app->serve) == 0) {

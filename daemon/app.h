@@ -32,6 +32,7 @@ struct app {
     int exit_code;
     struct event_loop *loop;
     int64_t drain_deadline_ns;
+    int64_t goodbye_deadline_ns; // while APP_CLOSING
     bool cancelled, rpc_is_down, admin_is_down;
     struct serve *serve;
     struct rpc_server *rpc;

@@ -195,6 +195,25 @@ def test_a_drain_that_takes_too_long_is_cut_off(start_daemon):
     client.channel.close()
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", PREFACE[:9], PREFACE, PREFACE + b"\0\0\0\4\0\0\0\0\0"])
+def test_connections_that_say_nothing_do_not_hold_the_exit(case, start_daemon, sent):
+    daemon = start_daemon("--drain-timeout-ms", 60000, model=case("mixtral").folder)
+    host, port = daemon.tcp.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.connect(daemon.socket)
+        tcp.sendall(sent)
+        unix.sendall(sent)
+        time.sleep(0.2)
+        begun = time.monotonic()
+        daemon.signal()
+        assert daemon.wait_exit() == 0
+        assert time.monotonic() - begun < 10 * SLOW
+    assert not daemon.events("drain_cancelled"), "nothing was running"
+
+
 def test_more_signals_do_no_harm(case, start_daemon):
     """Up to its very end: systemd, a shell and a person may each send one."""
     for _ in range(5):
