@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "kernels/expert_matmul.h"
 
 enum {
@@ -103,8 +104,13 @@ static FALLIBLE down(const struct ffn_run *run) {
 }
 
 static FALLIBLE run_forward(const struct ffn_run *run) {
+    int64_t start_ns = clock_now_ns();
     TRY(gate_and_up(run));
-    return down(run);
+    int64_t middle_ns = clock_now_ns();
+    TRY(down(run));
+    run->scratch->gate_up_ns += (uint64_t)(middle_ns - start_ns);
+    run->scratch->down_ns += (uint64_t)(clock_now_ns() - middle_ns);
+    return OK;
 }
 
 // Cuts the next run off the batch: whole experts and pieces of experts, in order. left[g] are the rows not yet cut.

@@ -15,6 +15,7 @@ struct ffn_scratch {
     void *hidden;         // [run_rows, I] in D
     int32_t *group_sizes; // [E] of the run
     void *matmul;         // grouped_matmul's own
+    uint64_t gate_up_ns, down_ns; // spent by all runs since the owner set them to 0
 };
 
 // Bytes for layers of up to these sizes and batches of up to max_rows rows, and the scratch laid into such memory.

@@ -207,8 +207,19 @@ static err_t experts_on_node(void *context, uint32_t node, struct team *team) {
     return node_experts(b, node, node_teams_count(b->engine->node_teams), &b->engine->nodes[node].ffn, team);
 }
 
+static struct ffn_scratch *ffn_of_node(struct engine *engine, uint32_t node) {
+    return engine->node_teams ? &engine->nodes[node].ffn : &engine->ffn;
+}
+
+static uint32_t node_count(const struct engine *engine) {
+    return engine->node_teams ? node_teams_count(engine->node_teams) : 1;
+}
+
 static FALLIBLE experts(struct batch *b) {
     struct engine *engine = b->engine;
+    for (uint32_t n = 0; n < node_count(engine); n++) {
+        ffn_of_node(engine, n)->gate_up_ns = ffn_of_node(engine, n)->down_ns = 0;
+    }
     if (engine->node_teams) {
         return node_teams_run(engine->node_teams, experts_on_node, b);
     }
@@ -359,6 +370,17 @@ static uint64_t lap(int64_t *last_ns) {
     return span;
 }
 
+// The products of the routed experts, on the node that took longest.
+static void note_products(struct engine *engine, struct layer_parts *parts) {
+    for (uint32_t n = 0; n < node_count(engine); n++) {
+        const struct ffn_scratch *ffn = ffn_of_node(engine, n);
+        if (ffn->gate_up_ns + ffn->down_ns > parts->gate_up + parts->down) {
+            parts->gate_up = ffn->gate_up_ns;
+            parts->down = ffn->down_ns;
+        }
+    }
+}
+
 // Errors on the way name their stage.
 static err_t in_stage(err_t e, const char *stage) {
     return err_is(e) ? err_context(e, "%s", stage) : e;
@@ -371,20 +393,28 @@ FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, s
     struct layer_timings spent = {.placement_epoch = b.shards->placement->epoch};
     int64_t clock_ns = clock_now_ns();
     err_t e;
+    struct layer_parts *parts = &spent.parts;
     TRY_OUT(e, begin(&b));
-    if (take_in(&b) == 0) {
+    size_t read = take_in(&b);
+    parts->take_in = lap(&clock_ns);
+    if (read == 0) {
         write_zeros(&b);
         spent.combine = lap(&clock_ns);
         goto out;
     }
     TRY_OUT(e, in_stage(route(&b), "route"));
+    parts->router = lap(&clock_ns);
     TRY_OUT(e, in_stage(plan(&b), "plan"));
-    spent.route = lap(&clock_ns);
+    parts->plan = lap(&clock_ns);
+    spent.route = parts->take_in + parts->router + parts->plan;
     TRY_OUT(e, in_stage(dispatch(&b), "dispatch"));
     spent.exchange = lap(&clock_ns);
     TRY_OUT(e, in_stage(experts(&b), "experts"));
-    TRY_OUT(e, in_stage(shared_experts(&b), "shared experts"));
     spent.compute = lap(&clock_ns);
+    note_products(engine, parts);
+    TRY_OUT(e, in_stage(shared_experts(&b), "shared experts"));
+    parts->shared = lap(&clock_ns);
+    spent.compute += parts->shared;
     TRY_OUT(e, in_stage(exchange_collect(engine->exchange), "collect"));
     spent.exchange += lap(&clock_ns);
     combine(&b);

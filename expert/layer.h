@@ -45,7 +45,12 @@ FALLIBLE layer_request_check(const struct layer_request *request, const struct m
 
 struct layer_timings {                          // of a batch
     uint64_t route, exchange, compute, combine; // nanoseconds
-    uint64_t placement_epoch;                   // of the placement that it was computed on
+    struct layer_parts {
+        uint64_t take_in, router, plan; // of route
+        uint64_t gate_up, down;         // of compute: the routed experts, on the memory node that took longest
+        uint64_t shared;                // of compute
+    } parts;                            // nanoseconds
+    uint64_t placement_epoch;           // of the placement that it was computed on
 };
 
 struct engine; // scratch and teams for one batch at a time; reserved at start

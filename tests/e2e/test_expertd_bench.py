@@ -44,7 +44,9 @@ def test_layer_gives_a_row_for_each_number_of_tokens():
     assert [(row["shape"], row["tokens"]) for row in rows] == [("tiny T=1", 1), ("tiny T=8", 8)]
     for row in rows:
         assert row["tokens_per_s"] == pytest.approx(row["tokens"] / row["seconds"])
-        assert 0 < row["router_share"] < 1
+        assert set(row["shares"]) == {"hidden", "router", "plan", "dispatch", "gate_up", "down", "shared", "combine"}
+        assert all(0 <= share < 1 for share in row["shares"].values()) and row["shares"]["router"] > 0
+        assert 0.5 < sum(row["shares"].values()) <= 1
 
 
 def test_without_json_it_prints_a_table_and_tells_of_progress_on_standard_error():

@@ -82,7 +82,8 @@ struct forward {
     uint64_t *load;            // [E] rows per expert, of all repetitions so far
     uint64_t *load_before;     // [E]
     struct read_piece *pieces; // [E + OTHER_PIECES]
-    uint64_t route_ns, all_ns;
+    struct layer_timings spent; // by all repetitions so far
+    uint64_t all_ns;
 };
 
 static void fill_hidden(const struct forward *f, size_t rows) {
@@ -151,6 +152,31 @@ static size_t gather_pieces(struct forward *f) {
     return count;
 }
 
+static void add_spent(struct layer_timings *to, const struct layer_timings *from) {
+    to->exchange += from->exchange;
+    to->combine += from->combine;
+    to->parts.take_in += from->parts.take_in;
+    to->parts.router += from->parts.router;
+    to->parts.plan += from->parts.plan;
+    to->parts.gate_up += from->parts.gate_up;
+    to->parts.down += from->parts.down;
+    to->parts.shared += from->parts.shared;
+}
+
+static struct report_shares shares_of(const struct layer_timings *spent, double all_ns) {
+    const struct layer_parts *parts = &spent->parts;
+    return (struct report_shares){
+        .hidden = (double)parts->take_in / all_ns,
+        .router = (double)parts->router / all_ns,
+        .plan = (double)parts->plan / all_ns,
+        .dispatch = (double)spent->exchange / all_ns,
+        .gate_up = (double)parts->gate_up / all_ns,
+        .down = (double)parts->down / all_ns,
+        .shared = (double)parts->shared / all_ns,
+        .combine = (double)spent->combine / all_ns,
+    };
+}
+
 static err_t run_forward(void *context, int64_t *span_ns) {
     struct forward *f = context;
     size_t first = f->repetition++ * f->request.tokens % SPARE_ROWS;
@@ -160,7 +186,7 @@ static err_t run_forward(void *context, int64_t *span_ns) {
     int64_t start_ns = clock_now_ns();
     TRY(layer_forward(f->engine, f->layer, &f->request, 1, f->load, &timings));
     *span_ns = clock_now_ns() - start_ns;
-    f->route_ns += timings.route;
+    add_spent(&f->spent, &timings);
     f->all_ns += (uint64_t)*span_ns;
     return OK;
 }
@@ -221,7 +247,7 @@ static FALLIBLE bench_row(const struct layer_row *r, struct report *report) {
         .peak = measure_peak_of(r->model->compute_dtype, r->team),
     };
     TRY_OUT(e, measure(&what, r->team, r->seconds, &row.measured));
-    row.router_share = (double)f.route_ns / (double)f.all_ns;
+    row.shares = shares_of(&f.spent, (double)f.all_ns);
     e = report_add(report, &row);
 out:
     forward_deinit(&f);

@@ -44,7 +44,6 @@ enum column {
     COLUMN_TO_READ,
     COLUMN_TO_ROOF,
     COLUMN_TOKENS,
-    COLUMN_ROUTER,
     COLUMN_COUNT
 };
 
@@ -63,15 +62,42 @@ static FALLIBLE fill_row(struct table *table, const struct report_row *row) {
     TRY(table_cell(table, COLUMN_TO_ROOF, "%.3f (%.3f)", m->ratio_to_roof, m->ratio_to_roof_best));
     if (row->tokens) {
         TRY(table_cell(table, COLUMN_TOKENS, "%.0f", tokens_per_s(row)));
-        TRY(table_cell(table, COLUMN_ROUTER, "%.1f %%", row->router_share * 100));
     }
     return OK;
 }
 
+// Where the time of a layer goes.
+static FALLIBLE share_row(struct table *table, const struct report_row *row) {
+    const struct report_shares *s = &row->shares;
+    const double shares[] = {s->hidden, s->router, s->plan, s->dispatch, s->gate_up, s->down, s->shared, s->combine};
+    TRY(table_row(table));
+    TRY(table_cell(table, 0, "%s", row->shape));
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        TRY(table_cell(table, 1 + i, "%.1f %%", shares[i] * 100));
+    }
+    return OK;
+}
+
+static FALLIBLE print_shares(const struct report *report) {
+    static const char *const NAMES[] = {"SHARE OF TIME", "HIDDEN ROWS", "ROUTER", "PLAN",    "DISPATCH",
+                                        "GATE/UP",       "DOWN",        "SHARED", "COMBINE", NULL};
+    struct table table;
+    err_t e = OK;
+    table_init(&table, NAMES, ~1u);
+    for (size_t i = 0; i < report->count && !err_is(e); i++) {
+        e = share_row(&table, &report->rows[i]);
+    }
+    if (!err_is(e)) {
+        table_print(&table, stdout);
+    }
+    table_deinit(&table);
+    return e;
+}
+
 FALLIBLE report_print_table(const struct report *report) {
     static const char *const NAMES[] = {
-        "SHAPE",   "DTYPE",          "THREADS",  "MS",     "GFLOP/S", "PEAK", "OF PEAK", "GB/S OF WEIGHTS, READ",
-        "OF READ", "OF ROOF (BEST)", "TOKENS/S", "ROUTER", NULL};
+        "SHAPE",   "DTYPE",          "THREADS",  "MS", "GFLOP/S", "PEAK", "OF PEAK", "GB/S OF WEIGHTS, READ",
+        "OF READ", "OF ROOF (BEST)", "TOKENS/S", NULL};
     static const char *const KERNEL_NAMES[] = {"SHAPE",   "DTYPE",          "THREADS", "MS",
                                                "GFLOP/S", "PEAK",           "OF PEAK", "GB/S OF WEIGHTS, READ",
                                                "OF READ", "OF ROOF (BEST)", NULL};
@@ -90,7 +116,12 @@ FALLIBLE report_print_table(const struct report *report) {
         table_print(&table, stdout);
     }
     table_deinit(&table);
-    return e;
+    return layers && !err_is(e) ? print_shares(report) : e;
+}
+
+static json_t *shares_json(const struct report_shares *s) {
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "hidden", s->hidden, "router", s->router, "plan", s->plan,
+                     "dispatch", s->dispatch, "gate_up", s->gate_up, "down", s->down, "shared", s->shared, "combine", s->combine);
 }
 
 static json_t *row_json(const struct report_row *row) {
@@ -104,7 +135,7 @@ static json_t *row_json(const struct report_row *row) {
     if (json && row->tokens) {
         json_object_set_new(json, "tokens", json_integer(row->tokens));
         json_object_set_new(json, "tokens_per_s", json_real(tokens_per_s(row)));
-        json_object_set_new(json, "router_share", json_real(row->router_share));
+        json_object_set_new(json, "shares", shares_json(&row->shares));
     }
     return json;
 }

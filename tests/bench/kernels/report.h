@@ -16,7 +16,9 @@ struct report_row {
     struct measurement measured;
     // of a layer; tokens 0: a row of kernels
     unsigned tokens;
-    double router_share; // of the time: routing and planning
+    struct report_shares { // of the time
+        double hidden, router, plan, dispatch, gate_up, down, shared, combine;
+    } shares;
 };
 
 struct report {
