@@ -11,10 +11,10 @@
 
 // Intermediate rows of a run of the batch: bounded, whatever the batch. A longer batch is computed run by run; bits do not change.
 struct ffn_scratch {
-    size_t run_rows;      // rows of a run
-    void *hidden;         // [run_rows, I] in D
-    int32_t *group_sizes; // [E] of the run
-    void *matmul;         // grouped_matmul's own
+    size_t run_rows;              // rows of a run
+    void *hidden;                 // [run_rows, I] in D
+    int32_t *group_sizes;         // [E] of the run
+    void *matmul;                 // grouped_matmul's own
     uint64_t gate_up_ns, down_ns; // spent by all runs since the owner set them to 0
 };
 

@@ -79,9 +79,9 @@ struct forward {
     struct layer_request request;
     uint16_t *hidden; // [T + SPARE_ROWS, H] BF16; a repetition begins at another row
     size_t repetition;
-    uint64_t *load;            // [E] rows per expert, of all repetitions so far
-    uint64_t *load_before;     // [E]
-    struct read_piece *pieces; // [E + OTHER_PIECES]
+    uint64_t *load;             // [E] rows per expert, of all repetitions so far
+    uint64_t *load_before;      // [E]
+    struct read_piece *pieces;  // [E + OTHER_PIECES]
     struct layer_timings spent; // by all repetitions so far
     uint64_t all_ns;
 };

@@ -95,9 +95,9 @@ static FALLIBLE print_shares(const struct report *report) {
 }
 
 FALLIBLE report_print_table(const struct report *report) {
-    static const char *const NAMES[] = {
-        "SHAPE",   "DTYPE",          "THREADS",  "MS", "GFLOP/S", "PEAK", "OF PEAK", "GB/S OF WEIGHTS, READ",
-        "OF READ", "OF ROOF (BEST)", "TOKENS/S", NULL};
+    static const char *const NAMES[] = {"SHAPE",   "DTYPE",          "THREADS",  "MS",
+                                        "GFLOP/S", "PEAK",           "OF PEAK",  "GB/S OF WEIGHTS, READ",
+                                        "OF READ", "OF ROOF (BEST)", "TOKENS/S", NULL};
     static const char *const KERNEL_NAMES[] = {"SHAPE",   "DTYPE",          "THREADS", "MS",
                                                "GFLOP/S", "PEAK",           "OF PEAK", "GB/S OF WEIGHTS, READ",
                                                "OF READ", "OF ROOF (BEST)", NULL};
