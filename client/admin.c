@@ -7,7 +7,6 @@ static const char SHOW[] = "/expertd.admin.v1.Admin/ShowPlacement";
 static const char PLAN[] = "/expertd.admin.v1.Admin/PlanPlacement";
 static const char APPLY[] = "/expertd.admin.v1.Admin/ApplyPlacement";
 static const char DRAIN[] = "/expertd.admin.v1.Admin/Drain";
-static const char LOAD[] = "/expertd.admin.v1.Admin/GetLoad";
 
 static const char FEATURE[] = "admin:";
 enum { FEATURE_LENGTH = sizeof FEATURE - 1 };
@@ -24,27 +23,15 @@ FALLIBLE client_admin_address(const struct client_description *description, char
     FAIL(ERR_UNAVAILABLE, "this daemon has no admin socket: start it with --admin unix:PATH, or with a Unix --listen address");
 }
 
-typedef err_t (*decode_placements)(const uint8_t *bytes, size_t length, struct proto_placements *out);
-
-static FALLIBLE ask_placements(struct client *client, const char *method, const struct proto_layers *layers, int64_t timeout_us,
-                               decode_placements decode, struct proto_placements *out) {
+FALLIBLE client_show_placement(struct client *client, const struct proto_layers *layers, int64_t timeout_us,
+                               struct proto_placements *out) {
     *out = (struct proto_placements){0};
     struct proto_bytes request, answer;
     TRY(proto_encode_show_request(layers, &request));
-    TRY(client_unary_take(client, method, request, timeout_us, &answer));
-    err_t e = decode(answer.data, answer.length, out);
+    TRY(client_unary_take(client, SHOW, request, timeout_us, &answer));
+    err_t e = proto_decode_show_response(answer.data, answer.length, out);
     free(answer.data);
     return err_context(e, "the placements from %s", client_address(client));
-}
-
-FALLIBLE client_show_placement(struct client *client, const struct proto_layers *layers, int64_t timeout_us,
-                               struct proto_placements *out) {
-    return ask_placements(client, SHOW, layers, timeout_us, proto_decode_show_response, out);
-}
-
-FALLIBLE client_get_load(struct client *client, const struct proto_layers *layers, int64_t timeout_us,
-                         struct proto_placements *out) {
-    return ask_placements(client, LOAD, layers, timeout_us, proto_decode_load_response, out);
 }
 
 FALLIBLE client_plan_placement(struct client *client, const struct proto_plan_request *request, int64_t timeout_us,

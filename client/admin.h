@@ -17,8 +17,6 @@ FALLIBLE client_admin_address(const struct client_description *description, char
 // No layers: all. On error *out is zeroed; else proto_placements_deinit, proto_plans_deinit are the caller's.
 FALLIBLE client_show_placement(struct client *client, const struct proto_layers *layers, int64_t timeout_us,
                                struct proto_placements *out);
-FALLIBLE client_get_load(struct client *client, const struct proto_layers *layers, int64_t timeout_us,
-                         struct proto_placements *out);
 FALLIBLE client_plan_placement(struct client *client, const struct proto_plan_request *request, int64_t timeout_us,
                                struct proto_plans *out);
 

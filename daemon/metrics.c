@@ -72,10 +72,6 @@ static uint64_t read_counter(counter *from) {
     return atomic_load_explicit(from, memory_order_relaxed);
 }
 
-const char *metrics_stage_name(enum metrics_stage stage) {
-    return (unsigned)stage < STAGE_COUNT ? STAGE_NAMES[stage] : "?";
-}
-
 // ---- create and destroy
 
 FALLIBLE metrics_create(const struct metrics_options *options, struct metrics **out) {

@@ -10,7 +10,6 @@
 #include "base/err.h"
 
 enum metrics_stage { STAGE_QUEUE, STAGE_ROUTE, STAGE_EXCHANGE, STAGE_COMPUTE, STAGE_COMBINE, STAGE_TOTAL, STAGE_COUNT };
-const char *metrics_stage_name(enum metrics_stage stage); // "route": the names of traces and the answer's timings too
 
 struct metrics;
 

@@ -4,12 +4,6 @@ void request_core_init(struct request_core *core) {
     *core = (struct request_core){.state = REQUEST_SLOT};
 }
 
-const char *request_state_name(enum request_state state) {
-    static const char *const NAMES[REQUEST_STATE_COUNT] = {"slot",      "reading",    "admitted", "batched",
-                                                           "computing", "committing", "sent",     "failed"};
-    return state < REQUEST_STATE_COUNT ? NAMES[state] : "?";
-}
-
 static enum request_action release_when_free(struct request_core *core) {
     if (core->computing || core->writing || core->withdrawing || core->released) {
         return REQUEST_DO_NOTHING;

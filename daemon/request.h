@@ -67,7 +67,6 @@ struct request_core {
 
 void request_core_init(struct request_core *core);
 enum request_action request_step(struct request_core *core, const struct request_event *event);
-const char *request_state_name(enum request_state state);
 
 // Waits for its message or its turn, or is computed: a deadline still matters.
 static inline bool request_is_waiting(const struct request_core *core) {

@@ -58,5 +58,10 @@ FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args) {
     if (args->out_stride < rhs.n) {
         FAIL_FIELD(ERR_INVALID, "out", "rows of out are %zu elements apart, but n is %zu", args->out_stride, rhs.n);
     }
+    if (args->schedule && !schedule_is_valid(args->schedule)) {
+        FAIL_FIELD(ERR_INVALID, "schedule",
+                   "schedule has call_rows %u, run_bytes %u, tasks_per_thread %u: schedule.h gives the bounds",
+                   args->schedule->call_rows, args->schedule->run_bytes, args->schedule->tasks_per_thread);
+    }
     return OK;
 }

@@ -11,8 +11,8 @@
 #include "kernels/tuning.h"
 
 enum {
-    SPAN_ROWS_MIN = 48, // rows: a multiple of every tile of rows but 5; a schedule that asks for fewer gets these
-    FEW_ROWS = 12,      // two tiles: the panels are read once, as fast as memory gives them
+    SPAN_ROWS_MIN = SCHEDULE_CALL_ROWS_MIN,
+    FEW_ROWS = 12, // two tiles: the panels are read once, as fast as memory gives them
     ZERO_ROWS = 48,
     SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
 };
@@ -113,12 +113,11 @@ static void split(struct work *work, unsigned threads, struct span *spans) {
     struct schedule_class class = tuning_class(args, threads);
     work->schedule = args->schedule ? *args->schedule : tuning_schedule(&class);
     size_t wanted = threads > 1 ? (size_t)threads * work->schedule.tasks_per_thread : 1;
-    INVARIANT(wanted > 0);
-    size_t span_rows = work->schedule.call_rows < SPAN_ROWS_MIN ? SPAN_ROWS_MIN : work->schedule.call_rows;
+    INVARIANT(schedule_is_valid(&work->schedule)); // else there are more spans than there is room for
     work->zero_before = rows_of_groups(args, 0, args->group_offset);
     work->panels = div_up(work->n, KERNEL_PANEL);
     work->spans = spans;
-    work->num_spans = make_spans(args, work->zero_before, span_rows, spans);
+    work->num_spans = make_spans(args, work->zero_before, work->schedule.call_rows, spans);
     if (work->num_spans * work->panels < wanted * panels_per_call(work)) {
         work->num_spans = make_spans(args, work->zero_before, SPAN_ROWS_MIN, spans);
     }

@@ -35,7 +35,7 @@ bool schedule_candidate(const struct schedule_class *wanted, size_t i, struct ma
         {.run_bytes = 16 << 10},
         {.run_bytes = 256 << 10},
         {.run_bytes = 1 << 20},
-        {.call_rows = 48}, // fewer rows at a time: the walk takes no fewer
+        {.call_rows = SCHEDULE_CALL_ROWS_MIN},
         {.call_rows = 96},
         {.call_rows = 144},
     };
@@ -54,8 +54,8 @@ bool schedule_candidate(const struct schedule_class *wanted, size_t i, struct ma
 }
 
 bool schedule_is_valid(const struct matmul_schedule *s) {
-    return s->call_rows >= 1 && s->call_rows <= KERNEL_CALL_ROWS && s->run_bytes >= 1 && s->run_bytes <= RUN_BYTES_GREATEST &&
-           s->tasks_per_thread >= 1 && s->tasks_per_thread <= TASKS_GREATEST;
+    return s->call_rows >= SCHEDULE_CALL_ROWS_MIN && s->call_rows <= KERNEL_CALL_ROWS && s->run_bytes >= 1 &&
+           s->run_bytes <= RUN_BYTES_GREATEST && s->tasks_per_thread >= 1 && s->tasks_per_thread <= TASKS_GREATEST;
 }
 
 bool schedule_class_equal(const struct schedule_class *a, const struct schedule_class *b) {

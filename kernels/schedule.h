@@ -9,9 +9,11 @@
 
 #include "base/dtype.h"
 
+enum { SCHEDULE_CALL_ROWS_MIN = 48 }; // a multiple of every tile of rows but 5; fewer would only read the weights again
+
 struct matmul_schedule {
-    uint32_t call_rows;        // rows of one group that a kernel takes at a time at most: 1 to KERNEL_CALL_ROWS
-    uint32_t run_bytes;        // of weights that a thread reads in one go at least, where that leaves no thread idle
+    uint32_t call_rows; // rows of one group that a kernel takes at a time at most: SCHEDULE_CALL_ROWS_MIN to KERNEL_CALL_ROWS
+    uint32_t run_bytes; // of weights that a thread reads in one go at least, where that leaves no thread idle
     uint32_t tasks_per_thread; // at least, so that the last ones to finish differ little: 1 or more
 };
 
@@ -35,7 +37,7 @@ struct matmul_schedule schedule_heuristic(const struct schedule_class *wanted);
 // The i-th schedule worth a trial, the heuristic's first; false past the end.
 bool schedule_candidate(const struct schedule_class *wanted, size_t i, struct matmul_schedule *out);
 
-// Are all fields within their bounds? A schedule from a file is not used otherwise.
+// Are all fields within their bounds? A schedule from a file is not used otherwise, a caller's is refused.
 bool schedule_is_valid(const struct matmul_schedule *schedule);
 
 bool schedule_class_equal(const struct schedule_class *a, const struct schedule_class *b);

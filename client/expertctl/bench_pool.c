@@ -104,7 +104,7 @@ FALLIBLE pool_init(const struct bench_target *target, const struct bench_options
     }
     TRY(fill_hidden(pool, o->seed));
     if (pool->routed) {
-        TRY_IN(routing_check(&o->routing, target->experts, pool->choices), "--routing %s", o->routing_text);
+        TRY_IN(bench_routing_check(&o->routing, target->experts, pool->choices), "--routing %s", o->routing_text);
         TRY(routing_fill(&o->routing, pool->rows, target->experts, pool->choices, o->seed, pool->ids, pool->weights));
     }
     return o->check_every ? reserve_expected(target, pool) : OK;

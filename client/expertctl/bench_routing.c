@@ -60,7 +60,7 @@ FALLIBLE routing_parse(const char *text, struct bench_routing *out) {
     FAIL(ERR_USAGE, "%s: routing is own, uniform, zipf:S (S up to 10), hot:N[,PERIOD], one[:EXPERT] or none", text);
 }
 
-FALLIBLE routing_check(const struct bench_routing *routing, uint32_t experts, uint32_t choices) {
+FALLIBLE bench_routing_check(const struct bench_routing *routing, uint32_t experts, uint32_t choices) {
     if (routing->kind == ROUTING_ONE && routing->expert >= experts) {
         FAIL(ERR_USAGE, "expert %u: the layer has experts 0 to %u", routing->expert, experts - 1);
     }

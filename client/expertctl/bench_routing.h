@@ -25,7 +25,7 @@ struct bench_routing {
 FALLIBLE routing_parse(const char *text, struct bench_routing *out);
 
 // ERR_USAGE where the layer has not as many experts.
-FALLIBLE routing_check(const struct bench_routing *routing, uint32_t experts, uint32_t choices);
+FALLIBLE bench_routing_check(const struct bench_routing *routing, uint32_t experts, uint32_t choices);
 
 // Groups of rows: ROUTING_PHASES for a hot set, else 1. A pool of P rows gives group g the rows [g P / groups, (g + 1) P / groups).
 uint32_t routing_phases(const struct bench_routing *routing);

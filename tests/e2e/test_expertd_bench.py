@@ -35,7 +35,7 @@ def test_kernels_gives_a_row_for_each_shape_dtype_and_number_of_threads():
 
 
 def test_kernels_measures_on_the_backend_that_was_asked_for():
-    done = bench("kernels", *SMALL, "--dtype", "f32", "--backend", "scalar", "--json")
+    done = bench("kernels", *SMALL, "--dtype", "f32", "--kernels", "scalar", "--json")
     assert json.loads(done.stdout)["machine"]["backend"] == "scalar"
 
 
@@ -80,7 +80,7 @@ def test_tune_says_which_schedule_is_fastest_and_never_one_that_is_slower():
 
 def test_tune_adds_to_its_file_and_replaces_what_it_finds_again(tmp_path):
     cache = tmp_path / "tuning"
-    backend = ("--backend", "scalar")  # auto may choose another one the next time
+    backend = ("--kernels", "scalar")  # auto may choose another one the next time
     for dtypes, count in (("bf16", 1), ("f32", 2), ("f32,bf16", 2)):
         done = tune("--dtype", dtypes, "--cache", cache, *backend)
         assert done.returncode == 0 and "not used" not in done.stderr
@@ -97,9 +97,9 @@ def test_tune_adds_to_its_file_and_replaces_what_it_finds_again(tmp_path):
 ])
 def test_tune_says_that_a_damaged_file_is_not_used_and_writes_a_whole_one(tmp_path, damage, word):
     cache = tmp_path / "tuning"
-    tune("--dtype", "bf16,f32", "--cache", cache, "--backend", "scalar")
+    tune("--dtype", "bf16,f32", "--cache", cache, "--kernels", "scalar")
     cache.write_text(damage(cache.read_text()))
-    done = tune("--dtype", "f32", "--cache", cache, "--backend", "scalar")
+    done = tune("--dtype", "f32", "--cache", cache, "--kernels", "scalar")
     assert done.returncode == 0
     assert "not used" in done.stderr and word in done.stderr and str(cache) in done.stderr
     assert cache.read_text().splitlines()[-1].startswith("end 1 ")
@@ -131,7 +131,7 @@ def test_list_names_what_shape_takes():
     (("kernels", "--seconds"), 64, ("takes a value",)),
     (("kernels", "--json=1"), 64, ("takes no value",)),
     (("kernels", "--weights-mib", "12k"), 64, ("'k'",)),
-    (("kernels", "--backend", "sse9"), 78, ("sse9", "scalar")),
+    (("kernels", "--kernels", "sse9"), 78, ("sse9", "scalar")),
     (("layer", "--shape", "qwen"), 64, ("qwen", "--list")),
     (("layer", "--dtype", "f64"), 64, ("f64",)),
 ])

@@ -14,10 +14,10 @@ enum { BENCH_LIST_MAX = 16 };
 
 struct bench_options {
     enum bench_command command;
-    const char *shapes; // names with commas between them; NULL: those that a plain run measures
-    const char *dtypes; // likewise
-    const char *backend;
-    const char *cache; // tune: the file of schedules; NULL: none is kept
+    const char *shapes;  // names with commas between them; NULL: those that a plain run measures
+    const char *dtypes;  // likewise
+    const char *kernels; // the backend's name
+    const char *cache;   // tune: the file of schedules; NULL: none is kept
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads; // 0: one entry, the CPUs of this process
     uint32_t tokens[BENCH_LIST_MAX];
@@ -30,9 +30,5 @@ struct bench_options {
 // Strings are borrowed from argv. ERR_USAGE names the word and the mend.
 FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *out);
 void bench_options_help(FILE *out);
-
-// Calls take(context, name, length) for each name between commas; its error ends the walk. ERR_USAGE for an empty name.
-FALLIBLE bench_names(const char *flag, const char *list, err_t (*take)(void *context, const char *name, size_t length),
-                     void *context);
 
 #endif

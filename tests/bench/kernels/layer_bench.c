@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "client/expertctl/suggest.h"
 #include "expert/layer.h"
 #include "expert/synthetic.h"
 #include "tests/bench/kernels/plain_read.h"
+#include "tests/flags/flags.h"
 
 enum {
     PRESETS_MAX = 16,
@@ -31,21 +31,16 @@ struct layer_selection {
 static err_t take_preset(void *context, const char *name, size_t length) {
     struct layer_selection *s = context;
     const char *names[PRESETS_MAX];
-    char word[64];
-    size_t count = 0;
-    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    size_t count = 0, found = 0;
     for (; count < PRESETS_MAX && synthetic_preset(count); count++) {
         names[count] = synthetic_preset(count);
-        if (strcmp(names[count], word) == 0) {
-            if (s->num_presets == PRESETS_MAX) {
-                FAIL(ERR_USAGE, "--shape names more than %d presets", PRESETS_MAX);
-            }
-            s->presets[s->num_presets++] = names[count];
-            return OK;
-        }
     }
-    const char *near = suggest_word(word, names, count);
-    FAIL(ERR_USAGE, "unknown preset %s%s%s; --list names them", word, near ? ": did you mean " : "", near ? near : "");
+    TRY(flags_find("preset", name, length, names, count, "--list names them", &found));
+    if (s->num_presets == PRESETS_MAX) {
+        FAIL(ERR_USAGE, "--shape names more than %d presets", PRESETS_MAX);
+    }
+    s->presets[s->num_presets++] = names[found];
+    return OK;
 }
 
 static err_t take_dtype(void *context, const char *name, size_t length) {
@@ -66,8 +61,8 @@ static FALLIBLE select_layers(const struct bench_options *o, const struct machin
     if (s->num_threads == 0) {
         s->threads[s->num_threads++] = machine->cpus;
     }
-    TRY(bench_names("--shape", o->shapes ? o->shapes : "qwen3-30b-a3b,mixtral-8x7b", take_preset, s));
-    return bench_names("--dtype", o->dtypes ? o->dtypes : "bf16", take_dtype, s);
+    TRY(flags_names("--shape", o->shapes ? o->shapes : "qwen3-30b-a3b,mixtral-8x7b", take_preset, s));
+    return flags_names("--dtype", o->dtypes ? o->dtypes : "bf16", take_dtype, s);
 }
 
 // ---- one layer, T tokens

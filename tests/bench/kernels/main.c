@@ -17,7 +17,7 @@ static void list(enum bench_command command) {
 }
 
 static FALLIBLE bench(const struct bench_options *options) {
-    TRY(kernel_select(options->backend));
+    TRY(kernel_select(options->kernels));
     struct machine machine;
     machine_read(&machine);
     struct report report = {.machine = &machine, .backend = kernel_selected()->name};

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "client/expertctl/suggest.h"
 #include "expert/memory.h"
 #include "tests/bench/kernels/product.h"
+#include "tests/flags/flags.h"
 
 enum { CACHE_MULTIPLE = 4 };
 
@@ -47,20 +47,16 @@ static err_t take_shape(void *context, const char *name, size_t length) {
 static err_t take_dtype(void *context, const char *name, size_t length) {
     struct selection *s = context;
     const char *names[DTYPE_ROWS];
-    char word[64];
-    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    size_t found = 0;
     if (s->num_dtypes == SELECTION_DTYPES_MAX) {
         FAIL(ERR_USAGE, "--dtype names more than %d dtypes", SELECTION_DTYPES_MAX);
     }
     for (size_t i = 0; i < DTYPE_ROWS; i++) {
         names[i] = DTYPES[i].name;
-        if (strcmp(names[i], word) == 0) {
-            s->dtypes[s->num_dtypes++] = &DTYPES[i];
-            return OK;
-        }
     }
-    const char *near = suggest_word(word, names, DTYPE_ROWS);
-    FAIL(ERR_USAGE, "unknown dtype %s%s%s; --list names them", word, near ? ": did you mean " : "", near ? near : "");
+    TRY(flags_find("dtype", name, length, names, DTYPE_ROWS, "--list names them", &found));
+    s->dtypes[s->num_dtypes++] = &DTYPES[found];
+    return OK;
 }
 
 static FALLIBLE select_rows(const struct bench_options *o, const struct machine *machine, struct selection *s) {
@@ -74,7 +70,7 @@ static FALLIBLE select_rows(const struct bench_options *o, const struct machine 
         s->weights_bytes = caches > WEIGHTS_BYTES_MIN ? caches : WEIGHTS_BYTES_MIN;
     }
     if (o->shapes) {
-        TRY(bench_names("--shape", o->shapes, take_shape, s));
+        TRY(flags_names("--shape", o->shapes, take_shape, s));
     }
     for (size_t i = 0; !o->shapes && shape_at(i); i++) {
         if (!shape_at(i)->by_request) {
@@ -82,7 +78,7 @@ static FALLIBLE select_rows(const struct bench_options *o, const struct machine 
         }
     }
     if (o->dtypes) {
-        return bench_names("--dtype", o->dtypes, take_dtype, s);
+        return flags_names("--dtype", o->dtypes, take_dtype, s);
     }
     for (size_t i = 0; i < DTYPE_ROWS; i++) {
         if (!DTYPES[i].by_request) {

@@ -1,9 +1,8 @@
 #include "tests/bench/kernels/shapes.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "client/expertctl/suggest.h"
+#include "tests/flags/flags.h"
 
 enum { A_GROUPS = 8, A_K = 4096, A_N = 14336, B_GROUPS = 128, B_K = 2048, B_N = 768, TOP_K = 8 };
 
@@ -38,17 +37,13 @@ const struct bench_shape *shape_at(size_t i) {
 
 FALLIBLE shape_find(const char *name, size_t length, const struct bench_shape **out) {
     const char *names[SHAPE_COUNT];
+    size_t found = 0;
     for (size_t i = 0; i < SHAPE_COUNT; i++) {
         names[i] = SHAPES[i].name;
-        if (strlen(names[i]) == length && memcmp(names[i], name, length) == 0) {
-            *out = &SHAPES[i];
-            return OK;
-        }
     }
-    char word[64];
-    snprintf(word, sizeof word, "%.*s", (int)length, name);
-    const char *near = suggest_word(word, names, SHAPE_COUNT);
-    FAIL(ERR_USAGE, "unknown shape %s%s%s; --list names them", word, near ? ": did you mean " : "", near ? near : "");
+    TRY(flags_find("shape", name, length, names, SHAPE_COUNT, "--list names them", &found));
+    *out = &SHAPES[found];
+    return OK;
 }
 
 static void even_sizes(const struct bench_shape *shape, int32_t *sizes) {

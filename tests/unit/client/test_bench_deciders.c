@@ -187,7 +187,7 @@ enum { ROWS = 512, EXPERTS = 16, CHOICES = 4 };
 
 static void fill(const char *text, int32_t ids[ROWS][CHOICES], float weights[ROWS][CHOICES], struct bench_routing *routing) {
     assert_false(err_is(routing_parse(text, routing)));
-    assert_false(err_is(routing_check(routing, EXPERTS, CHOICES)));
+    assert_false(err_is(bench_routing_check(routing, EXPERTS, CHOICES)));
     assert_false(err_is(routing_fill(routing, ROWS, EXPERTS, CHOICES, 9, ids[0], weights[0])));
 }
 
@@ -283,10 +283,10 @@ static void routing_that_the_layer_has_not_is_refused(void **state) {
         }
     }
     assert_false(err_is(routing_parse("one:16", &routing)));
-    assert_int_equal(routing_check(&routing, 16, 2).code, ERR_USAGE);
+    assert_int_equal(bench_routing_check(&routing, 16, 2).code, ERR_USAGE);
     assert_false(err_is(routing_parse("hot:3", &routing)));
-    assert_int_equal(routing_check(&routing, 16, 4).code, ERR_USAGE); // a row takes four
-    assert_int_equal(routing_check(&routing, 2, 2).code, ERR_USAGE);
+    assert_int_equal(bench_routing_check(&routing, 16, 4).code, ERR_USAGE); // a row takes four
+    assert_int_equal(bench_routing_check(&routing, 2, 2).code, ERR_USAGE);
 }
 
 // ---- verdict

@@ -185,7 +185,7 @@ static void check_schedule(struct product *p, const struct matmul_schedule *sche
 // All that tuning may ever choose, and what only a file could ask for.
 static void no_schedule_changes_a_bit(void **state) {
     (void)state;
-    static const struct matmul_schedule EXTREMES[] = {{1, 1, 1}, {1, 64 << 20, 1024}, {240, 1, 1024}, {7, 4096, 3}};
+    static const struct matmul_schedule EXTREMES[] = {{48, 1, 1}, {48, 64 << 20, 1024}, {240, 1, 1024}, {53, 4096, 3}};
     struct random random = {5};
     for (int i = 0; i < 60; i++) {
         struct shape shape = {.dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16,
@@ -222,7 +222,7 @@ static void a_schedule_in_force_changes_no_bit(void **state) {
     float *want = reference(&p);
     static struct tuning_table table;
     table.count = 0;
-    struct tuning_entry entry = {.found_for = tuning_class(&p.args, 2), .schedule = {1, 1, 64}};
+    struct tuning_entry entry = {.found_for = tuning_class(&p.args, 2), .schedule = {48, 1, 64}};
     assert_true(tuning_put(&table, &entry));
     tuning_use(&table);
     run(&p, teams[1]);
@@ -377,6 +377,9 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
     expect_error(&bad, "num_actual_groups");
     bad = good, bad.out_stride = 1;
     expect_error(&bad, "out");
+    const struct matmul_schedule few_rows = {SCHEDULE_CALL_ROWS_MIN - 1, 1, 1};
+    bad = good, bad.schedule = &few_rows;
+    expect_error(&bad, "schedule");
     sizes[1] = -1;
     expect_error(&good, "group_sizes");
     sizes[1] = 2, rhs.dtype = DTYPE_F16;

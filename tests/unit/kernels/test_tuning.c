@@ -40,7 +40,7 @@ static struct tuning_entry entry_of(uint32_t rows, uint32_t call_rows) {
 static void fill(struct tuning_table *table, uint32_t count) {
     table->count = 0;
     for (uint32_t i = 0; i < count; i++) {
-        struct tuning_entry entry = entry_of(1u << i, 1 + i);
+        struct tuning_entry entry = entry_of(1u << i, SCHEDULE_CALL_ROWS_MIN + i);
         assert_true(tuning_put(table, &entry));
     }
 }
@@ -123,10 +123,10 @@ static void schedules_in_force_come_from_the_table_and_else_from_the_heuristic(v
     (void)state;
     static struct tuning_table table;
     fill(&table, 2);
-    struct tuning_entry known = entry_of(2, 2), other = entry_of(64, 0);
+    struct tuning_entry known = entry_of(2, SCHEDULE_CALL_ROWS_MIN + 1), other = entry_of(64, 0);
     assert_int_equal(tuning_schedule(&known.found_for).call_rows, schedule_heuristic(&known.found_for).call_rows);
     tuning_use(&table);
-    assert_int_equal(tuning_schedule(&known.found_for).call_rows, 2);
+    assert_int_equal(tuning_schedule(&known.found_for).call_rows, SCHEDULE_CALL_ROWS_MIN + 1);
     assert_int_equal(tuning_schedule(&other.found_for).call_rows, schedule_heuristic(&other.found_for).call_rows);
     tuning_use(NULL);
     assert_int_equal(tuning_schedule(&known.found_for).call_rows, schedule_heuristic(&known.found_for).call_rows);
@@ -216,7 +216,7 @@ static void write_with_checksum(const char *path, const char *body, const char *
 }
 
 #define HEAD_TEXT "expertd-tuning 1\ncpu A CPU of Tests @ 1 GHz\nbackend scalar\n"
-#define LINE_TEXT "BF16 k=8 n=8 panel_bytes=1024 rows=1 threads=1 call_rows=1 run_bytes=1 tasks_per_thread="
+#define LINE_TEXT "BF16 k=8 n=8 panel_bytes=1024 rows=1 threads=1 call_rows=48 run_bytes=1 tasks_per_thread="
 
 static void a_whole_file_with_wrong_content_is_refused(void **state) {
     const struct folder *folder = *state;
@@ -233,8 +233,8 @@ static void a_whole_file_with_wrong_content_is_refused(void **state) {
         {HEAD_TEXT LINE_TEXT "1\n", "2", "its end says 2"},
         {HEAD_TEXT LINE_TEXT "0\n", "1", "line 4"},
         {HEAD_TEXT LINE_TEXT "1 \n", "1", "line 4"},
-        {HEAD_TEXT "BF17 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=1 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
-        {HEAD_TEXT "BF16 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=0 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
+        {HEAD_TEXT "BF17 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=48 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
+        {HEAD_TEXT "BF16 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=47 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
         {HEAD_TEXT "BF16 k=8 n=8 panel_bytes=1 rows=1 threads=1 call_rows=9999 run_bytes=1 tasks_per_thread=1\n", "1", "line 4"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
