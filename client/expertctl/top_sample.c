@@ -6,7 +6,8 @@
 
 // ---- the page
 
-// One sample: name{labels} value.
+// One sample: name{labels} value. Values are counts and sizes, and some are cast to uint64_t later: what has no place there is no
+// sample.
 struct line {
     const char *name, *labels; // labels: from '{' on; "" without
     size_t name_length, labels_length;
@@ -26,7 +27,7 @@ static bool read_line(const char *text, size_t length, struct line *out) {
                          .name_length = (size_t)(name_end - text),
                          .labels_length = brace ? (size_t)(space - brace) : 0,
                          .value = strtod(space + 1, &end)};
-    return end > space + 1;
+    return end > space + 1 && out->value >= 0 && out->value < 0x1p63; // false for a NaN
 }
 
 static bool is_named(const struct line *line, const char *name) {

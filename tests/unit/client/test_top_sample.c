@@ -73,6 +73,23 @@ static void a_page_of_many_buckets_is_read_as_far_as_there_is_room(void **state)
     assert_int_equal(s.total.count, TOP_BOUNDS_MAX);
 }
 
+static void a_value_that_is_no_count_is_passed_over(void **state) {
+    (void)state;
+    static struct top_sample s;
+    static const char *const VALUES[] = {"NaN", "-nan", "-1", "-1e-300", "inf", "-Inf", "1e300", "9223372036854775808"};
+    for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++) {
+        char page[200];
+        snprintf(page, sizeof page, "expertd_queue_requests 3\nexpertd_queue_requests %s\nexpertd_tokens_total{layer=\"0\"} %s\n%s",
+                 VALUES[i], VALUES[i], "expertd_ready 1\n");
+        assert_false(err_is(top_read_metrics(page, &s)));
+        assert_true(s.queue_requests == 3 && s.tokens == 0);
+        snprintf(page, sizeof page, "expertd_ready %s\n", VALUES[i]);
+        assert_int_equal(top_read_metrics(page, &s).code, ERR_MALFORMED);
+    }
+    assert_false(err_is(top_read_metrics("expertd_ready 1\nexpertd_queue_bytes 9223372036854774784\n", &s)));
+    assert_true(s.queue_bytes == 0x1p63 - 1024); // the greatest that is taken
+}
+
 static bool near(double a, double b) {
     return a > b - 1e-9 && a < b + 1e-9;
 }
@@ -135,6 +152,7 @@ int main(void) {
         cmocka_unit_test(a_page_is_read),
         cmocka_unit_test(what_is_no_metrics_page_is_refused),
         cmocka_unit_test(a_page_of_many_buckets_is_read_as_far_as_there_is_room),
+        cmocka_unit_test(a_value_that_is_no_count_is_passed_over),
         cmocka_unit_test(quantiles_are_of_what_came_between),
         cmocka_unit_test(shards_count_the_rows_that_came_by_the_placement_of_now),
         cmocka_unit_test(quantities_have_units),
