@@ -3,7 +3,9 @@
 //
 //     grpc-echo unix:PATH | HOST:PORT
 //
-// The path says what to answer: /unary/N and /stream/N send the first N bytes of each message back. Ends with the process.
+// The path says what to answer: /unary/N and /stream/N send the first N bytes of each message back; /copy/N/M does, after a plain
+// memcpy of M bytes from one place to another of memory that it shares (a memfd): the echo of tensors that lie in a region. Ends
+// with the process.
 #include <grpc/byte_buffer.h>
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
@@ -12,10 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/err.h"
 
 enum { CALLS = 64, READ_CHUNK = 1 << 20, LOOKAHEAD = 65536, SLICES_MAX = 512, MMAP_THRESHOLD = 32 << 20, TOP_PAD = 64 << 20 };
+enum { SHARED_BYTES = 64 << 20 }; // copied from the one half to the other
 static const int TRIM_THRESHOLD = 2000000000;
 
 // One call at a time, used again after its end.
@@ -24,7 +29,7 @@ struct call {
     grpc_call_details details;
     grpc_metadata_array metadata;
     bool is_stream, started;
-    size_t answer_bytes;
+    size_t answer_bytes, copied_bytes;
     int cancelled;
     grpc_byte_buffer *message;
     enum { CALL_ACCEPT, CALL_READ, CALL_ENDED } waits_for;
@@ -33,6 +38,7 @@ struct call {
 struct echo {
     grpc_server *server;
     grpc_completion_queue *queue;
+    uint8_t *shared; // [2 * SHARED_BYTES]
     struct call calls[CALLS];
 };
 
@@ -52,9 +58,11 @@ static void on_accepted(struct call *call) {
     char path[64] = "";
     size_t length = GRPC_SLICE_LENGTH(call->details.method);
     memcpy(path, GRPC_SLICE_START_PTR(call->details.method), length < sizeof path ? length : sizeof path - 1);
-    const char *number = strrchr(path, '/');
     call->is_stream = strncmp(path, "/stream/", strlen("/stream/")) == 0;
-    call->answer_bytes = number ? strtoul(number + 1, NULL, 10) : 0;
+    char *rest = strchr(path + 1, '/');
+    call->answer_bytes = rest ? strtoul(rest + 1, &rest, 10) : 0;
+    call->copied_bytes = rest && *rest == '/' ? strtoul(rest + 1, NULL, 10) : 0;
+    INVARIANT(call->copied_bytes <= SHARED_BYTES);
     call->started = false;
     grpc_call_details_destroy(&call->details);
     grpc_metadata_array_destroy(&call->metadata);
@@ -100,8 +108,9 @@ static size_t add_end(struct call *call, grpc_op *ops) {
 }
 
 // Answers what was read; a unary call ends with that, a stream reads on in the same batch.
-static void on_read(struct call *call) {
+static void on_read(const struct echo *echo, struct call *call) {
     grpc_op ops[4];
+    memcpy(echo->shared + SHARED_BYTES, echo->shared, call->copied_bytes);
     size_t count = add_start(call, ops);
     grpc_byte_buffer *answer = NULL;
     if (call->message) {
@@ -134,7 +143,7 @@ static void serve(struct echo *echo) {
         if (call->waits_for == CALL_ACCEPT) {
             on_accepted(call);
         } else if (call->waits_for == CALL_READ) {
-            on_read(call);
+            on_read(echo, call);
         } else {
             on_ended(echo, call);
         }
@@ -167,12 +176,23 @@ static grpc_server *create_server(void) {
     return grpc_server_create(&list, NULL);
 }
 
+// As the daemon makes a region.
+static uint8_t *map_shared(void) {
+    int fd = memfd_create("grpc-echo", MFD_CLOEXEC);
+    INVARIANT(fd >= 0 && ftruncate(fd, 2 * (off_t)SHARED_BYTES) == 0);
+    void *shared = mmap(NULL, 2 * (size_t)SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    INVARIANT(shared != MAP_FAILED);
+    close(fd);
+    return shared;
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         fprintf(stderr, "usage: %s unix:PATH | HOST:PORT\n", argv[0]);
         return 64;
     }
     static struct echo echo;
+    echo.shared = map_shared();
     echo.server = create_server();
     echo.queue = grpc_completion_queue_create_for_next(NULL);
     grpc_server_register_completion_queue(echo.server, echo.queue, NULL);

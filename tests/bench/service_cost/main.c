@@ -4,7 +4,7 @@
 //
 //     service-cost DAEMON_ADDRESS DAEMON_PID ECHO_ADDRESS ECHO_PID LAYER HIDDEN SECONDS WAYS TOKENS…
 //
-// WAYS: unary,stream,region or some of them.
+// WAYS: unary,stream,region,region-wire,region-bare or some of them.
 #include <grpc/grpc.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,12 +18,21 @@
 
 enum { ROUNDS = 20, CALLS_MAX = 1 << 20, WARM_UP_CALLS = 50, SIDES = 2, WAYS_AT = 8, TOKENS_FROM = 9, PATH_MAX_BYTES = 64 };
 
-// The ways in which the tensors travel. Through a region they do not: the messages are small, and the echo is a unary one of those.
-enum way { WAY_UNARY, WAY_STREAM, WAY_REGION, WAY_COUNT };
-static const char *const WAY_NAMES[WAY_COUNT] = {"unary", "stream", "region"};
-static const char *const DAEMON_METHODS[WAY_COUNT] = {"/expertd.v1.Experts/Forward", "/expertd.v1.Experts/Stream",
-                                                      "/expertd.v1.Experts/Forward"};
-static const char *const ECHO_METHODS[WAY_COUNT] = {"/unary", "/stream", "/unary"};
+// How the tensors travel, and what stands beside it. In a region they do not travel: the messages are small, and the echo is of
+// those, with a plain copy of the tensor from one place in shared memory to another; or of a message with the tensors; or of the
+// small messages alone, which is what the region's transport costs at least.
+enum way { WAY_UNARY, WAY_STREAM, WAY_REGION, WAY_REGION_WIRE, WAY_REGION_BARE, WAY_COUNT };
+
+static const struct {
+    const char *name, *daemon_method, *echo_method;
+    bool in_region, echo_in_region, streamed, copied;
+} WAYS[WAY_COUNT] = {
+    [WAY_UNARY] = {"unary", "/expertd.v1.Experts/Forward", "/unary", .copied = false},
+    [WAY_STREAM] = {"stream", "/expertd.v1.Experts/Stream", "/stream", .streamed = true},
+    [WAY_REGION] = {"region", "/expertd.v1.Experts/Forward", "/copy", .in_region = true, .echo_in_region = true, .copied = true},
+    [WAY_REGION_WIRE] = {"region-wire", "/expertd.v1.Experts/Forward", "/unary", .in_region = true},
+    [WAY_REGION_BARE] = {"region-bare", "/expertd.v1.Experts/Forward", "/unary", .in_region = true, .echo_in_region = true},
+};
 
 struct side {
     const char *address;
@@ -107,7 +116,7 @@ static void print_side(const char *name, struct side *side) {
 
 static void print_row(const struct bench *bench, enum way way, size_t tokens, const struct request *request) {
     struct side daemon = bench->sides[0], echo = bench->sides[1];
-    printf("{\"way\": \"%s\", \"tokens\": %zu, \"request_bytes\": %zu, \"answer_bytes\": %zu,", WAY_NAMES[way], tokens,
+    printf("{\"way\": \"%s\", \"tokens\": %zu, \"request_bytes\": %zu, \"answer_bytes\": %zu,", WAYS[way].name, tokens,
            request->bytes.length, request->answer_bytes);
     print_side("daemon", &daemon);
     print_side("echo", &echo);
@@ -116,16 +125,17 @@ static void print_row(const struct bench *bench, enum way way, size_t tokens, co
            p99_ratio, median_of_ratios(daemon.round_cpu, echo.round_cpu));
 }
 
-static void measure(struct bench *bench, enum way way, const struct request *request) {
+static void measure(struct bench *bench, enum way way, const struct request *const requests[SIDES]) {
     char echo_method[PATH_MAX_BYTES];
-    snprintf(echo_method, sizeof echo_method, "%s/%zu", ECHO_METHODS[way], request->answer_bytes);
+    snprintf(echo_method, sizeof echo_method, "%s/%zu/%zu", WAYS[way].echo_method, requests[1]->answer_bytes,
+             WAYS[way].copied ? requests[1]->output_bytes : 0);
     for (size_t i = 0; i < SIDES; i++) {
         struct caller_options options = {.address = bench->sides[i].address,
-                                         .method = i == 0 ? DAEMON_METHODS[way] : echo_method,
-                                         .request = request->bytes.data,
-                                         .request_bytes = request->bytes.length,
-                                         .answer_bytes = request->answer_bytes,
-                                         .streamed = way == WAY_STREAM};
+                                         .method = i == 0 ? WAYS[way].daemon_method : echo_method,
+                                         .request = requests[i]->bytes.data,
+                                         .request_bytes = requests[i]->bytes.length,
+                                         .answer_bytes = requests[i]->answer_bytes,
+                                         .streamed = WAYS[way].streamed};
         open_side(&bench->sides[i], &options);
     }
     int64_t block_ns = (int64_t)(bench->seconds * NS_PER_S / (SIDES * ROUNDS));
@@ -139,25 +149,30 @@ static void measure(struct bench *bench, enum way way, const struct request *req
     }
 }
 
+static void open_region(struct bench *bench, const struct request_options *options, struct client_region *region) {
+    err_t e = client_region_open(bench->client, request_region_bytes(options), 0, region);
+    if (err_is(e)) {
+        fprintf(stderr, "service-cost: %s\n", err_message());
+        exit(69);
+    }
+}
+
 static void run_row(struct bench *bench, enum way way, size_t tokens) {
     struct client_region region = {0};
-    struct request_options options = {.layer = bench->layer, .hidden = bench->hidden, .tokens = tokens};
-    if (way == WAY_REGION) {
-        err_t e = client_region_open(bench->client, request_region_bytes(&options), 0, &region);
-        if (err_is(e)) {
-            fprintf(stderr, "service-cost: %s\n", err_message());
-            exit(69);
-        }
+    struct request_options plain = {.layer = bench->layer, .hidden = bench->hidden, .tokens = tokens}, options = plain;
+    if (WAYS[way].in_region) {
+        open_region(bench, &options, &region);
         options.region = &region;
     }
-    struct request request = request_create(&options);
-    measure(bench, way, &request);
-    if (!request_was_answered(&request)) {
+    struct request asked = request_create(&options), on_wire = request_create(&plain);
+    measure(bench, way, (const struct request *[]){&asked, WAYS[way].echo_in_region ? &asked : &on_wire});
+    if (!request_was_answered(&asked)) {
         fprintf(stderr, "service-cost: the output in the region is not what no experts give\n");
         exit(1);
     }
-    print_row(bench, way, tokens, &request);
-    free(request.bytes.data);
+    print_row(bench, way, tokens, &asked);
+    free(asked.bytes.data);
+    free(on_wire.bytes.data);
     client_region_close(&region);
 }
 
@@ -172,9 +187,13 @@ static void side_init(struct side *side, const char *address, const char *pid) {
 }
 
 static bool is_asked(const char *ways, enum way way) {
-    const char *at = strstr(ways, WAY_NAMES[way]);
-    size_t length = strlen(WAY_NAMES[way]);
-    return at && (at == ways || at[-1] == ',') && (at[length] == ',' || at[length] == '\0');
+    size_t length = strlen(WAYS[way].name);
+    for (const char *at = strstr(ways, WAYS[way].name); at; at = strstr(at + length, WAYS[way].name)) {
+        if ((at == ways || at[-1] == ',') && (at[length] == ',' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static void run_rows(struct bench *bench, char **argv) {
