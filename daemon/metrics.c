@@ -160,6 +160,11 @@ void metrics_batch(struct metrics *metrics, size_t layer_index, uint64_t tokens,
     observe(&metrics->batch_requests, TOKEN_BOUNDS, TOKEN_BOUND_COUNT, (double)requests, requests);
 }
 
+void metrics_tokens(struct metrics *metrics, size_t layer_index, uint64_t tokens) {
+    INVARIANT(layer_index < metrics->num_layers);
+    add(&metrics->layers[layer_index].tokens, tokens);
+}
+
 void metrics_expert_load(struct metrics *metrics, size_t layer_index, const uint64_t *rows) {
     INVARIANT(layer_index < metrics->num_layers);
     const struct layer_row *layer = &metrics->layers[layer_index];
@@ -282,7 +287,7 @@ static void put_histograms(struct metrics *metrics, FILE *out) {
 }
 
 static void put_layers(struct metrics *metrics, FILE *out) {
-    put_family(out, "tokens_total", "counter", "Tokens computed, by layer.");
+    put_family(out, "tokens_total", "counter", "Tokens answered, by layer.");
     for (size_t i = 0; i < metrics->num_layers; i++) {
         struct layer_row *layer = &metrics->layers[i];
         fprintf(out, "expertd_tokens_total{layer=\"%" PRIu32 "\"} %" PRIu64 "\n", layer->number, read_counter(&layer->tokens));

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "proto/wire_parts.h"
 
 enum rpc_method {
     RPC_DESCRIBE,
@@ -37,17 +38,22 @@ const char *rpc_method_name(enum rpc_method method); // "expertd.v1.Experts/Forw
 struct rpc_server;
 struct rpc_call;
 
-// One whole message in one contiguous pooled buffer, owned by the receiver until rpc_buffer_release (any thread).
+// One whole message in one contiguous pooled buffer, owned by the receiver until rpc_buffer_release (any thread). Its body (see
+// `body_of`) is still with the transport, and undefined here, until rpc_buffer_fill.
 struct rpc_buffer {
     uint8_t *data; // 64-byte aligned
     size_t length, capacity;
 };
+void rpc_buffer_fill(struct rpc_buffer *buffer); // copies the body
+void rpc_buffer_drop(struct rpc_buffer *buffer); // nobody will read the body: the transport lets go of it
 // One for an answer, from the same pool; contents undefined. NULL: no memory. Any thread.
 struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length);
 void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer);
 
 struct rpc_handler {
     void *context;
+    // Which bytes of a large message need not be copied before somebody knows that they will be read. False, or NULL: none.
+    bool (*body_of)(enum rpc_method method, const struct wire_parts *message, struct wire_range *body);
     // A call arrived on `thread`. Metadata only: nothing of it has been read. deadline_ns: CLOCK_NEVER where none.
     // Returns the handler's own data for the call (rpc_call_data).
     void *(*opened)(void *context, struct rpc_call *call, enum rpc_method method, unsigned thread, int64_t deadline_ns);
@@ -99,7 +105,7 @@ bool rpc_call_open(const struct rpc_call *call);        // not closed and no sta
 
 // Asks for the next message. One at a time. What is asked for after `closed` is answered as well, with NULL or not ok.
 void rpc_read(struct rpc_call *call);
-// Sends one message: `header` is copied, `body` is borrowed until `written`. One at a time.
+// Sends one message: `header` is copied, `body` is borrowed until `written`; NULL: it is body_length zeros. One at a time.
 void rpc_write(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);
 // Ends the call with a status; details (an encoded google.rpc.Status, copied) go into grpc-status-details-bin; retry_after_ms >= 0
 // into grpc-retry-pushback-ms. After a pending write. Once; on a closed call it does nothing.

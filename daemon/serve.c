@@ -9,14 +9,40 @@
 #include "daemon/log.h"
 #include "daemon/serve_internal.h"
 
+// What a request waits in is ours, not the transport's: from here its message is whole, or its rows are never read.
 static FALLIBLE admit(struct serve_request *r) {
     TRY(serve_admit(r));
+    if (r->is_empty) {
+        rpc_buffer_drop(r->message);
+        return OK;
+    }
+    rpc_buffer_fill(r->message);
     r->output = rpc_buffer_take(r->serve->server, r->output_bytes);
     if (!r->output) {
         FAIL(ERR_NOMEM, "no memory for an answer of %llu bytes", (unsigned long long)r->output_bytes);
     }
     r->item.request.output = r->output->data;
     return OK;
+}
+
+static void enqueue(struct serve_request *r) {
+    struct request_event queued = {.kind = REQUEST_ENQUEUED};
+    INVARIANT(request_step(&r->core, &queued) == REQUEST_DO_NOTHING);
+    r->item.submitted_ns = clock_now_ns();
+    serve_due(r->serve, r->thread, r->deadline_ns);
+    worker_submit(r->serve->backend.worker, &r->item);
+}
+
+// Zeros need neither the engine nor memory of ours, and so wait for nobody.
+static void answer_empty(struct serve_request *r) {
+    struct request_event queued = {.kind = REQUEST_ENQUEUED};
+    INVARIANT(request_step(&r->core, &queued) == REQUEST_DO_NOTHING);
+    r->item.started_ns = clock_now_ns();
+    r->item.timings.placement_epoch = shards_epoch(r->layer->in_force);
+    if (r->serve->backend.metrics) {
+        metrics_tokens(r->serve->backend.metrics, r->item.entry.layer, r->item.entry.tokens);
+    }
+    serve_step(r, REQUEST_COMPUTED, ERR_OK);
 }
 
 // Read: decode it, check it, weigh it, queue it; or say why not.
@@ -32,12 +58,10 @@ static void take_in(struct serve_request *r) {
         serve_step(r, REQUEST_REFUSED, e.code);
         return;
     }
-    struct request_event queued = {.kind = REQUEST_ENQUEUED};
-    INVARIANT(request_step(&r->core, &queued) == REQUEST_DO_NOTHING);
-    r->item.submitted_ns = clock_now_ns();
-    serve_due(r->serve, r->thread, r->deadline_ns);
-    if (worker_submit(r->serve->backend.worker, &r->item)) {
-        serve_hand_out(r->serve, r->thread); // at once, rather than in the next tick
+    if (r->is_empty) {
+        answer_empty(r);
+    } else {
+        enqueue(r);
     }
 }
 

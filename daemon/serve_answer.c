@@ -74,6 +74,11 @@ static size_t body_bytes(const struct serve_request *r) {
     return r->regions.output ? 0 : r->output_bytes;
 }
 
+// NULL: zeros.
+static const uint8_t *body_of(const struct serve_request *r) {
+    return r->output ? r->output->data : NULL;
+}
+
 // The answer's bytes before its output. Returns their number.
 static size_t encode_result(const struct serve_request *r, uint8_t *header, size_t header_bytes) {
     struct wire_timings timings = timings_of(r, clock_now_ns());
@@ -116,7 +121,7 @@ static void send_stream_answer(struct call *call, struct serve_request *r) {
     size_t length = failed ? encode_error(r, header, sizeof header) : encode_result(r, header, sizeof header);
     call->writing = r;
     await_reader(call);
-    rpc_write(call->rpc, header, length, failed ? NULL : r->output->data, failed ? 0 : body_bytes(r));
+    rpc_write(call->rpc, header, length, body_of(r), failed ? 0 : body_bytes(r));
 }
 
 void serve_pump(struct call *call) {
@@ -137,10 +142,18 @@ static void observe(const struct serve_request *r) {
     }
 }
 
+static void write_output(const struct serve_request *r) {
+    if (r->is_empty) {
+        memset(r->regions.output, 0, r->output_bytes);
+    } else {
+        memcpy(r->regions.output, r->output->data, r->output_bytes);
+    }
+}
+
 void serve_answer(struct serve_request *r) {
     struct call *call = r->call;
     if (r->regions.output && r->output_bytes > 0) { // once, and only for an answer that is given
-        memcpy(r->regions.output, r->output->data, r->output_bytes);
+        write_output(r);
     }
     observe(r);
     count_call(call, 0);
@@ -154,7 +167,7 @@ void serve_answer(struct serve_request *r) {
     call->writing = r;
     call->finished = true;
     await_reader(call);
-    rpc_reply(call->rpc, header, length, r->output->data, body_bytes(r));
+    rpc_reply(call->rpc, header, length, body_of(r), body_bytes(r));
 }
 
 bool serve_fail(struct serve_request *r) {

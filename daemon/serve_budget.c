@@ -114,17 +114,19 @@ void serve_give_slot(struct serve_request *r) {
 FALLIBLE serve_admit(struct serve_request *r) {
     struct serve *serve = r->serve;
     uint32_t tokens = r->item.entry.tokens;
-    struct admission_ask ask = {.bytes = r->message->capacity + r->output_bytes + r->regions.copied_bytes,
+    struct admission_ask ask = {.bytes = r->message->capacity + (r->is_empty ? 0 : r->output_bytes) + r->regions.copied_bytes,
                                 .deadline_ns = r->deadline_ns};
     pthread_mutex_lock(&serve->mutex);
     int64_t now_ns = clock_now_ns();
-    ask.wait_ns = backlog_wait_ns(&serve->backlog, tokens, r->deadline_ns - now_ns);
+    ask.wait_ns = r->is_empty ? 0 : backlog_wait_ns(&serve->backlog, tokens, r->deadline_ns - now_ns);
     err_t e = admission_admit(&serve->admission, &r->connection->share, &ask, now_ns);
     if (!err_is(e)) {
         r->admitted = true;
         r->admitted_bytes = ask.bytes;
-        r->in_backlog = true;
+        r->in_backlog = !r->is_empty;
         r->admitted_ns = now_ns;
+    }
+    if (r->in_backlog) {
         backlog_enter(&serve->backlog, r->item.entry.layer, tokens);
     }
     pthread_mutex_unlock(&serve->mutex);

@@ -284,9 +284,15 @@ static void on_released(void *context, struct rpc_call *rpc) {
     free(call);
 }
 
+// Hidden rows that no expert sees are never read.
+static bool body_of(enum rpc_method method, const struct wire_parts *message, struct wire_range *body) {
+    return (method == RPC_FORWARD || method == RPC_STREAM) && wire_find_hidden(message, body);
+}
+
 const struct rpc_handler *serve_handler(struct serve *serve) {
     serve->handler = (struct rpc_handler){
         .context = serve,
+        .body_of = body_of,
         .opened = on_opened,
         .message = on_message,
         .written = on_written,

@@ -115,9 +115,7 @@ static int64_t deadline_of(const struct serve_request *r) {
     return own_ns < deadline_ns ? own_ns : deadline_ns;
 }
 
-// LIGHT_BYTES_MAX: zeros that a completion-queue thread may write itself, some half a millisecond of them, which is what it takes
-// to copy a message of that size.
-enum { PRIORITY_MAX = 100, LIGHT_BYTES_MAX = 8 << 20 };
+enum { PRIORITY_MAX = 100 };
 
 static int32_t clamp_priority(int32_t priority) {
     return priority > PRIORITY_MAX ? PRIORITY_MAX : priority < -PRIORITY_MAX ? -PRIORITY_MAX : priority;
@@ -133,7 +131,7 @@ FALLIBLE serve_intake(struct serve_request *r) {
     if (r->wire.has_output) {
         TRY(request_regions_output(&r->regions, r->serve->regions, &r->wire.output, r->output_bytes));
     }
-    r->item.light = r->output_bytes <= LIGHT_BYTES_MAX && layer_request_is_empty(&r->item.request);
+    r->is_empty = layer_request_is_empty(&r->item.request);
     r->item.entry = (struct batcher_entry){
         .layer = (size_t)(r->layer - r->serve->backend.model->layers),
         .tokens = (uint32_t)r->item.request.tokens,

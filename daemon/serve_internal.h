@@ -15,6 +15,7 @@
 #include "daemon/request_regions.h"
 #include "daemon/serve.h"
 #include "daemon/worker.h"
+#include "expert/shards.h"
 #include "proto/control.h"
 #include "proto/wire.h"
 
@@ -28,12 +29,13 @@ struct serve_request {
     struct connection *connection;
     unsigned thread;
     bool is_stream, has_slot, admitted, in_backlog, counted;
+    bool is_empty;              // no expert sees any of its rows: the answer is zeros
     struct rpc_buffer *message; // its tensors are views into it
     struct wire_request wire;
     const struct model_layer *layer;
     struct worker_item item; // item.request.output is the output's data
     struct request_regions regions;
-    struct rpc_buffer *output; // NULL until admitted
+    struct rpc_buffer *output; // NULL until admitted, and where it is zeros
     uint64_t output_bytes, admitted_bytes;
     int64_t opened_ns, read_ns, deadline_ns; // deadline_ns: of the phase at hand
     int64_t admitted_ns;

@@ -12,13 +12,12 @@
 struct worker {
     struct worker_options options;
     pthread_t thread;
-    uint64_t *expert_load; // [max_experts] of one batch; with the engine, whoever's who has set `computing`
-    // Guards batcher, computing and stopping; taken alone, held for a list walk, never while computing or calling back.
+    uint64_t *expert_load; // [max_experts] of one batch
+    // Guards batcher and stopping; taken alone, held for a list walk, never while computing or calling back.
     pthread_mutex_t mutex;
     pthread_cond_t waiting; // signalled when there may be work, or the end
     struct batcher batcher;
     struct batcher_layer *layers; // the batcher's
-    bool computing;               // a batch is under way
     bool stopping;
 };
 
@@ -50,14 +49,13 @@ static void await_work(struct worker *worker, int64_t again_ns) {
     pthread_cond_timedwait(&worker->waiting, &worker->mutex, &until);
 }
 
-// Takes what is to leave now, and the engine with it; false: nothing, *again_ns says when to ask again. Holds the mutex.
+// Takes what is to leave now; false: nothing, *again_ns says when to ask again. Holds the mutex.
 static bool take_batch(struct worker *worker, struct batch *batch, int64_t *again_ns) {
     batch->count = batcher_next(&worker->batcher, clock_now_ns(), batch->pieces, again_ns);
     for (size_t i = 0; i < batch->count; i++) {
         item_of(batch->pieces[i].entry)->running = true;
     }
-    worker->computing = batch->count > 0;
-    return worker->computing;
+    return batch->count > 0;
 }
 
 // Sleeps until there is a batch; 0 pieces at the end.
@@ -66,19 +64,13 @@ static void next_batch(struct worker *worker, struct batch *batch) {
     batch->idle = false;
     pthread_mutex_lock(&worker->mutex);
     while (!worker->stopping) {
-        int64_t again_ns = CLOCK_NEVER; // a submitter that computes tells when it is done
-        if (!worker->computing && take_batch(worker, batch, &again_ns)) {
+        int64_t again_ns;
+        if (take_batch(worker, batch, &again_ns)) {
             break;
         }
         batch->idle = true;
         await_work(worker, again_ns);
     }
-    pthread_mutex_unlock(&worker->mutex);
-}
-
-static void give_back_engine(struct worker *worker) {
-    pthread_mutex_lock(&worker->mutex);
-    worker->computing = false;
     pthread_mutex_unlock(&worker->mutex);
 }
 
@@ -197,7 +189,6 @@ static void *worker_main(void *context) {
     struct batch batch;
     for (next_batch(worker, &batch); batch.count > 0; next_batch(worker, &batch)) {
         run_batch(worker, &batch);
-        give_back_engine(worker);
     }
     return NULL;
 }
@@ -251,43 +242,11 @@ out:
     return e;
 }
 
-// Takes a batch of this item for its submitter: it is light and all that waits, and the engine is idle. Holds the mutex.
-static bool take_light(struct worker *worker, const struct worker_item *item, struct batch *batch) {
-    int64_t again_ns;
-    bool idle = !worker->computing && !worker->stopping && worker->batcher.count == 1;
-    return idle && batcher_first(&worker->batcher) == &item->entry && take_batch(worker, batch, &again_ns);
-}
-
-// What the worker's thread would do, for the pieces of one light item; the thread hears of what came meanwhile.
-static void compute_here(struct worker *worker, const struct worker_item *item, struct batch *batch) {
-    bool more, others;
-    batch->idle = true;
-    do {
-        run_batch(worker, batch);
-        pthread_mutex_lock(&worker->mutex);
-        worker->computing = false;
-        more = take_light(worker, item, batch); // compares addresses: the item may be gone
-        others = worker->batcher.count > 0 || worker->stopping;
-        pthread_mutex_unlock(&worker->mutex);
-        batch->idle = false;
-    } while (more);
-    if (others) {
-        pthread_cond_signal(&worker->waiting);
-    }
-}
-
-bool worker_submit(struct worker *worker, struct worker_item *item) {
-    struct batch batch;
+void worker_submit(struct worker *worker, struct worker_item *item) {
     pthread_mutex_lock(&worker->mutex);
     batcher_push(&worker->batcher, &item->entry, clock_now_ns());
-    bool here = item->light && take_light(worker, item, &batch);
+    pthread_cond_signal(&worker->waiting); // under the mutex: once it is free the item may be over, and the worker with it
     pthread_mutex_unlock(&worker->mutex);
-    if (here) {
-        compute_here(worker, item, &batch);
-    } else {
-        pthread_cond_signal(&worker->waiting); // after the unlock: else the worker wakes only to wait for the mutex
-    }
-    return here;
 }
 
 bool worker_withdraw(struct worker *worker, struct worker_item *item) {
@@ -295,15 +254,6 @@ bool worker_withdraw(struct worker *worker, struct worker_item *item) {
     bool withdrawn = batcher_remove(&worker->batcher, &item->entry) && !item->running;
     pthread_mutex_unlock(&worker->mutex);
     return withdrawn;
-}
-
-// Once the worker's own thread has ended, whoever still computes has submitted it.
-static void await_submitter(struct worker *worker) {
-    pthread_mutex_lock(&worker->mutex);
-    while (worker->computing) {
-        pthread_cond_wait(&worker->waiting, &worker->mutex);
-    }
-    pthread_mutex_unlock(&worker->mutex);
 }
 
 void worker_stop(struct worker *worker) {
@@ -315,7 +265,6 @@ void worker_stop(struct worker *worker) {
     pthread_cond_signal(&worker->waiting);
     pthread_mutex_unlock(&worker->mutex);
     pthread_join(worker->thread, NULL);
-    await_submitter(worker);
     hand_back(worker);
     pthread_cond_destroy(&worker->waiting);
     pthread_mutex_destroy(&worker->mutex);

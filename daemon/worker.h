@@ -1,5 +1,5 @@
 // The compute thread: takes batches from the batcher, runs them through expert/layer, and hands each request back when its last
-// piece is computed. One batch at a time; the thread that computes it is the team's first.
+// piece is computed. One batch at a time; this thread is the team's first.
 #ifndef EXPERTD_DAEMON_WORKER_H
 #define EXPERTD_DAEMON_WORKER_H
 
@@ -20,7 +20,6 @@ struct worker_item {
     struct batcher_entry entry; // layer, tokens, choices, priority, deadline
     struct layer_request request;
     int64_t submitted_ns;
-    bool light; // nothing to compute and little to write: an idle engine is used on the submitter's thread
     // filled in before `done`
     enum err_code error; // ERR_OK: request.output holds the answer
     char message[ERR_MESSAGE_MAX];
@@ -42,9 +41,7 @@ struct worker_options {
 };
 
 FALLIBLE worker_start(const struct worker_options *options, struct worker **out);
-// Any thread. True: the item was computed here, and `done` has been called. That is done to a light one where nothing else is
-// computed or waits: a hand-over to the compute thread and back costs more than the item does.
-bool worker_submit(struct worker *worker, struct worker_item *item);
+void worker_submit(struct worker *worker, struct worker_item *item); // any thread
 // Takes back what has not been computed of a request. True: its memory is the submitter's again. False: a batch has some of it, and
 // `done` comes when that batch ends, or has been called already. Any thread.
 bool worker_withdraw(struct worker *worker, struct worker_item *item);

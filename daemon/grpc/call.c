@@ -143,7 +143,7 @@ static void on_read(struct tag *tag, bool ok) {
     struct rpc_buffer *message = NULL;
     err_t e = OK;
     if (bytes && ok) {
-        e = message_gather(call->server, bytes, &message);
+        e = message_gather(call, bytes, &message);
     } else if (bytes) {
         grpc_byte_buffer_destroy(bytes);
     }
@@ -329,7 +329,8 @@ void rpc_cancel(struct rpc_call *call, int code, const char *message) {
 
 static void copy_peer(struct rpc_call *call) {
     char *peer = grpc_call_get_peer(call->call);
-    snprintf(call->peer, sizeof call->peer, "%s", peer ? peer : "unknown");
+    const char *name = peer ? peer : "unknown";
+    memcpy(call->peer, name, strnlen(name, PEER_MAX - 1)); // the rest is zeros
     gpr_free(peer);
 }
 

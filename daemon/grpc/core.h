@@ -160,8 +160,8 @@ bool call_abandon_connection(struct rpc_call *call);
 
 // ---- message.c
 // The message of a batch as one pooled buffer; takes the byte buffer.
-FALLIBLE message_gather(struct rpc_server *server, grpc_byte_buffer *bytes, struct rpc_buffer **out);
-// Header copied; a small body too; a large one borrowed until call_body_freed, and then *borrowed.
+FALLIBLE message_gather(struct rpc_call *call, grpc_byte_buffer *bytes, struct rpc_buffer **out);
+// Header copied; a small body too; a large one borrowed until call_body_freed, and then *borrowed. body NULL: zeros.
 grpc_byte_buffer *message_compose(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body,
                                   size_t body_length, bool *borrowed);
 

@@ -1,22 +1,48 @@
 // Between gRPC's slices and the daemon's contiguous buffers.
+#include <grpc/slice_buffer.h>
 #include <string.h>
 
 #include "daemon/grpc/core.h"
 
 // Bodies up to this are copied: cheaper than counting references, and a peer that does not read then holds no memory of the
-// caller's.
-enum { BODY_COPIED_MAX = 16384 };
+// caller's. LEFT_MIN: of a message whose body may be left with the transport. ZEROS_BYTES: half of a second-level cache, so that
+// the socket reads them from there.
+enum { BODY_COPIED_MAX = 16384, LEFT_MIN = 16384, ZEROS_BYTES = 1 << 16 };
 
-static void gather(const grpc_byte_buffer *bytes, uint8_t *out) {
+static const uint8_t ZEROS[ZEROS_BYTES];
+
+// ---- in
+
+// Bytes [first, end) of the message to where they belong.
+static void gather(const grpc_byte_buffer *bytes, size_t first, size_t end, uint8_t *out) {
     const grpc_slice_buffer *slices = &bytes->data.raw.slice_buffer;
-    for (size_t i = 0; i < slices->count; i++) {
-        size_t length = GRPC_SLICE_LENGTH(slices->slices[i]);
-        memcpy(out, GRPC_SLICE_START_PTR(slices->slices[i]), length);
-        out += length;
+    size_t position = 0;
+    for (size_t i = 0; i < slices->count && position < end; i++) {
+        const uint8_t *slice = GRPC_SLICE_START_PTR(slices->slices[i]);
+        size_t slice_end = position + GRPC_SLICE_LENGTH(slices->slices[i]);
+        size_t from = first > position ? first : position, to = end < slice_end ? end : slice_end;
+        if (from < to) {
+            memcpy(out + from, slice + (from - position), to - from);
+        }
+        position = slice_end;
     }
 }
 
-static err_t take(struct rpc_server *server, const grpc_byte_buffer *bytes, struct rpc_buffer **out) {
+static struct wire_part slice_at(const void *context, size_t index) {
+    const grpc_slice_buffer *slices = context;
+    return (struct wire_part){GRPC_SLICE_START_PTR(slices->slices[index]), GRPC_SLICE_LENGTH(slices->slices[index])};
+}
+
+static struct wire_range find_body(const struct rpc_call *call, const grpc_byte_buffer *bytes) {
+    const grpc_slice_buffer *slices = &bytes->data.raw.slice_buffer;
+    struct wire_parts parts = {.context = slices, .count = slices->count, .part = slice_at};
+    struct wire_range body = {0};
+    bool found =
+        slices->length >= LEFT_MIN && call->server->handler.body_of && call->server->handler.body_of(call->method, &parts, &body);
+    return found ? body : (struct wire_range){0};
+}
+
+static err_t check(const struct rpc_server *server, const grpc_byte_buffer *bytes) {
     if (bytes->type != GRPC_BB_RAW || bytes->data.raw.compression != GRPC_COMPRESS_NONE) {
         FAIL(ERR_UNIMPLEMENTED, "the message is compressed, and this server takes only grpc-encoding identity: "
                                 "turn compression off in the client");
@@ -26,19 +52,52 @@ static err_t take(struct rpc_server *server, const grpc_byte_buffer *bytes, stru
         FAIL(ERR_TOO_LARGE, "the message has %zu bytes, and this server takes at most %llu: send fewer rows at a time", length,
              (unsigned long long)server->max_message_bytes);
     }
-    *out = pool_take(&server->pool, length);
-    if (!*out) {
-        FAIL(ERR_NOMEM, "no memory for a message of %zu bytes", length);
-    }
-    gather(bytes, (*out)->data);
     return OK;
 }
 
-err_t message_gather(struct rpc_server *server, grpc_byte_buffer *bytes, struct rpc_buffer **out) {
+static struct pool_buffer *pooled(struct rpc_buffer *buffer) {
+    return (struct pool_buffer *)(void *)buffer;
+}
+
+err_t message_gather(struct rpc_call *call, grpc_byte_buffer *bytes, struct rpc_buffer **out) {
     *out = NULL;
-    err_t e = take(server, bytes, out);
-    grpc_byte_buffer_destroy(bytes);
-    return e;
+    err_t e = check(call->server, bytes);
+    if (err_is(e)) {
+        grpc_byte_buffer_destroy(bytes);
+        return e;
+    }
+    size_t length = bytes->data.raw.slice_buffer.length;
+    struct rpc_buffer *buffer = pool_take(&call->server->pool, length);
+    if (!buffer) {
+        grpc_byte_buffer_destroy(bytes);
+        FAIL(ERR_NOMEM, "no memory for a message of %zu bytes", length);
+    }
+    struct wire_range body = find_body(call, bytes);
+    gather(bytes, 0, body.first, buffer->data);
+    gather(bytes, body.first + body.length, length, buffer->data);
+    pooled(buffer)->rest = bytes;
+    pooled(buffer)->body = body;
+    if (body.length == 0) {
+        rpc_buffer_drop(buffer);
+    }
+    *out = buffer;
+    return OK;
+}
+
+void rpc_buffer_drop(struct rpc_buffer *buffer) {
+    struct pool_buffer *own = pooled(buffer);
+    if (own->rest) {
+        grpc_byte_buffer_destroy(own->rest);
+        own->rest = NULL;
+    }
+}
+
+void rpc_buffer_fill(struct rpc_buffer *buffer) {
+    struct pool_buffer *own = pooled(buffer);
+    if (own->rest) {
+        gather(own->rest, own->body.first, own->body.first + own->body.length, buffer->data);
+        rpc_buffer_drop(buffer);
+    }
 }
 
 struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length) {
@@ -46,8 +105,11 @@ struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length) {
 }
 
 void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer) {
+    rpc_buffer_drop(buffer);
     pool_give(&server->pool, buffer);
 }
+
+// ---- out
 
 // The last reference to a borrowed body went. Any thread, inside gRPC.
 static void on_body_freed(void *user_data) {
@@ -63,11 +125,19 @@ static void on_body_freed(void *user_data) {
     thread_wake(thread);
 }
 
+static void add_zeros(grpc_byte_buffer *message, size_t length) {
+    while (length > 0) {
+        size_t part = length < ZEROS_BYTES ? length : ZEROS_BYTES;
+        grpc_slice_buffer_add(&message->data.raw.slice_buffer, grpc_slice_from_static_buffer(ZEROS, part));
+        length -= part;
+    }
+}
+
 grpc_byte_buffer *message_compose(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body,
                                   size_t body_length, bool *borrowed) {
     grpc_slice slices[2];
     size_t count = 0;
-    *borrowed = body_length > BODY_COPIED_MAX;
+    *borrowed = body && body_length > BODY_COPIED_MAX;
     if (header_length) {
         slices[count++] = grpc_slice_from_copied_buffer((const char *)header, header_length);
     }
@@ -75,12 +145,15 @@ grpc_byte_buffer *message_compose(struct rpc_call *call, const uint8_t *header, 
         atomic_store(&call->body, 0);
         // gRPC only reads what it sends; its type lacks the const.
         slices[count++] = grpc_slice_new_with_user_data((void *)(uintptr_t)body, body_length, on_body_freed, call);
-    } else if (body_length) {
+    } else if (body && body_length) {
         slices[count++] = grpc_slice_from_copied_buffer((const char *)body, body_length);
     }
     grpc_byte_buffer *message = grpc_raw_byte_buffer_create(slices, count);
     for (size_t i = 0; i < count; i++) {
         grpc_slice_unref(slices[i]);
+    }
+    if (!body) {
+        add_zeros(message, body_length);
     }
     return message;
 }

@@ -84,6 +84,7 @@ struct rpc_buffer *pool_take(struct pool *pool, size_t length) {
 
 void pool_give(struct pool *pool, struct rpc_buffer *given) {
     struct pool_buffer *buffer = (struct pool_buffer *)(void *)given;
+    INVARIANT(!buffer->rest);
     pthread_mutex_lock(&pool->mutex);
     bool keep = pool->idle_bytes + buffer->buffer.capacity <= pool->idle_bytes_max;
     if (keep) {

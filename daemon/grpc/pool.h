@@ -13,6 +13,9 @@ struct pool_buffer {
     struct rpc_buffer buffer; // first: an rpc_buffer of ours is a pool_buffer
     struct pool_buffer *next; // guarded by pool.mutex while idle
     unsigned size_class;
+    // The message whose body has not been copied, and where that goes; NULL where all is here.
+    struct grpc_byte_buffer *rest;
+    struct wire_range body;
 };
 
 struct pool {

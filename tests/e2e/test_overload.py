@@ -149,6 +149,22 @@ def test_an_expired_call_frees_its_place_before_it_is_computed(start_daemon):
     client.channel.close()
 
 
+@pytest.mark.threads
+@pytest.mark.parametrize("tokens", [1, 3000])
+def test_rows_that_no_expert_sees_wait_for_nobody(start_daemon, tokens):
+    daemon, client, layer = start(start_daemon)
+    request = layer.request(tokens)
+    request.routes.ids.data = np.full((tokens, slow.EXPERTS), -1, np.int32).tobytes()
+    call = client.stub.Forward.future(layer.request(slow.TOKENS_MAX), timeout=FOREVER)
+    daemon.wait_queued(1)
+    answer = client.forward(request)
+    assert not any(answer.output.data) and list(answer.output.shape) == [tokens, slow.HIDDEN]
+    assert answer.placement_epoch == client.describe().placement_epoch
+    assert not call.done()
+    call.cancel()
+    client.channel.close()
+
+
 # ---- company
 
 

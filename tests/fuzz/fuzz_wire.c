@@ -8,6 +8,7 @@
 #include "proto/client_wire.h"
 #include "proto/control.h"
 #include "proto/wire.h"
+#include "proto/wire_parts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -82,9 +83,40 @@ static void check_protobuf_agrees(const struct wire_request *ours, const uint8_t
     expertd__v1__forward_request__free_unpacked(theirs, NULL);
 }
 
+enum { PART_BYTES = 7 };
+
+static struct wire_part part_at(const void *context, size_t index) {
+    const struct wire_part *whole = context;
+    size_t first = index * PART_BYTES, left = whole->length - first;
+    return (struct wire_part){whole->bytes + first, left < PART_BYTES ? left : PART_BYTES};
+}
+
+// In parts it has its hidden states where the decoder has them, and the decoder never reads them.
+static void check_parts(const uint8_t *bytes, size_t length, enum err_code code, const struct wire_request *request) {
+    struct wire_part whole = {bytes, length};
+    struct wire_parts parts = {.context = &whole, .count = (length + PART_BYTES - 1) / PART_BYTES, .part = part_at};
+    struct wire_range range;
+    bool found = wire_find_hidden(&parts, &range);
+    INVARIANT(found || code != ERR_OK || request->hidden.view.bytes == 0);
+    if (!found) {
+        return;
+    }
+    INVARIANT(range.first <= length && range.length <= length - range.first);
+    INVARIANT(code != ERR_OK || bytes + range.first == request->hidden.view.data);
+    uint8_t *other = malloc(length);
+    struct wire_request again;
+    INVARIANT(other);
+    memcpy(other, bytes, length);
+    memset(other + range.first, 0xa5, range.length);
+    INVARIANT(wire_decode_request(other, length, &again).code == code && again.id == request->id);
+    free(other);
+}
+
 static void fuzz_request(const uint8_t *bytes, size_t length) {
     struct wire_request request, again;
-    if (err_is(wire_decode_request(bytes, length, &request))) {
+    err_t e = wire_decode_request(bytes, length, &request);
+    check_parts(bytes, length, e.code, &request);
+    if (err_is(e)) {
         INVARIANT(*err_message() != '\0');
         return;
     }

@@ -56,6 +56,7 @@ struct fixture {
     char peers[4][64];                        // of the first calls; each is read after `opened` grew past it
     struct fixture_call calls[FIXTURE_CALLS]; // thread 0 only: these fixtures have one thread, or no command
     uint8_t *flood;
+    bool zeros; // ECHO sends zeros back after the header; set before the first call
 };
 
 static inline bool fixture_is_health(const struct rpc_call *call) {
@@ -111,8 +112,25 @@ static inline void *fixture_opened(void *context, struct rpc_call *rpc, enum rpc
     return call;
 }
 
+// The middle of every large message may be left with the transport.
+static inline bool fixture_body_of(enum rpc_method method, const struct wire_parts *message, struct wire_range *body) {
+    size_t length = 0;
+    for (size_t i = 0; i < message->count; i++) {
+        length += message->part(message->context, i).length;
+    }
+    *body = (struct wire_range){length / 3, length / 2};
+    return method == RPC_FORWARD || method == RPC_STREAM;
+}
+
 static inline void fixture_answer(struct fixture_call *call, struct rpc_buffer *message) {
     call->message = message;
+    if (call->fixture->zeros) { // as many zeros after the header, whatever the body was
+        size_t first = message->length < 10 ? message->length : 10;
+        rpc_buffer_drop(message);
+        rpc_reply(call->rpc, message->data, first, NULL, message->length - first);
+        return;
+    }
+    rpc_buffer_fill(message);
     size_t header = message->length < 10 ? message->length : 10;
     if (rpc_call_method(call->rpc) == RPC_FORWARD) {
         rpc_reply(call->rpc, message->data, header, message->data + header, message->length - header);
@@ -239,6 +257,7 @@ static inline void fixture_command(struct fixture *fixture, enum command command
 static inline const struct rpc_handler *fixture_handler(struct fixture *fixture) {
     static _Thread_local struct rpc_handler handler;
     handler = (struct rpc_handler){.context = fixture,
+                                   .body_of = fixture_body_of,
                                    .opened = fixture_opened,
                                    .message = fixture_message,
                                    .written = fixture_written,

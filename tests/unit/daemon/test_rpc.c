@@ -59,6 +59,24 @@ static void a_stream_answers_every_message_and_ends_when_the_peer_does(void **st
     fixture_stop(f);
 }
 
+static void a_body_that_nobody_reads_is_let_go_and_zeros_need_no_memory(void **state) {
+    (void)state;
+    struct fixture *f = fixture_start(32 * MIB, 8);
+    f->zeros = true;
+    for (size_t i = 0; i < SIZE_COUNT; i++) {
+        uint8_t *bytes = pattern(SIZES[i]);
+        size_t header = SIZES[i] < 10 ? SIZES[i] : 10;
+        struct peer_end end = peer_unary(&f->peer, ECHO, bytes, SIZES[i]);
+        memset(bytes + header, 0, SIZES[i] - header);
+        assert_int_equal(end.status, 0);
+        assert_int_equal(end.reply_length, SIZES[i]);
+        assert_memory_equal(end.reply, bytes, SIZES[i]);
+        free(end.reply);
+        free(bytes);
+    }
+    fixture_stop(f);
+}
+
 static void a_message_above_the_limit_fails_its_call_and_not_the_connection(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
@@ -523,6 +541,7 @@ static void the_sockets_that_a_client_adopts_carry_large_messages(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_unary_message_comes_back_whole_whatever_its_size),
+        cmocka_unit_test(a_body_that_nobody_reads_is_let_go_and_zeros_need_no_memory),
         cmocka_unit_test(a_stream_answers_every_message_and_ends_when_the_peer_does),
         cmocka_unit_test(a_message_above_the_limit_fails_its_call_and_not_the_connection),
         cmocka_unit_test(a_message_far_above_the_limit_is_stopped_on_its_way),
