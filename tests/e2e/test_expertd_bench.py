@@ -39,6 +39,19 @@ def test_kernels_measures_on_the_backend_that_was_asked_for():
     assert json.loads(done.stdout)["machine"]["backend"] == "scalar"
 
 
+@pytest.mark.parametrize("op, dtypes", [
+    ("gmm", "i8"),
+    ("gmm-plain", "bf16,f32,f16,i8"),
+    ("gmm-plain --transposed", "bf16,f32,f16,i8"),
+    ("tgmm", "bf16,f32,f16,i8"),
+    ("grouped-gemm", "bf16,f32,f16,i8,e4m3-128x128,mxfp8"),
+    ("grouped-gemm --transposed", "bf16,e4m3-128x128,mxfp8,mxfp4"),
+])
+def test_kernels_measures_every_operation_on_the_operands_it_takes(op, dtypes):
+    rows = rows_of("kernels", *SMALL, "--op", *op.split(), "--dtype", dtypes)
+    assert [row["dtype"] for row in rows] == dtypes.split(",")
+
+
 def test_layer_gives_a_row_for_each_number_of_tokens():
     rows = rows_of("layer", *QUICK, "--tokens", "1,8")
     assert [(row["shape"], row["tokens"]) for row in rows] == [("tiny T=1", 1), ("tiny T=8", 8)]
@@ -56,7 +69,7 @@ def test_without_json_it_prints_a_table_and_tells_of_progress_on_standard_error(
     assert "tiny bf16" in done.stderr and "{" not in done.stdout
 
 
-FORMATS = ("e4m3-128x128", "e4m3-row", "mxfp8", "mxfp4", "nvfp4", "int4-32", "int4-128", "int8-128")
+FORMATS = ("i8", "e4m3-128x128", "e4m3-row", "mxfp8", "mxfp4", "nvfp4", "int4-32", "int4-128", "int8-128")
 
 
 def test_kernels_measures_quantised_weights():
@@ -131,6 +144,12 @@ def test_list_names_what_shape_takes():
     (("kernels", "--seconds"), 64, ("takes a value",)),
     (("kernels", "--json=1"), 64, ("takes no value",)),
     (("kernels", "--weights-mib", "12k"), 64, ("'k'",)),
+    (("kernels", "--op", "tgm"), 64, ("tgm", "did you mean tgmm")),
+    (("kernels", "--op", "tgmm", "--transposed"), 64, ("--transposed",)),
+    (("kernels", "--dtype", "f16"), 64, ("f16", "--op gmm-plain")),
+    (("kernels", "--op", "gmm-plain", "--dtype", "mxfp8"), 64, ("mxfp8", "--op grouped-gemm")),
+    (("kernels", "--op", "grouped-gemm", "--dtype", "mxfp4"), 64, ("mxfp4", "--transposed")),
+    (("tune", "--op", "tgmm"), 64, ("--op", "kernels")),
     (("kernels", "--kernels", "sse9"), 78, ("sse9", "scalar")),
     (("layer", "--shape", "qwen"), 64, ("qwen", "--list")),
     (("layer", "--dtype", "f64"), 64, ("f64",)),

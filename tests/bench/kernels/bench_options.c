@@ -27,6 +27,20 @@ static FALLIBLE set_cache(void *options, const char *value) {
     return OK;
 }
 
+static FALLIBLE set_op(void *options, const char *value) {
+    static const char *const NAMES[] = {"gmm", "gmm-plain", "tgmm", "grouped-gemm"};
+    size_t found = 0;
+    TRY(flags_find("operation", value, strlen(value), NAMES, sizeof NAMES / sizeof *NAMES, "--help lists them", &found));
+    ((struct bench_options *)options)->op = (enum bench_op)found;
+    return OK;
+}
+
+static FALLIBLE set_transposed(void *options, const char *value) {
+    (void)value;
+    ((struct bench_options *)options)->transposed = true;
+    return OK;
+}
+
 static FALLIBLE set_threads(void *options, const char *value) {
     struct bench_options *o = options;
     return flags_numbers("--threads", value, 1, THREADS_LIMIT, o->threads, BENCH_LIST_MAX, &o->num_threads);
@@ -75,6 +89,8 @@ static FALLIBLE set_help(void *options, const char *value) {
 static const struct flag_row FLAGS[] = {
     {"--shape", "NAME,NAME", set_shapes, "only these (kernels, tune: a shape, layer: a preset); --list names them"},
     {"--dtype", "NAME,NAME", set_dtypes, "of the weights (bf16,f32; layer: bf16)"},
+    {"--op", "NAME", set_op, "kernels: gmm on packed weights (else this), gmm-plain on dense ones, tgmm or grouped-gemm"},
+    {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k], else [groups, k, n]"},
     {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
     {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (1,8,32,256,2048)"},
     {"--seconds", "S", set_seconds, "of each row (1)"},
@@ -114,6 +130,12 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
     *out = (struct bench_options){.kernels = "auto", .tokens = {1, 8, 32, 256, 2048}, .num_tokens = 5, .seconds = 1};
     for (int i = 1; i < argc; i++) {
         TRY(take_word(out, argv, argc, &i));
+    }
+    if (out->command != BENCH_KERNELS && out->op != OP_GMM) {
+        FAIL(ERR_USAGE, "--op is of expertd-bench kernels");
+    }
+    if (out->transposed && out->op != OP_GMM_PLAIN && out->op != OP_GROUPED_GEMM) {
+        FAIL(ERR_USAGE, "--transposed is of --op gmm-plain and --op grouped-gemm");
     }
     if (!out->help && out->command == BENCH_NONE) {
         FAIL(ERR_USAGE, "a command is missing: expertd-bench kernels, layer or tune; --help says more");

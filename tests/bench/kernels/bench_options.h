@@ -10,6 +10,13 @@
 
 enum bench_command { BENCH_NONE, BENCH_KERNELS, BENCH_LAYER, BENCH_TUNE };
 
+enum bench_op {
+    OP_GMM,          // grouped_matmul on packed weights
+    OP_GMM_PLAIN,    // on a dense tensor
+    OP_TGMM,         // transposed_grouped_matmul
+    OP_GROUPED_GEMM, // ragged rows
+};
+
 enum { BENCH_LIST_MAX = 16 };
 
 struct bench_options {
@@ -17,7 +24,9 @@ struct bench_options {
     const char *shapes;  // names with commas between them; NULL: those that a plain run measures
     const char *dtypes;  // likewise
     const char *kernels; // the backend's name
-    const char *cache;   // tune: the file of schedules; NULL: none is kept
+    enum bench_op op;
+    bool transposed;   // plain weights as [groups, n, k]
+    const char *cache; // tune: the file of schedules; NULL: none is kept
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads; // 0: one entry, the CPUs of this process
     uint32_t tokens[BENCH_LIST_MAX];

@@ -2,40 +2,64 @@
 
 #include <stdlib.h>
 
+#include "tests/bench/kernels/plain_product.h"
 #include "tests/bench/kernels/product.h"
 #include "tests/bench/kernels/selection.h"
 
 enum { SPIN_US = 50 };
 
-static FALLIBLE measure_product(struct product *p, double seconds, struct measurement *out) {
-    struct measured what = {
-        .context = p,
-        .run_ns = product_run_ns,
-        .read_ns = product_read_ns,
-        .flops = 2.0 * (double)p->shape->rows * (double)p->shape->k * (double)p->shape->n,
-        .bytes = product_weights_bytes,
-        .peak = measure_peak_of(p->dtype->dtype, p->team),
+static struct measured what_of(const struct bench_shape *shape, enum dtype dtype, struct team *team) {
+    return (struct measured){
+        .flops = 2.0 * (double)shape->rows * (double)shape->k * (double)shape->n,
+        .peak = measure_peak_of(dtype, team),
     };
-    return measure(&what, p->team, seconds, out);
+}
+
+static FALLIBLE bench_packed(const struct selection *s, const struct bench_shape *shape, const struct bench_dtype *dtype,
+                             struct team *team, double seconds, struct measurement *out) {
+    struct product *p = calloc(1, sizeof *p);
+    if (!p) {
+        FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
+    }
+    struct measured what = what_of(shape, dtype->dtype, team);
+    what.context = p, what.run_ns = product_run_ns, what.read_ns = product_read_ns, what.bytes = product_weights_bytes;
+    err_t e = product_init(p, shape, dtype, s->weights_bytes, team);
+    if (!err_is(e)) {
+        e = measure(&what, team, seconds, out);
+    }
+    product_deinit(p);
+    free(p);
+    return e;
+}
+
+static FALLIBLE bench_plain(const struct selection *s, const struct bench_shape *shape, const struct bench_dtype *dtype,
+                            struct team *team, double seconds, struct measurement *out) {
+    struct plain_product *p = calloc(1, sizeof *p);
+    if (!p) {
+        FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
+    }
+    enum dtype sums = dtype->plain == DTYPE_F16 ? DTYPE_F32 : dtype->scaling ? DTYPE_BF16 : dtype->plain;
+    struct measured what = what_of(shape, sums, team);
+    what.context = p, what.run_ns = plain_product_run_ns, what.read_ns = plain_product_read_ns;
+    what.bytes = plain_product_bytes_of_run;
+    err_t e = plain_product_init(p, shape, dtype, s, team);
+    if (!err_is(e)) {
+        e = measure(&what, team, seconds, out);
+    }
+    plain_product_deinit(p);
+    free(p);
+    return e;
 }
 
 // ---- all of them
 
 static FALLIBLE bench_row(const struct selection *s, const struct bench_shape *shape, const struct bench_dtype *dtype,
                           struct team *team, double seconds, struct report *report) {
-    struct product *p = calloc(1, sizeof *p);
-    if (!p) {
-        FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
-    }
     struct report_row row = {.dtype = dtype->name, .threads = team_threads(team)};
-    snprintf(row.shape, sizeof row.shape, "%s", shape->name);
+    static const char *const OPS[] = {"", " gmm-plain", " tgmm", " grouped-gemm"};
+    snprintf(row.shape, sizeof row.shape, "%s%s%s", shape->name, OPS[s->op], s->transposed ? " nk" : "");
     fprintf(stderr, "%s %s, %u threads ...\n", row.shape, row.dtype, row.threads);
-    err_t e = product_init(p, shape, dtype, s->weights_bytes, team);
-    if (!err_is(e)) {
-        e = measure_product(p, seconds, &row.measured);
-    }
-    product_deinit(p);
-    free(p);
+    err_t e = (s->op == OP_GMM ? bench_packed : bench_plain)(s, shape, dtype, team, seconds, &row.measured);
     return err_is(e) ? err_context(e, "shape %s, %s", shape->name, dtype->name) : report_add(report, &row);
 }
 

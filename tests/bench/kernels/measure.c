@@ -103,7 +103,22 @@ FALLIBLE measure(const struct measured *what, struct team *team, double seconds,
     return e;
 }
 
+// Of the kernels at hand: those without VNNI cannot reach its rate.
+static enum peak_kind peak_of_int8(const char *kernels) {
+    bool words = strcmp(kernels, "avx2") == 0 || strcmp(kernels, "avx512") == 0;
+    if (strstr(kernels, "amx") && peak_usable(PEAK_AMX_INT8)) {
+        return PEAK_AMX_INT8;
+    }
+    if (!words && peak_usable(PEAK_VPDPBUSD)) {
+        return PEAK_VPDPBUSD;
+    }
+    return peak_usable(PEAK_VPMADDWD) ? PEAK_VPMADDWD : PEAK_FMA_F32;
+}
+
 enum peak_kind measure_peak_of(enum dtype dtype, struct team *team) {
+    if (dtype == DTYPE_I8) {
+        return peak_of_int8(kernel_selected()->name);
+    }
     if (dtype == DTYPE_BF16 && strstr(kernel_selected()->name, "amx") && peak_usable(PEAK_AMX_BF16)) {
         return PEAK_AMX_BF16;
     }

@@ -35,7 +35,7 @@ struct measured {
 };
 
 // The fastest loop whose arithmetic gives what sums in `dtype` are promised to be: FMA for f32; for bf16 VDPBF16PS or FMA, by
-// trial.
+// trial. For I8 the instruction of the selected kernels: TDPBSSD, VPDPBUSD or VPMADDWD.
 enum peak_kind measure_peak_of(enum dtype dtype, struct team *team);
 
 // Repeats for `seconds`, at least MEASURE_PAIRS_MIN times, after one repetition that is not counted.

@@ -91,6 +91,37 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) static void dot_
     }
 }
 
+// Without VNNI: products of int16 in pairs, and an addition.
+__attribute__((target("avx512f,avx512bw"))) static void madd_avx512(size_t iterations) {
+    __m512i sums[CHAINS], factor = _mm512_set1_epi32(0x00010001);
+    UNROLL for (int c = 0; c < CHAINS; c++) {
+        sums[c] = _mm512_set1_epi32(c);
+    }
+    for (size_t i = 0; i < iterations; i++) {
+        UNROLL for (int c = 0; c < CHAINS; c++) {
+            sums[c] = _mm512_add_epi32(sums[c], _mm512_madd_epi16(sums[c], factor));
+        }
+    }
+    UNROLL for (int c = 0; c < CHAINS; c++) {
+        use((float)_mm512_reduce_add_epi32(sums[c]));
+    }
+}
+
+__attribute__((target("avx2"))) static void madd_avx2(size_t iterations) {
+    __m256i sums[CHAINS], factor = _mm256_set1_epi32(0x00010001);
+    UNROLL for (int c = 0; c < CHAINS; c++) {
+        sums[c] = _mm256_set1_epi32(c);
+    }
+    for (size_t i = 0; i < iterations; i++) {
+        UNROLL for (int c = 0; c < CHAINS; c++) {
+            sums[c] = _mm256_add_epi32(sums[c], _mm256_madd_epi16(sums[c], factor));
+        }
+    }
+    UNROLL for (int c = 0; c < CHAINS; c++) {
+        use((float)_mm256_extract_epi32(sums[c], 0));
+    }
+}
+
 // Eight tiles of 16 rows of 64 bytes: 4 sums, 2 of each factor.
 __attribute__((target("amx-tile"))) static void tiles_begin(void) {
     struct {
@@ -178,6 +209,18 @@ static struct loop fma_loop(void) {
     return (struct loop){fma_portable, 2.0 * 4 * CHAINS};
 }
 
+static struct loop madd_loop(void) {
+#if defined(__x86_64__)
+    if (has_avx512()) {
+        return (struct loop){madd_avx512, 4.0 * 16 * CHAINS};
+    }
+    if (__builtin_cpu_supports("avx2")) {
+        return (struct loop){madd_avx2, 4.0 * 8 * CHAINS};
+    }
+#endif
+    return (struct loop){NULL, 0};
+}
+
 // run is NULL where this machine has no such instruction.
 static struct loop loop_of(enum peak_kind kind) {
     enum { AMX_BF16_BIT = 22, AMX_INT8_BIT = 25 };
@@ -189,6 +232,8 @@ static struct loop loop_of(enum peak_kind kind) {
         return (struct loop){has_avx512() && __builtin_cpu_supports("avx512bf16") ? dot_bf16 : NULL, 4.0 * 16 * CHAINS};
     case PEAK_VPDPBUSD:
         return (struct loop){has_avx512() && __builtin_cpu_supports("avx512vnni") ? dot_int8 : NULL, 8.0 * 16 * CHAINS};
+    case PEAK_VPMADDWD:
+        return madd_loop();
     case PEAK_AMX_BF16:
         return (struct loop){has_amx(AMX_BF16_BIT) ? amx_bf16 : NULL, 4 * 2.0 * 16 * 16 * 32};
     case PEAK_AMX_INT8:
@@ -200,7 +245,7 @@ static struct loop loop_of(enum peak_kind kind) {
 }
 
 const char *peak_name(enum peak_kind kind) {
-    static const char *const NAMES[] = {"FMA", "VDPBF16PS", "VPDPBUSD", "TDPBF16PS", "TDPBSSD"};
+    static const char *const NAMES[] = {"FMA", "VDPBF16PS", "VPDPBUSD", "VPMADDWD", "TDPBF16PS", "TDPBSSD"};
     return NAMES[kind];
 }
 

@@ -8,7 +8,7 @@
 
 #include "kernels/team.h"
 
-enum peak_kind { PEAK_FMA_F32, PEAK_VDPBF16PS, PEAK_VPDPBUSD, PEAK_AMX_BF16, PEAK_AMX_INT8, PEAK_COUNT };
+enum peak_kind { PEAK_FMA_F32, PEAK_VDPBF16PS, PEAK_VPDPBUSD, PEAK_VPMADDWD, PEAK_AMX_BF16, PEAK_AMX_INT8, PEAK_COUNT };
 
 const char *peak_name(enum peak_kind kind); // "VDPBF16PS"
 bool peak_usable(enum peak_kind kind);      // this CPU has it, and the kernel lets us use it

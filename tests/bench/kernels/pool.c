@@ -24,10 +24,16 @@ static FALLIBLE pack_plain(const struct pool_options *o, char *block) {
     if (!rows) {
         FAIL(ERR_NOMEM, "no memory for %d rows of %zu weights", SOURCE_ROWS, o->k);
     }
+    bool integers = o->dtype == DTYPE_I8;
     for (size_t i = 0; i < SOURCE_ROWS * o->k; i++) {
-        rows[i] = ((float)(i % TABLE_VALUES) - TABLE_MIDDLE) * 0x1p-12f;
+        int number = (int)(i % TABLE_VALUES) - TABLE_MIDDLE;
+        if (integers) {
+            ((int8_t *)rows)[i] = (int8_t)number;
+        } else {
+            rows[i] = (float)number * 0x1p-12f;
+        }
     }
-    struct weight_source source = {.data = rows, .dtype = DTYPE_F32, .n_stride = o->k, .k_stride = 1};
+    struct weight_source source = {.data = rows, .dtype = integers ? DTYPE_I8 : DTYPE_F32, .n_stride = o->k, .k_stride = 1};
     for (size_t n = 0; n < o->n; n += SOURCE_ROWS) {
         size_t columns = o->n - n < SOURCE_ROWS ? o->n - n : SOURCE_ROWS;
         pack_weights(&source, o->k, columns, o->dtype, block + group_bytes(o, n));

@@ -1,5 +1,7 @@
 #include "tests/bench/kernels/product.h"
 
+#include <stdlib.h>
+
 #include "base/clock.h"
 
 static struct pool_options pool_options_of(const struct product *p, uint64_t weights_bytes) {
@@ -21,8 +23,7 @@ static size_t out_bytes(const struct product *p) {
 }
 
 static size_t work_bytes(const struct product *p) {
-    return arena_rounded(lhs_bytes(p)) + arena_rounded(out_bytes(p)) +
-           arena_rounded(grouped_matmul_scratch_bytes(p->shape->rows, p->shape->groups));
+    return arena_rounded(lhs_bytes(p)) + arena_rounded(out_bytes(p));
 }
 
 uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes) {
@@ -34,8 +35,13 @@ uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype
 
 static void fill_rows(const struct product *p, void *lhs) {
     for (size_t i = 0; i < p->shape->rows * p->shape->k; i++) {
-        float value = ((float)(i % 127) - 63.0f) * 0x1p-6f;
-        dtype_narrow(&value, 1, p->dtype->dtype, (char *)lhs + i * dtype_size(p->dtype->dtype));
+        int number = (int)(i % 127) - 63;
+        float value = (float)number * 0x1p-6f;
+        if (p->dtype->dtype == DTYPE_I8) {
+            ((int8_t *)lhs)[i] = (int8_t)number;
+        } else {
+            dtype_narrow(&value, 1, p->dtype->dtype, (char *)lhs + i * dtype_size(p->dtype->dtype));
+        }
     }
 }
 
@@ -49,7 +55,6 @@ FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const 
     TRY(arena_init(&p->memory, work_bytes(p)));
     TRY(arena_take(&p->memory, lhs_bytes(p), &lhs));
     TRY(arena_take(&p->memory, out_bytes(p), &out));
-    TRY(arena_take(&p->memory, grouped_matmul_scratch_bytes(shape->rows, shape->groups), &p->scratch));
     fill_rows(p, lhs);
     p->args = (struct grouped_matmul_args){.lhs = lhs,
                                            .lhs_stride = shape->k,
@@ -60,10 +65,16 @@ FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const 
                                            .m = shape->rows,
                                            .out = out,
                                            .out_stride = shape->n};
+    size_t scratch_bytes = arena_rounded(grouped_matmul_workspace_bytes(&p->args, team));
+    p->scratch = aligned_alloc(ARENA_ALIGN, scratch_bytes);
+    if (!p->scratch) {
+        FAIL(ERR_NOMEM, "no memory for %zu bytes of scratch", scratch_bytes);
+    }
     return OK;
 }
 
 void product_deinit(struct product *p) {
+    free(p->scratch);
     arena_deinit(&p->memory);
     pool_destroy(&p->pool);
 }

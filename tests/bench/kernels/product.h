@@ -13,14 +13,14 @@ struct product {
     int32_t sizes[SHAPE_GROUPS_MAX];
     size_t active; // groups that have rows
     struct pool pool;
-    struct arena memory; // lhs, out, scratch
+    struct arena memory; // lhs, out
     struct grouped_matmul_args args;
     void *scratch;
     struct team *team;
     struct read_piece pieces[SHAPE_GROUPS_MAX];
 };
 
-// What product_init will take.
+// What product_init will take, but for scratch.
 uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes);
 
 // weights_bytes: to rotate over. team is borrowed. ERR_NOMEM; product_deinit is due on an error too.

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "expert/memory.h"
+#include "tests/bench/kernels/plain_product.h"
 #include "tests/bench/kernels/product.h"
 #include "tests/flags/flags.h"
 
@@ -21,16 +22,18 @@ static const struct quantised_format INT4_128 = {.code = CODE_INT4, .scale = DTY
 static const struct quantised_format INT8_128 = {.code = CODE_INT8, .scale = DTYPE_BF16, .scale_k = 128};
 
 static const struct bench_dtype DTYPES[] = {
-    {"bf16", DTYPE_BF16, NULL, false},
-    {"f32", DTYPE_F32, NULL, false},
-    {"e4m3-128x128", DTYPE_BF16, &E4M3_BLOCK, true}, // DeepSeek-V3
-    {"e4m3-row", DTYPE_BF16, &E4M3_ROW, true},
-    {"mxfp8", DTYPE_BF16, &MXFP8, true},
-    {"mxfp4", DTYPE_BF16, &MXFP4, true}, // gpt-oss
-    {"nvfp4", DTYPE_BF16, &NVFP4, true},
-    {"int4-32", DTYPE_BF16, &INT4_32, true},
-    {"int4-128", DTYPE_BF16, &INT4_128, true},
-    {"int8-128", DTYPE_BF16, &INT8_128, true},
+    {"bf16", DTYPE_BF16, NULL, false, DTYPE_BF16, GEMM_UNSCALED},
+    {"f32", DTYPE_F32, NULL, false, DTYPE_F32, GEMM_UNSCALED},
+    {"i8", DTYPE_I8, NULL, true, DTYPE_I8, GEMM_UNSCALED},
+    {"f16", DTYPE_NONE, NULL, true, DTYPE_F16, GEMM_UNSCALED},
+    {"e4m3-128x128", DTYPE_BF16, &E4M3_BLOCK, true, DTYPE_F8_E4M3, GEMM_BLOCK_128X128}, // DeepSeek-V3
+    {"e4m3-row", DTYPE_BF16, &E4M3_ROW, true, DTYPE_NONE, GEMM_UNSCALED},
+    {"mxfp8", DTYPE_BF16, &MXFP8, true, DTYPE_F8_E4M3, GEMM_MXFP8_1X32},
+    {"mxfp4", DTYPE_BF16, &MXFP4, true, DTYPE_U8, GEMM_MXFP4_1X32}, // gpt-oss
+    {"nvfp4", DTYPE_BF16, &NVFP4, true, DTYPE_NONE, GEMM_UNSCALED},
+    {"int4-32", DTYPE_BF16, &INT4_32, true, DTYPE_NONE, GEMM_UNSCALED},
+    {"int4-128", DTYPE_BF16, &INT4_128, true, DTYPE_NONE, GEMM_UNSCALED},
+    {"int8-128", DTYPE_BF16, &INT8_128, true, DTYPE_NONE, GEMM_UNSCALED},
 };
 enum { DTYPE_ROWS = sizeof DTYPES / sizeof *DTYPES };
 
@@ -55,12 +58,24 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
         names[i] = DTYPES[i].name;
     }
     TRY(flags_find("dtype", name, length, names, DTYPE_ROWS, "--list names them", &found));
-    s->dtypes[s->num_dtypes++] = &DTYPES[found];
+    const struct bench_dtype *dtype = &DTYPES[found];
+    if (s->op == OP_GMM && !dtype->dtype) {
+        FAIL(ERR_USAGE, "--dtype %s: weights are not packed in it; --op gmm-plain, tgmm and grouped-gemm take it", dtype->name);
+    }
+    if (s->op != OP_GMM && (!dtype->plain || (dtype->scaling && s->op != OP_GROUPED_GEMM))) {
+        FAIL(ERR_USAGE, "--dtype %s: this operation has no plain operands of it%s", dtype->name,
+             dtype->plain ? "; --op grouped-gemm has" : "");
+    }
+    if (dtype->plain == DTYPE_U8 && s->op == OP_GROUPED_GEMM && !s->transposed) {
+        FAIL(ERR_USAGE, "--dtype %s: two codes of k share a byte, so weights are [groups, n, k]: add --transposed", dtype->name);
+    }
+    s->dtypes[s->num_dtypes++] = dtype;
     return OK;
 }
 
 static FALLIBLE select_rows(const struct bench_options *o, const struct machine *machine, struct selection *s) {
-    *s = (struct selection){.num_threads = o->num_threads, .weights_bytes = o->weights_bytes};
+    *s = (struct selection){
+        .num_threads = o->num_threads, .weights_bytes = o->weights_bytes, .op = o->op, .transposed = o->transposed};
     memcpy(s->threads, o->threads, sizeof s->threads);
     if (s->num_threads == 0) {
         s->threads[s->num_threads++] = machine->cpus;
@@ -94,7 +109,8 @@ static FALLIBLE check_memory(const struct selection *s) {
     memory_available(&limit);
     for (size_t i = 0; i < s->num_shapes; i++) {
         for (size_t d = 0; d < s->num_dtypes; d++) {
-            uint64_t needed = product_bytes(s->shapes[i], s->dtypes[d], s->weights_bytes);
+            uint64_t needed = s->op == OP_GMM ? product_bytes(s->shapes[i], s->dtypes[d], s->weights_bytes)
+                                              : plain_product_bytes(s->shapes[i], s->dtypes[d], s->op, s->weights_bytes);
             char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
             if (needed > limit.bytes) {
                 FAIL(ERR_NOMEM,

@@ -2,6 +2,7 @@
 #ifndef EXPERTD_TESTS_BENCH_KERNELS_SELECTION_H
 #define EXPERTD_TESTS_BENCH_KERNELS_SELECTION_H
 
+#include "kernels/grouped_gemm.h"
 #include "kernels/quantised.h"
 #include "tests/bench/kernels/bench_options.h"
 #include "tests/bench/kernels/machine.h"
@@ -13,6 +14,8 @@ struct bench_dtype {
     enum dtype dtype;                      // of the rows, and of the weights where there is no format
     const struct quantised_format *format; // NULL: plain elements
     bool by_request;                       // measured only where it is named
+    enum dtype plain;                      // of plain operands, both alike; NONE: packed weights alone
+    enum gemm_scaling scaling;             // of plain weights: grouped GEMM alone
 };
 
 enum { SELECTION_SHAPES_MAX = 32, SELECTION_DTYPES_MAX = 16 };
@@ -25,6 +28,8 @@ struct selection {
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads;
     uint64_t weights_bytes; // to rotate over
+    enum bench_op op;
+    bool transposed; // plain weights
 };
 
 // Checks that there is memory for the largest row too, before any is measured. ERR_USAGE for an unknown name, ERR_NOMEM with

@@ -1,0 +1,47 @@
+// One shape by an operation on plain operands, ready to be run again and again: gmm on a dense tensor, tgmm, ragged grouped GEMM.
+#ifndef EXPERTD_TESTS_BENCH_KERNELS_PLAIN_PRODUCT_H
+#define EXPERTD_TESTS_BENCH_KERNELS_PLAIN_PRODUCT_H
+
+#include "base/arena.h"
+#include "kernels/grouped_gemm.h"
+#include "kernels/grouped_matmul.h"
+#include "kernels/transposed_grouped_matmul.h"
+#include "tests/bench/kernels/plain_read.h"
+#include "tests/bench/kernels/selection.h"
+
+struct plain_product {
+    const struct bench_shape *shape;
+    const struct bench_dtype *dtype;
+    enum bench_op op;
+    bool transposed;                 // weights as [groups, n, k]
+    int32_t dealt[SHAPE_GROUPS_MAX]; // rows of each group
+    int32_t sizes[SHAPE_GROUPS_MAX]; // of the repetition at hand: a rotation of the above
+    size_t turn;                     // how far it is turned, groups
+    size_t active;
+    struct arena memory;
+    char *tensors; // [count] whole tensors of weights, or of tgmm's results
+    size_t count, next, tensor_bytes;
+    void *lhs, *rhs, *out, *scales; // rhs: tgmm's
+    void *workspace;
+    struct plain_weights weights;
+    struct grouped_matmul_args gmm;
+    struct transposed_grouped_matmul_args tgmm;
+    struct grouped_gemm_args gemm;
+    struct team *team;
+    struct read_piece pieces[SHAPE_GROUPS_MAX];
+};
+
+// What plain_product_init will take, but for the workspace.
+uint64_t plain_product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, enum bench_op op,
+                             uint64_t weights_bytes);
+
+// As product_init. ERR_NOMEM; plain_product_deinit is due on an error too.
+FALLIBLE plain_product_init(struct plain_product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
+                            const struct selection *selection, struct team *team);
+void plain_product_deinit(struct plain_product *p); // legal on a zeroed struct
+
+err_t plain_product_run_ns(void *product, int64_t *span_ns); // on the next weights
+int64_t plain_product_read_ns(void *product);                // reads the next weights; of tgmm the next results' memory
+double plain_product_bytes_of_run(void *product);            // of weights, or of tgmm's results
+
+#endif
