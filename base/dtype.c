@@ -40,6 +40,7 @@ float f32_from_f16(uint16_t h) {
     uint32_t exponent = (h >> 10) & 0x1fu;
     uint32_t fraction = h & 0x3ffu;
     if (exponent == 0x1f) {
+        fraction |= fraction ? 0x200u : 0; // a signalling NaN becomes quiet, as the conversions of CPUs have it
         return f32_from_bits(sign | 0x7f800000u | fraction << 13);
     }
     if (exponent != 0) {

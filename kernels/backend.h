@@ -79,15 +79,17 @@ struct kernel_backend {
     quantised_kernel *quantised_f32;  // f32 rows
     quantised_kernel *quantised_bf16; // bf16 rows
     panel_i8_kernel *panel_i8;
-    panel_group_kernel *group_f32;                                            // NULL: panel_f32 serves any number of rows
-    panel_group_kernel *group_bf16;                                           // NULL: panel_bf16 does
-    void (*activation)(const struct activation_args *args);                   // activation_row
-    void (*combine)(const struct combine_args *args);                         // combine_row
-    void (*exp_minus)(const float *x, float shift, size_t count, float *out); // out[i] = exp(x[i] - shift); in place is legal
-    void (*sigmoid)(const float *x, size_t count, float *out);                // in place is legal
-    void (*sqrt_softplus)(const float *x, size_t count, float *out);          // in place is legal
-    void (*add_scaled)(const struct add_scaled_args *args);                   // finish.h
-    void (*finish)(const struct finish_args *args);                           // finish.h
+    panel_group_kernel *group_f32;                                               // NULL: panel_f32 serves any number of rows
+    panel_group_kernel *group_bf16;                                              // NULL: panel_bf16 does
+    void (*widen)(enum dtype dtype, const void *src, size_t count, float *dst);  // convert.h
+    void (*narrow)(const float *src, size_t count, enum dtype dtype, void *dst); // convert.h
+    void (*activation)(const struct activation_args *args);                      // activation_row
+    void (*combine)(const struct combine_args *args);                            // combine_row
+    void (*exp_minus)(const float *x, float shift, size_t count, float *out);    // out[i] = exp(x[i] - shift); in place is legal
+    void (*sigmoid)(const float *x, size_t count, float *out);                   // in place is legal
+    void (*sqrt_softplus)(const float *x, size_t count, float *out);             // in place is legal
+    void (*add_scaled)(const struct add_scaled_args *args);                      // finish.h
+    void (*finish)(const struct finish_args *args);                              // finish.h
 };
 
 // Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried and checked in some 10

@@ -75,32 +75,20 @@ FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void
 
 // ---- down
 
-// sum (+ bias) (x the row's scale), rounded to the dtype of out: KERNEL_PANEL columns at most.
-static void finish_columns(const struct down_args *args, const struct walk_sums *sums, size_t r, size_t begin) {
-    size_t left = sums->columns - begin;
-    const float *bias = bias_at(args->bias, sums->group, sums->column + begin);
-    float biased[KERNEL_PANEL];
-    struct finish_args finish = {
-        .sums = sums->sums[0] + r * KERNEL_SUMS + begin,
-        .count = left < KERNEL_PANEL ? left : KERNEL_PANEL,
-        .alpha = args->row_scale ? args->row_scale[sums->first_row + r] : 1.0f,
-        .dtype = args->product.rhs.packed->dtype,
-        .out = out_at(&args->product, sums->first_row + r, sums->column + begin),
-    };
-    if (bias) {
-        for (size_t i = 0; i < finish.count; i++) {
-            biased[i] = finish.sums[i] + bias[i];
-        }
-        finish.sums = biased;
-    }
-    kernel_selected()->finish(&finish);
-}
-
+// sum (+ bias) (x the row's scale), rounded to the dtype of out.
 static void finish_rows(const void *context, const struct walk_sums *sums) {
+    const struct down_args *args = context;
+    const struct kernel_backend *backend = kernel_selected();
+    struct finish_args finish = {
+        .bias = bias_at(args->bias, sums->group, sums->column),
+        .count = sums->columns,
+        .dtype = args->product.rhs.packed->dtype,
+    };
     for (size_t r = 0; r < sums->rows; r++) {
-        for (size_t begin = 0; begin < sums->columns; begin += KERNEL_PANEL) {
-            finish_columns(context, sums, r, begin);
-        }
+        finish.sums = sums->sums[0] + r * KERNEL_SUMS;
+        finish.alpha = args->row_scale ? args->row_scale[sums->first_row + r] : 1.0f;
+        finish.out = out_at(&args->product, sums->first_row + r, sums->column);
+        backend->finish(&finish);
     }
 }
 

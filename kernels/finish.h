@@ -14,10 +14,11 @@ struct add_scaled_args {
     float *sums;
 };
 
-// t = alpha * sum; out = t where beta is 0, else fma(beta, c, t); rounded once. One row, or part of one.
+// t = alpha * (sum + bias); out = t where beta is 0, else fma(beta, c, t); rounded once. One row, or part of one.
 struct finish_args {
     const float *sums; // [count]
-    size_t count;      // 1 to KERNEL_PANEL
+    const float *bias; // [count], or NULL: none is added
+    size_t count;
     float alpha, beta;
     const void *c;    // [count] in dtype; not read where beta is 0; may be `out`
     enum dtype dtype; // F32, BF16 or F16

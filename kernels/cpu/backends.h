@@ -28,6 +28,8 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
 
 // row_body.h's functions in an instruction set's copy, and their places in its table.
 #define BACKEND_DECLARE_ROWS(target)                                                                                               \
+    void target##_widen(enum dtype dtype, const void *src, size_t count, float *dst);                                              \
+    void target##_narrow(const float *src, size_t count, enum dtype dtype, void *dst);                                             \
     void target##_activation(const struct activation_args *args);                                                                  \
     void target##_combine(const struct combine_args *args);                                                                        \
     void target##_exp_minus(const float *x, float shift, size_t count, float *out);                                                \
@@ -36,8 +38,9 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     void target##_add_scaled(const struct add_scaled_args *args);                                                                  \
     void target##_finish(const struct finish_args *args)
 #define BACKEND_ROWS(target)                                                                                                       \
-    .activation = target##_activation, .combine = target##_combine, .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid,  \
-    .sqrt_softplus = target##_sqrt_softplus, .add_scaled = target##_add_scaled, .finish = target##_finish
+    .widen = target##_widen, .narrow = target##_narrow, .activation = target##_activation, .combine = target##_combine,            \
+    .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid, .sqrt_softplus = target##_sqrt_softplus,                         \
+    .add_scaled = target##_add_scaled, .finish = target##_finish
 
 // panel_body.h's functions likewise, and group_body.h's.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \

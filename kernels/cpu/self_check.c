@@ -242,6 +242,31 @@ static int check_finish(struct check *check, int round) {
     return same_bits(got, want, KERNEL_PANEL);
 }
 
+// Codes to f32 in each dtype, f32 to each 16-bit one.
+static int check_conversions(struct check *check) {
+    static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
+    float codes[CHECK_ROW], got[CHECK_ROW], want[CHECK_ROW];
+    for (size_t i = 0; i < CHECK_ROW; i++) {
+        codes[i] = f32_from_bits(next(check));
+    }
+    for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
+        check->backend->widen(DTYPES[d], codes, CHECK_ROW, got);
+        dtype_widen(DTYPES[d], codes, CHECK_ROW, want);
+        if (!same_bits(got, want, CHECK_ROW)) {
+            return 0;
+        }
+    }
+    uint16_t narrow[CHECK_ROW], narrow_want[CHECK_ROW];
+    for (size_t d = 0; d < 2; d++) {
+        check->backend->narrow(codes, CHECK_ROW, DTYPES[d], narrow);
+        dtype_narrow(codes, CHECK_ROW, DTYPES[d], narrow_want);
+        if (memcmp(narrow, narrow_want, sizeof narrow) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 const char *backend_self_check(const struct kernel_backend *backend) {
     struct check check = {.random = 88172645463325252u, .backend = backend, .twin = backend_twin(backend)};
     for (int round = 0; round < CHECK_ROUNDS; round++) {
@@ -253,6 +278,9 @@ const char *backend_self_check(const struct kernel_backend *backend) {
         }
         if (!check_i8(&check)) {
             return "int8 sum";
+        }
+        if (!check_conversions(&check)) {
+            return "conversion";
         }
         if (!check_functions(&check)) {
             return "exponential";

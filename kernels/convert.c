@@ -1,0 +1,11 @@
+#include "kernels/convert.h"
+
+#include "kernels/backend.h"
+
+void convert_widen(enum dtype dtype, const void *src, size_t count, float *dst) {
+    kernel_selected()->widen(dtype, src, count, dst);
+}
+
+void convert_narrow(const float *src, size_t count, enum dtype dtype, void *dst) {
+    kernel_selected()->narrow(src, count, dtype, dst);
+}
