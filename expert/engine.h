@@ -18,12 +18,12 @@ struct engine {
     struct arena arena;
     uint64_t batches; // numbers the batches for the exchange
 
-    char *hidden;         // [max_tokens, H] in D, hidden_stride bytes apart
-    float *hidden_f32;    // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
-    size_t hidden_stride; // bytes, of the layer at hand
-    char *expanded;       // [max_choices, H] in D: weighted inputs; NULL where no layer weighs its inputs
-    int32_t *ids;         // [max_choices]
-    float *weights;       // [max_choices]
+    char *hidden;      // [max_tokens, H] in D, hidden_stride bytes apart
+    float *hidden_f32; // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
+    size_t hidden_stride, hidden_f32_stride; // of the layer at hand: bytes, elements
+    char *expanded;                          // [max_choices, H] in D: weighted inputs; NULL where no layer weighs its inputs
+    int32_t *ids;                            // [max_choices]
+    float *weights;                          // [max_choices]
     struct plan plan;
     uint32_t *token_request; // [max_tokens] index of the request each token belongs to
     const void **rows;       // [threads, max_top_k] the combine's row pointers

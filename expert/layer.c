@@ -8,6 +8,7 @@
 #include "expert/engine.h"
 #include "expert/layer_piece.h"
 #include "kernels/combine.h"
+#include "kernels/convert.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/scalar_math.h"
 
@@ -44,6 +45,8 @@ static struct team *team_for_rows(const struct batch *b, size_t rows) {
 
 // ---- take in: hidden rows of any dtype to D, one rounding
 
+enum { SCALE_COLUMNS = 128 };
+
 // The multiplier of columns [128 * block, 128 * block + 128) of an F8 row.
 static float scale_at(const struct tensor_view *scale, size_t row, size_t block) {
     size_t columns = scale->rank == 2 ? (size_t)scale->shape[1] : 0;
@@ -53,10 +56,27 @@ static float scale_at(const struct tensor_view *scale, size_t row, size_t block)
     return value;
 }
 
+static void scale_row(const struct tensor_view *scale, size_t row, size_t width, float *values) {
+    for (size_t begin = 0; begin < width; begin += SCALE_COLUMNS) {
+        size_t end = width - begin < SCALE_COLUMNS ? width : begin + SCALE_COLUMNS;
+        float factor = scale_at(scale, row, begin / SCALE_COLUMNS);
+        for (size_t i = begin; i < end; i++) {
+            values[i] *= factor;
+        }
+    }
+}
+
+// Does anything read the request's rows in fp32?
+static bool reads_wide(const struct batch *b, const struct layer_request *request) {
+    const struct layer_params *p = &b->layer->params;
+    return request->source == ROUTING_OWN || p->weights_on_input || (request->shared && p->shared == SHARED_SIGMOID);
+}
+
 static void take_in_row(void *context, size_t token, unsigned thread) {
     (void)thread;
     struct batch *b = context;
     struct engine *engine = b->engine;
+    enum dtype compute = engine->model->compute_dtype;
     size_t request_index = engine->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
     size_t row = token - first_token(b, request_index);
@@ -64,21 +84,30 @@ static void take_in_row(void *context, size_t token, unsigned thread) {
         return;
     }
     size_t width = b->layer->params.hidden_size;
-    float *wide = engine->hidden_f32 + token * width;
+    float *wide = engine->hidden_f32 + token * engine->hidden_f32_stride;
     const char *source = (const char *)request->hidden.data + row * width * dtype_size(request->hidden.dtype);
-    dtype_widen(request->hidden.dtype, source, width, wide);
-    for (size_t i = 0; request->hidden_scale.dtype != DTYPE_NONE && i < width; i++) {
-        wide[i] *= scale_at(&request->hidden_scale, row, i / 128);
-    }
     char *rounded = engine->hidden + token * engine->hidden_stride;
-    dtype_narrow(wide, width, engine->model->compute_dtype, rounded);
-    dtype_widen(engine->model->compute_dtype, rounded, width, wide); // what routers and gates read is the rounded row
+    if (request->hidden.dtype == compute) {
+        memcpy(rounded, source, width * dtype_size(compute));
+    } else {
+        convert_widen(request->hidden.dtype, source, width, wide);
+        if (request->hidden_scale.dtype != DTYPE_NONE) {
+            scale_row(&request->hidden_scale, row, width, wide);
+        }
+        if (compute != DTYPE_F32) { // where it is, both are one
+            convert_narrow(wide, width, compute, rounded);
+        }
+    }
+    if (compute != DTYPE_F32 && reads_wide(b, request)) {
+        convert_widen(compute, rounded, width, wide);
+    }
 }
 
 // Returns the rows that an expert will see.
 static size_t take_in(struct batch *b) {
     struct engine *engine = b->engine;
     engine->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
+    engine->hidden_f32_stride = engine->hidden_stride / element_bytes(b);
     b->shared_count = 0;
     size_t token = 0, read = 0;
     for (size_t r = 0; r < b->count; r++) {
@@ -102,12 +131,12 @@ static size_t take_in(struct batch *b) {
 
 static FALLIBLE route(struct batch *b) {
     struct engine *engine = b->engine;
-    size_t width = b->layer->params.hidden_size, first = 0;
+    size_t first = 0;
     for (size_t r = 0; r < b->count; r++) {
         struct router_args args = {
             .layer = b->layer,
-            .hidden = engine->hidden_f32 + first * width,
-            .hidden_stride = width,
+            .hidden = engine->hidden_f32 + first * engine->hidden_f32_stride,
+            .hidden_stride = engine->hidden_f32_stride,
             .tokens = b->requests[r].tokens,
             .top_k = b->top_k,
             .ids = engine->ids + first * b->top_k,
@@ -134,7 +163,7 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
     struct batch *b = context;
     struct engine *engine = b->engine;
     size_t width = b->layer->params.hidden_size;
-    const float *x = engine->hidden_f32 + engine->plan.row_token[row] * width;
+    const float *x = engine->hidden_f32 + engine->plan.row_token[row] * engine->hidden_f32_stride;
     float w = engine->weights[engine->plan.row_choice[row]];
     char *out = engine->expanded + row * engine->hidden_stride;
     for (size_t begin = 0; begin < width; begin += COMBINE_BLOCK) {
@@ -143,7 +172,7 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
         for (size_t i = 0; i < columns; i++) {
             block[i] = w * x[begin + i];
         }
-        dtype_narrow(block, columns, engine->model->compute_dtype, out + begin * element_bytes(b));
+        convert_narrow(block, columns, engine->model->compute_dtype, out + begin * element_bytes(b));
     }
 }
 
@@ -234,7 +263,7 @@ static FALLIBLE shared_gates(struct batch *b) {
     int32_t size = (int32_t)b->shared_count;
     struct grouped_matmul_args m = {
         .lhs = engine->hidden_f32,
-        .lhs_stride = b->layer->params.hidden_size,
+        .lhs_stride = engine->hidden_f32_stride,
         .lhs_rows = engine->shared_tokens,
         .rhs = rhs_packed(&b->layer->shared_gate),
         .group_sizes = &size,
