@@ -8,6 +8,13 @@
 #include <stdint.h>
 #include <string.h>
 
+// Of the definitions in headers that kernels for GPUs share.
+#if defined(__CUDACC__)
+#define INLINE_ON_DEVICE static inline __host__ __device__
+#else
+#define INLINE_ON_DEVICE static inline
+#endif
+
 enum dtype {
     DTYPE_NONE = 0,
     DTYPE_F32,
@@ -42,24 +49,24 @@ size_t dtype_size(enum dtype dtype);
 // F32, F16, BF16: what hidden states may be computed from without a scale.
 bool dtype_is_float16_or_32(enum dtype dtype);
 
-static inline float f32_from_bits(uint32_t bits) {
+INLINE_ON_DEVICE float f32_from_bits(uint32_t bits) {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
 
-static inline uint32_t f32_bits(float f) {
+INLINE_ON_DEVICE uint32_t f32_bits(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return bits;
 }
 
-static inline float f32_from_bf16(uint16_t h) {
+INLINE_ON_DEVICE float f32_from_bf16(uint16_t h) {
     return f32_from_bits((uint32_t)h << 16);
 }
 
 // To nearest even, subnormals kept, overflow to Inf, NaN stays a (quiet) NaN.
-static inline uint16_t bf16_from_f32(float f) {
+INLINE_ON_DEVICE uint16_t bf16_from_f32(float f) {
     uint32_t bits = f32_bits(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
         return (uint16_t)((bits >> 16) | 0x0040u);

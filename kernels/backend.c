@@ -62,10 +62,12 @@ static const struct candidate CANDIDATES[] = {
     {&backend_avx2, has_avx2},
 #endif
     {&backend_scalar_amx, runs_everywhere},
+    {&backend_scalar_sim90, runs_everywhere},
     {&backend_scalar, runs_everywhere},
 };
 
-static const char *const ARITHMETIC_NAMES[] = {[ARITHMETIC_CPU] = "cpu", [ARITHMETIC_CPU_AMX] = "cpu_amx"};
+static const char *const ARITHMETIC_NAMES[] = {
+    [ARITHMETIC_CPU] = "cpu", [ARITHMETIC_CPU_AMX] = "cpu_amx", [ARITHMETIC_SIM_90] = "sim_90"};
 
 enum {
     CANDIDATES_COUNT = sizeof CANDIDATES / sizeof *CANDIDATES,
@@ -89,7 +91,10 @@ const struct kernel_backend *kernel_backend_at(size_t i, int *usable) {
 }
 
 const struct kernel_backend *backend_twin(const struct kernel_backend *backend) {
-    return backend->arithmetic == ARITHMETIC_CPU_AMX ? &backend_scalar_amx : &backend_scalar;
+    static const struct kernel_backend *const TWINS[] = {[ARITHMETIC_CPU] = &backend_scalar,
+                                                         [ARITHMETIC_CPU_AMX] = &backend_scalar_amx,
+                                                         [ARITHMETIC_SIM_90] = &backend_scalar_sim90};
+    return TWINS[backend->arithmetic];
 }
 
 // The time of a full row block against a panel of bf16 zeros.
@@ -230,8 +235,8 @@ FALLIBLE kernel_select_arithmetic(const char *name) {
             return OK;
         }
     }
-    FAIL(ERR_UNAVAILABLE, "unknown arithmetic %s: this build computes as %s or %s", name, ARITHMETIC_NAMES[ARITHMETIC_CPU],
-         ARITHMETIC_NAMES[ARITHMETIC_CPU_AMX]);
+    FAIL(ERR_UNAVAILABLE, "unknown arithmetic %s: this build computes as %s, %s or %s", name, ARITHMETIC_NAMES[ARITHMETIC_CPU],
+         ARITHMETIC_NAMES[ARITHMETIC_CPU_AMX], ARITHMETIC_NAMES[ARITHMETIC_SIM_90]);
 }
 
 // f32 sums are the same everywhere.

@@ -67,6 +67,7 @@ typedef void panel_group_kernel(const struct panel_group_args *args);
 enum kernel_arithmetic {
     ARITHMETIC_CPU,     // pairs of fmas, as the numerics contract says
     ARITHMETIC_CPU_AMX, // TDPBF16PS: 32 k at a time, even and odd ones apart
+    ARITHMETIC_SIM_90,  // the simulated GPU's: one IEEE fma per k, K padded with +0 to a multiple of 64
 };
 
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set
@@ -99,11 +100,11 @@ FALLIBLE kernel_select(const char *name);
 // The chosen backend; "auto" is selected at the first call where nobody chose. Never NULL.
 const struct kernel_backend *kernel_selected(void);
 
-// Chooses the fastest that computes as `name` says ("cpu", "cpu_amx": the last part of a numerics_id), the scalar twin where this
-// CPU has no other. ERR_UNAVAILABLE for a name that this build does not know.
+// Chooses the fastest that computes as `name` says ("cpu", "cpu_amx", "sim_90": the last part of a numerics_id), the scalar twin
+// where this CPU has no other. ERR_UNAVAILABLE for a name that this build does not know.
 FALLIBLE kernel_select_arithmetic(const char *name);
 
-// The ARITHMETIC part of the numerics_id of layers computed in `dtype` by the chosen backend: "cpu", or "cpu_amx".
+// The ARITHMETIC part of the numerics_id of layers computed in `dtype` by the chosen backend: "cpu", "cpu_amx" or "sim_90".
 const char *kernel_arithmetic_name(enum dtype dtype);
 
 // The i-th backend compiled into this build, widest first, scalar last, NULL past the end; *usable: this CPU runs it.

@@ -27,13 +27,13 @@
 #define MATH_LOG1P_LEAST 0x1.8p-1f
 #define MATH_SOFTPLUS_LINEAR 20.0f
 
-static inline float math_scale(int32_t exponent) {
+INLINE_ON_DEVICE float math_scale(int32_t exponent) {
     return f32_from_bits((uint32_t)(exponent + 127) << 23); // 2^exponent, -126..127
 }
 
 // exp(x) = 2^n exp(r), |r| <= ln(2)/2, exp(r) = 1 + r + r^2 q(r), q of degree 4 (minimax, relative error 2^-28).
 // Error below 0.88 ulp over all normal results (every float tried), 0.75 of the least subnormal below them.
-static inline float math_exp(float x) {
+INLINE_ON_DEVICE float math_exp(float x) {
     float bounded = x < MATH_EXP_LOW ? MATH_EXP_LOW : x; // NaN compares false and stays
     bounded = bounded > MATH_EXP_HIGH ? MATH_EXP_HIGH : bounded;
     float shifted = __builtin_fmaf(bounded, MATH_LOG2_E, MATH_ROUND);
@@ -54,7 +54,7 @@ static inline float math_exp(float x) {
 
 // log(1 + x) for x >= 0: 1 + x = 2^k (1 + f), log(1 + f) = f + f^2 (-1/2 + f P(f)), P of degree 8 (minimax, relative error 2^-30).
 // f comes from x by one fma, so nothing is lost where x is small. Error below 0.91 ulp (every float >= 0 tried).
-static inline float math_log1p(float x) {
+INLINE_ON_DEVICE float math_log1p(float x) {
     float large = x >= MATH_LOG1P_LARGE ? 1.0f : 0.0f;
     float y = x >= MATH_LOG1P_LARGE ? x * 0x1p-64f : x;
     uint32_t above = f32_bits(1.0f + y) - f32_bits(MATH_LOG1P_LEAST);
@@ -80,15 +80,15 @@ static inline float math_log1p(float x) {
     return x < INFINITY ? sum : x; // Inf and NaN are their own
 }
 
-static inline float math_sigmoid(float x) {
+INLINE_ON_DEVICE float math_sigmoid(float x) {
     return 1.0f / (1.0f + math_exp(-x));
 }
 
-static inline float math_softplus(float x) {
+INLINE_ON_DEVICE float math_softplus(float x) {
     return x > MATH_SOFTPLUS_LINEAR ? x : math_log1p(math_exp(x));
 }
 
-static inline float math_silu(float x) {
+INLINE_ON_DEVICE float math_silu(float x) {
     return x / (1.0f + math_exp(-x));
 }
 

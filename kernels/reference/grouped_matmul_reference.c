@@ -60,6 +60,21 @@ float dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stri
     return dot_amx(x, w, 2 * w_stride, w_stride, k);
 }
 
+// The same of ARITHMETIC_SIM_90: one fma per k; padded with +0 to whole blocks of 64.
+static float dot_sim90(const uint16_t *x, const uint16_t *w, size_t pair_stride, size_t odd_stride, size_t k) {
+    enum { BLOCK = 64 };
+    float sum = 0.0f;
+    for (size_t i = 0; i < (k + BLOCK - 1) / BLOCK * BLOCK; i++) {
+        uint16_t x_i = i < k ? x[i] : 0, w_i = i < k ? w[i / 2 * pair_stride + i % 2 * odd_stride] : 0;
+        sum = __builtin_fmaf(f32_from_bf16(x_i), f32_from_bf16(w_i), sum);
+    }
+    return sum;
+}
+
+float dot_bf16_sim90_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
+    return dot_sim90(x, w, 2 * w_stride, w_stride, k);
+}
+
 // Column `n` of a packed group against one row.
 static float dot_packed(const struct packed_weights *weights, size_t group, size_t n, const void *x) {
     enum { PANEL = 64 };
@@ -72,8 +87,9 @@ static float dot_packed(const struct packed_weights *weights, size_t group, size
         return dot_f32_reference(x, panel + n % PANEL, PANEL, weights->k);
     }
     const uint16_t *panel = (const uint16_t *)data + n / PANEL * ((weights->k + 1) / 2) * PANEL * 2;
-    int amx = kernel_selected()->arithmetic == ARITHMETIC_CPU_AMX;
-    return (amx ? dot_amx : dot_pairs)(x, panel + n % PANEL * 2, PANEL * 2, 1, weights->k);
+    static float (*const DOTS[])(const uint16_t *, const uint16_t *, size_t, size_t, size_t) = {
+        [ARITHMETIC_CPU] = dot_pairs, [ARITHMETIC_CPU_AMX] = dot_amx, [ARITHMETIC_SIM_90] = dot_sim90};
+    return DOTS[kernel_selected()->arithmetic](x, panel + n % PANEL * 2, PANEL * 2, 1, weights->k);
 }
 
 static void reference_row(const struct grouped_matmul_args *args, size_t row, size_t group) {

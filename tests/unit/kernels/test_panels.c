@@ -20,7 +20,14 @@ static void fill(struct panel_case *c, uint16_t *x, size_t count) {
 }
 
 static float (*reference(const struct kernel_backend *backend))(const uint16_t *, const uint16_t *, size_t, size_t) {
-    return backend->arithmetic == ARITHMETIC_CPU_AMX ? dot_bf16_amx_reference : dot_bf16_reference;
+    switch (backend->arithmetic) {
+    case ARITHMETIC_CPU_AMX:
+        return dot_bf16_amx_reference;
+    case ARITHMETIC_SIM_90:
+        return dot_bf16_sim90_reference;
+    default:
+        return dot_bf16_reference;
+    }
 }
 
 static void check_bf16(struct panel_case *c) {

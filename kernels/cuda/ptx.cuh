@@ -1,0 +1,146 @@
+// The instructions that the kernels use, one function each: the only file with inline assembly beside wgmma_instructions.cuh.
+// sim/ptx.h has the same functions for the CPU, where the same kernels run on simulated blocks.
+#ifndef EXPERTD_KERNELS_CUDA_PTX_CUH
+#define EXPERTD_KERNELS_CUDA_PTX_CUH
+
+#if !defined(__CUDACC__)
+#include "kernels/cuda/sim/ptx.h"
+#else
+
+#include <cstdint>
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "base/dtype.h"
+#include "kernels/cuda/wgmma_instructions.cuh"
+
+// Kernel launches look the same here and on simulated blocks. cudaGetLastError says whether one was taken.
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+
+namespace ptx {
+
+__device__ __forceinline__ void sync_block() {
+    __syncthreads();
+}
+__device__ __forceinline__ void sync_warpgroup(int id) {
+    asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
+}
+[[noreturn]] __device__ __forceinline__ void trap() {
+    __trap();
+}
+// There is no static shared memory, so what is dynamic begins at its start, 1024-aligned.
+__device__ __forceinline__ unsigned char *shared_base() {
+    extern __shared__ __align__(1024) unsigned char raw[];
+    return raw;
+}
+__device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+// ---- lanes of a warp: all 32 take part
+
+__device__ __forceinline__ uint32_t shuffle_xor(uint32_t value, unsigned mask) {
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+__device__ __forceinline__ void sync_warp() {
+    __syncwarp();
+}
+
+// ---- arithmetic: IEEE's, one rounding each
+
+__device__ __forceinline__ float fma(float a, float b, float c) {
+    return __fmaf_rn(a, b, c);
+}
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// ---- mbarriers
+
+__device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
+    asm volatile(
+        "{ .reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra D; bra W; D: }" ::"r"(shared_address(b)),
+        "r"(parity)
+        : "memory");
+}
+__device__ __forceinline__ void fence_barrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// ---- the copy engine
+
+__device__ __forceinline__ void tile_load_2d(void *to, const CUtensorMap *map, uint64_t *barrier, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+                     shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+                 : "memory");
+}
+__device__ __forceinline__ void tile_load_3d(void *to, const CUtensorMap *map, uint64_t *barrier, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+            shared_address(to)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+__device__ __forceinline__ void tile_store_2d(const CUtensorMap *map, const void *from, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+                 "r"(shared_address(from)), "r"(x), "r"(y)
+                 : "memory");
+}
+__device__ __forceinline__ void store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+template <int LEFT> __device__ __forceinline__ void store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
+}
+__device__ __forceinline__ void store_wait_all() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+__device__ __forceinline__ void fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- the multipliers
+
+__device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+template <int COUNT> __device__ __forceinline__ void registers_decrease() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> __device__ __forceinline__ void registers_increase() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int LEFT> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+__device__ __forceinline__ void mma_bf16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+} // namespace ptx
+
+#endif
+
+#endif

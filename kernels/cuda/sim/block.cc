@@ -1,0 +1,376 @@
+#include "kernels/cuda/sim/block.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/sim/fiber.h"
+
+namespace sim {
+
+thread_local dimensions thread_index, block_index, block_size, grid_size;
+
+namespace {
+
+constexpr size_t SHARED_ALIGN = 1024;
+constexpr unsigned WARP = 32, NAMED_BARRIERS = 16, THREADS_MAX = 1024;
+constexpr uint16_t NOBODY = 0;
+
+struct queue {
+    std::vector<std::function<void()>> open;
+    std::vector<std::vector<std::function<void()>>> groups;
+};
+
+struct thread {
+    fiber *at = nullptr; // NULL: not begun, or ended
+    bool ended = false;
+    const uint32_t *word = nullptr; // asleep while *word is `value`
+    uint32_t value = 0;
+    queue queues[QUEUE_KINDS];
+    std::vector<uint32_t> unfenced; // words of shared memory that it wrote
+};
+
+struct named_barrier {
+    uint32_t arrived, generation, threads;
+};
+
+struct warp {
+    uint32_t arrived = 0, generation = 0;
+    const char *what = nullptr;
+    void *slots[WARP];
+};
+
+struct phase_barrier {
+    unsigned count, pending;
+    int64_t bytes; // announced and not there yet; the copy may come first
+    uint32_t phase;
+};
+
+struct block {
+    explicit block(const launch &l)
+        : what(l), threads(l.block.x), warps((l.block.x + WARP - 1) / WARP), written(l.shared_bytes / 4) {
+        memory.resize(l.shared_bytes + SHARED_ALIGN);
+        uintptr_t base = (reinterpret_cast<uintptr_t>(memory.data()) + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
+        shared = reinterpret_cast<char *>(base);
+        memset(shared, 0xff, l.shared_bytes); // NaN as float and as bf16
+    }
+    ~block() {
+        for (thread &t : threads) {
+            fiber_destroy(t.at);
+        }
+    }
+    const launch &what;
+    std::vector<thread> threads;
+    std::vector<warp> warps;
+    named_barrier named[NAMED_BARRIERS] = {};
+    std::map<const void *, phase_barrier> phases;
+    std::vector<std::function<void()>> in_flight; // copies into shared memory, oldest first
+    std::vector<uint16_t> written;                // by 4 bytes of shared memory: 1 + the thread whose write is not fenced
+    std::vector<char> memory;
+    char *shared;
+    unsigned running = 0; // number of the thread that runs
+    std::string message;  // of the first fault
+};
+
+thread_local block *current;
+
+thread &self() {
+    return current->threads[current->running];
+}
+
+// Where the hardware would need the block's memory longer than the block lives.
+void check_end() {
+    thread &t = self();
+    for (const queue &q : t.queues) {
+        if (!q.open.empty() || !q.groups.empty()) {
+            fault("thread %u ended while operations that it started were under way", current->running);
+        }
+    }
+}
+
+void thread_main(void *) {
+    current->what.kernel();
+    check_end();
+    self().ended = true;
+    fiber_suspend();
+}
+
+bool can_run(const thread &t) {
+    return !t.ended && !(t.word && *t.word == t.value);
+}
+
+void run_thread(unsigned number) {
+    thread &t = current->threads[number];
+    t.word = nullptr;
+    if (!t.at) {
+        t.at = fiber_create(thread_main, nullptr);
+    }
+    current->running = number;
+    thread_index = {number, 0, 0};
+    fiber_resume(t.at);
+    if (t.ended) { // its stack is the next thread's
+        fiber_destroy(t.at);
+        t.at = nullptr;
+    }
+}
+
+// One turn of every thread that can go on; false: none could.
+bool run_round() {
+    bool ran = false;
+    for (unsigned i = 0; i < current->threads.size() && current->message.empty(); i++) {
+        if (can_run(current->threads[i])) {
+            run_thread(i);
+            ran = true;
+        }
+    }
+    return ran;
+}
+
+bool land_copy() {
+    if (current->in_flight.empty()) {
+        return false;
+    }
+    std::function<void()> copy = std::move(current->in_flight.front());
+    current->in_flight.erase(current->in_flight.begin());
+    copy();
+    return true;
+}
+
+void run_block() {
+    block &b = *current;
+    for (;;) {
+        while (run_round()) {
+        }
+        size_t left = std::count_if(b.threads.begin(), b.threads.end(), [](const thread &t) { return !t.ended; });
+        if (!b.message.empty() || left == 0) {
+            break;
+        }
+        if (!land_copy()) {
+            b.message = "deadlock: " + std::to_string(left) + " threads wait for each other";
+            break;
+        }
+    }
+    if (b.message.empty() && !b.in_flight.empty()) {
+        b.message = "the block ended while copies into its shared memory were under way";
+    }
+}
+
+bool check_launch(const launch &what, std::string *fault) {
+    const dimensions &g = what.grid, &b = what.block;
+    if (b.x == 0 || b.y != 1 || b.z != 1 || b.x > THREADS_MAX || g.x == 0 || g.y == 0 || g.z == 0 || g.y > 65535 || g.z > 65535) {
+        *fault = "invalid configuration: blocks of " + std::to_string(b.x) + " x " + std::to_string(b.y) + ", a grid of " +
+                 std::to_string(g.x) + " x " + std::to_string(g.y);
+        return false;
+    }
+    return true;
+}
+
+} // namespace
+
+bool run(const launch &what, std::string *fault) {
+    if (!check_launch(what, fault)) {
+        return false;
+    }
+    block_size = what.block;
+    grid_size = what.grid;
+    for (unsigned z = 0; z < what.grid.z; z++) {
+        for (unsigned y = 0; y < what.grid.y; y++) {
+            for (unsigned x = 0; x < what.grid.x; x++) {
+                block b(what);
+                current = &b;
+                block_index = {x, y, z};
+                run_block();
+                current = nullptr;
+                if (!b.message.empty()) {
+                    *fault = "block " + std::to_string(x) + "," + std::to_string(y) + ": " + b.message;
+                    return false;
+                }
+            }
+        }
+    }
+    return true;
+}
+
+void fault(const char *format, ...) {
+    char text[256];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    if (current->message.empty()) {
+        current->message = text;
+    }
+    for (;;) {
+        fiber_suspend(); // and never again: the kernel is over
+    }
+}
+
+unsigned thread_number() {
+    return current->running;
+}
+
+char *shared_memory() {
+    return current->shared;
+}
+
+uint32_t shared_address(const void *p) {
+    size_t at = static_cast<size_t>(static_cast<const char *>(p) - current->shared);
+    if (at > current->what.shared_bytes) {
+        fault("thread %u takes an address outside shared memory for one inside", current->running);
+    }
+    return static_cast<uint32_t>(at);
+}
+
+char *shared_pointer(uint32_t address) {
+    return current->shared + address;
+}
+
+void give_way() {
+    fiber_suspend();
+}
+
+void wait_while(const uint32_t *word, uint32_t value) {
+    thread &t = self();
+    while (*word == value) {
+        t.word = word;
+        t.value = value;
+        fiber_suspend();
+    }
+}
+
+void meet(unsigned id, unsigned threads) {
+    named_barrier &b = current->named[id];
+    if (b.arrived > 0 && b.threads != threads) {
+        fault("barrier %u: thread %u waits for %u threads, others for %u", id, current->running, threads, b.threads);
+    }
+    b.threads = threads;
+    uint32_t generation = b.generation;
+    if (++b.arrived == threads) {
+        b.arrived = 0;
+        b.generation++;
+        return;
+    }
+    wait_while(&b.generation, generation);
+}
+
+void meet_warp(const char *what, void *mine, const std::function<void(void *const *)> &all) {
+    unsigned number = current->running, first = number / WARP * WARP;
+    unsigned lanes = std::min<unsigned>(WARP, static_cast<unsigned>(current->threads.size()) - first);
+    warp &w = current->warps[number / WARP];
+    if (w.arrived > 0 && strcmp(w.what, what) != 0) {
+        fault("thread %u executes %s while others of its warp execute %s", number, what, w.what);
+    }
+    w.what = what;
+    w.slots[number - first] = mine;
+    uint32_t generation = w.generation;
+    if (++w.arrived == lanes) {
+        all(w.slots);
+        w.arrived = 0;
+        w.generation++;
+        return;
+    }
+    wait_while(&w.generation, generation);
+}
+
+// ---- mbarriers
+
+namespace {
+
+phase_barrier &phase_at(const void *barrier) {
+    auto found = current->phases.find(barrier);
+    if (found == current->phases.end()) {
+        fault("thread %u uses an mbarrier that was not initialised", current->running);
+    }
+    return found->second;
+}
+
+void end_phase(phase_barrier &b) {
+    if (b.pending == 0 && b.bytes == 0) {
+        b.phase ^= 1;
+        b.pending = b.count;
+    }
+}
+
+} // namespace
+
+void barrier_init(const void *barrier, unsigned count) {
+    current->phases[barrier] = {count, count, 0, 0};
+}
+
+void barrier_arrive(const void *barrier, unsigned announced_bytes) {
+    phase_barrier &b = phase_at(barrier);
+    if (b.pending == 0) {
+        fault("thread %u: more arrivals at an mbarrier than its count of %u", current->running, b.count);
+    }
+    b.bytes += announced_bytes;
+    b.pending--;
+    end_phase(b);
+}
+
+void barrier_wait(const void *barrier, unsigned parity) {
+    phase_barrier &b = phase_at(barrier);
+    wait_while(&b.phase, parity);
+}
+
+void barrier_complete(const void *barrier, unsigned bytes) {
+    auto found = current->phases.find(barrier);
+    if (found != current->phases.end()) {
+        found->second.bytes -= bytes;
+        end_phase(found->second);
+    }
+}
+
+// ---- what takes effect later
+
+void copy_later(std::function<void()> copy) {
+    current->in_flight.push_back(std::move(copy));
+}
+
+void queue_add(queue_kind kind, std::function<void()> operation) {
+    self().queues[kind].open.push_back(std::move(operation));
+}
+
+void queue_commit(queue_kind kind) {
+    queue &q = self().queues[kind];
+    q.groups.push_back(std::move(q.open));
+    q.open.clear();
+}
+
+void queue_wait(queue_kind kind, size_t groups_left) {
+    queue &q = self().queues[kind];
+    while (q.groups.size() > groups_left) {
+        for (auto &operation : q.groups.front()) {
+            operation();
+        }
+        q.groups.erase(q.groups.begin());
+    }
+}
+
+// ---- the two proxies
+
+void mark_written(uint32_t address, uint32_t bytes) {
+    for (uint32_t word = address / 4; word < (address + bytes + 3) / 4; word++) {
+        current->written[word] = static_cast<uint16_t>(current->running + 1);
+        self().unfenced.push_back(word);
+    }
+}
+
+void fence_written() {
+    uint16_t mine = static_cast<uint16_t>(current->running + 1);
+    for (uint32_t word : self().unfenced) {
+        if (current->written[word] == mine) {
+            current->written[word] = NOBODY;
+        }
+    }
+    self().unfenced.clear();
+}
+
+bool is_written(uint32_t address) {
+    return current->written[address / 4] != NOBODY;
+}
+
+} // namespace sim

@@ -1,0 +1,74 @@
+// One block of a simulated kernel at a time: a fiber for each CUDA thread, shared memory poisoned with NaN, barriers, and copies
+// and multiplications that take effect as late as the program allows, so that whoever does not wait for them sees it. Not seen:
+// weak memory between threads, blocks that run together, registers, speed.
+#ifndef EXPERTD_KERNELS_CUDA_SIM_BLOCK_H
+#define EXPERTD_KERNELS_CUDA_SIM_BLOCK_H
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace sim {
+
+struct dimensions {
+    unsigned x = 1, y = 1, z = 1;
+    constexpr dimensions() = default;
+    constexpr dimensions(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {
+    }
+};
+
+// Of the CUDA thread that runs.
+extern thread_local dimensions thread_index, block_index, block_size, grid_size;
+
+struct launch {
+    dimensions grid, block; // block.y = block.z = 1
+    size_t shared_bytes;
+    std::function<void()> kernel; // called once in each thread
+};
+
+// Runs every block to its end, one after another. False: *fault says what a thread did, and in which block; memory is as it was
+// left.
+bool run(const launch &what, std::string *fault);
+
+// ---- for what stands in for instructions: called by a CUDA thread
+
+// Ends the kernel with a message; what the hardware would trap on, hang on, or quietly get wrong.
+[[noreturn]] void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+unsigned thread_number();
+char *shared_memory();                                 // of the block: 1024-byte aligned
+uint32_t shared_address(const void *p);                // within shared memory; a fault outside it
+char *shared_pointer(uint32_t address);                // the same back
+void give_way();                                       // every other thread that can run gets its turn
+void wait_while(const uint32_t *word, uint32_t value); // sleeps until *word differs
+
+// bar.sync: `threads` of them meet. id 0 to 15.
+void meet(unsigned id, unsigned threads);
+
+// The lanes of a warp meet in the instruction `what`; the last to come calls all(slots), where slots[lane] is what each brought.
+void meet_warp(const char *what, void *mine, const std::function<void(void *const *slots)> &all);
+
+// mbarrier: a phase ends when `count` arrivals and all announced bytes are there.
+void barrier_init(const void *barrier, unsigned count);
+void barrier_arrive(const void *barrier, unsigned announced_bytes);
+void barrier_wait(const void *barrier, unsigned parity);    // until the phase of that parity has ended
+void barrier_complete(const void *barrier, unsigned bytes); // the copy engine's
+
+// Lands when no thread can go on without it.
+void copy_later(std::function<void()> copy);
+
+// Operations that a thread starts, gathers into groups and waits for: each takes effect only when it is waited for.
+enum queue_kind { QUEUE_MULTIPLY, QUEUE_STORE, QUEUE_COPY, QUEUE_KINDS };
+void queue_add(queue_kind kind, std::function<void()> operation);
+void queue_commit(queue_kind kind);
+void queue_wait(queue_kind kind, size_t groups_left);
+
+// Ordinary writes to shared memory that the copy engine must not read before fence.proxy.async of the same thread.
+void mark_written(uint32_t address, uint32_t bytes);
+void fence_written();
+bool is_written(uint32_t address);
+
+} // namespace sim
+
+#endif

@@ -1,0 +1,153 @@
+#include "kernels/cuda/sim/matrix.h"
+
+#include <cstring>
+
+#include "kernels/cuda/sim/block.h"
+#include "kernels/cuda/sim/tensor_map.h"
+
+namespace sim {
+
+namespace {
+
+constexpr unsigned K = 16, WARPGROUP = 128;
+
+float widen(uint16_t value) {
+    uint32_t bits = static_cast<uint32_t>(value) << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+// sums[i] += x * y[i] over k ascending: x [rows][K], y [K][columns]. The one loop that takes time; with the CPU's own fma where
+// it has one, by the C library's else: equal bits.
+#define MULTIPLY_BODY                                                                                                              \
+    for (unsigned r = 0; r < rows; r++) {                                                                                          \
+        for (unsigned k = 0; k < K; k++) {                                                                                         \
+            for (unsigned c = 0; c < 8; c++) {                                                                                     \
+                sums[r * 8 + c] = __builtin_fmaf(x[r * K + k], y[k * 8 + c], sums[r * 8 + c]);                                     \
+            }                                                                                                                      \
+        }                                                                                                                          \
+    }
+
+void multiply_portable(const float *x, const float *y, unsigned rows, float *sums) {
+    MULTIPLY_BODY
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) void multiply_fma(const float *x, const float *y, unsigned rows, float *sums) {
+    MULTIPLY_BODY
+}
+
+bool has_fma() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#else
+constexpr auto multiply_fma = multiply_portable;
+
+bool has_fma() {
+    return false;
+}
+#endif
+#undef MULTIPLY_BODY
+
+const auto multiply = has_fma() ? multiply_fma : multiply_portable;
+
+// Where a descriptor's rows lie: K-major, the 128-byte swizzle, blocks of eight rows `stride` bytes apart.
+struct operand {
+    uint32_t start, stride;
+};
+
+operand operand_of(uint64_t descriptor) {
+    if (descriptor >> 62 != 1) {
+        fault("thread %u: a wgmma operand that is not swizzled by 128 bytes", thread_number());
+    }
+    return {static_cast<uint32_t>(descriptor & 0x3fff) << 4, static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4};
+}
+
+void read_row(const operand &o, unsigned row, float *out, unsigned out_stride) {
+    for (unsigned k = 0; k < K; k++) {
+        uint32_t address = o.start + row / 8 * o.stride + row % 8 * 128 + k * 2;
+        uint16_t value;
+        memcpy(&value, shared_pointer(swizzled_128(address)), sizeof value);
+        out[k * out_stride] = widen(value);
+    }
+}
+
+struct wgmma {
+    unsigned n, thread; // of the warpgroup
+    float *acc;
+    operand a, b;
+    bool keep;
+};
+
+// The thread's own elements: rows row and row + 8, of each eight columns two.
+void run_wgmma(const wgmma &m) {
+    unsigned lane = m.thread % 32, row = m.thread / 32 * 16 + lane / 4, column = lane % 4 * 2;
+    float x[2][K], y[K][2];
+    read_row(m.a, row, x[0], 1);
+    read_row(m.a, row + 8, x[1], 1);
+    for (unsigned i = 0; i < m.n / 2; i += 4) {
+        read_row(m.b, i * 2 + column, &y[0][0], 2);
+        read_row(m.b, i * 2 + column + 1, &y[0][1], 2);
+        for (unsigned e = 0; e < 4; e++) {
+            float sum = m.keep ? m.acc[i + e] : 0.0f;
+            for (unsigned k = 0; k < K; k++) {
+                sum = __builtin_fmaf(x[e / 2][k], y[k][e % 2], sum);
+            }
+            m.acc[i + e] = sum;
+        }
+    }
+}
+
+} // namespace
+
+void wgmma_bf16(unsigned n, float *acc, uint64_t a, uint64_t b, int keep) {
+    wgmma m = {n, thread_number() % WARPGROUP, acc, operand_of(a), operand_of(b), keep != 0};
+    queue_add(QUEUE_MULTIPLY, [m] { run_wgmma(m); });
+}
+
+// ---- mma.sync
+
+namespace {
+
+struct fragments {
+    float *acc;
+    const uint32_t *a, *b;
+};
+
+void put_pair(uint32_t pair, float *even, float *odd) {
+    *even = widen(static_cast<uint16_t>(pair));
+    *odd = widen(static_cast<uint16_t>(pair >> 16));
+}
+
+void multiply_warp(void *const *lanes) {
+    float x[16][K], y[K][8], sums[16][8];
+    for (unsigned lane = 0; lane < 32; lane++) {
+        const fragments *f = static_cast<const fragments *>(lanes[lane]);
+        unsigned group = lane / 4, pair = lane % 4 * 2;
+        for (unsigned i = 0; i < 4; i++) { // rows group, group + 8; then the same of the upper eight k
+            unsigned row = group + i % 2 * 8, k = pair + i / 2 * 8;
+            put_pair(f->a[i], &x[row][k], &x[row][k + 1]);
+            sums[group + i / 2 * 8][pair + i % 2] = f->acc[i];
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            put_pair(f->b[i], &y[pair + i * 8][group], &y[pair + i * 8 + 1][group]);
+        }
+    }
+    multiply(&x[0][0], &y[0][0], 16, &sums[0][0]);
+    for (unsigned lane = 0; lane < 32; lane++) {
+        fragments *f = static_cast<fragments *>(lanes[lane]);
+        for (unsigned i = 0; i < 4; i++) {
+            f->acc[i] = sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+        }
+    }
+}
+
+} // namespace
+
+void mma_bf16_m16n8k16(float *acc, const uint32_t *a, const uint32_t *b) {
+    fragments mine = {acc, a, b};
+    meet_warp("mma.sync", &mine, multiply_warp);
+}
+
+} // namespace sim

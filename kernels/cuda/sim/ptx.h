@@ -1,0 +1,168 @@
+// kernels/cuda/ptx.cuh for the CPU: the same functions, on a simulated block.
+#ifndef EXPERTD_KERNELS_CUDA_SIM_PTX_H
+#define EXPERTD_KERNELS_CUDA_SIM_PTX_H
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "base/dtype.h"
+#include "kernels/cuda/sim/block.h"
+#include "kernels/cuda/sim/matrix.h"
+#include "kernels/cuda/sim/runtime.h"
+#include "kernels/cuda/sim/tensor_map.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define threadIdx (sim::thread_index)
+#define blockIdx (sim::block_index)
+#define blockDim (sim::block_size)
+#define gridDim (sim::grid_size)
+
+// A launch: its arguments are copied now and read when the stream gets there.
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                                     \
+    sim::launch_on(stream, sim::launch{grid, block, shared_bytes, [=] { kernel(__VA_ARGS__); }})
+
+struct uint4 {
+    uint32_t x, y, z, w;
+};
+using dim3 = sim::dimensions;
+
+namespace ptx {
+
+inline void sync_block() {
+    sim::meet(0, blockDim.x);
+}
+inline void sync_warpgroup(int id) {
+    sim::meet(id, 128);
+}
+[[noreturn]] inline void trap() {
+    sim::fault("thread %u: trap", sim::thread_number());
+}
+inline unsigned char *shared_base() {
+    return reinterpret_cast<unsigned char *>(sim::shared_memory());
+}
+inline uint32_t shared_address(const void *p) {
+    return sim::shared_address(p);
+}
+
+// ---- lanes of a warp
+
+struct shuffle {
+    uint32_t value, from, out;
+};
+inline uint32_t shuffle_xor(uint32_t value, unsigned mask) {
+    shuffle mine = {value, sim::thread_number() % 32 ^ mask, 0};
+    sim::meet_warp("shfl.sync", &mine, [](void *const *lanes) {
+        for (unsigned i = 0; i < 32; i++) {
+            shuffle *to = static_cast<shuffle *>(lanes[i]);
+            to->out = static_cast<shuffle *>(lanes[to->from])->value;
+        }
+    });
+    return mine.out;
+}
+inline void sync_warp() {
+    int nothing = 0;
+    sim::meet_warp("bar.warp.sync", &nothing, [](void *const *) {});
+}
+
+// ---- arithmetic: IEEE's, one rounding each
+
+inline float fma(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
+}
+inline uint32_t pack_bf16(float low, float high) {
+    return bf16_from_f32(low) | static_cast<uint32_t>(bf16_from_f32(high)) << 16;
+}
+
+// ---- mbarriers
+
+inline void barrier_init(uint64_t *b, int arrivals) {
+    sim::barrier_init(b, arrivals);
+}
+inline void barrier_arrive(uint64_t *b) {
+    sim::barrier_arrive(b, 0);
+}
+inline void barrier_expect(uint64_t *b, int bytes) {
+    sim::barrier_arrive(b, bytes);
+}
+inline void barrier_wait(uint64_t *b, int parity) {
+    sim::barrier_wait(b, parity);
+}
+inline void fence_barrier_init() {
+}
+
+// ---- the copy engine
+
+inline void tile_load_2d(void *to, const CUtensorMap *map, uint64_t *barrier, int x, int y) {
+    int at[] = {x, y};
+    sim::tile_load(map, shared_address(to), barrier, at);
+}
+inline void tile_load_3d(void *to, const CUtensorMap *map, uint64_t *barrier, int x, int y, int z) {
+    int at[] = {x, y, z};
+    sim::tile_load(map, shared_address(to), barrier, at);
+}
+inline void tile_store_2d(const CUtensorMap *map, const void *from, int x, int y) {
+    int at[] = {x, y};
+    sim::tile_store(map, shared_address(from), at);
+}
+inline void store_commit() {
+    sim::queue_commit(sim::QUEUE_STORE);
+}
+template <int LEFT> void store_wait_read() {
+    sim::queue_wait(sim::QUEUE_STORE, LEFT);
+}
+inline void store_wait_all() {
+    sim::queue_wait(sim::QUEUE_STORE, 0);
+}
+inline void fence_async() {
+    sim::fence_written();
+}
+
+// ---- the multipliers
+
+inline void store_matrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    struct rows {
+        uint32_t address, fragment[4];
+    } mine = {address, {a, b, c, d}};
+    // Lane l holds row l / 4 of each matrix, columns l % 4 * 2; lane 8 i + r says where row r of matrix i goes.
+    sim::meet_warp("stmatrix", &mine, [](void *const *lanes) {
+        for (unsigned lane = 0; lane < 32; lane++) {
+            for (unsigned i = 0; i < 4; i++) {
+                uint32_t to = static_cast<rows *>(lanes[i * 8 + lane / 4])->address + lane % 4 * 4;
+                memcpy(sim::shared_pointer(to), &static_cast<rows *>(lanes[lane])->fragment[i], 4);
+            }
+        }
+    });
+    sim::mark_written(address, 16);
+}
+template <int COUNT> void registers_decrease() {
+}
+template <int COUNT> void registers_increase() {
+}
+inline void wgmma_fence() {
+}
+inline void wgmma_commit() {
+    sim::queue_commit(sim::QUEUE_MULTIPLY);
+}
+// Others run before the operands are read, so that a slot which is given back too early shows.
+template <int LEFT> void wgmma_wait() {
+    for (int turn = 0; turn < 3; turn++) {
+        sim::give_way();
+    }
+    sim::queue_wait(sim::QUEUE_MULTIPLY, LEFT);
+}
+template <int N> void wgmma_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
+    sim::wgmma_bf16(N, acc, a, b, keep);
+}
+inline void mma_bf16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    sim::mma_bf16_m16n8k16(acc, a, b);
+}
+
+} // namespace ptx
+
+#endif

@@ -1,0 +1,392 @@
+#include "kernels/cuda/sim/runtime.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+
+using operation = std::function<cudaError_t()>;
+
+struct CUstream_st {
+    int device;
+    uint64_t taken, done; // operations, in order
+    std::deque<operation> waiting;
+};
+
+struct CUevent_st {
+    cudaStream_t stream;
+    uint64_t after; // of its operations
+};
+
+namespace {
+
+constexpr size_t MEMORY_BYTES = size_t{64} << 30;
+constexpr size_t MEMORY_ALIGN = 512;
+
+struct allocation {
+    size_t bytes;
+    int device; // PINNED: of the host
+    void *base;
+};
+constexpr int PINNED = -1;
+
+// What all threads share; the mutex guards all of it and is never held while a kernel runs.
+struct machine {
+    std::mutex mutex;
+    std::map<const char *, allocation> memory; // by address
+    size_t used[SIM_DEVICES] = {};
+    cudaError_t failed[SIM_DEVICES] = {}; // for good
+    size_t memory_bytes = MEMORY_BYTES;
+    std::string failing; // the call that is to fail, "" none
+    unsigned failing_after = 0;
+    cudaError_t failing_as = cudaSuccess;
+    std::string fault;
+};
+
+machine &the_machine() {
+    static machine m;
+    return m;
+}
+
+thread_local int chosen_device;
+thread_local cudaError_t last_error;
+
+cudaError_t fail(cudaError_t error) {
+    last_error = error;
+    return error;
+}
+
+// The planted failure of this call, if it is due. Holds the mutex.
+cudaError_t planted(const char *call) {
+    machine &m = the_machine();
+    if (m.failing != call) {
+        return cudaSuccess;
+    }
+    if (m.failing_after > 0) {
+        m.failing_after--;
+        return cudaSuccess;
+    }
+    m.failing.clear();
+    return m.failing_as;
+}
+
+cudaError_t enter(const char *call) {
+    std::lock_guard<std::mutex> lock(the_machine().mutex);
+    cudaError_t error = planted(call);
+    return error != cudaSuccess ? error : the_machine().failed[chosen_device];
+}
+
+cudaError_t allocate(void **out, size_t bytes, int device) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    *out = nullptr;
+    cudaError_t error = planted(device == PINNED ? "cudaHostAlloc" : "cudaMalloc");
+    if (error != cudaSuccess) {
+        return fail(error);
+    }
+    if (device != PINNED && bytes > m.memory_bytes - m.used[device]) {
+        return fail(cudaErrorMemoryAllocation);
+    }
+    size_t rounded = (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
+    void *memory = rounded ? aligned_alloc(MEMORY_ALIGN, rounded) : nullptr;
+    if (!memory) {
+        return bytes ? fail(cudaErrorMemoryAllocation) : cudaSuccess;
+    }
+    memset(memory, 0xff, rounded);
+    if (device != PINNED) {
+        m.used[device] += bytes;
+    }
+    m.memory[static_cast<char *>(memory)] = {bytes, device, memory};
+    *out = memory;
+    return cudaSuccess;
+}
+
+cudaError_t release(void *memory, bool pinned) {
+    if (!memory) {
+        return cudaSuccess;
+    }
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    auto found = m.memory.find(static_cast<char *>(memory));
+    if (found == m.memory.end() || (found->second.device == PINNED) != pinned) {
+        return fail(cudaErrorInvalidValue);
+    }
+    if (!pinned) {
+        m.used[found->second.device] -= found->second.bytes;
+    }
+    m.memory.erase(found);
+    free(memory);
+    return cudaSuccess;
+}
+
+// Is [at, at + bytes) inside one allocation, of a device or of pinned memory?
+bool lies_in(const void *at, size_t bytes, bool pinned) {
+    if (bytes == 0) {
+        return true;
+    }
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    auto above = m.memory.upper_bound(static_cast<const char *>(at));
+    if (above == m.memory.begin()) {
+        return false;
+    }
+    const auto &[base, a] = *std::prev(above);
+    size_t offset = static_cast<const char *>(at) - base;
+    return offset <= a.bytes && bytes <= a.bytes - offset && (a.device == PINNED) == pinned;
+}
+
+void enqueue(cudaStream_t stream, operation what) {
+    stream->waiting.push_back(std::move(what));
+    stream->taken++;
+}
+
+// Everything the stream was given up to its `until`-th operation.
+cudaError_t drain(cudaStream_t stream, uint64_t until) {
+    machine &m = the_machine();
+    while (stream->done < until) {
+        operation next = std::move(stream->waiting.front());
+        stream->waiting.pop_front();
+        stream->done++;
+        bool broken;
+        {
+            std::lock_guard<std::mutex> lock(m.mutex);
+            broken = m.failed[stream->device] != cudaSuccess;
+        }
+        cudaError_t error = broken ? cudaSuccess : next(); // the first failure is the one that is told
+        if (error != cudaSuccess) {
+            std::lock_guard<std::mutex> lock(m.mutex);
+            m.failed[stream->device] = error;
+        }
+    }
+    std::lock_guard<std::mutex> lock(m.mutex);
+    return m.failed[stream->device] != cudaSuccess ? fail(m.failed[stream->device]) : cudaSuccess;
+}
+
+cudaError_t run_launch(const sim::launch &what) {
+    machine &m = the_machine();
+    std::string fault;
+    {
+        std::lock_guard<std::mutex> lock(m.mutex);
+        if (planted("launch") != cudaSuccess) {
+            m.fault = "a planted fault";
+            return cudaErrorLaunchFailure;
+        }
+    }
+    if (sim::run(what, &fault)) {
+        return cudaSuccess;
+    }
+    std::lock_guard<std::mutex> lock(m.mutex);
+    m.fault = fault;
+    return cudaErrorLaunchFailure;
+}
+
+} // namespace
+
+void sim::launch_on(cudaStream_t stream, launch what) {
+    cudaError_t error = enter("cudaLaunchKernel");
+    if (error == cudaSuccess && (what.shared_bytes > SIM_SHARED_BYTES_MAX || what.grid.x == 0 || what.block.x > 1024)) {
+        error = cudaErrorInvalidConfiguration;
+    }
+    if (error != cudaSuccess) {
+        fail(error);
+        return;
+    }
+    enqueue(stream, [what = std::move(what)] { return run_launch(what); });
+}
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = SIM_DEVICES;
+    return enter("cudaGetDeviceCount");
+}
+
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= SIM_DEVICES) {
+        return fail(cudaErrorInvalidDevice);
+    }
+    chosen_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
+    *out = {};
+    if (device < 0 || device >= SIM_DEVICES) {
+        return fail(cudaErrorInvalidDevice);
+    }
+    snprintf(out->name, sizeof out->name, "simulated GPU %d", device);
+    out->totalGlobalMem = the_machine().memory_bytes;
+    out->major = 9;
+    out->multiProcessorCount = 2; // a grid of persistent blocks walks more than once
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    *total = m.memory_bytes;
+    *available = m.memory_bytes - m.used[chosen_device];
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    return allocate(out, bytes, chosen_device);
+}
+
+cudaError_t cudaFree(void *memory) {
+    return release(memory, false);
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned) {
+    return allocate(out, bytes, PINNED);
+}
+
+cudaError_t cudaFreeHost(void *memory) {
+    return release(memory, true);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
+    *out = nullptr;
+    cudaError_t error = enter("cudaStreamCreate");
+    if (error == cudaSuccess) {
+        *out = new CUstream_st{chosen_device, 0, 0, {}};
+    }
+    return error == cudaSuccess ? error : fail(error);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    cudaError_t error = enter("cudaMemcpyAsync");
+    if (error != cudaSuccess) {
+        return fail(error);
+    }
+    bool fits = lies_in(to, bytes, kind == cudaMemcpyDeviceToHost) && lies_in(from, bytes, kind == cudaMemcpyHostToDevice);
+    if (!fits) {
+        return fail(cudaErrorInvalidValue);
+    }
+    enqueue(stream, [=] {
+        if (bytes > 0) {
+            memcpy(to, from, bytes);
+        }
+        return cudaSuccess;
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    cudaError_t error = enter("cudaMemsetAsync");
+    if (error == cudaSuccess && !lies_in(to, bytes, false)) {
+        error = cudaErrorInvalidValue;
+    }
+    if (error != cudaSuccess) {
+        return fail(error);
+    }
+    enqueue(stream, [=] {
+        memset(to, value, bytes);
+        return cudaSuccess;
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    cudaError_t error = drain(stream, stream->taken);
+    return error != cudaSuccess ? error : enter("cudaStreamSynchronize");
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
+    *out = new CUevent_st{nullptr, 0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    *event = {stream, stream->taken};
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    return event->stream ? drain(event->stream, event->after) : cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    CUevent_st until = *event;
+    enqueue(stream, [until] { return until.stream ? drain(until.stream, until.after) : cudaSuccess; });
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int value) {
+    return value <= SIM_SHARED_BYTES_MAX ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGetLastError(void) {
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
+    case cudaErrorLaunchFailure:
+        return "unspecified launch failure";
+    default:
+        return "unknown error";
+    }
+}
+
+// ---- tests
+
+void sim_fail(const char *call, unsigned after, cudaError_t error) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    m.failing = call;
+    m.failing_after = after;
+    m.failing_as = error;
+}
+
+void sim_fail_nothing(void) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    m.failing.clear();
+    for (cudaError_t &failed : m.failed) {
+        failed = cudaSuccess;
+    }
+}
+
+void sim_memory(size_t bytes) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    m.memory_bytes = bytes;
+}
+
+const char *sim_fault(void) {
+    static thread_local std::string copy;
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    copy = m.fault;
+    return copy.c_str();
+}
+
+size_t sim_allocations(void) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    return m.memory.size();
+}

@@ -1,0 +1,90 @@
+// The part of CUDA's runtime that kernels/cuda uses, for simulated GPUs in this process: device and pinned memory, streams, events,
+// kernel launches on the simulated blocks of block.h. C and C++.
+//
+// Stricter than CUDA, so that mistakes show here: what a stream is given happens only when it is waited for, in order; new memory
+// is poisoned with NaN; copies are checked against the allocations they touch, and their host side must be pinned; a fault in a
+// kernel fails everything on that device from then on. A device may be used from any thread, by one at a time.
+#ifndef EXPERTD_KERNELS_CUDA_SIM_RUNTIME_H
+#define EXPERTD_KERNELS_CUDA_SIM_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorUnknown = 999
+} cudaError_t;
+
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum { cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
+
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem;
+    int major, minor, multiProcessorCount;
+};
+
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device); // of the calling thread
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
+cudaError_t cudaMalloc(void **out, size_t bytes);
+cudaError_t cudaFree(void *memory);
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
+cudaError_t cudaGetLastError(void);
+const char *cudaGetErrorString(cudaError_t error);
+
+// ---- what tests may do to it
+
+enum { SIM_DEVICES = 8, SIM_SHARED_BYTES_MAX = 232448 };
+
+// The (after + 1)-th call of that name from now on fails once, as `error`. "launch": the next kernel that is run traps.
+void sim_fail(const char *call, unsigned after, cudaError_t error);
+void sim_fail_nothing(void);
+// Memory of each device from now on; 64 GiB at first.
+void sim_memory(size_t bytes);
+// What the last fault in a kernel was, "" at first.
+const char *sim_fault(void);
+// Allocations that were not freed, device and pinned.
+size_t sim_allocations(void);
+
+#ifdef __cplusplus
+} // extern "C"
+
+#include "kernels/cuda/sim/block.h"
+#include "kernels/cuda/sim/tensor_map.h"
+
+using CUtensorMap = sim::tensor_map;
+
+namespace sim {
+// The launch is done when the stream gets there; cudaGetLastError says whether it was taken.
+void launch_on(cudaStream_t stream, launch what);
+} // namespace sim
+#endif
+
+#endif

@@ -1,0 +1,120 @@
+#include "faulty_kernels.h"
+
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/tensor_map.cuh"
+
+namespace {
+
+constexpr int ROWS = 64, TILE_BYTES = ROWS * 128;
+
+struct shared {
+    alignas(1024) unsigned char tile[2][TILE_BYTES];
+    uint64_t barrier, other;
+};
+
+__device__ void load(shared &s, const CUtensorMap *map, void *to, uint64_t *barrier) {
+    if (threadIdx.x == 0) {
+        ptx::barrier_init(&s.barrier, 1);
+        ptx::fence_barrier_init();
+        ptx::barrier_expect(barrier, TILE_BYTES);
+        ptx::tile_load_2d(to, map, barrier, 0, 0);
+    }
+    ptx::sync_block();
+}
+
+__device__ uint32_t count_ones(const shared &s) {
+    uint32_t ones = 0;
+    for (int i = 0; i < TILE_BYTES / 2; i++) {
+        ones += ((const uint16_t *)s.tile[0])[i] == 0x3f80;
+    }
+    return ones;
+}
+
+__device__ void store(shared &s, const CUtensorMap *map, bool fence, bool wait) {
+    const int lane = threadIdx.x % 32;
+    if (threadIdx.x < 32) {
+        ptx::store_matrix_x4(ptx::shared_address(s.tile[0]) + lane * 16, 0, 0, 0, 0);
+    }
+    if (fence) {
+        ptx::fence_async();
+    }
+    ptx::sync_block();
+    if (threadIdx.x == 0) {
+        ptx::tile_store_2d(map, s.tile[0], 0, 0);
+        ptx::store_commit();
+        if (wait) {
+            ptx::store_wait_all();
+        }
+    }
+}
+
+__global__ void faulty(int kind, const __grid_constant__ CUtensorMap map, uint32_t *out) {
+    auto &s = *(shared *)ptx::shared_base();
+    switch (kind) {
+    case FAULTY_NONE:
+    case FAULTY_DOES_NOT_WAIT:
+        load(s, &map, s.tile[0], &s.barrier);
+        if (kind == FAULTY_NONE) {
+            ptx::barrier_wait(&s.barrier, 0);
+        }
+        if (threadIdx.x == 0) {
+            *out = count_ones(s);
+        }
+        ptx::barrier_wait(&s.barrier, 0);
+        return;
+    case FAULTY_WAITS_FOREVER:
+        if (threadIdx.x == 0) {
+            ptx::barrier_init(&s.barrier, 1);
+        }
+        ptx::sync_block();
+        ptx::barrier_wait(&s.barrier, 0);
+        return;
+    case FAULTY_ARRIVES_TOO_OFTEN:
+        if (threadIdx.x == 0) {
+            ptx::barrier_init(&s.barrier, 1);
+            ptx::barrier_expect(&s.barrier, 16);
+            ptx::barrier_arrive(&s.barrier);
+        }
+        return;
+    case FAULTY_USES_NO_BARRIER:
+        load(s, &map, s.tile[0], &s.other);
+        return;
+    case FAULTY_LOADS_UNALIGNED:
+        load(s, &map, s.tile[0] + 128, &s.barrier);
+        return;
+    case FAULTY_STORES_UNFENCED:
+        store(s, &map, false, true);
+        return;
+    case FAULTY_ENDS_TOO_EARLY:
+        store(s, &map, true, false);
+        return;
+    case FAULTY_DIVERGES:
+        if (threadIdx.x % 32 < 16) {
+            ptx::sync_warp();
+        } else {
+            *out = ptx::shuffle_xor(threadIdx.x, 1);
+        }
+        return;
+    case FAULTY_DISAGREES:
+        if (threadIdx.x < 64) {
+            ptx::sync_block();
+        } else {
+            sim::meet(0, 64);
+        }
+        return;
+    default:
+        ptx::trap();
+    }
+}
+
+} // namespace
+
+extern "C" int faulty_kernel_launch(enum faulty_kernel kind, void *tensor, uint32_t *out, struct CUstream_st *stream) {
+    const uint64_t sizes[3] = {64, ROWS, 1};
+    CUtensorMap map;
+    if (!tensor_map_bf16(&map, tensor, 2, sizes, ROWS)) {
+        return cudaErrorInvalidValue;
+    }
+    LAUNCH(faulty, dim3(1), dim3(128), sizeof(shared), stream, (int)kind, map, out);
+    return cudaGetLastError();
+}

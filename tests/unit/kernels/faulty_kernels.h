@@ -1,0 +1,33 @@
+// Kernels that each make one mistake, for the test that the simulation notices it.
+#ifndef EXPERTD_TESTS_FAULTY_KERNELS_H
+#define EXPERTD_TESTS_FAULTY_KERNELS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;
+
+// Each takes `tensor`, 64 x 64 bf16 on the device, and `out`, a word there; launched as one block of 128 threads.
+enum faulty_kernel {
+    FAULTY_NONE,          // loads a tile, waits, and counts its elements that are 1 into out
+    FAULTY_DOES_NOT_WAIT, // the same without waiting: what it reads is not there yet
+    FAULTY_WAITS_FOREVER, // for a barrier at which nobody arrives
+    FAULTY_ARRIVES_TOO_OFTEN,
+    FAULTY_USES_NO_BARRIER, // one that was never initialised
+    FAULTY_LOADS_UNALIGNED,
+    FAULTY_STORES_UNFENCED, // gives the copy engine what ordinary stores wrote, without the fence between
+    FAULTY_ENDS_TOO_EARLY,  // while the copy engine still reads its shared memory
+    FAULTY_DIVERGES,        // lanes of one warp in two collective instructions
+    FAULTY_DISAGREES,       // on how many threads meet at a barrier
+    FAULTY_TRAPS,
+};
+int faulty_kernel_launch(enum faulty_kernel kind, void *tensor, uint32_t *out, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
