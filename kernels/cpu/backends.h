@@ -56,7 +56,7 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
 BACKEND_DECLARE_ROWS(scalar);
 BACKEND_DECLARE_PANELS(scalar);
 extern const struct kernel_backend backend_scalar;
-extern const struct kernel_backend backend_scalar_amx; // backend_scalar but for the bf16 sums
+extern const struct kernel_backend backend_scalar_amx;   // backend_scalar but for the bf16 sums
 extern const struct kernel_backend backend_scalar_sim90; // the same
 
 #if defined(__x86_64__)
