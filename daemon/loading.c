@@ -54,6 +54,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .model = options->model,
         .hf_cache = options->hf_cache,
         .compute_dtype = options->compute_dtype,
+        .widen = options->widen,
         .ranks = options->shards,
         .have_layers = options->have_layers,
         .first_layer = options->first_layer,
@@ -76,9 +77,10 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     placement_file_deinit(&placing.counts);
     TRY(e);
     log_line(LOG_LEVEL_INFO, "loaded",
-             "model=%s architecture=%s layers=%zu shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f", out->model.name,
-             out->model.model_type, out->model.num_layers, out->model.ranks, out->model.numerics_id,
-             (size_t)model_weights_bytes(&out->model), (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
+             "model=%s architecture=%s layers=%zu quantisation=%s shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f",
+             out->model.name, out->model.model_type, out->model.num_layers, model_quantisation(&out->model), out->model.ranks,
+             out->model.numerics_id, (size_t)model_weights_bytes(&out->model),
+             (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
     return OK;
 }
 

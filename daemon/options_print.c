@@ -8,9 +8,8 @@
 
 enum { HELP_COLUMNS = 100, HELP_INDENT = 32 };
 
-static const char NOT_YET[] =
-    "Not in this version: CUDA devices, quantised checkpoints, shards in other processes or machines, TLS, "
-    "and a limit on TCP connections below that of open files.";
+static const char NOT_YET[] = "Not in this version: CUDA devices, shards in other processes or machines, TLS, "
+                              "and a limit on TCP connections below that of open files.";
 
 // Words from the current column on, broken before HELP_COLUMNS and continued at `indent`. A tab is a space that never breaks.
 static void put_words(const char *text, int column, int indent, FILE *out) {

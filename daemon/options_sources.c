@@ -42,13 +42,17 @@ static FALLIBLE refuse_argument(const char *argument) {
     FAIL(ERR_USAGE, "stray argument %s: every value follows its flag, as in --model %s", argument, argument);
 }
 
-// The text after --flag=, or the argument after --flag, which is then skipped; NULL where there is none.
-static const char *flag_value(const char *equals, int argc, char *const *argv, int *at) {
+// The text after --flag=, or the argument after --flag, which is then skipped; NULL where there is none. A truth needs none.
+static const char *flag_value(const struct options_row *row, const char *equals, int argc, char *const *argv, int *at) {
     if (equals) {
         return equals + 1;
     }
+    bool is_truth = row->type == OPTIONS_TRUTH;
     bool next_is_value = *at + 1 < argc && strncmp(argv[*at + 1], "--", 2) != 0;
-    return next_is_value ? argv[++*at] : NULL;
+    if (is_truth && next_is_value) {
+        next_is_value = strcmp(argv[*at + 1], "true") == 0 || strcmp(argv[*at + 1], "false") == 0;
+    }
+    return next_is_value ? argv[++*at] : is_truth ? "true" : NULL;
 }
 
 static FALLIBLE set_switch(struct options_setting *setting) {
@@ -73,7 +77,7 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, struct options_s
     if (setting->count && row->type != OPTIONS_LISTEN) {
         FAIL(ERR_USAGE, "--%.*s is there twice", (int)length, name);
     }
-    const char *value = flag_value(equals, argc, argv, at);
+    const char *value = flag_value(row, equals, argc, argv, at);
     if (!value) {
         FAIL(ERR_USAGE, "--%.*s needs a value: --%.*s %s", (int)length, name, (int)length, name, row->value);
     }

@@ -34,6 +34,13 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                               .fallback = "auto",
                               .value = "TYPE",
                               .help = "auto, bf16 or f32. auto is f32 where every expert weight is F32, else bf16."},
+    [OPTION_WIDEN] = {.name = "widen",
+                      .type = OPTIONS_TRUTH,
+                      .offset = FIELD(widen),
+                      .fallback = "false",
+                      .value = "[BOOL]",
+                      .help = "Widen quantised weights to the compute dtype while loading: two or more times the memory, and a "
+                              "numerics_id of its own. Without it they stay as the checkpoint has them."},
     [OPTION_HF_CACHE] = {.name = "hf_cache",
                          .type = OPTIONS_TEXT,
                          .offset = FIELD(hf_cache),

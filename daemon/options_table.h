@@ -10,6 +10,7 @@ enum options_key {
     OPTION_MODEL,
     OPTION_LAYERS,
     OPTION_COMPUTE_DTYPE,
+    OPTION_WIDEN,
     OPTION_HF_CACHE,
     OPTION_LISTEN,
     OPTION_HTTP,
@@ -67,6 +68,7 @@ enum options_type {
     OPTIONS_UIDS,
     OPTIONS_NUMBER, // uint32_t
     OPTIONS_BYTES,  // uint64_t, written 4096, 64KiB, 64MiB, 1GiB, 1TiB
+    OPTIONS_TRUTH,  // bool, true | false; the flag alone is true
     OPTIONS_SWITCH, // a flag without a value
 };
 

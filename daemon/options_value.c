@@ -178,6 +178,12 @@ static FALLIBLE parse_dtype(const char *text, enum err_code code, enum dtype *ou
     return OK;
 }
 
+static FALLIBLE parse_truth(const char *text, enum err_code code, bool *out) {
+    TRY(check_choice("true|false", text, code));
+    *out = text[0] == 't';
+    return OK;
+}
+
 static FALLIBLE check_uids(const char *text, enum err_code code) {
     if (strcmp(text, "any") == 0 || strcmp(text, "self") == 0) {
         return OK;
@@ -286,6 +292,8 @@ FALLIBLE options_value_parse(const struct options_row *row, char *const *texts, 
         return parse_layers(texts[0], code, out);
     case OPTIONS_DTYPE:
         return parse_dtype(texts[0], code, field);
+    case OPTIONS_TRUTH:
+        return parse_truth(texts[0], code, field);
     case OPTIONS_SWITCH:
         *(bool *)field = true;
         return OK;
@@ -326,6 +334,8 @@ const char *options_value_text(const struct options_row *row, const struct optio
         return layers_text(options, buffer);
     case OPTIONS_DTYPE:
         return dtype_text(*(const enum dtype *)field);
+    case OPTIONS_TRUTH:
+        return *(const bool *)field ? "true" : "false";
     case OPTIONS_SWITCH:
         return *(const bool *)field ? "true" : NULL;
     default:
@@ -350,6 +360,7 @@ void options_value_clear(const struct options_row *row, struct options *options)
     case OPTIONS_BYTES:
     case OPTIONS_LAYERS:
     case OPTIONS_DTYPE:
+    case OPTIONS_TRUTH:
     case OPTIONS_SWITCH:
         break;
     default:

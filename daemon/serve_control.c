@@ -24,7 +24,7 @@ static struct describe_layer describe_layer_of(const struct model *model, const 
         .has_shared_experts = p->shared != SHARED_NONE,
         .weights_on_input = p->weights_on_input,
         .weight_dtype = layer->weight_dtype,
-        .quantisation = "",
+        .quantisation = layer->quantisation,
         .numerics_id = model->numerics_id,
         .ready = true,
         .needs_token_ids = p->needs_token_ids,

@@ -403,3 +403,12 @@ bool config_has(const struct config *config, const char *key) {
 size_t config_list_length(const struct config *config, const char *key) {
     return json_array_size(look_up(config->object, key));
 }
+
+const char *config_object_key(const struct config *config, const char *key, size_t i) {
+    json_t *object = (json_t *)(uintptr_t)look_up(config->object, key); // jansson's iterators take what they do not change
+    void *at = json_object_iter(object);
+    for (; at && i > 0; i--) {
+        at = json_object_iter_next(object, at);
+    }
+    return at ? json_object_iter_key(at) : NULL;
+}

@@ -19,7 +19,7 @@ void config_destroy(struct config *config); // NULL is legal
 // with a model_type, else the whole. Borrowed.
 const struct config *config_text(const struct config *config);
 
-enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_KEY_DEPTH_MAX = 4 };
+enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_KEY_DEPTH_MAX = 6 };
 
 // `keys` is a list of alternatives, NULL-terminated: the first that is present and not null counts; two that are present and differ
 // are an error. "ffn_config.moe_top_k" looks into an object. *found false: none is there, *out untouched. ERR_CHECKPOINT for a
@@ -38,6 +38,8 @@ FALLIBLE config_u32_list(const struct config *config, const char *const *keys, u
 FALLIBLE config_string_at(const struct config *config, const char *const *keys, size_t index, const char **out, bool *found);
 bool config_has(const struct config *config, const char *key);           // present and not null
 size_t config_list_length(const struct config *config, const char *key); // 0 where there is no list
+// The i-th key of the object at `key`, in the order of the file; NULL past the last, and where there is no object. Borrowed.
+const char *config_object_key(const struct config *config, const char *key, size_t i);
 // A value as it stands in the file (`silu`, `true`, `2.5`, `[8, 8]`), cut to fit; false where it is not there or null.
 bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes);
 // The file's name, for messages.

@@ -19,7 +19,7 @@ struct engine_needs {
     size_t row_bytes; // of a hidden row in D, rounded
     size_t router_outputs;
     size_t routing_bytes;
-    bool weights_on_input, shared;
+    bool weights_on_input, shared, ordered;
     uint32_t shared_intermediate_size;
 };
 
@@ -33,6 +33,9 @@ static struct engine_needs needs_of(const struct model *model) {
         needs.routing_bytes = bytes > needs.routing_bytes ? bytes : needs.routing_bytes;
         needs.weights_on_input |= p->weights_on_input;
         needs.shared |= p->shared != SHARED_NONE;
+        const struct model_layer *layer = &model->layers[i];
+        needs.ordered |= layer->shape.order[EXPERT_HIDDEN_ORDER] || layer->shape.order[EXPERT_INNER_ORDER];
+        needs.ordered |= layer->shared.hidden_order || layer->shared.inner_order;
         if (p->shared_intermediate_size > needs.shared_intermediate_size) {
             needs.shared_intermediate_size = p->shared_intermediate_size;
         }
@@ -48,6 +51,7 @@ static struct ffn_sizes ffn_sizes_of(const struct engine *engine, const struct e
         .max_experts = model->max_experts,
         .max_rows = engine->limits.max_choices,
         .dtype = model->compute_dtype,
+        .ordered = needs->ordered,
     };
     if (needs->shared_intermediate_size > sizes.max_intermediate_size) {
         sizes.max_intermediate_size = needs->shared_intermediate_size;

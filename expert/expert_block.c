@@ -110,4 +110,10 @@ void expert_weights_bind(const struct expert_shape *shape, struct expert_block *
             *biases[i] = bind_column(blocks, groups, shape->bias_at[i], table + (2 * i + 1) * groups);
         }
     }
+    void *const **orders[] = {&out->hidden_order, &out->inner_order};
+    for (size_t i = 0; i < EXPERT_ORDERS; i++) {
+        if (shape->order[i] > 0) {
+            *orders[i] = bind_column(blocks, groups, shape->order_at[i], table + (2 * EXPERT_MATRICES + i) * groups);
+        }
+    }
 }

@@ -14,12 +14,17 @@
 
 enum expert_matrix { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_MATRICES };
 
+// Of quantised weights whose k are sorted: where the activations of the k-th come from.
+enum expert_order { EXPERT_HIDDEN_ORDER, EXPERT_INNER_ORDER, EXPERT_ORDERS };
+
 // The layout of a layer's blocks.
 struct expert_shape {
     struct packed_weights matrix[EXPERT_MATRICES]; // dtype, k, n and group_bytes; group_bytes 0: the layer has none
     size_t matrix_at[EXPERT_MATRICES];             // bytes from the block's start
     size_t bias[EXPERT_MATRICES];                  // elements; 0: none
     size_t bias_at[EXPERT_MATRICES];
+    size_t order[EXPERT_ORDERS]; // numbers; 0: none
+    size_t order_at[EXPERT_ORDERS];
     size_t bytes; // of a block, a multiple of 64
 };
 
@@ -29,6 +34,8 @@ struct expert_weights {
     void *const *gate_bias;               // [groups] to [I] fp32, or NULL
     void *const *up_bias;                 // [groups] to [I] fp32, or NULL
     void *const *down_bias;               // [groups] to [H] fp32, or NULL
+    void *const *hidden_order; // [groups] to [H] uint32_t: gate and up read element order[k] of a row as its k-th; NULL: in order
+    void *const *inner_order;  // [groups] to [I], of down
 };
 
 struct expert_block {
@@ -59,7 +66,7 @@ struct expert_block *expert_block_share(struct expert_block *block); // one refe
 void expert_block_drop(struct expert_block *block); // with the last one its memory goes back to the system. NULL is legal
 
 // The tables of `groups` experts, whose blocks are given in their order. table: [EXPERT_TABLE * groups], as long-lived as `out`.
-enum { EXPERT_TABLE = 2 * EXPERT_MATRICES };
+enum { EXPERT_TABLE = 2 * EXPERT_MATRICES + EXPERT_ORDERS };
 void expert_weights_bind(const struct expert_shape *shape, struct expert_block *const *blocks, size_t groups, void **table,
                          struct expert_weights *out);
 

@@ -22,9 +22,11 @@ static size_t run_rows(const struct ffn_sizes *sizes) {
 // Every piece of the scratch in order; `take` gets null memory when only the size is asked for.
 static size_t lay_out(struct ffn_scratch *scratch, const struct ffn_sizes *sizes, char *memory) {
     size_t rows = run_rows(sizes);
+    size_t width = sizes->max_hidden_size > sizes->max_intermediate_size ? sizes->max_hidden_size : sizes->max_intermediate_size;
     size_t parts[] = {rows * sizes->max_intermediate_size * dtype_size(sizes->dtype), sizes->max_experts * sizeof(int32_t),
-                      grouped_matmul_scratch_bytes(rows, sizes->max_experts)};
-    void **places[] = {&scratch->hidden, (void **)&scratch->group_sizes, &scratch->matmul};
+                      grouped_matmul_scratch_bytes(rows, sizes->max_experts),
+                      sizes->ordered ? rows * width * dtype_size(sizes->dtype) : 0};
+    void **places[] = {&scratch->hidden, (void **)&scratch->group_sizes, &scratch->matmul, &scratch->ordered};
     size_t used = 0;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (memory) {
@@ -66,6 +68,46 @@ static struct grouped_matmul_args product(const struct ffn_run *run, const struc
     };
 }
 
+// Rows of the run on their way into the order of their expert's codes.
+struct ordering {
+    const struct ffn_run *run;
+    const char *from;
+    size_t stride;        // bytes
+    const uint32_t *rows; // NULL: in order
+    void *const *orders;  // [groups] to [k]
+    size_t k;
+};
+
+// The expert of a row of the run, of those held here.
+static size_t group_of(const struct ffn_run *run, size_t row) {
+    const int32_t *sizes = run->scratch->group_sizes + run->args->group_offset;
+    size_t group = 0, end = (size_t)sizes[0];
+    while (row >= end) {
+        end += (size_t)sizes[++group];
+    }
+    return group;
+}
+
+static void order_row(void *context, size_t row, unsigned thread) {
+    (void)thread;
+    const struct ordering *o = context;
+    const uint32_t *order = o->orders[group_of(o->run, row)];
+    size_t size = dtype_size(o->run->args->dtype);
+    const char *from = o->from + (o->rows ? o->rows[row] : row) * o->stride;
+    char *to = (char *)o->run->scratch->ordered + row * o->k * size;
+    for (size_t k = 0; k < o->k; k++) {
+        memcpy(to + k * size, from + order[k] * size, size);
+    }
+}
+
+// What the product reads in place of its rows.
+static void order_rows(struct ordering *o, struct grouped_matmul_args *product) {
+    team_run(o->run->team, o->run->rows, order_row, o);
+    product->lhs = o->run->scratch->ordered;
+    product->lhs_stride = o->k;
+    product->lhs_rows = NULL;
+}
+
 static FALLIBLE gate_and_up(const struct ffn_run *run) {
     const struct ffn_args *a = run->args;
     const struct expert_weights *w = a->weights;
@@ -83,6 +125,15 @@ static FALLIBLE gate_and_up(const struct ffn_run *run) {
     } else {
         args.product.lhs = (const char *)a->hidden + run->first * a->hidden_stride;
     }
+    if (w->hidden_order) {
+        struct ordering ordering = {.run = run,
+                                    .from = args.product.lhs,
+                                    .stride = a->hidden_stride,
+                                    .rows = args.product.lhs_rows,
+                                    .orders = w->hidden_order,
+                                    .k = a->hidden_size};
+        order_rows(&ordering, &args.product);
+    }
     args.product.out = run->scratch->hidden;
     args.product.out_stride = a->intermediate_size;
     return expert_gate_up(&args, run->team, run->scratch->matmul);
@@ -98,6 +149,14 @@ static FALLIBLE down(const struct ffn_run *run) {
     };
     args.product.lhs = run->scratch->hidden;
     args.product.lhs_stride = a->intermediate_size;
+    if (a->weights->inner_order) {
+        struct ordering ordering = {.run = run,
+                                    .from = run->scratch->hidden,
+                                    .stride = a->intermediate_size * dtype_size(a->dtype),
+                                    .orders = a->weights->inner_order,
+                                    .k = a->intermediate_size};
+        order_rows(&ordering, &args.product);
+    }
     args.product.out = (char *)a->results + run->first * a->results_stride;
     args.product.out_stride = a->results_stride / dtype_size(a->dtype);
     return expert_down(&args, run->team, run->scratch->matmul);

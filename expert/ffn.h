@@ -3,6 +3,7 @@
 #ifndef EXPERTD_EXPERT_FFN_H
 #define EXPERTD_EXPERT_FFN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,7 @@
 struct ffn_scratch {
     size_t run_rows;              // rows of a run
     void *hidden;                 // [run_rows, I] in D
+    void *ordered;                // [run_rows, max(H, I)] in D: rows in the order of their expert's codes; where sizes.ordered
     int32_t *group_sizes;         // [E] of the run
     void *matmul;                 // grouped_matmul's own
     uint64_t gate_up_ns, down_ns; // spent by all runs since the owner set them to 0
@@ -23,6 +25,7 @@ struct ffn_sizes {
     uint32_t max_hidden_size, max_intermediate_size, max_experts;
     size_t max_rows;
     enum dtype dtype;
+    bool ordered; // some expert reads its rows in an order of its own
 };
 size_t ffn_scratch_bytes(const struct ffn_sizes *sizes);
 void ffn_scratch_init(struct ffn_scratch *scratch, const struct ffn_sizes *sizes, void *memory);

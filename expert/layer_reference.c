@@ -25,6 +25,7 @@ struct twin {
     float *weights;          // [K]
     float *gate, *up, *sums; // [max(I, shared I)], [H]
     void *inner;             // [max(I, shared I)] in D
+    void *ordered;           // [max(H, I, shared I)] in D
     void *result;            // [H] in D
     float *row;              // [H] a result row, widened
     float *out;              // [H]
@@ -60,15 +61,26 @@ struct twin_expert {
     bool scaled;
 };
 
+// x as the expert's codes are sorted, where they are.
+static const void *in_order(struct twin *t, const void *x, void *const *orders, size_t group, size_t k) {
+    const uint32_t *order = orders ? orders[group] : NULL;
+    size_t size = dtype_size(t->dtype);
+    for (size_t i = 0; order && i < k; i++) {
+        memcpy((char *)t->ordered + i * size, (const char *)x + order[i] * size, size);
+    }
+    return order ? t->ordered : x;
+}
+
 // result = round_D(down(activation(gate(x), up(x)))).
 static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
     const struct expert_weights *w = e->weights;
     uint32_t hidden_size = t->layer->params.hidden_size;
     bool gated = activation_is_gated(e->activation);
+    const void *input = in_order(t, t->input, w->hidden_order, e->group, hidden_size);
     if (gated) {
-        TRY(multiply(t->input, &w->gate, e->group, t->gate));
+        TRY(multiply(input, &w->gate, e->group, t->gate));
     }
-    TRY(multiply(t->input, &w->up, e->group, t->up));
+    TRY(multiply(input, &w->up, e->group, t->up));
     struct activation_args a = {
         .activation = e->activation,
         .gate = gated ? t->gate : NULL,
@@ -80,7 +92,7 @@ static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
         .out = t->inner,
     };
     activation_row(&a);
-    TRY(multiply(t->inner, &w->down, e->group, t->sums));
+    TRY(multiply(in_order(t, t->inner, w->inner_order, e->group, e->width), &w->down, e->group, t->sums));
     for (uint32_t i = 0; i < hidden_size; i++) {
         if (w->down_bias) {
             t->sums[i] += ((const float *)w->down_bias[e->group])[i];
@@ -221,11 +233,12 @@ FALLIBLE layer_forward_reference(const struct model_layer *layer, enum dtype com
     size_t outputs = (size_t)p->num_experts + p->num_zero_experts;
     struct twin t = {.layer = layer, .dtype = compute_dtype, .request = request};
     t.top_k = request->source == ROUTING_GIVEN ? (size_t)request->ids.shape[1] : p->routing.top_k;
-    size_t floats[] = {hidden_size, hidden_size, hidden_size, outputs,     t.top_k,     t.top_k,    width,
-                       width,       hidden_size, width,       hidden_size, hidden_size, hidden_size};
-    void **places[] = {(void **)&t.wide,    &t.hidden,        &t.input,       (void **)&t.logits, (void **)&t.ids,
-                       (void **)&t.weights, (void **)&t.gate, (void **)&t.up, (void **)&t.sums,   &t.inner,
-                       &t.result,           (void **)&t.row,  (void **)&t.out};
+    size_t floats[] = {
+        hidden_size, hidden_size, hidden_size, outputs,     t.top_k,     t.top_k,     width,
+        width,       hidden_size, width,       hidden_size, hidden_size, hidden_size, width > hidden_size ? width : hidden_size};
+    void **places[] = {(void **)&t.wide,    &t.hidden,        &t.input,        (void **)&t.logits, (void **)&t.ids,
+                       (void **)&t.weights, (void **)&t.gate, (void **)&t.up,  (void **)&t.sums,   &t.inner,
+                       &t.result,           (void **)&t.row,  (void **)&t.out, &t.ordered};
     enum { PLACES = sizeof floats / sizeof floats[0] };
     struct arena arena;
     size_t bytes = arena_rounded(p->has_router ? routing_scratch_bytes(&p->routing) : 0);

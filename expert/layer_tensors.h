@@ -1,6 +1,6 @@
 // Where a checkpoint's MoE layers lie: finds the decoder layers that hold experts from the tensor names, detects how they are laid
 // out from names and shapes, checks every shape against config.json, and gives one answer whatever the layout was: for each expert
-// three strided matrices in the mapped files. Quantised tensors are refused by name.
+// three strided matrices in the mapped files, of plain elements or of codes with scales.
 // Pure over an open checkpoint; any thread. Everything here borrows from the checkpoint, which must outlive it.
 #ifndef EXPERTD_EXPERT_LAYER_TENSORS_H
 #define EXPERTD_EXPERT_LAYER_TENSORS_H
@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "expert/architecture.h"
 #include "expert/checkpoint.h"
+#include "expert/quantised_matrix.h"
 #include "kernels/weights.h"
 
 enum expert_part { PART_GATE, PART_UP, PART_DOWN, PART_COUNT };
@@ -24,14 +25,15 @@ struct vector_source {
 
 // One expert. Gate and up are n = I, k = H; down is n = H, k = I.
 struct expert_source {
-    struct weight_source weight[PART_COUNT]; // weight[PART_GATE].data is NULL where the activation is not gated
-    struct vector_source bias[PART_COUNT];   // gate, up [I], down [H]; data NULL without
+    struct weight_source weight[PART_COUNT];       // data NULL: quantised, or a gate that there is none of
+    struct quantised_matrix quantised[PART_COUNT]; // codes.data NULL: plain
+    struct vector_source bias[PART_COUNT];         // gate, up [I], down [H]; data NULL without
 };
 
 struct layer_tensors {
     struct layer_params params;          // routing.selection_bias NULL: the loader sets it
     char prefix[128];                    // the experts module's name: "model.layers.3.mlp.experts"
-    enum dtype weight_dtype;             // of the routed experts, as stored; one dtype a layer
+    enum dtype weight_dtype;             // of the routed experts, as stored; one dtype a layer; DTYPE_NONE: codes in words or pairs
     struct weight_source router;         // n = E + Z, k = H; data NULL where !params.has_router
     struct vector_source router_bias;    // [E + Z], params.router_has_bias
     struct vector_source selection_bias; // [E + Z], params.router_has_selection_bias

@@ -34,37 +34,70 @@ static void widen_vector(const struct supply_matrix *vector, float *out) {
     }
 }
 
-static void pack_into(const struct supply_matrix *m, const struct packed_weights *packed, size_t group) {
+static FALLIBLE pack_into(const struct supply_matrix *m, const struct packed_weights *packed, size_t group) {
+    if (packed->format) {
+        return pack_quantised(&m->rows.source, packed->format, m->k, m->n, packed->data[group]);
+    }
     pack_weights(&m->source, m->k, m->n, packed->dtype, packed->data[group]);
+    return OK;
 }
 
-static void place(const struct supply_matrix *m, enum supply_tensor tensor, struct model_layer *layer,
-                  const struct expert_weights *experts, size_t group) {
+// Gate and up read one row: where gate has told its order, up's is the same.
+static FALLIBLE place_order(const struct supply_matrix *m, bool told, void *const *orders, size_t group) {
+    if (!orders || !m->rows.order) {
+        return OK;
+    }
+    if (!told) {
+        memcpy(orders[group], m->rows.order, m->k * sizeof *m->rows.order);
+    } else if (memcmp(orders[group], m->rows.order, m->k * sizeof *m->rows.order) != 0) {
+        FAIL(ERR_CHECKPOINT,
+             "gate and up are sorted by two different g_idx, for which one row of activations cannot be put in order: "
+             "--widen serves it");
+    }
+    return OK;
+}
+
+static FALLIBLE place_matrix(const struct supply_matrix *m, enum supply_tensor tensor, const struct expert_weights *experts,
+                             size_t group) {
+    bool gated = experts->gate.data != NULL;
+    const struct packed_weights *packed = tensor == SUPPLY_GATE ? &experts->gate
+                                          : tensor == SUPPLY_UP ? &experts->up
+                                                                : &experts->down;
+    TRY(place_order(m, tensor == SUPPLY_UP && gated, tensor == SUPPLY_DOWN ? experts->inner_order : experts->hidden_order, group));
+    return pack_into(m, packed, group);
+}
+
+static FALLIBLE place(const struct supply_matrix *m, enum supply_tensor tensor, struct model_layer *layer,
+                      const struct expert_weights *experts, size_t group) {
     switch (tensor) {
     case SUPPLY_GATE:
-        return pack_into(m, &experts->gate, group);
     case SUPPLY_UP:
-        return pack_into(m, &experts->up, group);
     case SUPPLY_DOWN:
-        return pack_into(m, &experts->down, group);
+        return place_matrix(m, tensor, experts, group);
     case SUPPLY_GATE_BIAS:
-        return widen_vector(m, experts->gate_bias[group]);
+        widen_vector(m, experts->gate_bias[group]);
+        break;
     case SUPPLY_UP_BIAS:
-        return widen_vector(m, experts->up_bias[group]);
+        widen_vector(m, experts->up_bias[group]);
+        break;
     case SUPPLY_DOWN_BIAS:
-        return widen_vector(m, experts->down_bias[group]);
+        widen_vector(m, experts->down_bias[group]);
+        break;
     case SUPPLY_ROUTER:
         return pack_into(m, &layer->router, 0);
     case SUPPLY_ROUTER_BIAS:
-        return widen_vector(m, layer->router_bias);
+        widen_vector(m, layer->router_bias);
+        break;
     case SUPPLY_SELECTION_BIAS:
-        return widen_vector(m, layer->selection_bias);
+        widen_vector(m, layer->selection_bias);
+        break;
     case SUPPLY_SHARED_GATE:
         return pack_into(m, &layer->shared_gate, 0);
     case SUPPLY_TENSORS:
         break;
     }
     INVARIANT(tensor < SUPPLY_TENSORS);
+    return OK;
 }
 
 struct piece {
@@ -75,19 +108,37 @@ struct piece {
     void *staging;
 };
 
-// The piece's tensors [first, end): fetch, digest, pack, let go.
+static const char *tensor_text(enum supply_tensor tensor) {
+    static const char *const NAMES[SUPPLY_TENSORS] = {"gate",        "up",     "down",        "gate's bias",    "up's bias",
+                                                      "down's bias", "router", "router bias", "selection bias", "shared gate"};
+    return NAMES[tensor];
+}
+
+// One tensor: read, digest, pack, let go.
+static FALLIBLE load_tensor(struct load *load, const struct piece *piece, enum supply_tensor tensor, struct supply_matrix *m,
+                            struct digest *digest) {
+    const struct supply *supply = load->supply;
+    TRY(supply_prepare(supply, m));
+    TRY(supply_unpack(supply, piece->staging, m));
+    supply_digest(m, piece->staging, digest);
+    if (m->quantised && !supply_keeps_codes(supply, m)) {
+        supply_widen(supply, piece->staging, m);
+    }
+    TRY(place(m, tensor, &load->model->layers[piece->layer], piece->experts, piece->group));
+    supply_release(supply, m);
+    atomic_fetch_add_explicit(&load->done_bytes, supply_matrix_bytes(m), memory_order_relaxed);
+    return OK;
+}
+
+// The piece's tensors [first, end).
 static FALLIBLE load_tensors(struct load *load, const struct piece *piece, int first, int end, struct digest *digest) {
     const struct layer_tensors *tensors = &load->supply->layers[piece->layer];
     for (int t = first; t < end; t++) {
         struct supply_matrix m;
-        if (!supply_fetch(load->supply, tensors, piece->expert, (enum supply_tensor)t, piece->staging, &m)) {
-            continue;
+        enum supply_tensor tensor = (enum supply_tensor)t;
+        if (supply_fetch(load->supply, tensors, piece->expert, tensor, piece->staging, &m)) {
+            TRY_IN(load_tensor(load, piece, tensor, &m, digest), "%s", tensor_text(tensor));
         }
-        TRY(supply_prepare(load->supply, &m));
-        digest_matrix(digest, &m.source, m.n, m.k, piece->staging);
-        place(&m, (enum supply_tensor)t, &load->model->layers[piece->layer], piece->experts, piece->group);
-        supply_release(load->supply, &m);
-        atomic_fetch_add_explicit(&load->done_bytes, supply_matrix_bytes(&m), memory_order_relaxed);
     }
     return OK;
 }

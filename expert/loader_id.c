@@ -74,7 +74,10 @@ static void add_dtypes(struct digest *d, const struct supply *supply, const stru
     for (int t = first; t < end; t++) {
         struct supply_matrix m;
         bool there = supply_describe(supply, layer, expert, (enum supply_tensor)t, &m);
-        digest_text(d, there ? dtype_name(m.source.dtype) : "");
+        digest_text(d, !there ? "" : m.quantised ? "quantised" : dtype_name(m.source.dtype));
+        if (there && m.quantised) {
+            quantised_digest_format(m.quantised, d);
+        }
     }
 }
 
@@ -84,7 +87,7 @@ static uint64_t weights_id(const struct supply *supply, const struct layer_tenso
     digest_init(&d);
     digest_text(&d, WEIGHTS_FORMAT);
     add_params(&d, &layer->params);
-    digest_text(&d, ""); // quantisation
+    digest_text(&d, layer->quantisation);
     for (uint32_t e = 0; e < layer->params.num_experts; e++) {
         add_dtypes(&d, supply, tensors, e, 0, SUPPLY_EXPERT_TENSORS);
         digest_u64(&d, layer->expert_digests[e]);

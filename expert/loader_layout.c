@@ -22,13 +22,16 @@ static FALLIBLE take(struct layout *layout, uint64_t count, uint64_t size, void 
     return layout->arena ? arena_take(layout->arena, bytes, out) : OK;
 }
 
-static FALLIBLE size_packed(enum dtype dtype, const struct supply_matrix *matrix, struct packed_weights *out) {
+// format: of codes that are kept, or NULL.
+static FALLIBLE size_packed(enum dtype dtype, const struct quantised_format *format, const struct supply_matrix *matrix,
+                            struct packed_weights *out) {
     uint64_t elements; // a generous bound, so that packed_group_bytes cannot wrap
     if (__builtin_mul_overflow((uint64_t)matrix->n + 4096, (uint64_t)matrix->k + 4096, &elements) || elements > INT64_MAX / 8) {
         FAIL(ERR_NOMEM, "a matrix of %zu x %zu is larger than any memory", matrix->n, matrix->k);
     }
-    *out = (struct packed_weights){.dtype = dtype, .k = matrix->k, .n = matrix->n};
-    out->group_bytes = packed_group_bytes(dtype, matrix->k, matrix->n);
+    *out = (struct packed_weights){.dtype = dtype, .k = matrix->k, .n = matrix->n, .format = format};
+    out->group_bytes =
+        format ? quantised_group_bytes(format, matrix->k, matrix->n) : packed_group_bytes(dtype, matrix->k, matrix->n);
     return OK;
 }
 
@@ -36,7 +39,7 @@ static FALLIBLE size_packed(enum dtype dtype, const struct supply_matrix *matrix
 static FALLIBLE take_packed(struct layout *layout, enum dtype dtype, const struct supply_matrix *matrix,
                             struct packed_weights *out) {
     void *data, *table;
-    TRY(size_packed(dtype, matrix, out));
+    TRY(size_packed(dtype, NULL, matrix, out));
     TRY(take(layout, 1, out->group_bytes, &data));
     TRY(take(layout, 1, sizeof(void *), &table));
     out->groups = 1;
@@ -47,18 +50,49 @@ static FALLIBLE take_packed(struct layout *layout, enum dtype dtype, const struc
     return OK;
 }
 
+// What the packed codes are, where it lives as long as they do; NULL where there are none.
+static FALLIBLE take_format(struct layout *layout, const struct supply *supply, const struct supply_matrix *m,
+                            const struct quantised_format **out) {
+    void *memory;
+    *out = NULL;
+    if (!supply_keeps_codes(supply, m)) {
+        return OK;
+    }
+    TRY(take(layout, 1, sizeof **out, &memory));
+    if (memory) {
+        memcpy(memory, &m->quantised->format, sizeof **out);
+    }
+    *out = memory ? memory : &m->quantised->format;
+    return OK;
+}
+
+static FALLIBLE take_order(struct layout *block, const struct supply *supply, const struct supply_matrix *m, int matrix,
+                           struct expert_shape *out) {
+    int order = matrix == EXPERT_DOWN ? EXPERT_INNER_ORDER : EXPERT_HIDDEN_ORDER;
+    void *none;
+    if (!supply_keeps_codes(supply, m) || !m->quantised->ordered || out->order[order] > 0) {
+        return OK;
+    }
+    out->order[order] = m->k;
+    out->order_at[order] = block->bytes;
+    return take(block, m->k, sizeof(uint32_t), &none);
+}
+
 // The layout of a block like `expert`'s.
-static FALLIBLE shape_of(const struct supply *supply, const struct layer_tensors *tensors, uint32_t expert, enum dtype dtype,
-                         struct expert_shape *out) {
+static FALLIBLE shape_of(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors, uint32_t expert,
+                         enum dtype dtype, struct expert_shape *out) {
     struct layout block = {0};
     void *none;
     *out = (struct expert_shape){0};
     for (int i = 0; i < EXPERT_MATRICES; i++) {
         struct supply_matrix m;
         if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE + i), &m)) {
-            TRY(size_packed(dtype, &m, &out->matrix[i]));
+            const struct quantised_format *format;
+            TRY(take_format(layout, supply, &m, &format));
+            TRY(size_packed(dtype, format, &m, &out->matrix[i]));
             out->matrix_at[i] = block.bytes;
             TRY(take(&block, 1, out->matrix[i].group_bytes, &none));
+            TRY(take_order(&block, supply, &m, i, out));
         }
         if (supply_describe(supply, tensors, expert, (enum supply_tensor)(SUPPLY_GATE_BIAS + i), &m)) {
             out->bias[i] = m.k;
@@ -74,7 +108,7 @@ static FALLIBLE take_shared(struct layout *layout, const struct supply *supply, 
                             enum dtype dtype, struct expert_weights *out) {
     struct expert_shape shape;
     void *data, *table;
-    TRY(shape_of(supply, tensors, SUPPLY_SHARED, dtype, &shape));
+    TRY(shape_of(layout, supply, tensors, SUPPLY_SHARED, dtype, &shape));
     TRY(take(layout, 1, shape.bytes, &data));
     TRY(take(layout, EXPERT_TABLE, sizeof(void *), &table));
     if (data) {
@@ -149,12 +183,27 @@ static FALLIBLE take_router(struct layout *layout, const struct supply *supply, 
     return OK;
 }
 
+// "mxfp4", "int4_group32+fp8_channel" where down's is another; "" where the routed experts are plain.
+static void name_quantisation(const struct supply *supply, const struct layer_tensors *tensors, char *out, size_t bytes) {
+    struct supply_matrix up, down;
+    char texts[2][QUANTISED_NAME_MAX] = {"", ""};
+    if (supply_describe(supply, tensors, 0, SUPPLY_UP, &up) && up.quantised) {
+        quantised_name(up.quantised, texts[0]);
+    }
+    if (supply_describe(supply, tensors, 0, SUPPLY_DOWN, &down) && down.quantised) {
+        quantised_name(down.quantised, texts[1]);
+    }
+    bool same = strcmp(texts[0], texts[1]) == 0;
+    snprintf(out, bytes, "%s%s%s", texts[0], same || !texts[0][0] ? "" : "+", same ? "" : texts[1]);
+}
+
 static FALLIBLE lay_out_layer(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
                               const struct model_options *options, enum dtype dtype, struct model_layer *out) {
     void *memory;
     *out = (struct model_layer){.params = tensors->params, .weight_dtype = tensors->weight_dtype};
     memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
-    TRY(shape_of(supply, tensors, 0, dtype, &out->shape));
+    name_quantisation(supply, tensors, out->quantisation, sizeof out->quantisation);
+    TRY(shape_of(layout, supply, tensors, 0, dtype, &out->shape));
     TRY(take_experts(layout, options, out));
     if (tensors->params.shared != SHARED_NONE) {
         TRY(take_shared(layout, supply, tensors, dtype, &out->shared));
@@ -209,8 +258,12 @@ static FALLIBLE refuse(const struct supply *supply, const struct model *model, c
         snprintf(hint, sizeof hint, "%zu %s would fit: --layers %u-%u", fitting, fitting == 1 ? "layer" : "layers",
                  supply->layers[0].params.layer, supply->layers[fitting - 1].params.layer);
     }
-    FAIL(ERR_NOMEM, "%s: %zu MoE layers in %s take %s of memory, and %s may be taken (%s); %s", model->name, supply->count,
-         dtype_name(model->compute_dtype), memory_text(bytes, need), memory_text(limit->bytes, have), limit->what, hint);
+    char kind[QUANTISATION_NAME_MAX] = "";
+    name_quantisation(supply, &supply->layers[0], kind, sizeof kind);
+    bool kept = kind[0] && supply->widen == DTYPE_NONE;
+    FAIL(ERR_NOMEM, "%s: %zu MoE layers in %s%s take %s of memory, and %s may be taken (%s); %s%s", model->name, supply->count,
+         kept ? kind : dtype_name(model->compute_dtype), kind[0] && !kept ? " (widened)" : "", memory_text(bytes, need),
+         memory_text(limit->bytes, have), limit->what, hint, kind[0] && !kept ? "; they take less without --widen" : "");
 }
 
 static FALLIBLE measure(const struct supply *supply, const struct model_options *options, const struct model *model,

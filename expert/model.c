@@ -39,7 +39,8 @@ static bool is_stored_as(const struct supply *supply, const struct layer_tensors
     bool all = true;
     for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
         struct supply_matrix m;
-        all = all && (!supply_describe(supply, layer, expert, (enum supply_tensor)t, &m) || m.source.dtype == dtype);
+        bool there = supply_describe(supply, layer, expert, (enum supply_tensor)t, &m);
+        all = all && (!there || (!m.quantised && m.source.dtype == dtype));
     }
     return all;
 }
@@ -58,13 +59,31 @@ static bool all_experts_are_f32(const struct supply *supply) {
     return true;
 }
 
-static FALLIBLE choose_numerics(const struct supply *supply, enum dtype asked, struct model *model) {
+static bool is_any_quantised(const struct supply *supply) {
+    struct supply_matrix m;
+    for (size_t i = 0; i < supply->count; i++) {
+        for (int t = SUPPLY_GATE; t <= SUPPLY_DOWN; t++) {
+            const struct layer_tensors *layer = &supply->layers[i];
+            if ((supply_describe(supply, layer, 0, (enum supply_tensor)t, &m) && m.quantised) ||
+                (supply_describe(supply, layer, SUPPLY_SHARED, (enum supply_tensor)t, &m) && m.quantised)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static FALLIBLE choose_numerics(const struct model_options *options, struct supply *supply, struct model *model) {
+    enum dtype asked = options->compute_dtype;
     if (asked != DTYPE_NONE && asked != DTYPE_BF16 && asked != DTYPE_F32) {
         FAIL(ERR_CONFIG, "compute dtype %s: layers are computed in bf16 or f32", dtype_name(asked));
     }
     model->compute_dtype = asked != DTYPE_NONE ? asked : all_experts_are_f32(supply) ? DTYPE_F32 : DTYPE_BF16;
-    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s", NUMERICS_VERSION,
-             model->compute_dtype == DTYPE_F32 ? "f32" : "bf16", kernel_arithmetic_name(model->compute_dtype));
+    bool widen = options->widen && is_any_quantised(supply); // of plain weights it changes nothing
+    supply->widen = widen ? model->compute_dtype : DTYPE_NONE;
+    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s%s", NUMERICS_VERSION,
+             model->compute_dtype == DTYPE_F32 ? "f32" : "bf16", kernel_arithmetic_name(model->compute_dtype),
+             widen ? "+widen" : "");
     return OK;
 }
 
@@ -75,7 +94,7 @@ FALLIBLE model_load(const struct model_options *options, struct model *out) {
     err_t e;
     *out = (struct model){0};
     TRY_OUT(e, open_supply(options, &supply, &model));
-    TRY_OUT(e, choose_numerics(&supply, options->compute_dtype, &model));
+    TRY_OUT(e, choose_numerics(options, &supply, &model));
     snprintf(model.model_type, sizeof model.model_type, "%s", supply.model_type);
     TRY_OUT(e, loader_reserve(&supply, options, &model));
     digests = calloc(supply.count, sizeof *digests);
@@ -115,6 +134,16 @@ uint64_t model_weights_bytes(const struct model *model) {
         shards_give_back(layer->in_force, shards);
     }
     return bytes;
+}
+
+const char *model_quantisation(const struct model *model) {
+    const char *name = model->num_layers > 0 ? model->layers[0].quantisation : "";
+    for (size_t i = 1; i < model->num_layers; i++) {
+        if (strcmp(model->layers[i].quantisation, name) != 0) {
+            return "mixed";
+        }
+    }
+    return name[0] ? name : "none";
 }
 
 uint64_t model_epoch(const struct model *model) {

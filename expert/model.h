@@ -13,19 +13,22 @@
 #include "kernels/team.h"
 #include "kernels/weights.h"
 
+enum { QUANTISATION_NAME_MAX = 100 };
+
 struct model_layer {
     struct layer_params params;
-    char prefix[128];                  // "model.layers.3.mlp.experts"
-    uint64_t weights_id;               // never 0
-    enum dtype weight_dtype;           // as stored
-    struct packed_weights router;      // F32, one group, n = E + Z, k = H; data NULL without a router
-    float *router_bias;                // [E + Z] or NULL
-    float *selection_bias;             // [E + Z] or NULL; params.routing.selection_bias points here
-    struct expert_shape shape;         // of each routed expert's block
-    struct shards_in_force *in_force;  // where the experts lie: what a batch takes (shards.h)
-    struct expert_weights shared;      // params.shared != SHARED_NONE
-    struct packed_weights shared_gate; // F32, n = 1, SHARED_SIGMOID only
-    uint64_t *expert_digests;          // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
+    char prefix[128];                         // "model.layers.3.mlp.experts"
+    uint64_t weights_id;                      // never 0
+    enum dtype weight_dtype;                  // as stored; DTYPE_NONE: codes packed in words or pairs
+    char quantisation[QUANTISATION_NAME_MAX]; // "mxfp4"; "": the routed experts are plain
+    struct packed_weights router;             // F32, one group, n = E + Z, k = H; data NULL without a router
+    float *router_bias;                       // [E + Z] or NULL
+    float *selection_bias;                    // [E + Z] or NULL; params.routing.selection_bias points here
+    struct expert_shape shape;                // of each routed expert's block
+    struct shards_in_force *in_force;         // where the experts lie: what a batch takes (shards.h)
+    struct expert_weights shared;             // params.shared != SHARED_NONE
+    struct packed_weights shared_gate;        // F32, n = 1, SHARED_SIGMOID only
+    uint64_t *expert_digests;                 // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
 };
 
 struct model {
@@ -33,7 +36,7 @@ struct model {
     char model_type[64];
     uint8_t digest[16];
     enum dtype compute_dtype;   // D
-    char numerics_id[64];       // "1/bf16/cpu"
+    char numerics_id[64];       // "1/bf16/cpu", "1/bf16/cpu+widen"
     struct model_layer *layers; // ascending by layer number
     size_t num_layers;
     const struct topology *topology; // options'
@@ -48,6 +51,7 @@ struct model_options {
     const char *model;        // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S]
     const char *hf_cache;     // the Hugging Face cache in which ORG/NAME is looked up; NULL: there is none
     enum dtype compute_dtype; // DTYPE_NONE: bf16, or f32 where every expert weight is F32
+    bool widen;               // --widen: quantised weights become elements of the compute dtype
     uint32_t ranks;           // --shards
     // Where a layer's experts go; called more than once per layer, with one answer. NULL: contiguous.
     err_t (*place)(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out);
@@ -65,8 +69,9 @@ struct model_options {
 FALLIBLE model_load(const struct model_options *options, struct model *out);
 void model_deinit(struct model *model); // legal on a zeroed struct
 
-uint64_t model_weights_bytes(const struct model *model); // of weights in memory now; any thread
-uint64_t model_epoch(const struct model *model);         // the latest of all layers' placements; any thread
+uint64_t model_weights_bytes(const struct model *model);   // of weights in memory now; any thread
+const char *model_quantisation(const struct model *model); // of all layers' experts: "mxfp4", "none", or "mixed"
+uint64_t model_epoch(const struct model *model);           // the latest of all layers' placements; any thread
 
 const struct model_layer *model_find_layer(const struct model *model, uint32_t layer); // NULL where it is not served
 

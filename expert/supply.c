@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "expert/digest.h"
 #include "expert/synthetic.h"
 
@@ -92,8 +93,29 @@ bool supply_describe(const struct supply *supply, const struct layer_tensors *la
     if (shared_only && layer->params.shared == SHARED_NONE) {
         return false;
     }
+    if (tensor <= SUPPLY_DOWN) {
+        const struct expert_source *e = expert == SUPPLY_SHARED ? &layer->shared : &layer->experts[expert];
+        const struct quantised_matrix *quantised = &e->quantised[PART_GATE + (tensor - SUPPLY_GATE)];
+        out->quantised = quantised->codes.data ? quantised : NULL;
+    }
     source_in_file(layer, expert, tensor, &out->source);
-    return out->source.data != NULL;
+    return out->quantised || out->source.data != NULL;
+}
+
+bool supply_keeps_codes(const struct supply *supply, const struct supply_matrix *m) {
+    return m->quantised && supply->widen == DTYPE_NONE;
+}
+
+// Where the widened elements lie: behind the rows.
+static size_t rows_bytes(const struct supply_matrix *m) {
+    return arena_rounded(quantised_rows_bytes(m->quantised, m->n, m->k));
+}
+
+static size_t staging_bytes(const struct supply *supply, const struct supply_matrix *m) {
+    if (m->quantised) {
+        return rows_bytes(m) + (supply_keeps_codes(supply, m) ? 0 : m->n * m->k * dtype_size(supply->widen));
+    }
+    return supply->checkpoint ? digest_scratch_bytes(&m->source, m->n, m->k) : (size_t)supply_matrix_bytes(m);
 }
 
 static size_t staging_of(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, int first, int end) {
@@ -101,7 +123,7 @@ static size_t staging_of(const struct supply *supply, const struct layer_tensors
     for (int t = first; t < end; t++) {
         struct supply_matrix m;
         if (supply_describe(supply, layer, expert, (enum supply_tensor)t, &m)) {
-            size_t bytes = supply->checkpoint ? digest_scratch_bytes(&m.source, m.n, m.k) : (size_t)supply_matrix_bytes(&m);
+            size_t bytes = staging_bytes(supply, &m);
             most = bytes > most ? bytes : most;
         }
     }
@@ -134,8 +156,27 @@ bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer
     return true;
 }
 
-uint64_t supply_matrix_bytes(const struct supply_matrix *matrix) {
-    return (uint64_t)matrix->n * matrix->k * dtype_size(matrix->source.dtype);
+FALLIBLE supply_unpack(const struct supply *supply, void *staging, struct supply_matrix *m) {
+    (void)supply;
+    return m->quantised ? quantised_rows_take(m->quantised, m->n, m->k, staging, &m->rows) : OK;
+}
+
+void supply_digest(const struct supply_matrix *m, void *staging, struct digest *digest) {
+    if (m->quantised) {
+        quantised_rows_digest(&m->rows, m->n, m->k, digest);
+    } else {
+        digest_matrix(digest, &m->source, m->n, m->k, staging);
+    }
+}
+
+void supply_widen(const struct supply *supply, void *staging, struct supply_matrix *m) {
+    char *out = (char *)staging + rows_bytes(m);
+    quantised_rows_widen(&m->rows, m->n, m->k, supply->widen, out);
+    m->source = (struct weight_source){.data = out, .dtype = supply->widen, .n_stride = m->k, .k_stride = 1};
+}
+
+uint64_t supply_matrix_bytes(const struct supply_matrix *m) {
+    return m->quantised ? quantised_stored_bytes(m->quantised, m->n, m->k) : (uint64_t)m->n * m->k * dtype_size(m->source.dtype);
 }
 
 struct page_range {
@@ -143,37 +184,45 @@ struct page_range {
     size_t bytes;
 };
 
-// The whole pages that the matrix touches. Its neighbours' codes on the edges are only read again.
-static struct page_range pages_of(const struct supply_matrix *m) {
+// The whole pages of some bytes. Their neighbours' codes on the edges are only read again.
+static struct page_range pages_of(const void *data, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t last = (m->n - 1) * m->source.n_stride + (m->k - 1) * m->source.k_stride;
-    uintptr_t start = (uintptr_t)m->source.data / page * page;
-    uintptr_t end = (uintptr_t)m->source.data + (last + 1) * dtype_size(m->source.dtype);
-    end = (end + page - 1) / page * page;
+    uintptr_t start = (uintptr_t)data / page * page;
+    uintptr_t end = ((uintptr_t)data + bytes + page - 1) / page * page;
     return (struct page_range){.start = (char *)start, .bytes = end - start};
 }
 
-FALLIBLE supply_prepare(const struct supply *supply, const struct supply_matrix *matrix) {
-    if (!supply->checkpoint) {
-        return OK;
+// The i-th range of the file that the tensor is read from; false past the last.
+static bool range_of(const struct supply_matrix *m, size_t i, struct page_range *out) {
+    if (m->quantised) {
+        bool there = i < m->quantised->ranges;
+        *out = there ? pages_of(m->quantised->range[i].data, m->quantised->range[i].bytes) : (struct page_range){0};
+        return there;
     }
-    struct page_range pages = pages_of(matrix);
-    (void)madvise(pages.start, pages.bytes, MADV_WILLNEED); // advice: reading works without
-    // Populating tells of a file that shrank with an error, where touching its pages would end the process. Kernels before 5.14 do
-    // not know it; there the handler of base/mapped.h names the file.
-    if (madvise(pages.start, pages.bytes, MADV_POPULATE_READ) != 0 && errno == EFAULT) {
-        FAIL(ERR_CHECKPOINT, "a file of %s became shorter while it was read: do not change a checkpoint that is being loaded",
-             checkpoint_path(supply->checkpoint));
+    size_t last = (m->n - 1) * m->source.n_stride + (m->k - 1) * m->source.k_stride;
+    *out = pages_of(m->source.data, (last + 1) * dtype_size(m->source.dtype));
+    return i == 0;
+}
+
+FALLIBLE supply_prepare(const struct supply *supply, const struct supply_matrix *matrix) {
+    struct page_range pages;
+    for (size_t i = 0; supply->checkpoint && range_of(matrix, i, &pages); i++) {
+        (void)madvise(pages.start, pages.bytes, MADV_WILLNEED); // advice: reading works without
+        // Populating tells of a file that shrank with an error, where touching its pages would end the process. Kernels before 5.14
+        // do not know it; there the handler of base/mapped.h names the file.
+        if (madvise(pages.start, pages.bytes, MADV_POPULATE_READ) != 0 && errno == EFAULT) {
+            FAIL(ERR_CHECKPOINT, "a file of %s became shorter while it was read: do not change a checkpoint that is being loaded",
+                 checkpoint_path(supply->checkpoint));
+        }
     }
     return OK;
 }
 
 void supply_release(const struct supply *supply, const struct supply_matrix *matrix) {
-    if (!supply->checkpoint) {
-        return;
-    }
-    struct page_range pages = pages_of(matrix);
-    if (pages.bytes >= RELEASE_BYTES_MIN) {
-        (void)madvise(pages.start, pages.bytes, MADV_DONTNEED);
+    struct page_range pages;
+    for (size_t i = 0; supply->checkpoint && range_of(matrix, i, &pages); i++) {
+        if (pages.bytes >= RELEASE_BYTES_MIN) {
+            (void)madvise(pages.start, pages.bytes, MADV_DONTNEED);
+        }
     }
 }

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "expert/checkpoint.h"
+#include "expert/digest.h"
 #include "expert/layer_tensors.h"
 #include "kernels/weights.h"
 
@@ -35,6 +36,7 @@ enum supply_tensor {
 struct supply {
     struct layer_tensors *layers; // [count], ascending; owned. Generated: only params, prefix and dtype are set
     size_t count;
+    enum dtype widen;              // quantised weights become elements of this dtype; DTYPE_NONE: they stay as they are
     struct checkpoint *checkpoint; // owned; NULL where the weights are generated
     uint64_t seed;                 // generated: of every tensor
     char model_type[64];
@@ -44,8 +46,10 @@ struct supply {
 };
 
 struct supply_matrix {
-    size_t n, k;                 // a vector has n = 1
-    struct weight_source source; // data NULL until fetched where the weights are generated
+    size_t n, k;                              // a vector has n = 1
+    struct weight_source source;              // data NULL: quantised, or until fetched where the weights are generated
+    const struct quantised_matrix *quantised; // NULL: plain elements; borrowed from the supply
+    struct quantised_rows rows;               // of `quantised`, once unpacked
 };
 
 // The supply's own release; each opener is declared with its kind (supply_open_checkpoint, synthetic_supply).
@@ -59,13 +63,25 @@ FALLIBLE supply_open_checkpoint(const char *folder, const struct layer_tensors_o
 bool supply_describe(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
                      struct supply_matrix *out);
 
-// Bytes of staging memory that a thread needs for supply_fetch of any tensor (0 for a checkpoint), and of scratch for the tensors'
-// digests; the greatest over all layers.
+// Are the tensor's codes kept, and not widened?
+bool supply_keeps_codes(const struct supply *supply, const struct supply_matrix *matrix);
+
+// Bytes of staging memory that a thread needs for what follows, for any tensor; the greatest over all layers.
 size_t supply_staging_bytes(const struct supply *supply);
 
 // As supply_describe, with data: in the mapped file (borrowed from the supply) or generated into `staging`.
 bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer, uint32_t expert, enum supply_tensor tensor,
                   void *staging, struct supply_matrix *out);
+
+// After supply_prepare, with the same staging memory: the codes of a quantised tensor, row by row, in matrix->rows.
+// ERR_CHECKPOINT: codes or scales that cannot be computed with.
+FALLIBLE supply_unpack(const struct supply *supply, void *staging, struct supply_matrix *matrix);
+
+// Adds the stored codes to a digest, and whatever else the tensor's values depend on.
+void supply_digest(const struct supply_matrix *matrix, void *staging, struct digest *digest);
+
+// After supply_digest: a quantised tensor as plain elements of supply->widen, in matrix->source.
+void supply_widen(const struct supply *supply, void *staging, struct supply_matrix *matrix);
 
 // Bytes of the tensor as stored.
 uint64_t supply_matrix_bytes(const struct supply_matrix *matrix);

@@ -5,21 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONVERT "quantised experts are not served yet: use the model's BF16 checkpoint"
+#define CONVERT "no format of quantised weights that is read here has it so: use the model's BF16 checkpoint"
 
 FALLIBLE tensor_finder_init(struct tensor_finder *finder, const struct checkpoint *checkpoint) {
     *finder = (struct tensor_finder){.checkpoint = checkpoint};
     finder->taken = calloc(checkpoint_count(checkpoint) + 1, sizeof *finder->taken);
     if (!finder->taken) {
         FAIL(ERR_NOMEM, "no memory to mark %zu tensors", checkpoint_count(checkpoint));
-    }
-    const struct config *config = checkpoint_config(checkpoint);
-    const struct config *const places[] = {config, config_text(config)};
-    for (size_t i = 0; i < 2 && finder->quantised[0] == '\0'; i++) {
-        if (!config_value_text(places[i], "quantization_config.quant_method", finder->quantised, sizeof finder->quantised) &&
-            (config_has(places[i], "quantization_config") || config_has(places[i], "compression_config"))) {
-            snprintf(finder->quantised, sizeof finder->quantised, "unnamed");
-        }
     }
     return OK;
 }
@@ -44,6 +36,16 @@ bool tensor_exists(const struct tensor_finder *finder, const char *name) {
     return checkpoint_find(finder->checkpoint, name) != NULL;
 }
 
+const struct safetensors_entry *tensor_look(const struct tensor_finder *finder, const char *name) {
+    return checkpoint_find(finder->checkpoint, name);
+}
+
+void tensor_mark(struct tensor_finder *finder, const struct safetensors_entry *entry) {
+    size_t i = checkpoint_lower_bound(finder->checkpoint, entry->name);
+    finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
+    finder->taken[i] = true;
+}
+
 const char *tensor_first_below(const struct tensor_finder *finder, const char *prefix) {
     size_t i = checkpoint_lower_bound(finder->checkpoint, prefix);
     if (i == checkpoint_count(finder->checkpoint)) {
@@ -53,11 +55,28 @@ const char *tensor_first_below(const struct tensor_finder *finder, const char *p
     return strncmp(name, prefix, strlen(prefix)) == 0 ? name : NULL;
 }
 
-// " (quantization_config says fp8)", or nothing.
-static const char *quantised_text(const struct tensor_finder *finder, char text[128]) {
+FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out) {
+    if (!finder->quantisation_read) {
+        TRY(quantisation_read(checkpoint_config(finder->checkpoint), &finder->quantisation));
+        finder->quantisation_read = true;
+    }
+    *out = &finder->quantisation;
+    return OK;
+}
+
+const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
+    static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
+    const struct config *config = checkpoint_config(finder->checkpoint);
+    const struct config *const places[] = {config, config_text(config)};
+    char key[64], method[64];
     text[0] = '\0';
-    if (finder->quantised[0]) {
-        snprintf(text, 128, " (quantization_config says quant_method %s)", finder->quantised);
+    for (size_t i = 0; i < 4 && text[0] == '\0'; i++) {
+        snprintf(key, sizeof key, "%s.quant_method", SECTIONS[i % 2]);
+        if (config_value_text(places[i / 2], key, method, sizeof method)) {
+            snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s says quant_method %s)", SECTIONS[i % 2], method);
+        } else if (config_has(places[i / 2], SECTIONS[i % 2])) {
+            snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s names no quant_method)", SECTIONS[i % 2]);
+        }
     }
     return text;
 }
@@ -84,13 +103,13 @@ static const char *found_instead(const struct tensor_finder *finder, const char 
 }
 
 static err_t missing(const struct tensor_finder *finder, const char *name) {
-    char quantised[128];
+    char quantised[TENSOR_QUANTISED_TEXT_MAX];
     const char *instead = found_instead(finder, name), *path = checkpoint_path(finder->checkpoint);
     if (instead) {
         return err_record(ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, %s is there in its place%s: " CONVERT, path, name,
-                          instead, quantised_text(finder, quantised));
+                          instead, tensor_quantised_text(finder, quantised));
     }
-    return err_record(ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s", path, name, quantised_text(finder, quantised));
+    return err_record(ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s", path, name, tensor_quantised_text(finder, quantised));
 }
 
 static bool same_shape(const struct tensor_view *view, const struct tensor_shape *shape) {
@@ -101,10 +120,10 @@ static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct saf
     if (dtype_is_float16_or_32(entry->view.dtype)) {
         return OK;
     }
-    char quantised[128];
+    char quantised[TENSOR_QUANTISED_TEXT_MAX];
     const char *dtype = entry->view.dtype == DTYPE_NONE ? "of a type that is only stored" : dtype_name(entry->view.dtype);
     FAIL(ERR_CHECKPOINT, "%s: tensor %s is %s%s: F32, F16 and BF16 are computed with; " CONVERT,
-         checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, quantised_text(finder, quantised));
+         checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, tensor_quantised_text(finder, quantised));
 }
 
 FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], int *which,
@@ -173,7 +192,7 @@ FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block,
     for (size_t i = checkpoint_lower_bound(finder->checkpoint, block); i < count; i++) {
         const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
         unsigned long number;
-        char quantised[128];
+        char quantised[TENSOR_QUANTISED_TEXT_MAX];
         if (strncmp(entry->name, block, length) != 0) {
             break;
         }
@@ -185,7 +204,7 @@ FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block,
             FAIL(ERR_CHECKPOINT, "%s: tensor %s is of expert %lu, but config.json says that there are %u", file, entry->name,
                  number, num_experts);
         }
-        quantised_text(finder, quantised);
+        tensor_quantised_text(finder, quantised);
         FAIL(ERR_CHECKPOINT, "%s: tensor %s lies in the MoE block, but its architecture has none of that name%s%s", file,
              entry->name, quantised, quantised[0] ? ": " CONVERT : ": leaving it out would change the answers");
     }
@@ -193,7 +212,7 @@ FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block,
 }
 
 err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *module) {
-    char quantised[128];
+    char quantised[TENSOR_QUANTISED_TEXT_MAX];
     size_t length = strlen(module), count = checkpoint_count(finder->checkpoint);
     const char *name = module;
     // A tensor of a quantised type says more than the others.
@@ -209,7 +228,7 @@ err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *modu
             break;
         }
     }
-    quantised_text(finder, quantised);
+    tensor_quantised_text(finder, quantised);
     return err_record(ERR_CHECKPOINT, NULL, "%s: the experts lie in a layout that is not known here: tensor %s%s%s",
                       checkpoint_path(finder->checkpoint), name, quantised, quantised[0] ? ": " CONVERT : "");
 }

@@ -11,14 +11,16 @@
 #include "base/tensor.h"
 #include "expert/checkpoint.h"
 #include "expert/layer_tensors.h"
+#include "expert/quantisation.h"
 
 enum { TENSOR_NAME_MAX = SAFETENSORS_NAME_BYTES_MAX + 256 };
 
 struct tensor_finder {
     const struct checkpoint *checkpoint;
-    bool *taken;        // [checkpoint_count]
-    char quantised[64]; // quantization_config's quant_method; "" without one
-    uint64_t bytes;     // of all that were taken since the caller last set it to 0
+    bool *taken;                      // [checkpoint_count]
+    struct quantisation quantisation; // what config.json says; read with the first quantised tensor
+    bool quantisation_read;
+    uint64_t bytes; // of all that were taken since the caller last set it to 0
 };
 
 struct tensor_shape {
@@ -33,6 +35,11 @@ void tensor_finder_deinit(struct tensor_finder *finder); // legal on a zeroed st
 FALLIBLE tensor_name(char name[TENSOR_NAME_MAX], const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 bool tensor_exists(const struct tensor_finder *finder, const char *name);
+// The tensor of that name, of any dtype and shape; NULL where there is none. Not taken by this.
+const struct safetensors_entry *tensor_look(const struct tensor_finder *finder, const char *name);
+// Takes a tensor that was looked at.
+void tensor_mark(struct tensor_finder *finder, const struct safetensors_entry *entry);
+
 // The first name that begins with `prefix`, NULL where none does.
 const char *tensor_first_below(const struct tensor_finder *finder, const char *prefix);
 
@@ -52,6 +59,12 @@ FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint
 // Every tensor whose name begins with `block` was taken. ERR_CHECKPOINT names the first that was not; `experts` is the experts'
 // module, whose numbers stay below num_experts.
 FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const char *experts, uint32_t num_experts);
+
+// config.json's say, read once. ERR_CHECKPOINT as quantisation_read.
+FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out);
+// " (quantization_config says quant_method fp8)", or "", into text; returns text.
+enum { TENSOR_QUANTISED_TEXT_MAX = 128 };
+const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]);
 
 // The experts below `module` ("...mlp.experts.") are there, but in no known layout.
 err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *module);

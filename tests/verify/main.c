@@ -111,6 +111,7 @@ static FALLIBLE load_model(struct verify *v) {
         .model = o->model,
         .hf_cache = o->hf_cache,
         .compute_dtype = dtype,
+        .widen = strstr(layers[0].numerics_id, "+widen") != NULL,
         .ranks = 1,
         .have_layers = true,
         .first_layer = layers[0].layer,

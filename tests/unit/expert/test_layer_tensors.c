@@ -402,7 +402,8 @@ static void other_types_and_mixed_types_are_refused(void **state) {
     add_qwen3_layer("model.layers.0");
     builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.weight");
     builder_add(&builder, "model.layers.0.mlp.experts.1.up_proj.weight", DTYPE_F8_E4M3, 0, 2, I, H);
-    refuse(QWEN3("1"), "tensor model.layers.0.mlp.experts.1.up_proj.weight is F8_E4M3: F32, F16 and BF16 are computed with");
+    refuse(QWEN3("1"), "tensor model.layers.0.mlp.experts.1.up_proj.weight is F8_E4M3, but its scales are missing: "
+                       "model.layers.0.mlp.experts.1.up_proj.weight_scale_inv or");
     builder_remove(&builder, "model.layers.0.mlp.experts.1.up_proj.weight");
     builder_add(&builder, "model.layers.0.mlp.experts.1.up_proj.weight", DTYPE_BF16, 0, 2, I, H);
     refuse(QWEN3("1"), "expert 1's up_proj is BF16");

@@ -1,0 +1,416 @@
+#include "expert/quantised_matrix.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "expert/digest.h"
+#include "kernels/backend.h"
+
+static size_t code_bytes(unsigned bits, size_t count) {
+    return bits == 8 ? count : (count + 1) / 2;
+}
+
+size_t quantised_scales(const struct quantised_format *format, size_t k) {
+    return format->scale_k ? k / format->scale_k + (k % format->scale_k != 0) : k > 0;
+}
+
+// ---- from the file's order to rows ----
+
+static size_t code_index(const struct code_words *c, size_t n, size_t k) {
+    size_t in_word = c->order ? c->order[n % c->word] : n % c->word;
+    return n / c->word * c->n_word_stride + in_word * c->n_stride + k / c->word * c->k_word_stride + k % c->word * c->k_stride;
+}
+
+static uint8_t read_code(const struct code_words *c, size_t n, size_t k) {
+    size_t index = code_index(c, n, k);
+    const uint8_t *data = c->data;
+    unsigned code = c->bits == 8 ? data[index] : data[index / 2] >> (index % 2 * 4) & 15;
+    return (uint8_t)((code ^ c->flip) + c->add);
+}
+
+// Rows of codes already, each beginning with a byte?
+static bool are_rows(const struct code_words *c) {
+    bool rows = c->k_stride == 1 && c->k_word_stride == c->word && c->n_word_stride == c->word * c->n_stride && !c->order;
+    return rows && c->flip == 0 && c->add == 0 && (c->bits == 8 || c->n_stride % 2 == 0);
+}
+
+static bool codes_are_staged(const struct quantised_matrix *m) {
+    return m->ordered || !are_rows(&m->codes);
+}
+
+struct staging {
+    char *memory;
+    size_t used;
+};
+
+static void *piece(struct staging *staging, size_t bytes) {
+    void *at = staging->memory ? staging->memory + staging->used : NULL;
+    staging->used += arena_rounded(bytes);
+    return at;
+}
+
+struct pieces {
+    uint32_t *order; // [k]
+    uint32_t *next;  // [scales]
+    uint8_t *codes;  // [n] rows
+    uint8_t *zeros;  // [n][scales]
+};
+
+static size_t lay_out(const struct quantised_matrix *m, size_t n, size_t k, char *memory, struct pieces *out) {
+    struct staging staging = {.memory = memory};
+    *out = (struct pieces){0};
+    if (m->ordered) {
+        out->order = piece(&staging, k * sizeof *out->order);
+        out->next = piece(&staging, quantised_scales(&m->format, k) * sizeof *out->next);
+    }
+    if (codes_are_staged(m)) {
+        out->codes = piece(&staging, n * code_bytes(m->codes.bits, k));
+    }
+    if (m->zeros.data) {
+        out->zeros = piece(&staging, n * quantised_scales(&m->format, k));
+    }
+    return staging.used;
+}
+
+size_t quantised_rows_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
+    struct pieces none;
+    return lay_out(m, n, k, NULL, &none);
+}
+
+enum { TILE_ROWS = 256 }; // whose lines stay in cache while words of 8 rows at one k are taken apart
+
+static void stage_codes(const struct code_words *c, const uint32_t *order, size_t n, size_t k, uint8_t *out) {
+    size_t row_bytes = code_bytes(c->bits, k);
+    memset(out, 0, n * row_bytes);
+    for (size_t n0 = 0; n0 < n; n0 += TILE_ROWS) {
+        size_t end = n - n0 < TILE_ROWS ? n : n0 + TILE_ROWS;
+        for (size_t i = 0; i < k; i++) {
+            size_t from = order ? order[i] : i;
+            for (size_t row = n0; row < end; row++) {
+                uint8_t code = read_code(c, row, from);
+                out[row * row_bytes + (c->bits == 8 ? i : i / 2)] |= (uint8_t)(c->bits == 8 ? code : (code & 15) << (i % 2 * 4));
+            }
+        }
+    }
+}
+
+static FALLIBLE stage_zeros(const struct code_words *c, size_t n, size_t scales, uint8_t *out) {
+    for (size_t row = 0; row < n; row++) {
+        for (size_t g = 0; g < scales; g++) {
+            uint8_t zero = read_code(c, row, g);
+            if (c->bits == 8 && c->flip && (uint8_t)(zero - c->add) == 0x7f && c->add) { // 255, one less than it means
+                FAIL(ERR_CHECKPOINT, "zero point %zu of row %zu is 256: codes of 8 bits end at 255", g, row);
+            }
+            out[row * scales + g] = zero;
+        }
+    }
+    return OK;
+}
+
+// Where nothing tells, the k are in order.
+static int32_t scale_of(const struct quantised_matrix *m, size_t k) {
+    int32_t scale = m->format.scale_k ? (int32_t)(k / m->format.scale_k) : 0;
+    if (!m->scale_of_k) {
+        return scale;
+    }
+    memcpy(&scale, (const char *)m->scale_of_k + k * sizeof scale, sizeof scale);
+    return scale;
+}
+
+static FALLIBLE check_in_order(const struct quantised_matrix *m, size_t k) {
+    size_t span = m->format.scale_k ? m->format.scale_k : k;
+    for (size_t i = 0; m->scale_of_k && i < k; i++) {
+        if (scale_of(m, i) != (int32_t)(i / span)) {
+            FAIL(ERR_CHECKPOINT,
+                 "g_idx says that k %zu has scale %d, but config.json says that the k are in order (desc_act): if it was quantised "
+                 "in "
+                 "the order of activations, desc_act has to be true",
+                 i, (int)scale_of(m, i));
+        }
+    }
+    return OK;
+}
+
+// The stable sort of k by scale. Each scale must have as many k as it spans. next: [scales], scratch.
+static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *next, uint32_t *order) {
+    size_t span = m->format.scale_k ? m->format.scale_k : k, scales = quantised_scales(&m->format, k);
+    for (size_t g = 0; g < scales; g++) {
+        next[g] = (uint32_t)(g * span);
+    }
+    for (size_t i = 0; i < k; i++) {
+        int32_t scale = scale_of(m, i);
+        if (scale < 0 || (size_t)scale >= scales) {
+            FAIL(ERR_CHECKPOINT, "g_idx gives scale %d to k %zu: there are %zu scales", (int)scale, i, scales);
+        }
+        size_t g = (size_t)scale, end = k - g * span < span ? k : (g + 1) * span;
+        if (next[g] == end) {
+            FAIL(ERR_CHECKPOINT, "g_idx gives scale %zu to more than the %zu k of its group", g, end - g * span);
+        }
+        order[next[g]++] = (uint32_t)i; // k numbers without room to spare: every group is full in the end
+    }
+    return OK;
+}
+
+static const void *scale_at(const struct quantised_rows *r, size_t row, size_t g) {
+    size_t index = row * r->source.scale_n_stride + g * r->source.scale_g_stride;
+    return (const char *)r->source.scales + index * dtype_size(r->format.scale);
+}
+
+static float scale_value(const struct quantised_format *format, const void *at) {
+    float value;
+    if (format->scale == DTYPE_F8_E8M0) {
+        uint8_t code = *(const uint8_t *)at;
+        return code == 0 ? 0x1p-127f : code == 255 ? NAN : f32_from_bits((uint32_t)code << 23);
+    }
+    dtype_widen(format->scale, at, 1, &value);
+    return value;
+}
+
+// Rows of scales: one for each column, or fewer.
+static size_t scale_rows(const struct quantised_source *source, size_t n) {
+    return n / source->scale_columns + (n % source->scale_columns != 0);
+}
+
+static FALLIBLE check_scales(const struct quantised_rows *r, size_t n) {
+    if (!isfinite(r->source.global)) {
+        FAIL(ERR_CHECKPOINT, "the global scale is %g: the file is damaged", r->source.global);
+    }
+    if (r->format.global == GLOBAL_DIVIDE && r->source.global == 0) {
+        FAIL(ERR_CHECKPOINT, "the global scale, which scales are divided by, is 0: the file is damaged");
+    }
+    for (size_t row = 0; row < scale_rows(&r->source, n); row++) {
+        for (size_t g = 0; g < r->scales; g++) {
+            float value = scale_value(&r->format, scale_at(r, row, g));
+            if (!isfinite(value)) {
+                FAIL(ERR_CHECKPOINT, "scale %zu of row %zu is %s: the file is damaged", g, row * r->source.scale_columns,
+                     isnan(value) ? "NaN" : "infinite");
+            }
+        }
+    }
+    return OK;
+}
+
+static struct code_source row_source(const void *data, unsigned bits, size_t stride) {
+    return (struct code_source){
+        .data = data, .n_stride = stride, .n8_stride = 8 * stride, .k_stride = 1, .k8_stride = 8, .bits = bits};
+}
+
+FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t k, void *staging, struct quantised_rows *out) {
+    struct pieces pieces;
+    lay_out(m, n, k, staging, &pieces);
+    *out = (struct quantised_rows){.format = m->format, .scales = quantised_scales(&m->format, k)};
+    out->source = (struct quantised_source){
+        .codes = row_source(m->codes.data, m->codes.bits, m->codes.n_stride),
+        .scales = m->scales,
+        .scale_columns = m->scale_columns,
+        .scale_n_stride = m->scale_n_stride,
+        .scale_g_stride = m->scale_g_stride,
+    };
+    if (m->global) {
+        dtype_widen(m->global_dtype, m->global, 1, &out->source.global);
+    }
+    TRY(check_scales(out, n));
+    TRY(m->ordered ? sort_k(m, k, pieces.next, pieces.order) : check_in_order(m, k));
+    if (codes_are_staged(m)) {
+        stage_codes(&m->codes, pieces.order, n, k, pieces.codes);
+        size_t row_bytes = code_bytes(m->codes.bits, k);
+        out->source.codes = row_source(pieces.codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
+    }
+    if (m->zeros.data) {
+        TRY(stage_zeros(&m->zeros, n, out->scales, pieces.zeros));
+        out->source.zeros = row_source(pieces.zeros, 8, out->scales);
+    }
+    out->order = pieces.order;
+    return OK;
+}
+
+// ---- digest ----
+
+enum { CHUNK = 256 };
+
+static void digest_scales(const struct quantised_rows *r, size_t n, struct digest *digest) {
+    char chunk[CHUNK * sizeof(float)];
+    size_t size = dtype_size(r->format.scale);
+    for (size_t row = 0; row < scale_rows(&r->source, n); row++) {
+        for (size_t g0 = 0; g0 < r->scales; g0 += CHUNK) {
+            size_t count = r->scales - g0 < CHUNK ? r->scales - g0 : CHUNK;
+            for (size_t g = 0; g < count; g++) {
+                memcpy(chunk + g * size, scale_at(r, row, g0 + g), size);
+            }
+            digest_update(digest, chunk, count * size);
+        }
+    }
+}
+
+void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, struct digest *digest) {
+    const struct code_source *codes = &r->source.codes;
+    size_t row_bytes = code_bytes(codes->bits, k), stride = code_bytes(codes->bits, codes->n_stride);
+    for (size_t row = 0; row < n; row++) {
+        digest_update(digest, (const char *)codes->data + row * stride, row_bytes);
+    }
+    if (r->source.zeros.data) {
+        digest_update(digest, r->source.zeros.data, n * r->scales);
+    }
+    digest_scales(r, n, digest);
+    if (r->format.global != GLOBAL_NONE) {
+        digest_f32(digest, r->source.global);
+    }
+    for (size_t i = 0; r->order && i < k; i++) {
+        digest_u32(digest, r->order[i]);
+    }
+}
+
+void quantised_digest_format(const struct quantised_matrix *m, struct digest *digest) {
+    const struct quantised_format *f = &m->format;
+    digest_u32(digest, f->code);
+    digest_text(digest, dtype_name(f->scale));
+    digest_u32(digest, f->global);
+    digest_u32(digest, f->zero_points);
+    digest_u64(digest, f->scale_k);
+    digest_u32(digest, m->ordered);
+}
+
+// ---- widen ----
+
+static float code_value(enum weight_code code, unsigned bits) {
+    static const float E2M1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    switch (code) {
+    case CODE_E4M3:
+        return f32_from_e4m3((uint8_t)bits);
+    case CODE_E5M2:
+        return f32_from_e5m2((uint8_t)bits);
+    case CODE_E2M1:
+        return bits & 8 ? -E2M1[bits & 7] : E2M1[bits & 7];
+    case CODE_INT4:
+        return (float)bits;
+    default:
+        return (float)(int8_t)bits;
+    }
+}
+
+// What a zero point takes from a code: 8 of INT4 where there are none.
+static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
+    bool int4 = r->format.code == CODE_INT4;
+    if (!r->source.zeros.data) {
+        return int4 ? 8 : 0;
+    }
+    uint8_t zero = ((const uint8_t *)r->source.zeros.data)[row * r->scales + g];
+    return int4 ? (float)zero : (float)(int8_t)zero;
+}
+
+static float whole_scale(const struct quantised_rows *r, size_t row, size_t g) {
+    float scale = scale_value(&r->format, scale_at(r, row / r->source.scale_columns, g));
+    float global = r->source.global;
+    return r->format.global == GLOBAL_MULTIPLY ? scale * global : r->format.global == GLOBAL_DIVIDE ? scale / global : scale;
+}
+
+// k numbers [begin, begin + count) of a row, all of one scale.
+struct run {
+    size_t row, begin, count;
+    float zero, scale;
+};
+
+static void widen_run(const struct quantised_rows *r, const struct run *run, const float values[256], enum dtype dtype, char *row) {
+    float wide[CHUNK];
+    const struct code_source *codes = &r->source.codes;
+    const uint8_t *from = (const uint8_t *)codes->data + run->row * code_bytes(codes->bits, codes->n_stride);
+    size_t size = dtype_size(dtype);
+    for (size_t i = 0; i < run->count; i++) {
+        size_t at = run->begin + i;
+        unsigned code = codes->bits == 8 ? from[at] : from[at / 2] >> (at % 2 * 4) & 15;
+        wide[i] = (values[code] - run->zero) * run->scale;
+    }
+    if (!r->order) {
+        dtype_narrow(wide, run->count, dtype, row + run->begin * size);
+        return;
+    }
+    for (size_t i = 0; i < run->count; i++) {
+        dtype_narrow(&wide[i], 1, dtype, row + r->order[run->begin + i] * size);
+    }
+}
+
+void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, enum dtype dtype, void *out) {
+    float values[256];
+    size_t span = r->format.scale_k ? r->format.scale_k : k, size = dtype_size(dtype);
+    for (unsigned bits = 0; bits < 256; bits++) {
+        values[bits] = code_value(r->format.code, r->source.codes.bits == 8 ? bits : bits & 15);
+    }
+    struct run run = {0};
+    for (; run.row < n; run.row++) {
+        char *to = (char *)out + run.row * k * size;
+        for (run.begin = 0; run.begin < k; run.begin += run.count) {
+            size_t g = run.begin / span, end = k - g * span < span ? k : (g + 1) * span;
+            run.count = end - run.begin < CHUNK ? end - run.begin : CHUNK;
+            run.zero = zero_value(r, run.row, g);
+            run.scale = whole_scale(r, run.row, g);
+            widen_run(r, &run, values, dtype, to);
+        }
+    }
+}
+
+// ---- the matrix ----
+
+uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
+    uint64_t scales = quantised_scales(&m->format, k);
+    uint64_t bytes = (uint64_t)n * code_bytes(m->codes.bits, k);
+    bytes += (n / m->scale_columns + (n % m->scale_columns != 0)) * scales * dtype_size(m->format.scale);
+    return bytes + (m->zeros.data ? n * scales * m->zeros.bits / 8 : 0);
+}
+
+FALLIBLE quantised_take_rows(const struct quantised_matrix *whole, size_t first, size_t step, struct quantised_matrix *out) {
+    *out = *whole;
+    INVARIANT(are_rows(&whole->codes) && !whole->zeros.data && !whole->scale_of_k);
+    out->codes.data = (const char *)whole->codes.data + code_bytes(whole->codes.bits, first * whole->codes.n_stride);
+    out->codes.n_stride *= step;
+    out->codes.n_word_stride *= step;
+    if (whole->scale_n_stride == 0) {
+        return OK; // one for all rows
+    }
+    if (first % whole->scale_columns != 0 || (step > 1 && whole->scale_columns > 1)) {
+        FAIL(ERR_CHECKPOINT, "gate and up share blocks of %zu rows of scales: they cannot be taken apart", whole->scale_columns);
+    }
+    size_t scale = first / whole->scale_columns * whole->scale_n_stride;
+    out->scales = (const char *)whole->scales + scale * dtype_size(whole->format.scale);
+    out->scale_n_stride *= step;
+    return OK;
+}
+
+bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b) {
+    const struct quantised_format *f = &a->format, *g = &b->format;
+    return f->code == g->code && f->scale == g->scale && f->global == g->global && f->zero_points == g->zero_points &&
+           f->scale_of_panel == g->scale_of_panel && f->scale_k == g->scale_k;
+}
+
+static const char *base_name(const struct quantised_format *f) {
+    bool mx = f->scale == DTYPE_F8_E8M0 && f->scale_k == 32 && !f->scale_of_panel;
+    switch (f->code) {
+    case CODE_E4M3:
+        return mx ? "mxfp8" : "fp8";
+    case CODE_E5M2:
+        return mx ? "mxfp8_e5m2" : "fp8_e5m2";
+    case CODE_E2M1:
+        return mx ? "mxfp4" : f->global != GLOBAL_NONE ? "nvfp4" : "fp4";
+    case CODE_INT4:
+        return "int4";
+    default:
+        return "int8";
+    }
+}
+
+const char *quantised_name(const struct quantised_matrix *m, char text[QUANTISED_NAME_MAX]) {
+    const struct quantised_format *f = &m->format;
+    const char *base = base_name(f), *zero = f->zero_points ? "_zero" : "", *ordered = m->ordered ? "_ordered" : "";
+    char span[32] = "";
+    bool said = strncmp(base, "mx", 2) == 0 || strcmp(base, "nvfp4") == 0;
+    if (!said && m->scale_n_stride == 0) {
+        snprintf(span, sizeof span, "_tensor");
+    } else if (!said && f->scale_k == 0) {
+        snprintf(span, sizeof span, "_channel");
+    } else if (!said) {
+        snprintf(span, sizeof span, "_%s%zu", m->scale_columns > 1 ? "block" : "group", f->scale_k);
+    }
+    snprintf(text, QUANTISED_NAME_MAX, "%s%s%s%s", base, span, zero, ordered);
+    return text;
+}

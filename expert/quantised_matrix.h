@@ -1,0 +1,89 @@
+// A matrix of codes and scales as it lies in a file, in any of the orders that quantisers write, and the one order that everything
+// after the file is done in: rows of codes, least k first, a scale's k together. Digests, packing and widening start from there.
+// Pure functions; any thread. A matrix borrows from its checkpoint, its rows from that and from the caller's staging memory.
+#ifndef EXPERTD_EXPERT_QUANTISED_MATRIX_H
+#define EXPERTD_EXPERT_QUANTISED_MATRIX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "kernels/quantised.h"
+
+struct digest;
+
+// Codes in words of `word` codes: (n, k) is code number n / word * n_word_stride + order[n % word] * n_stride +
+// k / word * k_word_stride + k % word * k_stride; of two 4-bit codes in a byte the first is the low one.
+struct code_words {
+    const void *data; // NULL: there are none
+    unsigned bits;    // 4 or 8
+    size_t word;
+    size_t n_stride, n_word_stride, k_stride, k_word_stride;
+    const uint8_t *order; // [word] or NULL
+    uint8_t flip, add;    // as struct code_source's
+};
+
+struct byte_range {
+    const void *data;
+    size_t bytes;
+};
+
+enum { QUANTISED_RANGES = 5 };
+
+struct quantised_matrix {
+    struct quantised_format format;
+    struct code_words codes; // data NULL: the matrix is not quantised
+    struct code_words zeros; // k counts scales
+    const void *scales;      // as struct quantised_source's
+    size_t scale_columns, scale_n_stride, scale_g_stride;
+    const void *global; // one element, for format.global
+    enum dtype global_dtype;
+    const void *scale_of_k; // I32 [k], may be misaligned: the scale of each k in the file's order; NULL: in order
+    bool ordered;           // k are packed scale by scale, and the activations must follow; else scale_of_k has to be in order
+    const char *stored;     // what the layout is called: "GPTQ"
+    size_t ranges;          // of the file: what is read, a tensor each
+    struct byte_range range[QUANTISED_RANGES];
+};
+
+// The matrix [n, k] in rows, ready to be packed.
+struct quantised_rows {
+    struct quantised_format format;
+    struct quantised_source source; // rows of codes: k_stride 1; zeros, if any, as bytes [n][scales]; k_order NULL
+    size_t scales;                  // along K
+    const uint32_t *order;          // [k] the k of the file that is the i-th here; NULL: the same
+};
+
+// Scales along k.
+size_t quantised_scales(const struct quantised_format *format, size_t k);
+
+// Bytes of staging memory that quantised_rows_take needs.
+size_t quantised_rows_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
+
+// ERR_CHECKPOINT: a scale is NaN or infinite, a zero point is beyond its codes, or scale_of_k does not tell every scale's k.
+// staging: 64-byte aligned.
+FALLIBLE quantised_rows_take(const struct quantised_matrix *matrix, size_t n, size_t k, void *staging, struct quantised_rows *out);
+
+// Codes, zero points, scales, the global scale and the order, row by row.
+void quantised_rows_digest(const struct quantised_rows *rows, size_t n, size_t k, struct digest *digest);
+
+// Every weight as code times scale, rounded to fp32 and then to dtype (F32 or BF16), in the file's order of k. out: [n, k].
+void quantised_rows_widen(const struct quantised_rows *rows, size_t n, size_t k, enum dtype dtype, void *out);
+
+// Bytes of codes, scales and zero points as stored.
+uint64_t quantised_stored_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
+
+// Rows first, first + step, ... of a matrix of whole rows. ERR_CHECKPOINT where a block of scales would be cut.
+FALLIBLE quantised_take_rows(const struct quantised_matrix *whole, size_t first, size_t step, struct quantised_matrix *out);
+
+bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b);
+
+enum { QUANTISED_NAME_MAX = 48 };
+
+// "fp8_block128", "mxfp4", "int4_group32_zero_ordered" into text, for people; returns text.
+const char *quantised_name(const struct quantised_matrix *matrix, char text[QUANTISED_NAME_MAX]);
+
+// The same for ids: every field that tells what a code is worth.
+void quantised_digest_format(const struct quantised_matrix *matrix, struct digest *digest);
+
+#endif
