@@ -35,6 +35,7 @@ static void widen_vector(const struct supply_matrix *vector, float *out) {
 }
 
 static FALLIBLE pack_into(const struct supply_matrix *m, const struct packed_weights *packed, size_t group) {
+    INVARIANT(packed->data);
     if (packed->format) {
         return pack_quantised(&m->rows.source, packed->format, m->k, m->n, packed->data[group]);
     }

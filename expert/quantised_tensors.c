@@ -362,7 +362,7 @@ static FALLIBLE choose_span(const struct taking *t, struct span *out) {
 }
 
 static FALLIBLE take_scales(struct taking *t) {
-    struct span span;
+    struct span span = {0};
     TRY(choose_span(t, &span));
     struct quantised_matrix *out = t->out;
     enum dtype dtype = t->scales->view.dtype;

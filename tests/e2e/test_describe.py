@@ -20,6 +20,14 @@ PREFIXES = {
     "llama4": "model.layers.1.feed_forward.experts",
 }
 
+# The quantisation and the dtype of the codes, where that is a dtype of its own.
+QUANTISED = {
+    "deepseek_v3_fp8": ("fp8_block128", pb.F8_E4M3),
+    "gpt_oss_mxfp4": ("mxfp4", pb.DTYPE_UNSPECIFIED),
+    "kimi_k2_int4": ("int4_group32", pb.DTYPE_UNSPECIFIED),
+    "mixtral_awq": ("int4_group32_zero", pb.DTYPE_UNSPECIFIED),
+}
+
 
 @pytest.mark.parametrize("name", SERVED_CASES)
 def test_layers_are_those_of_the_checkpoint(name, case, start_daemon):
@@ -37,9 +45,10 @@ def test_layers_are_those_of_the_checkpoint(name, case, start_daemon):
         assert layer.has_router and layer.ready and layer.weights_id
         assert layer.has_shared_experts == (golden.shared_output(layer.layer) is not None)
         assert layer.weights_on_input == (name == "llama4")
-        assert layer.quantisation == "" and layer.num_zero_experts == 0
+        assert layer.quantisation == QUANTISED.get(name, ("",))[0] and layer.num_zero_experts == 0
         assert not layer.needs_token_ids and not layer.needs_router_input
-        assert layer.weight_dtype == {"mixtral_one_token": pb.F32, "granitemoe_f16": pb.F16}.get(name, pb.BF16)
+        plain = {"mixtral_one_token": pb.F32, "granitemoe_f16": pb.F16}.get(name, pb.BF16)
+        assert layer.weight_dtype == QUANTISED.get(name, ("", plain))[1]
         # f32 only where every expert weight is F32
         assert layer.numerics_id == ("1/f32/cpu" if name == "mixtral_one_token" else "1/bf16/cpu")
     if name in PREFIXES:

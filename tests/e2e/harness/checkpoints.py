@@ -8,9 +8,10 @@ import struct
 import numpy as np
 
 from .paths import GOLDENS
-from .tensors import bf16_values
+from .tensors import F8_VALUES, bf16_values
 
-KINDS = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.int32, "I64": np.int64, "U8": np.uint8}
+KINDS = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.int32, "I64": np.int64, "U8": np.uint8,
+         "F8_E4M3": np.uint8}
 
 
 def read_header(path):
@@ -30,6 +31,7 @@ def read_safetensors(path):
         array = np.frombuffer(data[start + begin:start + end], KINDS[entry["dtype"]])
         array = bf16_values(array) if entry["dtype"] == "BF16" else array
         array = array.astype(np.float32) if entry["dtype"] == "F16" else array
+        array = F8_VALUES["F8_E4M3"][array].astype(np.float32) if entry["dtype"] == "F8_E4M3" else array
         tensors[name] = array.reshape(entry["shape"])
     return tensors, metadata
 
@@ -95,6 +97,13 @@ class Case:
         assert len(found) <= 1, found
         return self.weights[found[0]] if found else None
 
+    def in_blocks(self, layer, pattern, block=128):
+        """A weight, times the scale of each of its blocks where it is of FP8."""
+        weight, scale = self.weight(layer, rf"{pattern}\.weight"), self.weight(layer, rf"{pattern}\.weight_scale_inv")
+        if scale is None:
+            return weight
+        return weight * np.repeat(np.repeat(scale, block, 0), block, 1)[:weight.shape[0], :weight.shape[1]]
+
     def router_logits(self, layer):
         """The router's linear part in float64, bias included: what a caller with a router of its own would send."""
         weight = self.weight(layer, r"(gate|router)\.((layer|wg)\.)?weight")
@@ -104,7 +113,7 @@ class Case:
 
     def shared_output(self, layer):
         """The shared expert's part of the answer in float64; None where there is none."""
-        gate, up, down = (self.weight(layer, rf"shared_(experts?|mlp)\.{part}_proj\.weight") for part in ("gate", "up", "down"))
+        gate, up, down = (self.in_blocks(layer, rf"shared_(experts?|mlp)\.{part}_proj") for part in ("gate", "up", "down"))
         if gate is None:
             return None
         x = self.get(layer, "input").astype(np.float64)

@@ -12,6 +12,6 @@ SANITIZER = next((name for name in ("asan", "tsan") if name in BUILD.name), "")
 # Deadlines of tests are multiplied by it; nothing else depends on speed.
 SLOW = {"": 1, "asan": 4, "tsan": 10}[SANITIZER]
 
-# Golden cases that are served; the others (quantised weights) must be refused by name.
+# Golden cases that are served: all of those that are there.
 SERVED_CASES = ("mixtral", "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe", "deepseek_v3",
-                "gpt_oss", "llama4", "ernie4_5_moe", "glm4_moe", "granitemoe_f16", "hunyuan_v1_moe", "phimoe")
+                "gpt_oss", "llama4", "ernie4_5_moe", "glm4_moe", "granitemoe_f16", "hunyuan_v1_moe", "phimoe", "deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")

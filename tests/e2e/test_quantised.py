@@ -1,0 +1,49 @@
+"""Checkpoints in every format that quantisers write: the answers are those of the weights that the codes and scales mean, as numpy
+dequantises them, whatever the compute dtype, and the same bits on any number of shards."""
+
+import subprocess
+
+import pytest
+
+from harness.paths import BIN, SANITIZER
+from harness.quantised import VARIANTS, QuantisedCheckpoint
+from harness.tensors import error_per_token, rows_of, tensor, values_of
+
+TOKENS = 40
+# Of fp32 sums in another order; of weights that are exact and activations rounded to bf16, or both rounded.
+BOUNDS = {"f32": 1e-5, "bf16": 1.5e-2, "bf16 widened": 2e-2}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_answers_are_those_of_the_weights_that_are_meant(name, tmp_path, start_daemon):
+    checkpoint = QuantisedCheckpoint(tmp_path / name, VARIANTS[name])
+    hidden = checkpoint.inputs(TOKENS)
+    wanted, ids, bits = checkpoint.outputs(hidden), set(), {}
+    ways = {"f32": ("--compute-dtype", "f32", "--shards", 2), "bf16": ("--shards", 3),
+            "bf16 alone": ("--shards", 1, "--threads", 1), "f32 widened": ("--compute-dtype", "f32", "--widen"),
+            "bf16 widened": ("--widen",)}
+    if SANITIZER:
+        ways = {way: ways[way] for way in ("bf16", "bf16 widened")}
+    for way, options in ways.items():
+        daemon = start_daemon(*options, model=checkpoint.folder)
+        with daemon.client() as client:
+            (layer,) = client.describe().models[0].layers
+            answer = client.forward(layer=0, hidden=tensor(hidden))
+        daemon.stop()
+        assert layer.quantisation == VARIANTS[name].name
+        assert layer.numerics_id == f"1/{way[:4].strip()}/cpu" + ("+widen" if "widened" in way else "")
+        assert error_per_token(values_of(answer.output), wanted).max() <= BOUNDS.get(way, BOUNDS[way.split()[0]]), way
+        ids.add(layer.weights_id)
+        bits[way] = rows_of(answer.output)
+    assert len(ids) == 1, "the weights are the same, however they are computed with"
+    assert SANITIZER or bits["bf16"] == bits["bf16 alone"]
+
+
+def test_expertd_verify_agrees_with_both_kinds(tmp_path, start_daemon):
+    checkpoint = QuantisedCheckpoint(tmp_path / "ordered", VARIANTS["gptq_ordered"])
+    for options in ((), ("--widen",), ("--compute-dtype", "f32")):
+        daemon = start_daemon(*options, model=checkpoint.folder)
+        done = subprocess.run([str(BIN / "expertd-verify"), "--address", f"unix:{daemon.socket}", "--model", str(checkpoint.folder),
+                               "--tokens", "1,7,64"], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "equal bits" in done.stdout, done.stdout + done.stderr
+        daemon.stop()
