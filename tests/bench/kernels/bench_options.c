@@ -5,7 +5,14 @@
 
 #include "tests/flags/flags.h"
 
-enum { THREADS_LIMIT = 1024, TOKENS_LIMIT = 1 << 16, SECONDS_LIMIT = 600, MIB_LIMIT = 1 << 20, MIB = 1 << 20 };
+enum {
+    THREADS_LIMIT = 1024,
+    TOKENS_LIMIT = 1 << 16,
+    EXPERTS_LIMIT = 4096,
+    SECONDS_LIMIT = 600,
+    MIB_LIMIT = 1 << 20,
+    MIB = 1 << 20
+};
 
 static FALLIBLE set_shapes(void *options, const char *value) {
     ((struct bench_options *)options)->shapes = value;
@@ -51,6 +58,13 @@ static FALLIBLE set_tokens(void *options, const char *value) {
     return flags_numbers("--tokens", value, 1, TOKENS_LIMIT, o->tokens, BENCH_LIST_MAX, &o->num_tokens);
 }
 
+static FALLIBLE set_experts(void *options, const char *value) {
+    uint64_t number = 0;
+    TRY(flags_number("--experts", value, 1, EXPERTS_LIMIT, &number));
+    ((struct bench_options *)options)->experts = (uint32_t)number;
+    return OK;
+}
+
 static FALLIBLE set_seconds(void *options, const char *value) {
     struct bench_options *o = options;
     char *end = NULL;
@@ -93,6 +107,7 @@ static const struct flag_row FLAGS[] = {
     {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k], else [groups, k, n]"},
     {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
     {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (1,8,32,256,2048)"},
+    {"--experts", "N", set_experts, "layer: so many of the preset's experts, where memory holds no more"},
     {"--seconds", "S", set_seconds, "of each row (1)"},
     {"--weights-mib", "N", set_weights, "that a row's weights rotate over; else 4 x the last-level cache, at least 1145"},
     {"--cache", "FILE", set_cache, "tune: add what is found to this file"},
@@ -133,6 +148,9 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
     }
     if (out->command != BENCH_KERNELS && out->op != OP_GMM) {
         FAIL(ERR_USAGE, "--op is of expertd-bench kernels");
+    }
+    if (out->command != BENCH_LAYER && out->experts) {
+        FAIL(ERR_USAGE, "--experts is of expertd-bench layer");
     }
     if (out->transposed && out->op != OP_GMM_PLAIN && out->op != OP_GROUPED_GEMM) {
         FAIL(ERR_USAGE, "--transposed is of --op gmm-plain and --op grouped-gemm");
