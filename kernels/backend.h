@@ -80,8 +80,9 @@ struct kernel_backend {
     quantised_kernel *quantised_f32;  // f32 rows
     quantised_kernel *quantised_bf16; // bf16 rows
     panel_i8_kernel *panel_i8;
-    panel_group_kernel *group_f32;                                               // NULL: panel_f32 serves any number of rows
-    panel_group_kernel *group_bf16;                                              // NULL: panel_bf16 does
+    panel_group_kernel *group_f32;  // NULL: panel_f32 serves any number of rows
+    panel_group_kernel *group_bf16; // NULL: panel_bf16 does
+    size_t few_bf16;                // rows up to which panel_bf16 is the faster of the two
     void (*widen)(enum dtype dtype, const void *src, size_t count, float *dst);  // convert.h
     void (*narrow)(const float *src, size_t count, enum dtype dtype, void *dst); // convert.h
     void (*activation)(const struct activation_args *args);                      // activation_row

@@ -12,7 +12,8 @@
 
 enum {
     SPAN_ROWS_MIN = SCHEDULE_CALL_ROWS_MIN,
-    FEW_ROWS = 12, // two tiles: the panels are read once, as fast as memory gives them
+    FEW_ROWS = 12,    // are multiplied in one go, as fast as memory gives the panels, where there is no group kernel
+    FEW_ROWS_F32 = 6, // a tile: two overlap their reading better in the group kernel
     ZERO_ROWS = 48,
     SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
 };
@@ -29,6 +30,7 @@ struct operand {
     size_t panel_bytes;
     panel_kernel *few;
     panel_group_kernel *many;    // NULL: `few` takes any number of rows
+    size_t few_rows;             // up to which `few` is the faster
     quantised_kernel *quantised; // in place of both, where the weights have a format
     const struct quantised_format *format;
 };
@@ -89,7 +91,7 @@ static size_t panels_per_call(const struct work *work) {
 
 static bool is_few(const struct work *work) {
     for (size_t i = 0; i < work->num_spans; i++) {
-        if (work->spans[i].rows > FEW_ROWS) {
+        if (work->spans[i].rows > work->operand[0].few_rows) {
             return false;
         }
     }
@@ -201,7 +203,7 @@ static void multiply_many(const struct work *work, const struct call *call) {
 }
 
 static void multiply(const struct work *work, const struct call *call) {
-    if (work->operand[0].many && call->span->rows > FEW_ROWS) {
+    if (work->operand[0].many && call->span->rows > work->operand[0].few_rows) {
         multiply_many(work, call);
     } else {
         multiply_few(work, call);
@@ -313,7 +315,9 @@ static struct operand operand_of(const struct packed_weights *weights) {
         .few = f32 ? backend->panel_f32 : backend->panel_bf16,
         .many = f32 ? backend->group_f32 : backend->group_bf16,
     };
+    operand.few_rows = !operand.many ? FEW_ROWS : f32 ? FEW_ROWS_F32 : backend->few_bf16;
     if (weights->format) {
+        operand.few_rows = FEW_ROWS;
         operand.panel_bytes = quantised_group_bytes(weights->format, weights->k, KERNEL_PANEL);
         operand.many = NULL;
         operand.quantised = f32 ? backend->quantised_f32 : backend->quantised_bf16;

@@ -1,10 +1,10 @@
 // The group kernels (many rows against several panels), written once over the vector of the including file, which has included
-// panel_body.h. Widening costs as many instructions as two rows' fmas, so it is done once: the first tile of rows widens a panel as
-// it multiplies and leaves it in scratch for the others (a pass of its own waits for its stores), and rows are widened once for all
-// panels. K goes in blocks; sums pass through memory between two, which is exact.
+// panel_body.h: f32 by group_words.h, and bf16 widened to it. Widening costs as many instructions as two rows' fmas, so it is done
+// once: the first tile of rows widens a panel as it multiplies and leaves it in scratch for the others (a pass of its own waits for
+// its stores), and rows are widened once for all panels. K goes in blocks; sums pass through memory between two, which is exact.
 //
 // Wide layouts: a panel's block is [pair][2][64] and a row's [pairs / LANES][2][LANES], the odd k first, as it is added.
-#include "kernels/cpu/group_ahead.h"
+#include "kernels/cpu/group_words.h"
 
 enum {
     GROUP_BLOCK = 256,               // k, many rows: 4 widened panels stay in L2, 256 KiB; a tile of rows, 6 KiB, in L1 over them
@@ -21,20 +21,13 @@ _Static_assert(GROUP_FEW_BLOCK *KERNEL_PANEL + GROUP_FEW_ROWS * GROUP_FEW_ROW <=
 
 // One tile of rows against PANEL_PASS columns of one panel, over a block of K.
 struct group_pass {
-    const float *x[PANEL_TILE]; // to the block's first k; widened for bf16
+    const float *x[PANEL_TILE]; // to the block's first k, widened
     size_t depth;               // k of the block
-    float *panel;               // the block's first k, first column of the pass; widened for bf16
+    float *panel;               // the block's first k, first column of the pass, widened
     const uint16_t *pairs;      // what it is to be widened from in this pass, or NULL: it is done
     float *sums;                // of the first row and column
-    struct group_ahead ahead;
+    struct group_ahead *ahead;
 };
-
-PANEL_INLINE void group_fetch(struct group_ahead *ahead) {
-    for (size_t i = 0; i < ahead->bytes; i += 64) {
-        vec_prefetch(ahead->at + i);
-    }
-    ahead->at += ahead->bytes;
-}
 
 PANEL_INLINE void group_load(vec sums[][PANEL_VECS], size_t rows, const float *from) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -76,64 +69,50 @@ PANEL_INLINE void group_widen_step(vec sums[][PANEL_VECS], size_t rows, const fl
     panel_step(sums, rows, x, i + LANES, w);
 }
 
-// `rows` is a constant in each copy of the passes, so that the sums are registers.
-PANEL_INLINE void group_pass_f32(const struct group_pass *pass, size_t rows) {
-    vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = pass->ahead;
-    const float *panel = pass->panel;
-    group_load(sums, rows, pass->sums);
-    for (size_t begin = 0; begin < pass->depth; begin += GROUP_RUN) {
-        size_t end = pass->depth - begin < GROUP_RUN ? pass->depth : begin + GROUP_RUN;
-        group_fetch(&ahead);
-        for (size_t i = begin; i < end; i++, panel += KERNEL_PANEL) {
-            group_step(sums, rows, pass->x, i, panel);
-        }
-    }
-    group_store(sums, rows, pass->sums);
-}
-
 // Pairs from `begin` on of a run: all, or what is left, an odd last k padded.
 PANEL_INLINE size_t group_pairs(const struct group_pass *pass, size_t begin) {
     return pass->depth - begin < GROUP_RUN ? (pass->depth - begin + 1) / 2 : LANES;
 }
 
+// `rows` is a constant in each copy of the passes, so that the sums are registers.
 PANEL_INLINE void group_pass_bf16(const struct group_pass *pass, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = pass->ahead;
+    struct group_ahead ahead = *pass->ahead;
     const float *panel = pass->panel;
     group_load(sums, rows, pass->sums);
     for (size_t begin = 0; begin < pass->depth; begin += GROUP_RUN) {
         size_t end = begin + group_pairs(pass, begin);
-        group_fetch(&ahead);
+        words_fetch(&ahead);
         for (size_t i = begin; i < end; i++, panel += 2 * KERNEL_PANEL) {
             group_step(sums, rows, pass->x, i, panel);
             group_step(sums, rows, pass->x, i + LANES, panel + KERNEL_PANEL);
         }
     }
     group_store(sums, rows, pass->sums);
+    *pass->ahead = ahead;
 }
 
 PANEL_INLINE void group_pass_widen(const struct group_pass *pass, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = pass->ahead;
+    struct group_ahead ahead = *pass->ahead;
     const uint16_t *pairs = pass->pairs;
     float *panel = pass->panel;
     group_load(sums, rows, pass->sums);
     for (size_t begin = 0; begin < pass->depth; begin += GROUP_RUN) {
         size_t end = begin + group_pairs(pass, begin);
-        group_fetch(&ahead);
+        words_fetch(&ahead);
         for (size_t i = begin; i < end; i++, pairs += 2 * KERNEL_PANEL, panel += 2 * KERNEL_PANEL) {
             group_widen_step(sums, rows, pass->x, i, pairs, panel);
         }
     }
     group_store(sums, rows, pass->sums);
+    *pass->ahead = ahead;
 }
 
 static void group_next_columns(struct group_pass *pass) {
     pass->panel += PANEL_PASS;
     pass->pairs += pass->pairs ? 2 * PANEL_PASS : 0;
     pass->sums += PANEL_PASS;
-    pass->ahead.bytes = 0; // fetched with the first columns
 }
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
@@ -163,7 +142,6 @@ static void group_next_columns(struct group_pass *pass) {
         }                                                                                                                          \
     }
 
-GROUP_TILE_FUNCTION(group_tile_f32, group_pass_f32)
 GROUP_TILE_FUNCTION(group_tile_bf16, group_pass_bf16)
 GROUP_TILE_FUNCTION(group_tile_widen, group_pass_widen)
 
@@ -184,15 +162,21 @@ static void group_widen_row(const uint16_t *x, size_t depth, float *wide) {
 // A block of K of the call.
 struct group_block {
     const struct panel_group_args *args;
-    size_t begin, depth, element;
-    struct group_ahead_plan ahead;
+    size_t begin, depth;
+    struct group_ahead ahead[KERNEL_GROUP]; // of each panel: its next block, or the first of the panel that the thread takes next
 };
 
-static struct group_block group_begin(const struct panel_group_args *args, size_t begin, size_t block_max, size_t element) {
-    struct group_block block = {.args = args, .begin = begin, .element = element};
+static struct group_block group_begin(const struct panel_group_args *args, size_t begin, size_t block_max) {
+    struct group_block block = {.args = args, .begin = begin};
     block.depth = args->k - begin < block_max ? args->k - begin : block_max;
-    block.ahead = group_ahead_plan(args, begin + block.depth, block_max, element);
-    group_ahead_share(&block.ahead, (block.depth + GROUP_RUN - 1) / GROUP_RUN, (args->rows + PANEL_TILE - 1) / PANEL_TILE);
+    bool ends = begin + block.depth == args->k;
+    const void *const *next = ends ? args->next : args->panels;
+    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
+    size_t runs = tiles * (KERNEL_PANEL / PANEL_PASS) * ((block.depth + GROUP_RUN - 1) / GROUP_RUN);
+    for (size_t p = 0; next && p < args->count; p++) {
+        const uint16_t *from = (const uint16_t *)next[p] + (ends ? 0 : (begin + block.depth) * KERNEL_PANEL);
+        block.ahead[p] = group_ahead_over(from, block.depth * KERNEL_PANEL * sizeof *from, runs);
+    }
     return block;
 }
 
@@ -207,17 +191,17 @@ static void group_fetch_rows(const struct group_block *block, size_t row, size_t
     size_t end = row + PANEL_TILE < args->rows ? row + PANEL_TILE : args->rows;
     size_t depth = args->k - begin < block->depth ? args->k - begin : block->depth;
     for (size_t r = row + panel; r < end; r += args->count) {
-        const char *x = (const char *)args->x[r] + begin * block->element;
-        for (size_t i = 0; i < depth * block->element; i += 64) {
+        const char *x = (const char *)args->x[r] + begin * sizeof(uint16_t);
+        for (size_t i = 0; i < depth * sizeof(uint16_t); i += 64) {
             vec_prefetch(x + i);
         }
     }
 }
 
 // What of the pass belongs to a tile and a panel.
-static void group_aim(const struct group_block *block, size_t row, size_t tile, size_t panel, struct group_pass *pass) {
+static void group_aim(struct group_block *block, size_t row, size_t panel, struct group_pass *pass) {
     pass->sums = block->args->sums + row * KERNEL_SUMS + panel * KERNEL_PANEL;
-    pass->ahead = group_ahead_at(&block->ahead, panel, tile);
+    pass->ahead = &block->ahead[panel];
 }
 
 static const uint16_t *group_row_at(const struct group_block *block, size_t row) {
@@ -235,7 +219,7 @@ static void group_multiply_bf16(const struct group_block *block, size_t panel, s
 }
 
 // Tile by tile, each against all panels.
-static void group_many_bf16(const struct group_block *block) {
+static void group_many_bf16(struct group_block *block) {
     const struct panel_group_args *args = block->args;
     float *panels = args->scratch, *wide = panels + GROUP_WIDE;
     struct group_pass pass = {.depth = block->depth};
@@ -246,7 +230,7 @@ static void group_many_bf16(const struct group_block *block) {
             pass.x[r] = wide + r * GROUP_ROW;
         }
         for (size_t p = 0; p < args->count; p++) {
-            group_aim(block, row, tile, p, &pass);
+            group_aim(block, row, p, &pass);
             group_fetch_rows(block, row + rows, p);
             pass.panel = panels + p * GROUP_PANEL;
             group_multiply_bf16(block, p, tile, rows, &pass);
@@ -255,7 +239,7 @@ static void group_many_bf16(const struct group_block *block) {
 }
 
 // Panel by panel, each against all tiles: a panel is used so few times that it must not leave L1 meanwhile.
-static void group_few_bf16(const struct group_block *block) {
+static void group_few_bf16(struct group_block *block) {
     const struct panel_group_args *args = block->args;
     float *panel = args->scratch, *wide = panel + GROUP_FEW_BLOCK * KERNEL_PANEL;
     struct group_pass pass = {.depth = block->depth};
@@ -268,10 +252,17 @@ static void group_few_bf16(const struct group_block *block) {
             for (size_t r = 0; r < rows; r++) {
                 pass.x[r] = wide + (row + r) * GROUP_FEW_ROW;
             }
-            group_aim(block, row, tile, p, &pass);
+            group_aim(block, row, p, &pass);
             pass.panel = panel;
             group_multiply_bf16(block, p, tile, rows, &pass);
         }
+    }
+}
+
+// Sums begin at +0.
+static void group_clear(const struct panel_group_args *args) {
+    for (size_t r = 0; r < args->rows; r++) {
+        memset(args->sums + r * KERNEL_SUMS, 0, args->count * KERNEL_PANEL * sizeof *args->sums);
     }
 }
 
@@ -281,33 +272,12 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
     group_clear(args);
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     for (size_t begin = 0; begin < args->k; begin += step) {
-        struct group_block block = group_begin(args, begin, step, sizeof(uint16_t));
+        struct group_block block = group_begin(args, begin, step);
         (few ? group_few_bf16 : group_many_bf16)(&block);
     }
     float_mode_restore(before);
 }
 
-static void group_block_f32(const struct group_block *block) {
-    const struct panel_group_args *args = block->args;
-    struct group_pass pass = {.depth = block->depth};
-    for (size_t row = 0, rows, tile = 0; row < args->rows; row += rows, tile++) {
-        rows = panel_tile_rows(args->rows, row);
-        for (size_t r = 0; r < rows; r++) {
-            pass.x[r] = (const float *)args->x[row + r] + block->begin;
-        }
-        for (size_t p = 0; p < args->count; p++) {
-            group_aim(block, row, tile, p, &pass);
-            group_fetch_rows(block, row + rows, p);
-            pass.panel = (float *)(uintptr_t)args->panels[p] + block->begin * KERNEL_PANEL; // only read
-            group_tile_f32(&pass, rows);
-        }
-    }
-}
-
 void PANEL_TARGET(group_f32)(const struct panel_group_args *args) {
-    group_clear(args);
-    for (size_t begin = 0; begin < args->k; begin += GROUP_BLOCK) {
-        struct group_block block = group_begin(args, begin, GROUP_BLOCK, sizeof(float));
-        group_block_f32(&block);
-    }
+    words_group(args, args->k);
 }

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef __m256 vec;
 enum { LANES = 8, PANEL_VECS = 2 };
@@ -16,8 +17,10 @@ static inline void vec_store(float *p, vec v) {
     _mm256_storeu_ps(p, v);
 }
 
-static inline vec vec_broadcast(const float *p) {
-    return _mm256_broadcast_ss(p);
+static inline vec vec_broadcast(const void *p) {
+    float value;
+    memcpy(&value, p, sizeof value);
+    return _mm256_set1_ps(value);
 }
 
 static inline vec vec_fma(vec a, vec b, vec c) {

@@ -1,18 +1,17 @@
 // bf16 sums by VDPBF16PS: two fmas per pair, the odd k first, each rounded and flushed whatever MXCSR says.
 // 6 x 64 columns at a time: 24 accumulators, 4 of weights and 1 broadcast of 32 registers; over the whole of K for few rows, in
-// blocks of K for many, so that a panel's block stays in L2 over the tiles of rows.
+// blocks of K for many (group_words.h).
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
-#include "kernels/cpu/group_ahead.h"
 
 enum { LANES = 16, PAIR_VECS = KERNEL_PANEL / LANES };
 
 // Two neighbouring elements of a row, which need not be 4-byte aligned, in every lane.
-PANEL_INLINE __m512bh pair_broadcast(const uint16_t *x) {
+PANEL_INLINE __m512bh pair_broadcast(const void *x) {
     int pair;
     memcpy(&pair, x, sizeof pair);
     return (__m512bh)_mm512_set1_epi32(pair);
@@ -116,112 +115,56 @@ static void avx512bf16_panel_bf16(const struct panel_args *args) {
     }
 }
 
-enum {
-    PAIR_BLOCK = 1024, // k: a panel's block is 128 KiB
-    PAIR_RUN = 32,     // k of a run of the inner loop, between which the next block is prefetched
-};
+// ---- many rows: words are pairs
 
-// One tile of rows against one panel over a block of K.
-struct pair_pass {
-    const uint16_t *x[PANEL_TILE]; // to the block's first k
-    const uint16_t *panel;
-    size_t depth; // k
-    float *sums;
-    const char *ahead; // what to fetch into L2, ahead_bytes at each run
-    size_t ahead_bytes;
-};
+typedef __m512 vec;
+enum { PANEL_VECS = PAIR_VECS };
 
-// The odd last k is a pair with +0.
-PANEL_INLINE void pair_tail(__m512 sums[][PAIR_VECS], size_t rows, const struct pair_pass *pass) {
+static inline vec vec_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec v) {
+    _mm512_storeu_ps(p, v);
+}
+
+static inline vec vec_broadcast(const void *p) {
+    return (vec)pair_broadcast(p);
+}
+
+static inline vec vec_fma(vec a, vec b, vec c) {
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+
+// Inlined always: gcc 12 takes a function that does nothing else for one without effect, and drops its calls.
+static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
+
+#include "kernels/cpu/group_words.h"
+
+// The odd last k of a tile's rows is a pair with +0.
+static void pair_last(const struct panel_group_args *args, size_t row, size_t rows) {
     uint16_t last[PANEL_TILE][2];
-    const uint16_t *x[PANEL_TILE];
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        last[r][0] = pass->x[r][pass->depth - 1];
+    size_t pairs = args->k / 2;
+    struct words_pass pass = {.words = 1, .begins = pairs == 0};
+    for (size_t r = 0; r < rows; r++) {
+        last[r][0] = ((const uint16_t *)args->x[row + r])[args->k - 1];
         last[r][1] = 0;
-        x[r] = last[r];
+        pass.x[r] = (const char *)last[r];
     }
-    pair_step(sums, rows, x, 0, pass->panel + (pass->depth - 1) * KERNEL_PANEL);
-}
-
-PANEL_INLINE void pair_pass_rows(const struct pair_pass *pass, size_t rows) {
-    __m512 sums[PANEL_TILE][PAIR_VECS];
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
-            sums[r][v] = _mm512_load_ps(pass->sums + r * KERNEL_SUMS + v * LANES);
-        }
-    }
-    const uint16_t *panel = pass->panel;
-    const char *ahead = pass->ahead;
-    size_t even = pass->depth / 2 * 2;
-    for (size_t begin = 0; begin < even; begin += PAIR_RUN) {
-        size_t end = even - begin < PAIR_RUN ? even : begin + PAIR_RUN;
-        for (size_t i = 0; i < pass->ahead_bytes; i += 64) {
-            _mm_prefetch(ahead + i, _MM_HINT_T0);
-        }
-        ahead += pass->ahead_bytes;
-        for (size_t i = begin; i < end; i += 2, panel += 2 * KERNEL_PANEL) {
-            pair_step(sums, rows, pass->x, i, panel);
-        }
-    }
-    if (pass->depth % 2) {
-        pair_tail(sums, rows, pass);
-    }
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
-            _mm512_store_ps(pass->sums + r * KERNEL_SUMS + v * LANES, sums[r][v]);
-        }
-    }
-}
-
-static void pair_pass_tile(const struct pair_pass *pass, size_t rows) {
-    switch (rows) {
-    case 1:
-        pair_pass_rows(pass, 1);
-        return;
-    case 2:
-        pair_pass_rows(pass, 2);
-        return;
-    case 3:
-        pair_pass_rows(pass, 3);
-        return;
-    case 4:
-        pair_pass_rows(pass, 4);
-        return;
-    case 5:
-        pair_pass_rows(pass, 5);
-        return;
-    default:
-        pair_pass_rows(pass, PANEL_TILE);
-        return;
-    }
-}
-
-// Block [begin, begin + depth) of K.
-static void pair_block(const struct panel_group_args *args, size_t begin, size_t depth) {
-    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE, tile = 0;
-    struct group_ahead_plan plan = group_ahead_plan(args, begin + depth, PAIR_BLOCK, sizeof(uint16_t));
-    group_ahead_share(&plan, (depth + PAIR_RUN - 1) / PAIR_RUN, tiles);
-    for (size_t row = 0, rows; row < args->rows; row += rows, tile++) {
-        rows = panel_tile_rows(args->rows, row);
-        struct pair_pass pass = {.depth = depth};
-        for (size_t r = 0; r < rows; r++) {
-            pass.x[r] = (const uint16_t *)args->x[row + r] + begin;
-        }
-        for (size_t p = 0; p < args->count; p++) {
-            struct group_ahead ahead = group_ahead_at(&plan, p, tile);
-            pass.panel = (const uint16_t *)args->panels[p] + begin * KERNEL_PANEL;
-            pass.sums = args->sums + row * KERNEL_SUMS + p * KERNEL_PANEL;
-            pass.ahead = ahead.at;
-            pass.ahead_bytes = ahead.bytes;
-            pair_pass_tile(&pass, rows);
-        }
+    for (size_t p = 0; p < args->count; p++) {
+        pass.panel = (const float *)args->panels[p] + pairs * KERNEL_PANEL;
+        pass.sums = args->sums + row * KERNEL_SUMS + p * KERNEL_PANEL;
+        words_columns(&pass, rows);
     }
 }
 
 static void avx512bf16_group_bf16(const struct panel_group_args *args) {
-    group_clear(args);
-    for (size_t begin = 0; begin < args->k; begin += PAIR_BLOCK) {
-        pair_block(args, begin, args->k - begin < PAIR_BLOCK ? args->k - begin : PAIR_BLOCK);
+    words_group(args, args->k / 2);
+    for (size_t row = 0, rows; args->k % 2 && row < args->rows; row += rows) {
+        rows = panel_tile_rows(args->rows, row);
+        pair_last(args, row, rows);
     }
 }
 
@@ -230,6 +173,7 @@ const struct kernel_backend backend_avx512bf16 = {.name = "avx512bf16",
                                                   .panel_bf16 = avx512bf16_panel_bf16,
                                                   .group_f32 = avx512_group_f32,
                                                   .group_bf16 = avx512bf16_group_bf16,
+                                                  .few_bf16 = PANEL_TILE,
                                                   .panel_i8 = avx512vnni_panel_i8,
                                                   BACKEND_QUANTISED(avx512),
                                                   BACKEND_ROWS(avx512)};

@@ -1,0 +1,191 @@
+// The group kernel over 32-bit words of rows and columns: an f32 element, or a pair of bf16 where an instruction multiplies pairs.
+// The including file defines vec, LANES, PANEL_VECS and vec_load, vec_store, vec_prefetch, and
+//   vec_broadcast(p)         the word at p, at any alignment, in every lane
+//   vec_fma(a, b, c)         a * b + c, of words
+//
+// A panel is taken over the whole of K before the next, so that memory is read in one stream, in blocks that stay in cache over the
+// tiles of rows; sums pass through memory between two, which is exact.
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/group_ahead.h"
+
+enum {
+    WORDS_BLOCK = 512, // words: 128 KiB of a panel, which with the next one and the rows' stays in L2
+    // Where memory is as slow as the multiplication, fetches wait for it in the same buffers that misses of L1 need: the block and
+    // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
+    WORDS_FEW_BLOCK = 64,
+    WORDS_FEW_ROWS = 3 * PANEL_TILE,
+    WORDS_RUN = 4,                  // words of a run of the inner loop
+    WORDS_PASS = PANEL_VECS * LANES // columns of a pass
+};
+
+// One tile of rows against WORDS_PASS columns of a panel, over a block of K.
+struct words_pass {
+    const char *x[PANEL_TILE]; // to the block's first word
+    const float *panel;        // the block's first word, first column of the pass
+    size_t words;
+    float *sums; // of the first row and column
+    bool begins; // K: sums begin at +0
+    struct group_ahead ahead;
+};
+
+PANEL_INLINE void words_load(vec sums[][PANEL_VECS], size_t rows, const struct words_pass *pass) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_load(pass->sums + r * KERNEL_SUMS + v * LANES);
+        }
+    }
+}
+
+PANEL_INLINE void words_clear(vec sums[][PANEL_VECS], size_t rows) {
+    static const float ZERO;
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_broadcast(&ZERO);
+        }
+    }
+}
+
+PANEL_INLINE void words_store(vec sums[][PANEL_VECS], size_t rows, const struct words_pass *pass) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            vec_store(pass->sums + r * KERNEL_SUMS + v * LANES, sums[r][v]);
+        }
+    }
+}
+
+// Each broadcast just before its use: six at once would spill.
+PANEL_INLINE void words_step(vec sums[][PANEL_VECS], size_t rows, const char *const *x, size_t word, const float *panel) {
+    vec w[PANEL_VECS];
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+        w[v] = vec_load(panel + v * LANES);
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        vec value = vec_broadcast(x[r] + word * sizeof(float));
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_fma(value, w[v], sums[r][v]);
+        }
+    }
+}
+
+PANEL_INLINE void words_fetch(struct group_ahead *ahead) {
+    ahead->until += ahead->step;
+    for (; ahead->at < ahead->until; ahead->at += 64) {
+        vec_prefetch((const void *)ahead->at);
+    }
+}
+
+// `rows` is a constant in each copy, so that the sums are registers.
+PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
+    vec sums[PANEL_TILE][PANEL_VECS];
+    struct group_ahead ahead = pass->ahead;
+    const float *panel = pass->panel;
+    size_t words = pass->words, word = 0;
+    if (pass->begins) {
+        words_clear(sums, rows);
+    } else {
+        words_load(sums, rows, pass);
+    }
+    for (; word + WORDS_RUN <= words; word += WORDS_RUN) {
+        words_fetch(&ahead);
+        PANEL_UNROLL for (size_t i = 0; i < WORDS_RUN; i++, panel += KERNEL_PANEL) {
+            words_step(sums, rows, pass->x, word + i, panel);
+        }
+    }
+    for (; word < words; word++, panel += KERNEL_PANEL) {
+        words_step(sums, rows, pass->x, word, panel);
+    }
+    words_store(sums, rows, pass);
+    pass->ahead = ahead;
+}
+
+static void words_tile(struct words_pass *pass, size_t rows) {
+    switch (rows) {
+    case 1:
+        words_rows(pass, 1);
+        return;
+    case 2:
+        words_rows(pass, 2);
+        return;
+    case 3:
+        words_rows(pass, 3);
+        return;
+    case 4:
+        words_rows(pass, 4);
+        return;
+    case 5:
+        words_rows(pass, 5);
+        return;
+    default:
+        words_rows(pass, PANEL_TILE);
+        return;
+    }
+}
+
+// One tile against a whole panel.
+static void words_columns(struct words_pass *pass, size_t rows) {
+    const float *panel = pass->panel;
+    float *sums = pass->sums;
+    for (size_t column = 0; column < KERNEL_PANEL; column += WORDS_PASS) {
+        pass->panel = panel + column;
+        pass->sums = sums + column;
+        words_tile(pass, rows);
+    }
+    pass->panel = panel;
+}
+
+// A block of a panel's words.
+struct words_block {
+    size_t panel, begin, words;
+};
+
+// Where the block after this one begins: NULL where the thread knows of none.
+static const float *words_next(const struct panel_group_args *args, const struct words_block *block, size_t words) {
+    if (block->begin + block->words < words) {
+        return (const float *)args->panels[block->panel] + (block->begin + block->words) * KERNEL_PANEL;
+    }
+    if (block->panel + 1 < args->count) {
+        return args->panels[block->panel + 1];
+    }
+    return args->next ? args->next[0] : NULL;
+}
+
+static void words_block(const struct panel_group_args *args, const struct words_block *block, const float *next) {
+    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
+    size_t runs = tiles * (KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_RUN);
+    struct words_pass pass = {
+        .panel = (const float *)args->panels[block->panel] + block->begin * KERNEL_PANEL,
+        .words = block->words,
+        .begins = block->begin == 0,
+        .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, runs),
+    };
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = panel_tile_rows(args->rows, row);
+        for (size_t r = 0; r < rows; r++) {
+            pass.x[r] = (const char *)args->x[row + r] + block->begin * sizeof(float);
+        }
+        pass.sums = args->sums + row * KERNEL_SUMS + block->panel * KERNEL_PANEL;
+        words_columns(&pass, rows);
+    }
+}
+
+// Blocks of at most `limit`, as even as can be, of whole runs.
+static size_t words_of_block(size_t words, size_t limit) {
+    size_t blocks = (words + limit - 1) / limit;
+    size_t runs = blocks ? (words / WORDS_RUN + blocks) / blocks : 0;
+    return runs * WORDS_RUN < limit ? runs * WORDS_RUN : limit;
+}
+
+// `words` whole words of K. What is left of K, the caller adds.
+static void words_group(const struct panel_group_args *args, size_t words) {
+    size_t most = words_of_block(words, args->rows <= WORDS_FEW_ROWS ? WORDS_FEW_BLOCK : WORDS_BLOCK);
+    for (size_t p = 0; p < args->count; p++) {
+        struct words_block block = {.panel = p};
+        do {
+            block.words = words - block.begin < most ? words - block.begin : most;
+            words_block(args, &block, words_next(args, &block, words));
+            block.begin += block.words;
+        } while (block.begin < words);
+    }
+}
