@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "base/clock.h"
 #include "kernels/cpu/amx_tiles.h"
@@ -51,6 +52,16 @@ static bool has_avx512bf16(void) {
 }
 #endif
 
+#if defined(__aarch64__)
+static bool has_neondot(void) {
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+}
+
+static bool has_neonbf16(void) {
+    return has_neondot() && (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
+}
+#endif
+
 // Widest first; the last is the definition, and runs everywhere.
 static const struct candidate CANDIDATES[] = {
 #if defined(__x86_64__)
@@ -60,6 +71,8 @@ static const struct candidate CANDIDATES[] = {
     {&backend_avx512vnni, has_avx512vnni},
     {&backend_avx512, has_avx512},
     {&backend_avx2, has_avx2},
+#elif defined(__aarch64__)
+    {&backend_neonbf16, has_neonbf16},      {&backend_neondot, has_neondot},          {&backend_neon, runs_everywhere},
 #endif
     {&backend_scalar_amx, runs_everywhere},
     {&backend_scalar_sim90, runs_everywhere},

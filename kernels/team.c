@@ -20,6 +20,10 @@
 static inline void cpu_pause(void) {
     __builtin_ia32_pause();
 }
+#elif defined(__aarch64__)
+static inline void cpu_pause(void) {
+    __asm__ __volatile__("isb" ::: "memory"); // YIELD does nothing on most cores; this waits some tens of cycles
+}
 #else
 static inline void cpu_pause(void) {
 }

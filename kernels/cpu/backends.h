@@ -76,6 +76,16 @@ extern const struct kernel_backend backend_amxint8;    // avx512's but for the i
 extern const struct kernel_backend backend_amx;        // amxint8's but for the bf16 sums, which have an arithmetic of their own
 #endif
 
+#if defined(__aarch64__)
+BACKEND_DECLARE_ROWS(neon);
+BACKEND_DECLARE_PANELS(neon);
+BACKEND_DECLARE_GROUPS(neon);
+extern const struct kernel_backend backend_neon;
+panel_i8_kernel neondot_panel_i8;
+extern const struct kernel_backend backend_neondot;  // neon's but for the int8 sums
+extern const struct kernel_backend backend_neonbf16; // neondot's but for the bf16 sums
+#endif
+
 // The scalar backend of the same arithmetic: what every bit of `backend` is compared with.
 const struct kernel_backend *backend_twin(const struct kernel_backend *backend);
 

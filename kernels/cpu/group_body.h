@@ -218,6 +218,53 @@ static void group_multiply_bf16(const struct group_block *block, size_t panel, s
     }
 }
 
+// One row's pass over the widened columns with every fma flushed as it must be, whatever the machine's flush.
+static __attribute__((noinline)) void group_exact_bf16(const struct group_pass *pass, size_t row) {
+    const float *x = pass->x[row];
+    float *sums = pass->sums + row * KERNEL_SUMS;
+    for (size_t column = 0; column < KERNEL_PANEL; column += PANEL_PASS) {
+        const float *panel = pass->panel + column;
+        vec sum[PANEL_VECS];
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sum[v] = vec_load(sums + column + v * LANES);
+        }
+        for (size_t pair = 0; pair < (pass->depth + 1) / 2; pair++, panel += 2 * KERNEL_PANEL) {
+            const float *at = x + pair / LANES * 2 * LANES + pair % LANES;
+            vec odd = vec_broadcast(at), even = vec_broadcast(at + LANES);
+            PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+                sum[v] = vec_fma_flushed(odd, vec_load(panel + v * LANES), sum[v]);
+                sum[v] = vec_fma_flushed(even, vec_load(panel + KERNEL_PANEL + v * LANES), sum[v]);
+            }
+        }
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            vec_store(sums + column + v * LANES, sum[v]);
+        }
+    }
+}
+
+static void group_copy_sums(size_t rows, const float *from, size_t from_stride, float *to, size_t to_stride) {
+    for (size_t r = 0; r < rows; r++) {
+        memcpy(to + r * to_stride, from + r * from_stride, KERNEL_PANEL * sizeof *to);
+    }
+}
+
+// group_multiply_bf16, and once more where the machine's flush may have been the wrong one.
+static void group_checked_bf16(const struct group_block *block, size_t panel, size_t tile, size_t rows, struct group_pass *pass) {
+    struct group_pass first = *pass;
+    float before[PANEL_TILE * KERNEL_PANEL];
+    if (FLUSHES_BEFORE_ROUNDING) {
+        group_copy_sums(rows, first.sums, KERNEL_SUMS, before, KERNEL_PANEL);
+        float_flush_watch();
+    }
+    group_multiply_bf16(block, panel, tile, rows, pass);
+    if (float_flush_seen()) {
+        group_copy_sums(rows, before, KERNEL_PANEL, first.sums, KERNEL_SUMS);
+        for (size_t r = 0; r < rows; r++) {
+            group_exact_bf16(&first, r);
+        }
+    }
+}
+
 // Tile by tile, each against all panels.
 static void group_many_bf16(struct group_block *block) {
     const struct panel_group_args *args = block->args;
@@ -233,7 +280,7 @@ static void group_many_bf16(struct group_block *block) {
             group_aim(block, row, p, &pass);
             group_fetch_rows(block, row + rows, p);
             pass.panel = panels + p * GROUP_PANEL;
-            group_multiply_bf16(block, p, tile, rows, &pass);
+            group_checked_bf16(block, p, tile, rows, &pass);
         }
     }
 }
@@ -254,7 +301,7 @@ static void group_few_bf16(struct group_block *block) {
             }
             group_aim(block, row, p, &pass);
             pass.panel = panel;
-            group_multiply_bf16(block, p, tile, rows, &pass);
+            group_checked_bf16(block, p, tile, rows, &pass);
         }
     }
 }

@@ -2,6 +2,7 @@
 //   vec, LANES               the vector and its floats
 //   PANEL_VECS               vectors of columns whose accumulators fit the registers with PANEL_TILE rows
 //   vec_zero, vec_load, vec_store, vec_broadcast, vec_fma(a, b, c) = a * b + c
+//   vec_fma_flushed          the same with fma_flushed.h's result, where the machine's flush is another (float_mode.h)
 //   vec_prefetch             a line of memory, to all levels of cache
 //   vec_even, vec_odd        LANES packed pairs (a 32-bit word each): the element of even or odd k, widened
 // and names the results by PANEL_TARGET(name). K goes in chunks through accumulators in memory, which is exact: the chunk of a
@@ -163,6 +164,43 @@ static void panel_widen(const uint16_t *x, size_t depth, float *wide) {
 PANEL_TILES_FUNCTION(panel_tiles_f32, panel_chunk_f32, float, 1)
 PANEL_TILES_FUNCTION(panel_tiles_bf16, panel_chunk_bf16, uint16_t, 2)
 
+// A row's chunk with every fma flushed as it must be, whatever the machine's flush; PANEL_PASS columns at a time.
+static __attribute__((noinline)) void panel_exact_bf16(float *sums, const float *x, const uint16_t *chunk, size_t depth) {
+    for (size_t column = 0; column < KERNEL_PANEL; column += PANEL_PASS) {
+        vec sum[PANEL_VECS];
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sum[v] = vec_load(sums + column + v * LANES);
+        }
+        for (size_t i = 0; i < depth; i += 2) {
+            const uint16_t *pairs = chunk + i * KERNEL_PANEL + 2 * column;
+            vec even = vec_broadcast(&x[i]), odd = vec_broadcast(&x[i + 1]);
+            PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+                sum[v] = vec_fma_flushed(odd, vec_odd(pairs + 2 * v * LANES), sum[v]);
+                sum[v] = vec_fma_flushed(even, vec_even(pairs + 2 * v * LANES), sum[v]);
+            }
+        }
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            vec_store(sums + column + v * LANES, sum[v]);
+        }
+    }
+}
+
+// panel_tiles_bf16, and once more where the machine's flush may have been the wrong one.
+static void panel_checked_bf16(panel_row *block, size_t rows, const float *const *x, const uint16_t *chunk, size_t depth) {
+    panel_row before[PANEL_ROWS];
+    if (FLUSHES_BEFORE_ROUNDING) {
+        memcpy(before, block, rows * sizeof *block);
+        float_flush_watch();
+    }
+    panel_tiles_bf16(block, rows, x, chunk, depth);
+    if (float_flush_seen()) {
+        memcpy(block, before, rows * sizeof *block);
+        for (size_t r = 0; r < rows; r++) {
+            panel_exact_bf16(block[r], x[r], chunk, depth);
+        }
+    }
+}
+
 // Rows [row, row + rows) of the call, at most PANEL_ROWS, whole K.
 static void panel_rows_f32(const struct panel_args *args, size_t row, size_t rows) {
     const float *panel = args->panel;
@@ -190,7 +228,7 @@ static void panel_rows_bf16(const struct panel_args *args, size_t row, size_t ro
             panel_widen((const uint16_t *)args->x[row + r] + i, depth, wide[r]);
             x[r] = wide[r];
         }
-        panel_tiles_bf16(block, rows, x, panel + i * KERNEL_PANEL, depth);
+        panel_checked_bf16(block, rows, x, panel + i * KERNEL_PANEL, depth);
     }
     panel_write(block, rows, args->out + row * args->out_stride, args->out_stride, args->columns);
 }

@@ -38,6 +38,7 @@ static inline uint32_t random_below(struct random *random, uint32_t limit) {
 enum values {
     VALUES_PLAIN,     // about 1: ordinary sums and roundings
     VALUES_FLUSH,     // products and sums about 2^-126
+    VALUES_TIES,      // sums that only rounding brings to 2^-126, and others that it does not
     VALUES_SUBNORMAL, // operands that are subnormal themselves
     VALUES_LARGE,     // overflow
     VALUES_ANY,       // every bit pattern, NaN and Inf among them
@@ -47,9 +48,14 @@ enum values {
 static inline float random_f32(struct random *random, enum values values) {
     static const struct {
         uint32_t low, span; // of the biased exponent
-    } RANGES[VALUES_COUNT] = {{118, 12}, {55, 18}, {0, 3}, {180, 75}, {0, 256}};
+    } RANGES[VALUES_COUNT] = {{118, 12}, {55, 18}, {64, 1}, {0, 3}, {180, 75}, {0, 256}};
     uint32_t exponent = RANGES[values].low + random_below(random, RANGES[values].span);
     uint32_t bits = (uint32_t)random_next(random) & 0x807fffffu;
+    if (values == VALUES_TIES) { // products of 2^-126, 2^-138, 2^-139, and 2^-150 to 2^-152
+        static const uint32_t EXPONENTS[] = {64, 52, 51};
+        exponent = EXPONENTS[random_below(random, COUNT_OF(EXPONENTS))];
+        bits &= random_below(random, 8) ? 0x80000000u : UINT32_MAX;
+    }
     return f32_from_bits(bits | exponent << 23);
 }
 

@@ -1,12 +1,18 @@
-// The flushed fma in plain C against the machine's: fmas under FTZ and DAZ, and VDPBF16PS, around the flush.
+// The flushed fma in plain C against the machine's around the flush: x86's fmas under FTZ and DAZ, and VDPBF16PS; on aarch64 what
+// the kernels make of fmas and BFMLAL under FPCR.FZ.
 #include "kernel_test.h"
 
 #include "kernels/cpu/fma_flushed.h"
 
-enum { FLUSH_CASES = 2000000 };
-
-// a and b so that their product lies within a few units of `c` and of 2^-126: sums that land on the boundary.
+// a and b so that their product lies within a few units of `c` and of 2^-126: sums that land on the boundary. One in 8 is 2^-126
+// but for a product of less than a unit, which rounding may take back.
 static void boundary_case(struct random *random, uint16_t *a, uint16_t *b, float *c) {
+    if (random_below(random, 8) == 0) {
+        *a = random_bf16(random, VALUES_TIES);
+        *b = random_bf16(random, VALUES_TIES);
+        *c = f32_from_bits(((uint32_t)random_next(random) & 0x80000000u) | 0x00800000u);
+        return;
+    }
     uint32_t a_exponent = 60 + random_below(random, 8);
     uint32_t b_exponent = 126 - a_exponent + random_below(random, 4) - 1;
     *a = (uint16_t)((random_next(random) & 0x807f) | a_exponent << 7);
@@ -34,6 +40,8 @@ static void boundary_case(struct random *random, uint16_t *a, uint16_t *b, float
 
 #include "kernels/cpu/float_mode.h"
 
+enum { FLUSH_CASES = 2000000 };
+
 __attribute__((target("avx2,fma"), noinline)) static float fma_hardware(float a, float b, float c) {
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     __m128 sum = _mm_set_ss(c);
@@ -51,7 +59,69 @@ static int has(const char *what) {
     int fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     return strcmp(what, "fma") == 0 ? fma : __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16");
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+#include "kernels/cpu/float_mode.h"
+#include "kernels/cpu/neon_vec.h"
+
+enum { FLUSH_CASES = 300000 }; // an emulator's pace
+
+// Through memory, so that they stay between the changes of mode; *c is the addend and the result.
+static __attribute__((noinline)) void fma_plain(float a, float b, float *c) {
+    *c = vgetq_lane_f32(vec_fma(vdupq_n_f32(a), vdupq_n_f32(b), vdupq_n_f32(*c)), 0);
+}
+
+static __attribute__((noinline)) void fma_exact(float a, float b, float *c) {
+    *c = vgetq_lane_f32(vec_fma_flushed(vdupq_n_f32(a), vdupq_n_f32(b), vdupq_n_f32(*c)), 0);
+}
+
+__attribute__((target("arch=armv8.2-a+bf16"), noinline)) static void pair_plain(uint32_t x, uint32_t w, float *c) {
+    bfloat16x8_t pairs = vreinterpretq_bf16_u32(vdupq_n_u32(x)), factors = vreinterpretq_bf16_u32(vdupq_n_u32(w));
+    *c = vgetq_lane_f32(vbfmlalbq_f32(vbfmlaltq_f32(vdupq_n_f32(*c), pairs, factors), pairs, factors), 0);
+}
+
+// What is done again is always right, and what is not done again need not be.
+static float fma_hardware(float a, float b, float c) {
+    float plain = c, exact = c;
+    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    fma_plain(a, b, &plain);
+    bool seen = float_flush_seen();
+    fma_exact(a, b, &exact);
+    float_mode_restore(before);
+    if (!seen && !same_f32(plain, exact)) {
+        fail_msg("fma(%a, %a, %a): %a, not %a, but nothing seemed flushed", (double)a, (double)b, (double)c, (double)plain,
+                 (double)exact);
+    }
+    return exact;
+}
+
+// BFMLALT and BFMLALB are two fmas, by value and by what they note.
+static float pair_hardware(uint32_t x, uint32_t w, float c) {
+    float pair = c, fmas = c;
+    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    pair_plain(x, w, &pair);
+    bool seen = float_flush_seen();
+    float_flush_watch();
+    fma_plain(f32_from_bf16((uint16_t)(x >> 16)), f32_from_bf16((uint16_t)(w >> 16)), &fmas);
+    fma_plain(f32_from_bf16((uint16_t)x), f32_from_bf16((uint16_t)w), &fmas);
+    bool fmas_seen = float_flush_seen();
+    float_mode_restore(before);
+    if (!same_f32(pair, fmas) || seen != fmas_seen) {
+        fail_msg("x %08x w %08x c %a: BFMLAL %a (flushed: %d), FMLA %a (%d)", x, w, (double)c, (double)pair, seen, (double)fmas,
+                 fmas_seen);
+    }
+    float odd = fma_hardware(f32_from_bf16((uint16_t)(x >> 16)), f32_from_bf16((uint16_t)(w >> 16)), c);
+    float exact = fma_hardware(f32_from_bf16((uint16_t)x), f32_from_bf16((uint16_t)w), odd);
+    return seen ? exact : pair;
+}
+
+static int has(const char *what) {
+    return strcmp(what, "fma") == 0 || (getauxval(AT_HWCAP2) & HWCAP2_BF16);
+}
 #else
+enum { FLUSH_CASES = 1 };
+
 static float fma_hardware(float a, float b, float c) {
     return a * b + c;
 }
@@ -65,15 +135,23 @@ static int has(const char *what) {
 }
 #endif
 
-static void check_fma(uint16_t a, uint16_t b, float c, size_t *flushed, size_t *boundary) {
+// Results that are 0 where IEEE's are not, those of them that IEEE brings to 2^-126, and those that stay 2^-126 by rounding.
+struct met {
+    size_t flushed, boundary, rounded;
+};
+
+static void check_fma(uint16_t a, uint16_t b, float c, struct met *met) {
     float want = fma_hardware(f32_from_bf16(a), f32_from_bf16(b), c);
     float got = fma_flushed(f32_from_bf16(a), f32_from_bf16(b), c);
     if (!same_f32(got, want)) {
         fail_msg("fma(%04x, %04x, %08x): %08x, the machine has %08x", a, b, f32_bits(c), f32_bits(got), f32_bits(want));
     }
     float ieee = fmaf(f32_from_bf16(a), f32_from_bf16(b), c);
-    *flushed += want == 0 && ieee != 0;
-    *boundary += want == 0 && fabsf(ieee) == 0x1p-126f;
+    bool reaches = fabsf(ieee) == 0x1p-126f;
+    double least = fabs((double)f32_from_bf16(a) * (double)f32_from_bf16(b) + (double)c);
+    met->flushed += want == 0 && ieee != 0;
+    met->boundary += want == 0 && reaches;
+    met->rounded += want != 0 && reaches && least < 0x1p-126;
 }
 
 static void flushed_fma_is_the_machines_around_the_flush(void **state) {
@@ -82,15 +160,16 @@ static void flushed_fma_is_the_machines_around_the_flush(void **state) {
         skip();
     }
     struct random random = {12345};
-    size_t flushed = 0, boundary = 0;
+    struct met met = {0};
     for (size_t i = 0; i < FLUSH_CASES; i++) {
         uint16_t a, b;
         float c;
         boundary_case(&random, &a, &b, &c);
-        check_fma(a, b, c, &flushed, &boundary);
+        check_fma(a, b, c, &met);
     }
-    assert_true(flushed > FLUSH_CASES / 100); // the cases are where they should be
-    assert_true(boundary > 100);              // results that IEEE rounds up to 2^-126 and the flush does not
+    assert_true(met.flushed > FLUSH_CASES / 100); // the cases are where they should be
+    assert_true(met.boundary > 100);
+    assert_true(met.rounded > 100);
 }
 
 static void flushed_fma_is_the_machines_for_any_operands(void **state) {
@@ -99,16 +178,16 @@ static void flushed_fma_is_the_machines_for_any_operands(void **state) {
         skip();
     }
     struct random random = {777};
-    size_t flushed = 0, boundary = 0;
+    struct met met = {0};
     for (size_t i = 0; i < FLUSH_CASES; i++) {
         enum values values = (enum values)random_below(&random, VALUES_COUNT);
-        check_fma(random_bf16(&random, values), random_bf16(&random, values), random_f32(&random, values), &flushed, &boundary);
+        check_fma(random_bf16(&random, values), random_bf16(&random, values), random_f32(&random, values), &met);
     }
 }
 
-static void two_flushed_fmas_odd_first_are_vdpbf16ps(void **state) {
+static void two_flushed_fmas_odd_first_are_the_machines_pair(void **state) {
     (void)state;
-    if (!has("dpbf16")) {
+    if (!has("pair")) {
         skip();
     }
     struct random random = {4242};
@@ -154,7 +233,7 @@ int main(void) {
         cmocka_unit_test(flush_sees_tininess_after_rounding),
         cmocka_unit_test(flushed_fma_is_the_machines_around_the_flush),
         cmocka_unit_test(flushed_fma_is_the_machines_for_any_operands),
-        cmocka_unit_test(two_flushed_fmas_odd_first_are_vdpbf16ps),
+        cmocka_unit_test(two_flushed_fmas_odd_first_are_the_machines_pair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ struct outcome {
 static struct outcome cases(const char *arguments) {
     struct outcome outcome = {0};
     char command[COMMAND_MAX];
-    snprintf(command, sizeof command, "'%s' %s 2>&1", KERNEL_CASES, arguments);
+    snprintf(command, sizeof command, "%s %s 2>&1", KERNEL_CASES, arguments);
     FILE *pipe = popen(command, "r");
     assert_non_null(pipe);
     size_t length = fread(outcome.output, 1, sizeof outcome.output - 1, pipe);

@@ -143,13 +143,13 @@ static void all_threads_work_at_once(void **state) {
     team_destroy(team);
 }
 
-#if defined(__x86_64__)
-#include "kernels/cpu/float_mode.h"
+#if defined(__x86_64__) || defined(__aarch64__)
+#include "odd_mode.h"
 
 static void note_mode(void *context, size_t task, unsigned thread) {
     (void)thread;
     float_mode mode = float_mode_set_ieee();
-    ((unsigned *)context)[task] = mode & ~0x3fu; // without the sticky flags
+    ((float_mode *)context)[task] = mode & ~FLOAT_MODE_FLAGS; // without the sticky flags
     float_mode_restore(mode);
     nanosleep(&(struct timespec){0, 200000}, NULL); // so that every thread gets some
 }
@@ -158,10 +158,10 @@ static void tasks_compute_in_ieee_mode_whoever_made_the_team(void **state) {
     (void)state;
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     struct team *team = make_team(THREADS, 0);
-    unsigned modes[32] = {0};
+    float_mode modes[32] = {0};
     team_run(team, COUNT_OF(modes), note_mode, modes);
     team_run(NULL, 1, note_mode, modes);
-    assert_int_equal(float_mode_set(before) & ~0x3fu, FLOAT_MODE_FLUSHED & ~0x3fu); // the caller's own is left alone
+    assert_int_equal(float_mode_set(before) & ~FLOAT_MODE_FLAGS, FLOAT_MODE_FLUSHED); // the caller's own is left alone
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
         assert_int_equal(modes[i], FLOAT_MODE_IEEE);
     }

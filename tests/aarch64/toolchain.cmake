@@ -1,0 +1,10 @@
+# Debian's cross compiler for aarch64, qemu-user for what it builds, and the arm64 packages that tests/aarch64/sysroot unpacked.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+if(NOT CMAKE_C_COMPILER)
+  set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+endif()
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
+cmake_path(SET sysroot NORMALIZE ${CMAKE_CURRENT_LIST_DIR}/../../.sysroot-aarch64)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${sysroot})
+set(ENV{PKG_CONFIG_LIBDIR} ${sysroot}/usr/lib/aarch64-linux-gnu/pkgconfig)

@@ -1,0 +1,16 @@
+// A floating-point mode that no kernel computes in: rounding upward, with every flag raised.
+#ifndef EXPERTD_TESTS_ODD_MODE_H
+#define EXPERTD_TESTS_ODD_MODE_H
+
+#include "kernels/cpu/float_mode.h"
+
+#if defined(__x86_64__)
+#define FLOAT_MODE_FLAGS ((float_mode)0x3f)
+#define FLOAT_MODE_UPWARD ((float_mode)0x5f80)
+#else // aarch64: FPCR.RMode, and IOC to IXC with IDC of FPSR
+#define FLOAT_MODE_FLAGS ((float_mode)0x9f << 32)
+#define FLOAT_MODE_UPWARD ((float_mode)1 << 22)
+#endif
+#define FLOAT_MODE_ODD (FLOAT_MODE_UPWARD | FLOAT_MODE_FLAGS)
+
+#endif
