@@ -182,8 +182,8 @@ FALLIBLE admin_create(const struct admin_options *options, struct admin **out) {
     return OK;
 }
 
-FALLIBLE admin_adopt(struct admin *admin, int fd) {
-    return rpc_adopt(admin->server, fd);
+FALLIBLE admin_adopt(struct admin *admin, int fd, const char *peer) {
+    return rpc_adopt(admin->server, fd, peer);
 }
 
 void admin_ready(struct admin *admin, const struct admin_backend *backend) {

@@ -22,7 +22,7 @@ struct admin_options {
 // The server runs when this returns; calls that need the model are answered LOADING until admin_ready.
 FALLIBLE admin_create(const struct admin_options *options, struct admin **out);
 // Takes a connected, non-blocking socket over (also on error). Any thread.
-FALLIBLE admin_adopt(struct admin *admin, int fd);
+FALLIBLE admin_adopt(struct admin *admin, int fd, const char *peer);
 
 // The mover's functions (daemon/mover.h), so that a test may bring its own. `mover` NULL: there is none, and what needs it is
 // UNIMPLEMENTED.

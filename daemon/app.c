@@ -143,9 +143,10 @@ static void drain_step(struct app *app) {
 static void stop_listening(struct app *app) {
     region_socket_refuse(app->region_socket);
     for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
-        unix_listener_stop(app->unix_listeners[i]);
-        app->unix_listeners[i] = NULL;
+        unix_listener_stop(app->listeners.on_unix[i]);
+        tcp_listener_stop(app->listeners.on_tcp[i]);
     }
+    app->listeners = (struct listeners){0};
     unix_listener_stop(app->admin_listener);
     app->admin_listener = NULL;
 }

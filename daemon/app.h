@@ -16,6 +16,7 @@
 #include "daemon/rpc.h"
 #include "daemon/serve.h"
 #include "daemon/status.h"
+#include "daemon/tcp_listener.h"
 #include "daemon/unix_listener.h"
 
 enum app_phase {
@@ -38,7 +39,7 @@ struct app {
     struct rpc_server *rpc;
     struct health *health;
     struct http_server *http;
-    struct unix_listener *unix_listeners[OPTIONS_LISTEN_MAX];
+    struct listeners listeners;
     struct region_registry *regions; // NULL: memory is not shared
     struct region_socket *region_socket;
     char region_path[REGION_SOCKET_PATH_MAX];

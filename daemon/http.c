@@ -1,19 +1,18 @@
 #include "daemon/http.h"
 
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <uv.h>
 
 #include "daemon/http_request.h"
+#include "daemon/resolve.h"
 
 enum {
     BACKLOG = 64,
     HANDLES = 2,      // of a connection
     LINGER_MS = 1000, // a refused client gets that long to take its answer and close
     ANSWER_HEAD_MAX = 512,
-    HOST_MAX = 256,
     STATUS_NOT_ALLOWED = 405,
     STATUS_UNAVAILABLE = 503,
 };
@@ -301,27 +300,9 @@ static void on_connection(uv_stream_t *listener, int status) {
 
 // ---- start and stop
 
-// HOST:PORT, already checked by the options; HOST may be in brackets.
-static FALLIBLE resolve(const char *address, struct addrinfo **out) {
-    char host[HOST_MAX];
-    const char *colon = strrchr(address, ':');
-    size_t length = colon ? (size_t)(colon - address) : 0;
-    if (length == 0 || length >= sizeof host) {
-        FAIL(ERR_UNAVAILABLE, "\"%s\" is not HOST:PORT", address);
-    }
-    bool brackets = address[0] == '[' && address[length - 1] == ']' && length > 2;
-    snprintf(host, sizeof host, "%.*s", (int)(length - 2 * brackets), address + brackets);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    int result = getaddrinfo(host, colon + 1, &hints, out);
-    if (result != 0) {
-        FAIL(ERR_UNAVAILABLE, "cannot find the host of %s: %s", address, gai_strerror(result));
-    }
-    return OK;
-}
-
 static FALLIBLE listen_on(struct http_server *server, const char *address, int *bound_port) {
     struct addrinfo *found;
-    TRY(resolve(address, &found));
+    TRY(resolve_address(address, &found));
     int result = uv_tcp_bind(&server->listener, found->ai_addr, 0);
     freeaddrinfo(found);
     if (result == 0) {

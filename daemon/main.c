@@ -12,6 +12,8 @@
 #include "daemon/log.h"
 #include "kernels/backend.h"
 
+enum { ADMIN_CONNECTIONS = 32, HTTP_CONNECTIONS = 64, DESCRIPTORS_OF_OURS = 256 };
+
 static int report(err_t e) {
     fprintf(stderr, "expertd: %s\n", err_message());
     return err_exit_code(e.code);
@@ -45,44 +47,81 @@ static void start_log(const struct options *options) {
 
 // ---- listening
 
-static void on_unix_peer(void *context, int fd, uid_t uid) {
-    struct app *app = context;
-    err_t e = rpc_adopt(app->rpc, fd);
+static void adopt(struct app *app, int fd, const char *peer) {
+    err_t e = rpc_adopt(app->rpc, fd, peer);
     if (err_is(e)) {
-        log_line(LOG_LEVEL_WARNING, "adopt_failed", "uid=%u message=\"%s\"", (unsigned)uid, err_message());
+        log_line(LOG_LEVEL_WARNING, "adopt_failed", "peer=%s message=\"%s\"", peer, err_message());
+    } else {
+        log_line(LOG_LEVEL_DEBUG, "connected", "peer=%s", peer);
     }
 }
 
-static FALLIBLE listen_tcp(struct app *app) {
-    for (size_t i = 0; i < app->options.listen_count; i++) {
-        const char *address = app->options.listen[i];
-        if (strncmp(address, "unix:", 5) == 0) {
-            continue;
-        }
-        int port;
-        TRY(rpc_listen_tcp(app->rpc, address, &port));
-        const char *colon = strrchr(address, ':');
-        log_line(LOG_LEVEL_INFO, "listening", "address=%.*s:%d", (int)(colon - address), address, port);
+// Peers of a Unix socket have no address of their own.
+static void name_unix_peer(int fd, uid_t uid, char out[RPC_PEER_MAX]) {
+    snprintf(out, RPC_PEER_MAX, "unix:uid=%u,fd=%d", (unsigned)uid, fd);
+}
+
+static void on_unix_peer(void *context, int fd, uid_t uid) {
+    char peer[RPC_PEER_MAX];
+    name_unix_peer(fd, uid, peer);
+    adopt(context, fd, peer);
+}
+
+static void on_tcp_peer(void *context, int fd, const char *peer) {
+    adopt(context, fd, peer);
+}
+
+// What files, HTTP, regions, the admin socket and gRPC itself need beside callers' connections is left to them.
+static unsigned connections_of_each(const struct options *o) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return o->max_connections;
     }
+    rlim_t others = DESCRIPTORS_OF_OURS + 2 * (rlim_t)o->max_regions;
+    rlim_t left = limit.rlim_cur > 2 * others ? limit.rlim_cur - others : limit.rlim_cur / 2;
+    rlim_t each = left / (o->listen_count ? o->listen_count : 1);
+    if (each >= o->max_connections) {
+        return o->max_connections;
+    }
+    unsigned bound = each > 0 ? (unsigned)each : 1;
+    log_line(LOG_LEVEL_WARNING, "max_connections_lowered",
+             "from=%u to=%u message=\"the process may open %llu files: raise its limit (LimitNOFILE, ulimit -n)\"",
+             o->max_connections, bound, (unsigned long long)limit.rlim_cur);
+    return bound;
+}
+
+static FALLIBLE listen_unix(struct app *app, const char *address, unsigned max_connections, struct unix_listener **out) {
+    struct unix_listener_options options = {
+        .loop = event_loop_uv(app->loop),
+        .path = address + strlen("unix:"),
+        .allow_uids = app->options.allow_uids,
+        .max_connections = max_connections,
+        .accepted = on_unix_peer,
+        .context = app,
+    };
+    TRY(unix_listener_start(&options, out));
+    log_line(LOG_LEVEL_INFO, "listening", "address=%s", address);
     return OK;
 }
 
-static FALLIBLE listen_unix(struct app *app) {
+static FALLIBLE listen_tcp(struct app *app, const char *address, unsigned max_connections, struct tcp_listener **out) {
+    struct tcp_listener_options options = {.loop = event_loop_uv(app->loop),
+                                           .address = address,
+                                           .max_connections = max_connections,
+                                           .accepted = on_tcp_peer,
+                                           .context = app};
+    unsigned port;
+    TRY(tcp_listener_start(&options, out, &port));
+    log_line(LOG_LEVEL_INFO, "listening", "address=%.*s:%u", (int)(strrchr(address, ':') - address), address, port);
+    return OK;
+}
+
+static FALLIBLE listen_for_callers(struct app *app) {
+    unsigned max_connections = connections_of_each(&app->options);
     for (size_t i = 0; i < app->options.listen_count; i++) {
         const char *address = app->options.listen[i];
-        if (strncmp(address, "unix:", 5) != 0) {
-            continue;
-        }
-        struct unix_listener_options options = {
-            .loop = event_loop_uv(app->loop),
-            .path = address + 5,
-            .allow_uids = app->options.allow_uids,
-            .max_connections = app->options.max_connections,
-            .accepted = on_unix_peer,
-            .context = app,
-        };
-        TRY(unix_listener_start(&options, &app->unix_listeners[i]));
-        log_line(LOG_LEVEL_INFO, "listening", "address=%s", address);
+        TRY(strncmp(address, "unix:", strlen("unix:")) == 0 ? listen_unix(app, address, max_connections, &app->listeners.on_unix[i])
+                                                            : listen_tcp(app, address, max_connections, &app->listeners.on_tcp[i]));
     }
     return OK;
 }
@@ -131,9 +170,11 @@ static void on_drain_asked(void *context) {
 
 static void on_admin_peer(void *context, int fd, uid_t uid) {
     struct app *app = context;
-    err_t e = admin_adopt(app->admin, fd);
+    char peer[RPC_PEER_MAX];
+    name_unix_peer(fd, uid, peer);
+    err_t e = admin_adopt(app->admin, fd, peer);
     if (err_is(e)) {
-        log_line(LOG_LEVEL_WARNING, "adopt_failed", "uid=%u message=\"%s\"", (unsigned)uid, err_message());
+        log_line(LOG_LEVEL_WARNING, "adopt_failed", "peer=%s message=\"%s\"", peer, err_message());
     }
 }
 
@@ -152,6 +193,7 @@ static FALLIBLE listen_admin(struct app *app) {
         .loop = event_loop_uv(app->loop),
         .path = app->options.admin + strlen("unix:"),
         .allow_uids = "self",
+        .max_connections = ADMIN_CONNECTIONS,
         .mode = 0600,
         .accepted = on_admin_peer,
         .context = app,
@@ -170,7 +212,7 @@ static FALLIBLE listen_http(struct app *app) {
         .address = app->options.http,
         .page = status_page,
         .context = &app->status,
-        .max_connections = 64,
+        .max_connections = HTTP_CONNECTIONS,
         .timeout_ms = 10000,
     };
     int port;
@@ -219,11 +261,10 @@ static FALLIBLE build(struct app *app) {
                                   .started_ns = clock_now_ns(),
                                   .backend = "",
                                   .rpc = app->rpc,
-                                  .listeners = app->unix_listeners};
-    TRY(listen_tcp(app));
+                                  .listeners = &app->listeners};
     TRY(share_regions(app));
     TRY(rpc_start(app->rpc));
-    TRY(listen_unix(app));
+    TRY(listen_for_callers(app));
     TRY(listen_regions(app)); // no region is offered before the model is loaded, so the registry is not in use yet
     TRY(listen_admin(app));
     TRY(listen_http(app));
@@ -240,8 +281,7 @@ static void take_down(struct app *app) {
     event_loop_destroy(app->loop);
 }
 
-// As many descriptors as the process may have. gRPC 1.51 neither bounds its TCP connections nor listens on once accepting failed
-// for want of a descriptor, so that must not come to pass.
+// As many descriptors as the process may have, so that connections are bounded by what was asked for.
 static void raise_descriptor_limit(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -262,7 +302,7 @@ static int serve_until_the_end(struct app *app) {
         char quoted[2 * ERR_MESSAGE_MAX];
         log_line(LOG_LEVEL_ERROR, "start_failed", "message=%s", log_quote(err_message(), quoted, sizeof quoted));
         for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
-            unix_listener_stop(app->unix_listeners[i]);
+            unix_listener_stop(app->listeners.on_unix[i]);
         }
         region_socket_refuse(app->region_socket);
         unix_listener_stop(app->admin_listener);

@@ -315,6 +315,8 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
         {"ready", "1 while requests are served, 0 while loading or draining.", gauges->ready != 0},
         {"draining", "1 once the daemon has been asked to stop.", gauges->draining != 0},
         {"open_calls", "gRPC calls open now.", gauges->open_calls},
+        {"open_connections", "Connections open now on the addresses that are served, those that have said nothing too.",
+         gauges->open_connections},
         {"queue_requests", "Requests admitted and not yet answered.", gauges->queued_requests},
         {"queue_bytes", "Bytes of the requests admitted and not yet answered.", gauges->queued_bytes},
         {"open_streams", "Streams open now.", gauges->open_streams},

@@ -42,7 +42,7 @@ struct metrics_count {
 // What is not counted here but asked for at the time of rendering.
 struct metrics_gauges {
     int ready, draining;
-    uint64_t open_calls, queued_requests, queued_bytes;
+    uint64_t open_calls, open_connections, queued_requests, queued_bytes;
     uint64_t weights_bytes, scratch_bytes, resident_bytes;
     uint64_t open_fds, threads;
     uint64_t regions, region_bytes;

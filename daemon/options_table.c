@@ -273,8 +273,9 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                 .least = 1,
                                 .greatest = 1 << 20,
                                 .value = "N",
-                                .help = "Most connections of each Unix socket; more are closed at once. TCP ones are bounded by "
-                                        "the descriptors that the process may open."},
+                                .help = "Most connections of each address served, less where the process may open fewer files. "
+                                        "Whoever comes over it is closed at once, unless a connection that has said nothing yet "
+                                        "can go instead; silent ones go after 10 s anyway."},
     [OPTION_READ_SLOTS] = {.name = "read_slots",
                            .type = OPTIONS_NUMBER,
                            .offset = FIELD(read_slots),

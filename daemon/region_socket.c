@@ -228,8 +228,12 @@ FALLIBLE region_socket_start(const struct region_socket_options *options, struct
     if (!socket) {
         FAIL(ERR_NOMEM, "no memory for the regions' socket");
     }
-    struct unix_listener_options listen = {
-        .loop = options->loop, .path = options->path, .allow_uids = options->allow_uids, .accepted = on_peer, .context = socket};
+    struct unix_listener_options listen = {.loop = options->loop,
+                                           .path = options->path,
+                                           .allow_uids = options->allow_uids,
+                                           .at_once = true,
+                                           .accepted = on_peer,
+                                           .context = socket};
     socket->loop = options->loop;
     socket->registry = options->registry;
     socket->leases_max = options->max_regions + NEWCOMERS_MAX;

@@ -38,6 +38,8 @@ const char *rpc_method_name(enum rpc_method method); // "expertd.v1.Experts/Forw
 struct rpc_server;
 struct rpc_call;
 
+enum { RPC_PEER_MAX = 80 };
+
 // One whole message in one contiguous pooled buffer, owned by the receiver until rpc_buffer_release (any thread). Its body (see
 // `body_of`) is still with the transport, and undefined here, until rpc_buffer_fill.
 struct rpc_buffer {
@@ -81,26 +83,25 @@ struct rpc_options {
     const struct rpc_handler *handler;
     // Whose threads watch this server's sockets too, created before it and destroyed after it; NULL: its own do. gRPC has one epoll
     // set for the process and lets the idle threads of all servers take turns at it, so that an event of one server wakes a thread
-    // of the other, which hands it back: a server that is seldom called leaves the watching to the one that is. A watched server
-    // takes adopted sockets alone, and listens nowhere.
+    // of the other, which hands it back: a server that is seldom called leaves the watching to the one that is.
     struct rpc_server *watcher;
     // What the transport may hold of messages on their way in; 0: 16 × max_message_bytes. gRPC tells a message's size only when all
     // of it is there, so nothing else bounds a peer that announces 4 GB. Past this streams are reset, whoever's, until it is kept.
     uint64_t max_transport_bytes;
 };
 
-// Creates the server (grpc_init, tuning of the reference); nothing is bound yet.
+// Creates the server (grpc_init, tuning of the reference).
 FALLIBLE rpc_create(const struct rpc_options *options, struct rpc_server **out);
-// Binds HOST:PORT; ERR_UNAVAILABLE names the address and what holds it. Port 0 is any: *bound_port says which. Before rpc_start.
-FALLIBLE rpc_listen_tcp(struct rpc_server *server, const char *address, int *bound_port);
 FALLIBLE rpc_start(struct rpc_server *server);
-// Hands an accepted, non-blocking, connected socket to gRPC, which owns it from here (also on error). Any thread, after rpc_start.
-FALLIBLE rpc_adopt(struct rpc_server *server, int fd);
+// Hands an accepted, non-blocking, connected socket to gRPC, which owns it from here (also on error): gRPC listens nowhere itself.
+// `peer` is its name from now on (rpc_call_peer), copied, at most RPC_PEER_MAX - 1 bytes of it; no two open ones share one. Any
+// thread, after rpc_start.
+FALLIBLE rpc_adopt(struct rpc_server *server, int fd, const char *peer);
 
 void *rpc_call_data(const struct rpc_call *call);
 enum rpc_method rpc_call_method(const struct rpc_call *call);
 unsigned rpc_call_thread(const struct rpc_call *call);
-const char *rpc_call_peer(const struct rpc_call *call); // "ipv4:127.0.0.1:40214", "fd:17" for an adopted socket
+const char *rpc_call_peer(const struct rpc_call *call); // "ipv4:127.0.0.1:40214": what its socket was adopted with
 bool rpc_call_open(const struct rpc_call *call);        // not closed and no status sent
 
 // Asks for the next message. One at a time. What is asked for after `closed` is answered as well, with NULL or not ok.
@@ -119,7 +120,7 @@ struct rpc_status {
 void rpc_finish(struct rpc_call *call, const struct rpc_status *status);
 // Gives the call up at once, written or not: for a peer that does not read. The status is sent where the peer still takes it;
 // written(false), where a write is pending, and closed(cancelled) follow. On a closed call it does nothing. Where the socket
-// still takes nothing two seconds later an adopted connection goes too (TCP_USER_TIMEOUT ends one over TCP, after 15 seconds).
+// still takes nothing two seconds later the connection goes too.
 void rpc_cancel(struct rpc_call *call, int code, const char *message);
 // A unary reply: rpc_write and rpc_finish(OK) in one batch. `written` follows.
 void rpc_reply(struct rpc_call *call, const uint8_t *header, size_t header_length, const uint8_t *body, size_t body_length);

@@ -116,13 +116,13 @@ static FALLIBLE check_regions(const struct call *call) {
     return OK;
 }
 
-// A descriptor cannot be passed to another host, so only callers on a Unix socket, which came to us as descriptors, are given one.
+// A descriptor cannot be passed to another host, so only callers on a Unix socket are given one: how they came we know ourselves.
 static FALLIBLE open_region(struct call *call, const uint8_t *bytes, size_t length) {
     struct serve *serve = call->serve;
     struct region_offer offer;
     uint64_t region_bytes;
     TRY(check_regions(call));
-    if (strncmp(rpc_call_peer(call->rpc), "fd:", 3) != 0) {
+    if (strncmp(rpc_call_peer(call->rpc), "unix:", strlen("unix:")) != 0) {
         FAIL(ERR_PERMISSION,
              "a region is shared over a Unix socket, not with %s: connect to the service's socket, or send tensors as "
              "data",

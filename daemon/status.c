@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "daemon/options.h"
+#include "daemon/tcp_listener.h"
 #include "daemon/unix_listener.h"
 
 static uint64_t resident_bytes(void) {
@@ -37,16 +38,24 @@ static uint64_t entries_of(const char *folder) {
 
 enum { REFUSALS = REFUSED_COUNT + 2 };
 
+static struct acceptor_counts connections_of(const struct listeners *listeners) {
+    struct acceptor_counts sum = {0};
+    for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
+        struct acceptor_counts local = unix_listener_counts(listeners->on_unix[i]),
+                               remote = tcp_listener_counts(listeners->on_tcp[i]);
+        sum.open += local.open + remote.open;
+        sum.turned_away += local.turned_away + remote.turned_away;
+    }
+    return sum;
+}
+
 // Whoever refuses keeps the count: admission, the transport, the listeners.
 static void collect_refused(const struct status *status, const struct serve_counts *counts, struct metrics_count out[REFUSALS]) {
     for (unsigned i = 0; i < REFUSED_COUNT; i++) {
         out[i] = (struct metrics_count){admission_refusal_name((enum admission_refusal)i), counts->refused[i]};
     }
     out[REFUSED_COUNT] = (struct metrics_count){"calls", rpc_calls_refused(status->rpc)};
-    out[REFUSED_COUNT + 1] = (struct metrics_count){"connections", 0};
-    for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
-        out[REFUSED_COUNT + 1].count += unix_listener_turned_away(status->listeners[i]);
-    }
+    out[REFUSED_COUNT + 1] = (struct metrics_count){"connections", connections_of(status->listeners).turned_away};
 }
 
 static struct metrics_gauges gauges_of(const struct status *status, const struct serve_counts *counts) {
@@ -54,6 +63,7 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
         .ready = counts->ready && !counts->draining,
         .draining = counts->draining,
         .open_calls = counts->open_calls,
+        .open_connections = connections_of(status->listeners).open,
         .queued_requests = counts->queued,
         .queued_bytes = counts->queued_bytes,
         .weights_bytes = counts->ready ? model_weights_bytes(status->model) : 0,

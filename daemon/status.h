@@ -7,8 +7,15 @@
 
 #include "daemon/http.h"
 #include "daemon/metrics.h"
+#include "daemon/options.h"
 #include "daemon/serve.h"
 #include "expert/model.h"
+
+// By the option's index: each is of one kind, and NULL of the other, or of both once it is stopped.
+struct listeners {
+    struct unix_listener *on_unix[OPTIONS_LISTEN_MAX];
+    struct tcp_listener *on_tcp[OPTIONS_LISTEN_MAX];
+};
 
 // All borrowed; model, metrics and scratch_bytes are read only once `ready` is set.
 struct status {
@@ -20,8 +27,8 @@ struct status {
     const char *model_asked;
     uint32_t threads;
     int64_t started_ns;
-    struct rpc_server *rpc;                 // for what it refused by itself
-    struct unix_listener *const *listeners; // [OPTIONS_LISTEN_MAX] entries may be NULL
+    struct rpc_server *rpc;            // for what it refused by itself
+    const struct listeners *listeners; // for theirs
 };
 
 // The http_page of the daemon; context is a struct status.

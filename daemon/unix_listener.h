@@ -1,5 +1,5 @@
-// A Unix socket on the libuv loop whose peers are checked by user id before anybody else sees them. It accepts and hands the
-// descriptors on; it reads nothing. Loop thread only.
+// A Unix socket on the libuv loop whose peers are checked by user id before anybody else sees them. It accepts, within a bound
+// (acceptor.h), and hands descriptors on; it reads nothing. Loop thread only.
 #ifndef EXPERTD_DAEMON_UNIX_LISTENER_H
 #define EXPERTD_DAEMON_UNIX_LISTENER_H
 
@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include "base/err.h"
+#include "daemon/acceptor.h"
 
 struct unix_listener;
 
@@ -15,6 +16,7 @@ struct unix_listener_options {
     const char *path;         // at most 107 bytes; PATH.lock beside it tells live from stale
     const char *allow_uids;   // as struct options has it, checked there; copied
     unsigned max_connections; // open at once, more are closed as they come; 0: no bound
+    bool at_once;             // peers are handed on before they have spoken
     unsigned mode;            // of the socket file; 0: 0600 for "self", 0666 for others, whom only their user id lets in
     // A connected, non-blocking, close-on-exec socket, owned by the callee.
     void (*accepted)(void *context, int fd, uid_t uid);
@@ -24,12 +26,10 @@ struct unix_listener_options {
 // Binds and listens before it returns. ERR_UNAVAILABLE: a live daemon holds the path (its process id is named), something that is
 // no socket lies there, or the folder does not let us. The socket file of a daemon that died is replaced.
 FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct unix_listener **out);
-// Closes the socket and removes its files at once; its memory goes on the loop afterwards. Connections handed on stay. NULL is
-// legal.
+// Closes the socket and removes its files at once; its acceptor's memory goes on the loop afterwards. Connections handed on stay.
+// NULL is legal.
 void unix_listener_stop(struct unix_listener *listener);
-
-// Connections closed so far because max_connections were open. NULL is legal: none.
-unsigned long unix_listener_turned_away(const struct unix_listener *listener);
+struct acceptor_counts unix_listener_counts(struct unix_listener *listener); // NULL is legal: none
 
 // Whether a process of user `own` that was told `allow_uids` lets `peer` in: pure. "self" is the same user, or root.
 bool unix_listener_allows(const char *allow_uids, uid_t own, uid_t peer);

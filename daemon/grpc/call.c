@@ -85,12 +85,7 @@ static void unwatch_stuck(struct rpc_call *call) {
 // The call holds its stream, the stream its transport and the transport its descriptor: as long as call->call is there, the number
 // cannot have been given to another connection.
 bool call_abandon_connection(struct rpc_call *call) {
-    int fd;
-    char end;
-    if (!call->call || sscanf(call->peer, "fd:%d%c", &fd, &end) != 1) {
-        return false;
-    }
-    return shutdown(fd, SHUT_RDWR) == 0;
+    return call->call && call->fd >= 0 && shutdown(call->fd, SHUT_RDWR) == 0;
 }
 
 static void settle(struct rpc_call *call) {
@@ -328,10 +323,9 @@ void rpc_cancel(struct rpc_call *call, int code, const char *message) {
 // ---- the beginning
 
 static void copy_peer(struct rpc_call *call) {
-    char *peer = grpc_call_get_peer(call->call);
-    const char *name = peer ? peer : "unknown";
-    memcpy(call->peer, name, strnlen(name, PEER_MAX - 1)); // the rest is zeros
-    gpr_free(peer);
+    char *name = grpc_call_get_peer(call->call);
+    call->fd = peers_find(&call->server->peers, name, call->peer);
+    gpr_free(name);
 }
 
 void call_begin(struct rpc_thread *thread, const struct call_start *start, const struct rpc_status *refusal) {

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "daemon/grpc/peers.h"
 #include "daemon/grpc/pool.h"
 #include "daemon/grpc/tag.h"
 #include "daemon/rpc.h"
@@ -16,8 +17,7 @@
 enum {
     THREADS_MAX = 16,
     ACCEPTS_PER_THREAD = 32, // requests for a call that are always outstanding: a burst finds one
-    PEER_MAX = 80,
-    CALLS_KEPT = 1024, // idle call structs that a thread keeps for reuse
+    CALLS_KEPT = 1024,       // idle call structs that a thread keeps for reuse
 };
 
 struct rpc_thread;
@@ -43,7 +43,8 @@ struct rpc_call {
     void *data;
     bool handled; // the handler knows of it; otherwise it is being refused
     bool counted; // against max_calls
-    char peer[PEER_MAX];
+    int fd;       // of its connection, -1: unknown
+    char peer[RPC_PEER_MAX];
 
     struct tag close_tag, read_tag, write_tag, finish_tag;
     unsigned batches; // outstanding
@@ -111,6 +112,7 @@ struct rpc_server {
     atomic_uint open_calls;
     atomic_ullong refused_calls;
     struct pool pool;
+    struct peers peers;
 
     grpc_server *server;
     grpc_server_credentials *credentials;
@@ -155,7 +157,7 @@ struct call_start {
 void call_begin(struct rpc_thread *thread, const struct call_start *start, const struct rpc_status *refusal);
 void call_body_freed(struct rpc_call *call);  // on its thread, after its batch
 void call_answer_late(struct rpc_call *call); // what was asked for after `closed`
-// Ends the connection of an adopted socket whose peer takes nothing; false where there is no such socket.
+// Ends the connection of a call whose peer takes nothing; false where there is none.
 bool call_abandon_connection(struct rpc_call *call);
 
 // ---- message.c

@@ -1,10 +1,8 @@
 // The server's life: created, bound, started, shut down, destroyed.
 #include <errno.h>
 #include <grpc/grpc_posix.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "daemon/grpc/core.h"
@@ -69,6 +67,7 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     server->handler = *options->handler;
     server->plane = options->plane;
     server->is_watched = options->watcher != NULL;
+    peers_init(&server->peers);
     server->max_message_bytes = options->max_message_bytes;
     server->max_calls = options->max_calls;
     server->thread_count = options->threads;
@@ -85,61 +84,6 @@ err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     return OK;
 }
 
-// gRPC only logs why it could not bind: try it the plain way for the cause.
-static const char *why_not_bound(const char *host, const char *port) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-    int failed = getaddrinfo(host, port, &hints, &found);
-    if (failed) {
-        return gai_strerror(failed);
-    }
-    const char *why = "gRPC could not listen there";
-    int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, found->ai_protocol);
-    int on = 1;
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) || bind(fd, found->ai_addr, found->ai_addrlen) ||
-        listen(fd, 1)) {
-        why = errno == EADDRINUSE ? "another program listens there (is a daemon running already?): stop it or choose another port"
-                                  : strerror(errno);
-    }
-    if (fd >= 0) {
-        close(fd);
-    }
-    freeaddrinfo(found);
-    return why;
-}
-
-// HOST:PORT or [HOST]:PORT into its parts; false where it is neither.
-static bool split_address(const char *address, char host[NI_MAXHOST], const char **port) {
-    const char *colon = strrchr(address, ':');
-    if (!colon || colon == address || !colon[1] || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5) {
-        return false;
-    }
-    bool bracketed = address[0] == '[' && colon[-1] == ']';
-    const char *begin = bracketed ? address + 1 : address;
-    size_t length = (size_t)((bracketed ? colon - 1 : colon) - begin);
-    if (length == 0 || length >= NI_MAXHOST || (!bracketed && memchr(begin, ':', length))) {
-        return false;
-    }
-    memcpy(host, begin, length);
-    host[length] = '\0';
-    *port = colon + 1;
-    return atoi(*port) <= 65535;
-}
-
-err_t rpc_listen_tcp(struct rpc_server *server, const char *address, int *bound_port) {
-    char host[NI_MAXHOST];
-    const char *port;
-    INVARIANT(!server->is_watched); // gRPC spreads a port's connections over the queues that poll, and divides by their number
-    if (!split_address(address, host, &port)) {
-        FAIL(ERR_CONFIG, "listen address %s is not HOST:PORT (an IPv6 host in brackets)", address);
-    }
-    int bound = grpc_server_add_http2_port(server->server, address, server->credentials);
-    if (!bound) {
-        FAIL(ERR_UNAVAILABLE, "cannot listen on %s: %s", address, why_not_bound(host, port));
-    }
-    *bound_port = bound;
-    return OK;
-}
-
 err_t rpc_start(struct rpc_server *server) {
     grpc_server_start(server->server);
     for (unsigned i = 0; i < server->thread_count; i++) {
@@ -151,10 +95,15 @@ err_t rpc_start(struct rpc_server *server) {
     return OK;
 }
 
-err_t rpc_adopt(struct rpc_server *server, int fd) {
+err_t rpc_adopt(struct rpc_server *server, int fd, const char *peer) {
     if (atomic_load(&server->stopping)) {
         close(fd);
         FAIL(ERR_DRAINING, "the server is shutting down");
+    }
+    err_t e = peers_set(&server->peers, fd, peer);
+    if (err_is(e)) {
+        close(fd);
+        return e;
     }
     grpc_server_add_channel_from_fd(server->server, fd, server->credentials);
     return OK;
@@ -223,6 +172,7 @@ void rpc_destroy(struct rpc_server *server) {
         grpc_server_credentials_release(server->credentials);
     }
     pool_deinit(&server->pool);
+    peers_deinit(&server->peers);
     sem_destroy(&server->shut_down);
     backup_poll_end();
     grpc_shutdown();

@@ -55,8 +55,6 @@ static grpc_arg integer(const char *key, int value) {
 grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, grpc_resource_quota *quota) {
     int streams = max_calls > INT_MAX / 2 ? INT_MAX : (int)(2 * max_calls);
     const grpc_arg args[] = {
-        // A second daemon on the port must fail, not share it.
-        integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
         integer(GRPC_ARG_TCP_READ_CHUNK_SIZE, READ_CHUNK),
         integer(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, READ_CHUNK),
         integer(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 * READ_CHUNK),
@@ -70,7 +68,7 @@ grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, 
         integer(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE),
         integer(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         integer(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
-        // Half-open connections; the timeout is TCP_USER_TIMEOUT too, which ends a peer that acknowledges nothing.
+        // Half-open connections.
         integer(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
         integer(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
         integer(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
@@ -78,7 +76,6 @@ grpc_channel_args tuning_server_args(struct tuning *tuning, unsigned max_calls, 
         integer(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, PING_INTERVAL_MIN_MS),
         // Above max_calls, so that a client on one connection is refused at once and not kept waiting in silence.
         integer(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams),
-        integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
         {.type = GRPC_ARG_POINTER,
          .key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},

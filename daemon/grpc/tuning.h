@@ -4,7 +4,7 @@
 
 #include <grpc/grpc.h>
 
-enum { TUNING_ARGS = 18 };
+enum { TUNING_ARGS = 16 };
 
 struct tuning {
     grpc_arg args[TUNING_ARGS];

@@ -47,10 +47,11 @@ with socket.socket(socket.AF_UNIX) as peer:
     peer.settimeout(10)
     try:
         peer.connect(sys.argv[1])
+        peer.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + b"\\0\\0\\0\\4\\0\\0\\0\\0\\0")
         print("closed" if peer.recv(1) == b"" else "served")
     except PermissionError:
         print("not let in")
-    except ConnectionResetError:
+    except (BrokenPipeError, ConnectionResetError):
         print("closed")
 """
 

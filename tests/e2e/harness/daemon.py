@@ -53,14 +53,14 @@ def run_program(program, *arguments, env=None, timeout=20 * SLOW, **options):
 
 
 class Daemon:
-    def __init__(self, *arguments, model=None, listen=None, http="127.0.0.1:0", env=None, wait=True, tcp=True):
+    def __init__(self, *arguments, model=None, listen=None, http="127.0.0.1:0", env=None, wait=True, tcp=True, prefix=()):
         self.folder = tempfile.TemporaryDirectory(prefix="expertd-e2e-")
         self.socket = os.path.join(self.folder.name, "expertd.sock")
-        self.command = [str(BIN / "expertd")]
+        self.command = [*map(str, prefix), str(BIN / "expertd")]
         if model is not None:
             self.command += ["--model", str(model)]
         for address in listen if listen is not None else [f"unix:{self.socket}"] + (["127.0.0.1:0"] if tcp else []):
-            self.command += ["--listen", address]
+            self.command += ["--listen", address.replace("{folder}", self.folder.name)]
         self.command += ["--http", http, *map(str, arguments)]
         self.lines, self._more, self._ended = [], threading.Condition(), False
         self.process = subprocess.Popen(self.command, env=clean_environment(env), stdin=subprocess.DEVNULL,

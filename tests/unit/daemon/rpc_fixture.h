@@ -2,6 +2,9 @@
 #ifndef EXPERTD_TESTS_UNIT_DAEMON_RPC_FIXTURE_H
 #define EXPERTD_TESTS_UNIT_DAEMON_RPC_FIXTURE_H
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -13,6 +16,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -50,6 +54,8 @@ struct fixture {
     struct health *health;
     struct peer peer;
     char address[64];
+    int listener; // -1: none
+    pthread_t acceptor;
     atomic_int opened, closed, cancelled, released, written, lost, refused, ended_early, ticks, down;
     _Atomic int64_t deadline_ns, next_tick_ns;
     atomic_int command;                       // enum command, for thread 0's next tick
@@ -267,11 +273,31 @@ static inline const struct rpc_handler *fixture_handler(struct fixture *fixture)
     return &handler;
 }
 
+// Until the listener is shut down.
+static inline void *fixture_accept(void *context) {
+    struct fixture *fixture = context;
+    int fd;
+    while ((fd = accept4(fixture->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+        struct sockaddr_in peer;
+        socklen_t length = sizeof peer;
+        char name[64];
+        getpeername(fd, (struct sockaddr *)&peer, &length);
+        snprintf(name, sizeof name, "ipv4:127.0.0.1:%u", ntohs(peer.sin_port));
+        (void)err_is(rpc_adopt(fixture->rpc, fd, name)); // refused while it is shut down
+    }
+    return NULL;
+}
+
 static inline void fixture_listen(struct fixture *fixture) {
-    int port;
-    assert_false(err_is(rpc_listen_tcp(fixture->rpc, "127.0.0.1:0", &port)));
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
     assert_false(err_is(rpc_start(fixture->rpc)));
-    snprintf(fixture->address, sizeof fixture->address, "127.0.0.1:%d", port);
+    fixture->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fixture->listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fixture->listener, 16), 0);
+    assert_int_equal(getsockname(fixture->listener, (struct sockaddr *)&at, &length), 0);
+    assert_int_equal(pthread_create(&fixture->acceptor, NULL, fixture_accept, fixture), 0);
+    snprintf(fixture->address, sizeof fixture->address, "127.0.0.1:%u", ntohs(at.sin_port));
     peer_open(&fixture->peer, fixture->address, -1, GRPC_COMPRESS_NONE);
 }
 
@@ -279,14 +305,23 @@ static inline void fixture_adopt(struct fixture *fixture) {
     int ends[2];
     assert_false(err_is(rpc_start(fixture->rpc)));
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    assert_false(err_is(rpc_adopt(fixture->rpc, ends[0])));
+    assert_false(err_is(rpc_adopt(fixture->rpc, ends[0], "unix:fixture")));
     peer_open(&fixture->peer, NULL, ends[1], GRPC_COMPRESS_NONE);
+}
+
+static inline void fixture_stop_listening(struct fixture *fixture) {
+    if (fixture->listener >= 0) {
+        shutdown(fixture->listener, SHUT_RDWR);
+        pthread_join(fixture->acceptor, NULL);
+        close(fixture->listener);
+    }
 }
 
 // `watcher` NULL: listens on a TCP port; else it has one adopted socket.
 static inline struct fixture *fixture_start_beside(struct rpc_server *watcher, uint64_t max_message_bytes, unsigned max_calls) {
     struct fixture *fixture = calloc(1, sizeof *fixture);
     fixture->next_tick_ns = CLOCK_NEVER;
+    fixture->listener = -1;
     fixture->flood = calloc(1, FLOOD_BYTES);
     struct rpc_options options = {.threads = 1,
                                   .max_message_bytes = max_message_bytes,
@@ -310,6 +345,7 @@ static inline struct fixture *fixture_start(uint64_t max_message_bytes, unsigned
 // Also checks what holds for every test: each call was released, once.
 static inline void fixture_stop(struct fixture *fixture) {
     peer_close(&fixture->peer);
+    fixture_stop_listening(fixture);
     if (!fixture->down) {
         rpc_shutdown(fixture->rpc, fixture_down, fixture);
         rpc_cancel_all(fixture->rpc);

@@ -142,7 +142,7 @@ static bool wait_for(atomic_int *value, int wanted) {
 static void connect_peer(struct fixture *f, struct peer *peer) {
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    assert_false(err_is(admin_adopt(f->admin, ends[0])));
+    assert_false(err_is(admin_adopt(f->admin, ends[0], "unix:test")));
     peer_open(peer, NULL, ends[1], GRPC_COMPRESS_NONE);
 }
 

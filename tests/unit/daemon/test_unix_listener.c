@@ -74,7 +74,7 @@ static int unmake(void **state) {
 
 static struct unix_listener_options options_of(struct fixture *f, const char *allow_uids) {
     return (struct unix_listener_options){
-        .loop = &f->loop, .path = f->path, .allow_uids = allow_uids, .accepted = accepted, .context = f};
+        .loop = &f->loop, .path = f->path, .allow_uids = allow_uids, .at_once = true, .accepted = accepted, .context = f};
 }
 
 static void start(struct fixture *f, const char *allow_uids) {
