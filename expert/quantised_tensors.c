@@ -69,26 +69,6 @@ static bool does_write(const struct quantisation *config, const struct stored_fo
     return config->method[0] ? is_listed(format->methods, config->method) : !format->needs_method;
 }
 
-// The first whose tensors are there and that the method writes. ERR_CHECKPOINT where it writes none of those whose tensors are
-// there.
-static FALLIBLE find_format(const struct tensor_finder *finder, const struct quantisation *config, const char *module,
-                            const struct stored_format **out) {
-    const struct stored_format *other = NULL;
-    for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {
-        const struct stored_format *format = &STORED_FORMATS[i];
-        if (has_format(finder, module, format) && does_write(config, format)) {
-            *out = format;
-            return OK;
-        }
-        other = !other && has_format(finder, module, format) ? format : other;
-    }
-    INVARIANT(other);
-    const struct safetensors_entry *codes = codes_of(finder, module, other);
-    FAIL(ERR_CHECKPOINT, "%s: tensor %s and %s%s look like %s, which is read where quant_method is one of %s: here it is \"%s\"",
-         checkpoint_file_of(finder->checkpoint, codes), codes->name, module, other->scales, other->name, other->methods,
-         config->method);
-}
-
 static void add_text(char *text, size_t bytes, const char *module, const char *suffix) {
     size_t used = strlen(text);
     snprintf(text + used, bytes - used, "%s%s%s", used ? " or " : "", module, suffix);
@@ -120,6 +100,30 @@ FALLIBLE quantised_explain(const struct tensor_finder *finder, const char *modul
              codes->name, dtype_name(codes->view.dtype), tensor_quantised_text(finder, quantised), wanted);
     }
     return OK;
+}
+
+// The first whose tensors are there and that the method writes. ERR_CHECKPOINT where it writes none of those whose tensors are
+// there.
+static FALLIBLE find_format(const struct tensor_finder *finder, const struct quantisation *config, const char *module,
+                            const struct stored_format **out) {
+    const struct stored_format *other = NULL;
+    for (size_t i = 0; i < STORED_FORMAT_COUNT; i++) {
+        const struct stored_format *format = &STORED_FORMATS[i];
+        if (has_format(finder, module, format) && does_write(config, format)) {
+            *out = format;
+            return OK;
+        }
+        other = !other && has_format(finder, module, format) ? format : other;
+    }
+    if (!other) {
+        TRY(quantised_explain(finder, module));
+        FAIL(ERR_CHECKPOINT, "%s: no tensor %s... holds codes, though its layer is quantised: is the download complete?",
+             checkpoint_path(finder->checkpoint), module);
+    }
+    const struct safetensors_entry *codes = codes_of(finder, module, other);
+    FAIL(ERR_CHECKPOINT, "%s: tensor %s and %s%s look like %s, which is read where quant_method is one of %s: here it is \"%s\"",
+         checkpoint_file_of(finder->checkpoint, codes), codes->name, module, other->scales, other->name, other->methods,
+         config->method);
 }
 
 // ---- one matrix on its way out of its tensors ----

@@ -11,9 +11,10 @@
 
 #include "base/safetensors.h"
 #include "expert/architecture.h"
+#include "expert/digest.h"
 #include "expert/layer_tensors.h"
 
-enum { DATA_BYTES_MAX = 1 << 20, SEPARATOR = 0x1e };
+enum { DATA_BYTES_MAX = 1 << 20, SEPARATOR = 0x1e, WEIGHTS_READ_MAX = 1 << 15 };
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -50,13 +51,53 @@ static void check_vector(const struct range *file, const struct vector_source *v
     }
 }
 
+static void check_codes(const struct range *file, const struct code_words *c, size_t n, size_t k) {
+    size_t in_word = c->order ? c->word - 1 : (n - 1) % c->word;
+    size_t last = (n - 1) / c->word * c->n_word_stride + in_word * c->n_stride + (k - 1) / c->word * c->k_word_stride +
+                  (k - 1) % c->word * c->k_stride;
+    INVARIANT(c->bits == 4 || c->bits == 8);
+    check_inside(file, c->data, (const char *)c->data + last * c->bits / 8, 1);
+}
+
+// Every code, scale and zero point is read, as the loader does.
+static void read_quantised(const struct quantised_matrix *m, size_t n, size_t k) {
+    struct quantised_rows rows;
+    struct digest digest;
+    size_t bytes = (quantised_rows_bytes(m, n, k) + 64) / 64 * 64;
+    void *staging = aligned_alloc(64, bytes);
+    float *wide = calloc(n * k, sizeof *wide);
+    INVARIANT(staging && wide);
+    if (!err_is(quantised_rows_take(m, n, k, staging, &rows))) {
+        digest_init(&digest);
+        quantised_rows_digest(&rows, n, k, &digest);
+        quantised_rows_widen(&rows, n, k, DTYPE_F32, wide);
+    }
+    free(staging);
+    free(wide);
+}
+
+static void check_quantised(const struct range *file, const struct quantised_matrix *m, size_t n, size_t k) {
+    if (!m->codes.data) {
+        return;
+    }
+    INVARIANT(!err_is(quantised_check(&m->format)) && n > 0 && k > 0);
+    check_codes(file, &m->codes, n, k);
+    for (size_t i = 0; i < m->ranges; i++) {
+        check_inside(file, m->range[i].data, m->range[i].data, m->range[i].bytes);
+    }
+    if (n * k <= WEIGHTS_READ_MAX) {
+        read_quantised(m, n, k);
+    }
+}
+
 static void check_expert(const struct range *file, const struct expert_source *e, size_t width, size_t hidden) {
     for (int part = 0; part < PART_COUNT; part++) {
         size_t n = part == PART_DOWN ? hidden : width;
         check_matrix(file, &e->weight[part], n, part == PART_DOWN ? width : hidden);
+        check_quantised(file, &e->quantised[part], n, part == PART_DOWN ? width : hidden);
         check_vector(file, &e->bias[part], n);
+        INVARIANT(part == PART_GATE || !e->weight[part].data == (e->quantised[part].codes.data != NULL));
     }
-    INVARIANT(e->weight[PART_UP].data && e->weight[PART_DOWN].data);
 }
 
 static void check_layer(const struct range *file, const struct layer_tensors *l) {
