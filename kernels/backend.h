@@ -4,6 +4,7 @@
 #ifndef EXPERTD_KERNELS_BACKEND_H
 #define EXPERTD_KERNELS_BACKEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,6 +15,9 @@ struct activation_args;
 struct combine_args;
 struct add_scaled_args;
 struct finish_args;
+struct decode_args;
+struct pack_args;
+struct offsets_args;
 struct quantised_format;
 
 enum {
@@ -57,9 +61,11 @@ struct panel_group_args {
     const void *const *panels; // [count] packed, 64-byte aligned, of one k and dtype
     size_t count;              // 1 to KERNEL_GROUP
     size_t k;                  // whole K
-    float *sums;   // [rows][KERNEL_SUMS], 64-byte aligned: panel p's 64 columns from p * KERNEL_PANEL on; padding is summed too
+    float *sums;   // [rows][KERNEL_SUMS], 64-byte aligned: panel p's 64 columns from p * KERNEL_PANEL on; padding is summed too. Of
+                   // int8 int32
     void *scratch; // KERNEL_SCRATCH_BYTES, 64-byte aligned, the thread's own
     const void *const *next; // [count] the panels that this thread takes next, of the same k; NULL: none
+    bool goes_on;            // sums are added to what is there, the sums over the k before (even; of int8 a multiple of 4)
 };
 typedef void panel_group_kernel(const struct panel_group_args *args);
 
@@ -82,6 +88,7 @@ struct kernel_backend {
     panel_i8_kernel *panel_i8;
     panel_group_kernel *group_f32;  // NULL: panel_f32 serves any number of rows
     panel_group_kernel *group_bf16; // NULL: panel_bf16 does
+    panel_group_kernel *group_i8;   // NULL: panel_i8 does
     size_t few_bf16;                // rows up to which panel_bf16 is the faster of the two
     void (*widen)(enum dtype dtype, const void *src, size_t count, float *dst);  // convert.h
     void (*narrow)(const float *src, size_t count, enum dtype dtype, void *dst); // convert.h
@@ -92,6 +99,10 @@ struct kernel_backend {
     void (*sqrt_softplus)(const float *x, size_t count, float *out);             // in place is legal
     void (*add_scaled)(const struct add_scaled_args *args);                      // finish.h
     void (*finish)(const struct finish_args *args);                              // finish.h
+    void (*decode)(const struct decode_args *args);                              // pack.h
+    void (*pack_along)(const struct pack_args *args);                            // pack.h
+    void (*pack_across)(const struct pack_args *args);                           // pack.h
+    void (*quad_offsets)(const struct offsets_args *args);                       // pack.h
 };
 
 // Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried and checked in some 10

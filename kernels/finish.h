@@ -6,11 +6,12 @@
 
 #include "base/dtype.h"
 
-// sums[r][c] = fma(partial[r][c], row_scales[r] * column_scales[c], sums[r][c]) over [rows, KERNEL_PANEL], dense.
+// sums[r][c] = fma(partial[r][c], row_scales[r] * column_scales[c], sums[r][c]) over [rows, columns].
 struct add_scaled_args {
     const float *partial;
-    size_t rows;
-    const float *row_scales, *column_scales; // [rows], [KERNEL_PANEL]
+    size_t rows, columns;
+    size_t stride;                           // of rows of partial and of sums
+    const float *row_scales, *column_scales; // [rows], [columns]
     float *sums;
 };
 

@@ -42,7 +42,8 @@ struct compiler_params {
     const char *kernels; // the backend that must be selected, or NULL: any. Borrowed
 };
 
-// Rows, depth and columns of a tile. tk changes nothing (K is never cut); the others are rounded to what the kernels take.
+// Rows of a call of the kernels, k of a block of panels that a thread packs (the sums of a block are where those of the next begin,
+// so nothing is reordered) and columns of a task; rounded to what the kernels take. tk is without effect on weights packed at load.
 struct matmul_tiling {
     size_t tm, tk, tn; // all 0: tuned
 };
@@ -52,7 +53,7 @@ struct matmul_options {
     struct matmul_tiling (*tiling_of)(void *context, size_t m, size_t k,
                                       size_t n); // stands for `tiling`; NULL: none. Caller's thread
     void *tiling_context;
-    unsigned input_buffer_count; // panels of rhs that a thread holds at a time, packed as they are needed; 0: tuned
+    unsigned input_buffer_count; // panels of rhs that a thread takes at a time, at most 4; 0: tuned
     bool interpret;              // the scalar twin, on the calling thread
     struct compiler_params compiler;
 };

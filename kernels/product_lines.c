@@ -2,27 +2,13 @@
 
 #include <string.h>
 
-#include "kernels/backend.h"
+#include "kernels/pack.h"
 #include "kernels/weights.h"
 
-enum { TILE = 64 }; // lines and k of a transposed or decoded block: 8 KiB of bf16 on each side
-
-static float e2m1(size_t code) {
-    static const float MAGNITUDES[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-    return code & 8 ? -MAGNITUDES[code & 7] : MAGNITUDES[code & 7];
-}
-
-void line_codes_fill(enum dtype dtype, uint16_t codes[LINE_CODES]) {
-    for (size_t code = 0; code < LINE_CODES; code++) {
-        float value;
-        if (dtype == DTYPE_U8) {
-            value = e2m1(code);
-        } else {
-            value = dtype == DTYPE_F8_E4M3 ? f32_from_e4m3((uint8_t)code) : f32_from_e5m2((uint8_t)code);
-        }
-        codes[code] = bf16_from_f32(value);
-    }
-}
+enum {
+    TILE = 64,   // lines and k of a converted or turned block: 16 KiB of f32
+    ACROSS = 16, // k of a block of converted rows that lie across K
+};
 
 float scale_read(enum dtype dtype, const void *scales, size_t index) {
     if (dtype == DTYPE_F8_E8M0) {
@@ -37,109 +23,140 @@ float scale_read(enum dtype dtype, const void *scales, size_t index) {
     return scale;
 }
 
-// `count` codes from element `at` on.
-static void decode(const struct line_reader *reader, const uint8_t *data, size_t at, size_t count, uint16_t *dst) {
-    if (reader->from != DTYPE_U8) {
-        for (size_t i = 0; i < count; i++) {
-            dst[i] = reader->codes[data[at + i]];
-        }
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        uint8_t pair = data[(at + i) / 2];
-        dst[i] = reader->codes[(at + i) % 2 ? pair >> 4 : pair & 15];
-    }
+static const char *element_at(const struct line_reader *reader, const struct line_range *range, size_t line, size_t k) {
+    const struct product_operand *o = range->operand;
+    size_t at = line * o->line_stride + k * o->k_stride;
+    return (const char *)o->data + (reader->from == DTYPE_U8 ? at / 2 : at * dtype_size(reader->from));
 }
 
-// `count` neighbouring elements from element `at` of the operand on.
-static void read_run(const struct line_reader *reader, const void *data, size_t at, size_t count, void *dst) {
-    const char *src = (const char *)data + at * dtype_size(reader->from);
+// `count` neighbouring elements.
+static void read_run(const struct line_reader *reader, const char *src, size_t count, void *dst) {
     if (reader->from == reader->to) {
         memcpy(dst, src, count * dtype_size(reader->to));
-    } else if (reader->to == DTYPE_F32) {
-        dtype_widen(reader->from, src, count, dst);
+        return;
+    }
+    if (reader->to == DTYPE_F32) {
+        reader->backend->widen(reader->from, src, count, dst);
     } else {
-        decode(reader, data, at, count, dst);
+        reader->backend->decode(&(struct decode_args){reader->from, src, count, dst});
     }
 }
 
-// dst[column][row] = src[row][column] of elements of `size` bytes.
-static void transpose(const void *src, size_t rows, size_t columns, void *dst, size_t dst_stride, size_t size) {
-    for (size_t c = 0; c < columns; c++) {
-        for (size_t r = 0; r < rows; r++) {
-            size_t from = r * TILE + c, to = c * dst_stride + r;
-            if (size == 1) {
-                ((uint8_t *)dst)[to] = ((const uint8_t *)src)[from];
-            } else if (size == 2) {
-                ((uint16_t *)dst)[to] = ((const uint16_t *)src)[from];
-            } else {
-                ((uint32_t *)dst)[to] = ((const uint32_t *)src)[from];
-            }
-        }
+// A block of lines that lie side by side, at most TILE by TILE: first words of neighbouring k, line beside line, then those turned.
+static void turn_block(const struct line_reader *reader, const struct line_range *block, char *dst, size_t dst_bytes) {
+    size_t size = dtype_size(reader->to), words = (block->depth * size + 3) / 4;
+    _Alignas(64) uint32_t rows[TILE * TILE], woven[TILE * KERNEL_PANEL], turned[TILE * KERNEL_PANEL];
+    for (size_t i = 0; i < block->depth; i++) {
+        read_run(reader, element_at(reader, block, block->first, block->k + i), block->count, (char *)rows + i * TILE * size);
+    }
+    reader->backend->pack_across(&(struct pack_args){rows, TILE * size, size, block->count, block->depth, woven, sizeof woven});
+    reader->backend->pack_along(
+        &(struct pack_args){woven, KERNEL_PANEL * sizeof *woven, sizeof *woven, words, block->count, turned, sizeof turned});
+    for (size_t line = 0; line < block->count; line++) {
+        memcpy(dst + line * dst_bytes, turned + line * KERNEL_PANEL, block->depth * size);
     }
 }
 
-// Lines that lie side by side: read along the lines, turned block by block.
-static void read_across(const struct line_reader *reader, const struct line_range *range, void *dst, size_t dst_stride) {
-    const struct product_operand *operand = range->operand;
+static void read_across(const struct line_reader *reader, const struct line_range *range, char *dst, size_t dst_bytes) {
     size_t size = dtype_size(reader->to);
-    uint32_t block[TILE * TILE];
     for (size_t line = 0; line < range->count; line += TILE) {
-        size_t lines = range->count - line < TILE ? range->count - line : TILE;
         for (size_t k = 0; k < range->depth; k += TILE) {
-            size_t depth = range->depth - k < TILE ? range->depth - k : TILE;
-            for (size_t i = 0; i < depth; i++) {
-                size_t at = (range->k + k + i) * operand->k_stride + range->first + line;
-                read_run(reader, operand->data, at, lines, (char *)block + i * TILE * size);
-            }
-            transpose(block, depth, lines, (char *)dst + (line * dst_stride + k) * size, dst_stride, size);
+            struct line_range block = *range;
+            block.first += line, block.k += k;
+            block.count = range->count - line < TILE ? range->count - line : TILE;
+            block.depth = range->depth - k < TILE ? range->depth - k : TILE;
+            turn_block(reader, &block, dst + line * dst_bytes + k * size, dst_bytes);
         }
     }
 }
 
-static void read_along(const struct line_reader *reader, const struct line_range *range, void *dst, size_t dst_stride) {
-    const struct product_operand *operand = range->operand;
+static void read_along(const struct line_reader *reader, const struct line_range *range, char *dst, size_t dst_bytes) {
     size_t size = dtype_size(reader->to);
     for (size_t i = 0; i < range->count; i++) {
         size_t line = range->rows ? range->rows[range->first + i] : range->first + i;
-        char *to = (char *)dst + i * dst_stride * size;
-        if (operand->k_stride == 1) {
-            read_run(reader, operand->data, line * operand->line_stride + range->k, range->depth, to);
+        if (range->operand->k_stride == 1) {
+            read_run(reader, element_at(reader, range, line, range->k), range->depth, dst + i * dst_bytes);
             continue;
         }
         for (size_t k = 0; k < range->depth; k++) {
-            read_run(reader, operand->data, line * operand->line_stride + (range->k + k) * operand->k_stride, 1, to + k * size);
+            read_run(reader, element_at(reader, range, line, range->k + k), 1, dst + i * dst_bytes + k * size);
         }
     }
 }
 
+static bool lies_across(const struct line_range *range) {
+    return range->operand->line_stride == 1 && range->operand->k_stride != 1 && !range->rows;
+}
+
 void lines_read(const struct line_reader *reader, const struct line_range *range, void *dst, size_t dst_stride) {
-    if (range->operand->line_stride == 1 && range->operand->k_stride != 1 && !range->rows) {
-        read_across(reader, range, dst, dst_stride);
-    } else {
-        read_along(reader, range, dst, dst_stride);
+    (lies_across(range) ? read_across : read_along)(reader, range, dst, dst_stride * dtype_size(reader->to));
+}
+
+// Lines along K, converted block by block.
+static void pack_converted(const struct line_reader *reader, const struct line_range *range, char *panels, size_t panel_bytes) {
+    size_t size = dtype_size(reader->to);
+    _Alignas(64) uint32_t block[TILE * TILE];
+    for (size_t line = 0; line < range->count; line += TILE) {
+        for (size_t k = 0; k < range->depth; k += TILE) {
+            struct line_range part = *range;
+            part.first += line, part.k += k;
+            part.count = range->count - line < TILE ? range->count - line : TILE;
+            part.depth = range->depth - k < TILE ? range->depth - k : TILE;
+            read_along(reader, &part, (char *)block, TILE * size);
+            reader->backend->pack_along(&(struct pack_args){block, TILE * size, size, part.count, part.depth,
+                                                            panels + line / TILE * panel_bytes + k * KERNEL_PANEL * size,
+                                                            panel_bytes});
+        }
     }
 }
 
-void lines_pack(const struct line_reader *reader, const struct line_range *range, void *panel) {
-    const struct product_operand *operand = range->operand;
-    if (!reader->codes) {
-        struct weight_source source = {
-            .data = (const char *)operand->data + range->first * operand->line_stride * dtype_size(reader->from),
-            .dtype = reader->from,
-            .n_stride = operand->line_stride,
-            .k_stride = operand->k_stride,
-        };
-        pack_weights(&source, range->depth, range->count, reader->to, panel);
+// Lines side by side, converted a few k at a time.
+static void pack_converted_across(const struct line_reader *reader, const struct line_range *range, char *panels,
+                                  size_t panel_bytes) {
+    size_t size = dtype_size(reader->to);
+    _Alignas(64) float block[ACROSS * KERNEL_SUMS];
+    for (size_t k = 0; k < range->depth; k += ACROSS) {
+        size_t depth = range->depth - k < ACROSS ? range->depth - k : ACROSS;
+        for (size_t i = 0; i < depth; i++) {
+            read_run(reader, element_at(reader, range, range->first, range->k + k + i), range->count,
+                     (char *)block + i * KERNEL_SUMS * size);
+        }
+        reader->backend->pack_across(&(struct pack_args){block, KERNEL_SUMS * size, size, range->count, depth,
+                                                         panels + k * KERNEL_PANEL * size, panel_bytes});
+    }
+}
+
+static void pack_words(const struct line_reader *reader, const struct line_range *range, char *panels, size_t panel_bytes) {
+    const struct product_operand *o = range->operand;
+    bool across = lies_across(range), along = o->k_stride == 1;
+    if (reader->from != reader->to || (!across && !along)) {
+        (across ? pack_converted_across : pack_converted)(reader, range, panels, panel_bytes);
         return;
     }
-    for (size_t k = 0; k < range->depth; k += TILE) { // an even depth, so that pairs do not straddle blocks
-        uint16_t block[TILE * TILE];
-        struct line_range part = *range;
-        part.k = range->k + k;
-        part.depth = range->depth - k < TILE ? range->depth - k : TILE;
-        lines_read(reader, &part, block, TILE);
-        struct weight_source source = {block, DTYPE_BF16, TILE, 1};
-        pack_weights(&source, part.depth, part.count, DTYPE_BF16, (uint16_t *)panel + k * KERNEL_PANEL);
+    size_t size = dtype_size(reader->to);
+    struct pack_args args = {.src = element_at(reader, range, range->first, range->k),
+                             .stride = (across ? o->k_stride : o->line_stride) * size,
+                             .element = size,
+                             .lines = range->count,
+                             .k = range->depth,
+                             .panels = panels,
+                             .panel_bytes = panel_bytes};
+    (across ? reader->backend->pack_across : reader->backend->pack_along)(&args);
+}
+
+void lines_pack(const struct line_reader *reader, const struct line_range *range, void *panels, size_t panel_bytes) {
+    size_t count = (range->count + KERNEL_PANEL - 1) / KERNEL_PANEL;
+    if (range->count % KERNEL_PANEL) {
+        memset((char *)panels + (count - 1) * panel_bytes, 0, packed_group_bytes(reader->to, range->depth, KERNEL_PANEL));
+    }
+    if (reader->to != DTYPE_I8) {
+        pack_words(reader, range, panels, panel_bytes);
+        return;
+    }
+    pack_words(reader, range, (char *)panels + sizeof(struct packed_i8), panel_bytes);
+    for (size_t p = 0; p < count; p++) {
+        struct packed_i8 *panel = (struct packed_i8 *)((char *)panels + p * panel_bytes);
+        reader->backend->quad_offsets(
+            &(struct offsets_args){panel->quads, (range->depth + PACKED_I8_K - 1) / PACKED_I8_K, panel->offsets});
     }
 }

@@ -2,30 +2,28 @@
 #ifndef EXPERTD_KERNELS_PRODUCT_LINES_H
 #define EXPERTD_KERNELS_PRODUCT_LINES_H
 
+#include "kernels/backend.h"
 #include "kernels/product.h"
 
-enum { LINE_CODES = 256 };
-
-// The bf16 value of every code of a dtype of 4 or 8 bits (exact): F8_E4M3, F8_E5M2; of U8 (E2M1) the first 16.
-void line_codes_fill(enum dtype dtype, uint16_t codes[LINE_CODES]);
-
 struct line_reader {
-    enum dtype from, to;   // to: F32 from F32, F16, BF16; BF16 from BF16, F8 and E2M1; I8 from I8
-    const uint16_t *codes; // of `from`, where it has any
+    const struct kernel_backend *backend;
+    enum dtype from, to; // to: F32 from F32, F16, BF16; BF16 from BF16, F8 and E2M1; I8 from I8
 };
 
-// Lines [first, first + count) of the operand, elements [k, k + depth), to dst[count] of dst_stride elements each. rows: which line
-// stands for each number, or NULL.
+// Lines [first, first + count) of the operand, elements [k, k + depth), k a multiple of 4. rows: which line stands for each number,
+// or NULL.
 struct line_range {
     const struct product_operand *operand;
     const uint32_t *rows;
     size_t first, count;
     size_t k, depth;
 };
+
+// To dst[count] of dst_stride elements each.
 void lines_read(const struct line_reader *reader, const struct line_range *range, void *dst, size_t dst_stride);
 
-// A panel of up to KERNEL_PANEL lines over the whole of K as pack_weights lays it.
-void lines_pack(const struct line_reader *reader, const struct line_range *range, void *panel);
+// Up to KERNEL_SUMS lines, whose rows are NULL, to panels as pack_weights lays them, over these k. A short last one is padded.
+void lines_pack(const struct line_reader *reader, const struct line_range *range, void *panels, size_t panel_bytes);
 
 // Scale number `index` as fp32.
 float scale_read(enum dtype dtype, const void *scales, size_t index);

@@ -26,7 +26,7 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     return (rows - row + tiles - 1) / tiles;
 }
 
-// row_body.h's functions in an instruction set's copy, and their places in its table.
+// row_body.h's and pack_body.h's functions in an instruction set's copy, and their places in its table.
 #define BACKEND_DECLARE_ROWS(target)                                                                                               \
     void target##_widen(enum dtype dtype, const void *src, size_t count, float *dst);                                              \
     void target##_narrow(const float *src, size_t count, enum dtype dtype, void *dst);                                             \
@@ -36,11 +36,16 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     void target##_sigmoid(const float *x, size_t count, float *out);                                                               \
     void target##_sqrt_softplus(const float *x, size_t count, float *out);                                                         \
     void target##_add_scaled(const struct add_scaled_args *args);                                                                  \
-    void target##_finish(const struct finish_args *args)
+    void target##_finish(const struct finish_args *args);                                                                          \
+    void target##_decode(const struct decode_args *args);                                                                          \
+    void target##_pack_along(const struct pack_args *args);                                                                        \
+    void target##_pack_across(const struct pack_args *args);                                                                       \
+    void target##_quad_offsets(const struct offsets_args *args)
 #define BACKEND_ROWS(target)                                                                                                       \
     .widen = target##_widen, .narrow = target##_narrow, .activation = target##_activation, .combine = target##_combine,            \
     .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid, .sqrt_softplus = target##_sqrt_softplus,                         \
-    .add_scaled = target##_add_scaled, .finish = target##_finish
+    .add_scaled = target##_add_scaled, .finish = target##_finish, .decode = target##_decode, .pack_along = target##_pack_along,    \
+    .pack_across = target##_pack_across, .quad_offsets = target##_quad_offsets
 
 // panel_body.h's functions likewise, and group_body.h's.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \
@@ -50,8 +55,9 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
 #define BACKEND_QUANTISED(target) .quantised_f32 = target##_quantised_f32, .quantised_bf16 = target##_quantised_bf16
 #define BACKEND_PANELS(target)                                                                                                     \
     .panel_f32 = target##_panel_f32, .panel_bf16 = target##_panel_bf16, .panel_i8 = target##_panel_i8, BACKEND_QUANTISED(target)
-#define BACKEND_DECLARE_GROUPS(target) panel_group_kernel target##_group_f32, target##_group_bf16
-#define BACKEND_GROUPS(target) .group_f32 = target##_group_f32, .group_bf16 = target##_group_bf16, .few_bf16 = 2 * PANEL_TILE
+#define BACKEND_DECLARE_GROUPS(target) panel_group_kernel target##_group_f32, target##_group_bf16, target##_group_i8
+#define BACKEND_GROUPS(target)                                                                                                     \
+    .group_f32 = target##_group_f32, .group_bf16 = target##_group_bf16, .group_i8 = target##_group_i8, .few_bf16 = 2 * PANEL_TILE
 
 BACKEND_DECLARE_ROWS(scalar);
 BACKEND_DECLARE_PANELS(scalar);
@@ -68,6 +74,7 @@ BACKEND_DECLARE_GROUPS(avx2);
 BACKEND_DECLARE_GROUPS(avx512);
 extern const struct kernel_backend backend_avx2;
 panel_i8_kernel avx512vnni_panel_i8;
+panel_group_kernel avx512vnni_group_i8;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI
 extern const struct kernel_backend backend_avx512;
 extern const struct kernel_backend backend_avx512vnni; // avx512's but for the int8 sums
@@ -82,6 +89,7 @@ BACKEND_DECLARE_PANELS(neon);
 BACKEND_DECLARE_GROUPS(neon);
 extern const struct kernel_backend backend_neon;
 panel_i8_kernel neondot_panel_i8;
+panel_group_kernel neondot_group_i8;
 extern const struct kernel_backend backend_neondot;  // neon's but for the int8 sums
 extern const struct kernel_backend backend_neonbf16; // neondot's but for the bf16 sums
 #endif

@@ -157,7 +157,7 @@ static void words_block(const struct panel_group_args *args, const struct words_
     struct words_pass pass = {
         .panel = (const float *)args->panels[block->panel] + block->begin * KERNEL_PANEL,
         .words = block->words,
-        .begins = block->begin == 0,
+        .begins = block->begin == 0 && !args->goes_on,
         .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, runs),
     };
     for (size_t row = 0, rows; row < args->rows; row += rows) {

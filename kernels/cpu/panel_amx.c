@@ -232,7 +232,9 @@ const struct kernel_backend backend_amxint8 = {.name = "amxint8",
                                                .panel_f32 = avx512_panel_f32,
                                                .panel_bf16 = avx512_panel_bf16,
                                                .panel_i8 = amx_panel_i8,
-                                               BACKEND_GROUPS(avx512),
+                                               .group_f32 = avx512_group_f32,
+                                               .group_bf16 = avx512_group_bf16,
+                                               .few_bf16 = 2 * PANEL_TILE,
                                                BACKEND_QUANTISED(avx512),
                                                BACKEND_ROWS(avx512)};
 #endif

@@ -45,6 +45,9 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 
 #include "kernels/cpu/group_body.h"
 
-const struct kernel_backend backend_avx512 = {
-    .name = "avx512", BACKEND_PANELS(avx512), BACKEND_GROUPS(avx512), BACKEND_ROWS(avx512)};
+const struct kernel_backend backend_avx512 = {.name = "avx512",
+                                              BACKEND_PANELS(avx512),
+                                              BACKEND_GROUPS(avx512),
+
+                                              BACKEND_ROWS(avx512)};
 #endif

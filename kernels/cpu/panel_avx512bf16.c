@@ -147,7 +147,7 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 static void pair_last(const struct panel_group_args *args, size_t row, size_t rows) {
     uint16_t last[PANEL_TILE][2];
     size_t pairs = args->k / 2;
-    struct words_pass pass = {.words = 1, .begins = pairs == 0};
+    struct words_pass pass = {.words = 1, .begins = pairs == 0 && !args->goes_on};
     for (size_t r = 0; r < rows; r++) {
         last[r][0] = ((const uint16_t *)args->x[row + r])[args->k - 1];
         last[r][1] = 0;
@@ -175,6 +175,7 @@ const struct kernel_backend backend_avx512bf16 = {.name = "avx512bf16",
                                                   .group_bf16 = avx512bf16_group_bf16,
                                                   .few_bf16 = PANEL_TILE,
                                                   .panel_i8 = avx512vnni_panel_i8,
+                                                  .group_i8 = avx512vnni_group_i8,
                                                   BACKEND_QUANTISED(avx512),
                                                   BACKEND_ROWS(avx512)};
 #endif

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cpu/backends.h"
 #include "kernels/cpu/quad_widen.h"
 
 typedef __m512i vec;
@@ -14,20 +15,20 @@ typedef struct {
 } quad_vec;
 enum { LANES = 16, PANEL_VECS = 2 };
 
-static inline vec vec_load(const void *p) {
+PANEL_INLINE vec vec_load(const void *p) {
     return _mm512_loadu_si512(p);
 }
 
-static inline void vec_store(void *p, vec v) {
+PANEL_INLINE void vec_store(void *p, vec v) {
     _mm512_storeu_si512(p, v);
 }
 
-static inline quad_vec quad_vec_load(const int8_t *quads) {
+PANEL_INLINE quad_vec quad_vec_load(const int8_t *quads) {
     __m512i w = _mm512_loadu_si512(quads);
     return (quad_vec){_mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8), _mm512_srai_epi16(w, 8)};
 }
 
-static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
+PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_set1_epi32((int)words[0]), w.even));
     return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_set1_epi32((int)words[1]), w.odd));
 }

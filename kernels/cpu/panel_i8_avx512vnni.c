@@ -13,11 +13,11 @@ typedef __m512i vec;
 typedef __m512i quad_vec;
 enum { LANES = 16, PANEL_VECS = 4, QUAD_WORDS = 1, STARTS_AT_OFFSETS = 1 };
 
-static inline vec vec_load(const void *p) {
+PANEL_INLINE vec vec_load(const void *p) {
     return _mm512_loadu_si512(p);
 }
 
-static inline void vec_store(void *p, vec v) {
+PANEL_INLINE void vec_store(void *p, vec v) {
     _mm512_storeu_si512(p, v);
 }
 
@@ -29,11 +29,11 @@ static inline void quad_words(const int8_t *x, size_t quads, uint32_t *words) {
     }
 }
 
-static inline quad_vec quad_vec_load(const int8_t *quads) {
+PANEL_INLINE quad_vec quad_vec_load(const int8_t *quads) {
     return _mm512_loadu_si512(quads);
 }
 
-static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
+PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
     return _mm512_dpbusd_epi32(sum, _mm512_set1_epi32((int)words[0]), w);
 }
 
@@ -44,7 +44,10 @@ const struct kernel_backend backend_avx512vnni = {.name = "avx512vnni",
                                                   .panel_f32 = avx512_panel_f32,
                                                   .panel_bf16 = avx512_panel_bf16,
                                                   .panel_i8 = avx512vnni_panel_i8,
+                                                  .group_i8 = avx512vnni_group_i8,
                                                   BACKEND_QUANTISED(avx512),
-                                                  BACKEND_GROUPS(avx512),
+                                                  .group_f32 = avx512_group_f32,
+                                                  .group_bf16 = avx512_group_bf16,
+                                                  .few_bf16 = 2 * PANEL_TILE,
                                                   BACKEND_ROWS(avx512)};
 #endif

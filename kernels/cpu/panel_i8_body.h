@@ -1,4 +1,4 @@
-// The int8 panel kernel, written once over a vector of LANES int32. The including file defines, for its instruction set:
+// The int8 kernels, written once over a vector of LANES int32. The including file defines, for its instruction set:
 //   vec, LANES               the vector and its int32
 //   PANEL_VECS               vectors of columns whose accumulators fit the registers with PANEL_TILE rows
 //   vec_load, vec_store
@@ -7,90 +7,148 @@
 //   quad_words(x, quads, words)  prepares them, each to be broadcast
 //   quad_vec, quad_vec_load  a vector of LANES quads of w, prepared likewise
 //   quad_dot(words, w, sum)  sum + the products of one prepared quad of x with each of w; wraps
-// and names the result by PANEL_TARGET(name). K goes in chunks through accumulators in memory, as in panel_body.h.
+// and names the results by PANEL_TARGET(name). Sums pass through memory between chunks, which is exact. Few rows are bound by the
+// read of the weights, which is fetched ahead as in panel_body.h; many take several panels in blocks of K as in group_body.h.
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/group_ahead.h"
 #include "kernels/weights.h"
 
 enum {
-    QUAD_CHUNK = 128, // quads: 32 KiB of a panel
+    QUAD_CHUNK = 128,           // quads, few rows: 32 KiB of a panel
+    QUAD_BLOCK = 512,           // quads, many: four panels' blocks are 512 KiB of L2, a tile's rows 12 KiB (widened: 24) of L1
+    QUAD_RUN = 16,              // of the inner loop, between which the next block is prefetched
+    QUAD_ROWS = 2 * PANEL_TILE, // that a panel is read once for
+    QUAD_BYTES = KERNEL_PANEL * PACKED_I8_K,
     PANEL_PASS = PANEL_VECS * LANES,
 };
 
 typedef int32_t panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
 typedef uint32_t quad_row[QUAD_CHUNK * QUAD_WORDS] __attribute__((aligned(64)));
+typedef uint32_t quad_block_row[QUAD_BLOCK * QUAD_WORDS + 16] __attribute__((aligned(64))); // not a power of two apart
 typedef int8_t packed_quads[KERNEL_PANEL][PACKED_I8_K];
 
-// `depth` quads along PANEL_PASS columns from `column`; `rows` is a constant in each copy, so that the sums are registers.
-PANEL_INLINE void panel_pass_i8(panel_row *block, size_t rows, quad_row *x, const packed_quads *panel, size_t depth,
-                                size_t column) {
+// One tile of rows against PANEL_PASS columns of one panel.
+struct quad_pass {
+    const uint32_t *x[PANEL_TILE]; // prepared
+    const packed_quads *panel;
+    size_t depth, column; // quads; the pass's first column
+    int32_t *sums;        // of the first row, the panel's first column
+    size_t sums_stride;
+    const char *few_ahead;     // few: what the first step fetches
+    size_t step;               // few: of all tiles' steps, the first
+    unsigned shift;            // few: 0: one tile, 1: two share the fetches
+    struct group_ahead *ahead; // many
+};
+
+PANEL_INLINE void quad_load(vec sums[][PANEL_VECS], size_t rows, const struct quad_pass *p) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_load(p->sums + r * p->sums_stride + p->column + v * LANES);
+        }
+    }
+}
+
+PANEL_INLINE void quad_store(vec sums[][PANEL_VECS], size_t rows, const struct quad_pass *p) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            vec_store(p->sums + r * p->sums_stride + p->column + v * LANES, sums[r][v]);
+        }
+    }
+}
+
+PANEL_INLINE void quad_step(vec sums[][PANEL_VECS], size_t rows, const struct quad_pass *p, size_t q) {
+    quad_vec w[PANEL_VECS];
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+        w[v] = quad_vec_load(p->panel[q][p->column + v * LANES]);
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = quad_dot(p->x[r] + q * QUAD_WORDS, w[v], sums[r][v]);
+        }
+    }
+}
+
+// `rows` is a constant in each copy of the passes, so that the sums are registers.
+PANEL_INLINE void quad_pass_few(const struct quad_pass *p, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-            sums[r][v] = vec_load(&block[r][column + v * LANES]);
+    quad_load(sums, rows, p);
+    for (size_t q = 0; q < p->depth; q++) {
+        uintptr_t ahead = (uintptr_t)p->few_ahead + ((p->step + q) >> p->shift) * QUAD_BYTES + p->column * PACKED_I8_K;
+        PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * PACKED_I8_K; line += 64) {
+            __builtin_prefetch((const char *)(ahead + line));
         }
+        quad_step(sums, rows, p, q);
     }
-    for (size_t q = 0; q < depth; q++) {
-        quad_vec w[PANEL_VECS];
-        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-            w[v] = quad_vec_load(panel[q][column + v * LANES]);
-        }
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-                sums[r][v] = quad_dot(x[r] + q * QUAD_WORDS, w[v], sums[r][v]);
-            }
-        }
-    }
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-            vec_store(&block[r][column + v * LANES], sums[r][v]);
-        }
-    }
+    quad_store(sums, rows, p);
 }
 
-static void panel_chunk_i8(panel_row *block, size_t rows, quad_row *x, const packed_quads *panel, size_t depth) {
-    for (size_t column = 0; column < KERNEL_PANEL; column += PANEL_PASS) {
-        switch (rows) {
-        case 1:
-            panel_pass_i8(block, 1, x, panel, depth, column);
-            break;
-        case 2:
-            panel_pass_i8(block, 2, x, panel, depth, column);
-            break;
-        case 3:
-            panel_pass_i8(block, 3, x, panel, depth, column);
-            break;
-        case 4:
-            panel_pass_i8(block, 4, x, panel, depth, column);
-            break;
-        case 5:
-            panel_pass_i8(block, 5, x, panel, depth, column);
-            break;
-        default:
-            panel_pass_i8(block, PANEL_TILE, x, panel, depth, column);
-            break;
+PANEL_INLINE void quad_pass_many(const struct quad_pass *p, size_t rows) {
+    vec sums[PANEL_TILE][PANEL_VECS];
+    struct group_ahead ahead = *p->ahead;
+    quad_load(sums, rows, p);
+    for (size_t begin = 0; begin < p->depth; begin += QUAD_RUN) {
+        size_t end = p->depth - begin < QUAD_RUN ? p->depth : begin + QUAD_RUN;
+        ahead.until += ahead.step;
+        for (; ahead.at < ahead.until; ahead.at += 64) {
+            __builtin_prefetch((const void *)ahead.at);
+        }
+        for (size_t q = begin; q < end; q++) {
+            quad_step(sums, rows, p, q);
         }
     }
+    quad_store(sums, rows, p);
+    *p->ahead = ahead;
 }
 
-// `depth` quads of a row from k = `first` on; the last may be short, where w is padded with 0.
-static void prepare_quads(const struct panel_i8_args *args, size_t row, size_t first, size_t depth, uint32_t *words) {
-    const int8_t *x = args->x[row] + first;
-    size_t whole = (args->k - first) / PACKED_I8_K < depth ? depth - 1 : depth;
+#define QUAD_TILE_FUNCTION(name, run)                                                                                              \
+    static void name(struct quad_pass *pass, size_t rows) {                                                                        \
+        for (pass->column = 0; pass->column < KERNEL_PANEL; pass->column += PANEL_PASS) {                                          \
+            switch (rows) {                                                                                                        \
+            case 1:                                                                                                                \
+                run(pass, 1);                                                                                                      \
+                break;                                                                                                             \
+            case 2:                                                                                                                \
+                run(pass, 2);                                                                                                      \
+                break;                                                                                                             \
+            case 3:                                                                                                                \
+                run(pass, 3);                                                                                                      \
+                break;                                                                                                             \
+            case 4:                                                                                                                \
+                run(pass, 4);                                                                                                      \
+                break;                                                                                                             \
+            case 5:                                                                                                                \
+                run(pass, 5);                                                                                                      \
+                break;                                                                                                             \
+            default:                                                                                                               \
+                run(pass, PANEL_TILE);                                                                                             \
+                break;                                                                                                             \
+            }                                                                                                                      \
+        }                                                                                                                          \
+    }
+
+QUAD_TILE_FUNCTION(quad_tile_few, quad_pass_few)
+QUAD_TILE_FUNCTION(quad_tile_many, quad_pass_many)
+
+// `depth` quads of a row of k elements from quad `first` on; the last may be short, where w is padded with 0.
+static void prepare_quads(const int8_t *x, size_t k, size_t first, size_t depth, uint32_t *words) {
+    size_t left = k - first * PACKED_I8_K;
+    size_t whole = left / PACKED_I8_K < depth ? depth - 1 : depth;
+    x += first * PACKED_I8_K;
     quad_words(x, whole, words);
     if (whole < depth) {
         int8_t last[PACKED_I8_K] = {0};
-        memcpy(last, x + whole * PACKED_I8_K, args->k - first - whole * PACKED_I8_K);
+        memcpy(last, x + whole * PACKED_I8_K, left - whole * PACKED_I8_K);
         quad_words(last, 1, words + whole * QUAD_WORDS);
     }
 }
 
-// Rows [row, row + rows) of the call, whole K.
-static void panel_tile_i8(const struct panel_i8_args *args, size_t row, size_t rows) {
+// Rows [row, row + rows) of the call, at most QUAD_ROWS, whole K.
+static void panel_rows_i8(const struct panel_i8_args *args, size_t row, size_t rows) {
     const struct packed_i8 *panel = args->panel;
     size_t quads = (args->k + PACKED_I8_K - 1) / PACKED_I8_K;
-    panel_row block[PANEL_TILE];
+    panel_row block[QUAD_ROWS];
     quad_row x[PANEL_TILE];
     for (size_t r = 0; r < rows; r++) {
         if (STARTS_AT_OFFSETS) {
@@ -100,11 +158,19 @@ static void panel_tile_i8(const struct panel_i8_args *args, size_t row, size_t r
         }
     }
     for (size_t q = 0; q < quads; q += QUAD_CHUNK) {
-        size_t depth = quads - q < QUAD_CHUNK ? quads - q : QUAD_CHUNK;
-        for (size_t r = 0; r < rows; r++) {
-            prepare_quads(args, row + r, q * PACKED_I8_K, depth, x[r]);
+        struct quad_pass pass = {
+            .panel = panel->quads + q, .depth = quads - q < QUAD_CHUNK ? quads - q : QUAD_CHUNK, .sums_stride = KERNEL_PANEL};
+        pass.shift = rows > PANEL_TILE;
+        pass.few_ahead = (const char *)((uintptr_t)pass.panel + (pass.shift ? pass.depth * QUAD_BYTES : PANEL_AHEAD_BYTES));
+        for (size_t at = 0, tile; at < rows; at += tile, pass.step += pass.depth) {
+            tile = panel_tile_rows(rows, at);
+            for (size_t r = 0; r < tile; r++) {
+                prepare_quads(args->x[row + at + r], args->k, q, pass.depth, x[r]);
+                pass.x[r] = x[r];
+            }
+            pass.sums = block[at];
+            quad_tile_few(&pass, tile);
         }
-        panel_chunk_i8(block, rows, x, panel->quads + q, depth);
     }
     for (size_t r = 0; r < rows; r++) {
         memcpy(args->out + (row + r) * args->out_stride, block[r], args->columns * sizeof *args->out);
@@ -113,7 +179,78 @@ static void panel_tile_i8(const struct panel_i8_args *args, size_t row, size_t r
 
 void PANEL_TARGET(panel_i8)(const struct panel_i8_args *args) {
     for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = args->rows - row < QUAD_ROWS ? args->rows - row : QUAD_ROWS;
+        panel_rows_i8(args, row, rows);
+    }
+}
+
+// What of panel `panel` the thread multiplies after `depth` quads from `first` on: NULL where it knows of none.
+static const packed_quads *group_next_quads(const struct panel_group_args *args, size_t panel, size_t first, size_t depth) {
+    if ((first + depth) * PACKED_I8_K < args->k) {
+        return ((const struct packed_i8 *)args->panels[panel])->quads + first + depth;
+    }
+    return args->next ? ((const struct packed_i8 *)args->next[panel])->quads : NULL;
+}
+
+// Sums begin at the offsets, or they are added to those of the k before.
+static void group_begin_i8(const struct panel_group_args *args) {
+    for (size_t r = 0; !args->goes_on && r < args->rows; r++) {
+        memset(args->sums + r * KERNEL_SUMS, 0, args->count * KERNEL_PANEL * sizeof *args->sums);
+    }
+    for (size_t r = 0; STARTS_AT_OFFSETS && r < args->rows; r++) {
+        for (size_t p = 0; p < args->count; p++) {
+            const struct packed_i8 *panel = args->panels[p];
+            int32_t *sums = (int32_t *)args->sums + r * KERNEL_SUMS + p * KERNEL_PANEL;
+            for (size_t c = 0; c < KERNEL_PANEL; c++) {
+                sums[c] = (int32_t)((uint32_t)sums[c] + (uint32_t)panel->offsets[c]);
+            }
+        }
+    }
+}
+
+// Fetches panel `panel`'s share of the rows of the tile at `row`, from quad `first` on.
+static void group_fetch_quads(const struct panel_group_args *args, size_t row, size_t panel, size_t first) {
+    size_t end = row + PANEL_TILE < args->rows ? row + PANEL_TILE : args->rows;
+    size_t bytes =
+        args->k - first * PACKED_I8_K < QUAD_BLOCK * PACKED_I8_K ? args->k - first * PACKED_I8_K : QUAD_BLOCK * PACKED_I8_K;
+    for (size_t r = row + panel; r < end; r += args->count) {
+        const char *x = (const char *)args->x[r] + first * PACKED_I8_K;
+        for (size_t i = 0; i < bytes; i += 64) {
+            __builtin_prefetch(x + i);
+        }
+    }
+}
+
+// Quads [first, first + depth) of K, tile by tile, each against all panels.
+static void group_block_i8(const struct panel_group_args *args, size_t first, size_t depth) {
+    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
+    size_t runs = tiles * (KERNEL_PANEL / PANEL_PASS) * ((depth + QUAD_RUN - 1) / QUAD_RUN);
+    quad_block_row x[PANEL_TILE];
+    struct group_ahead ahead[KERNEL_GROUP];
+    for (size_t p = 0; p < args->count; p++) {
+        ahead[p] = group_ahead_over(group_next_quads(args, p, first, depth), depth * QUAD_BYTES, runs);
+    }
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        struct quad_pass pass = {.depth = depth, .sums_stride = KERNEL_SUMS};
         rows = panel_tile_rows(args->rows, row);
-        panel_tile_i8(args, row, rows);
+        for (size_t r = 0; r < rows; r++) {
+            prepare_quads(args->x[row + r], args->k, first, depth, x[r]);
+            pass.x[r] = x[r];
+        }
+        for (size_t p = 0; p < args->count; p++) {
+            group_fetch_quads(args, row + rows, p, first);
+            pass.panel = ((const struct packed_i8 *)args->panels[p])->quads + first;
+            pass.sums = (int32_t *)args->sums + row * KERNEL_SUMS + p * KERNEL_PANEL;
+            pass.ahead = &ahead[p];
+            quad_tile_many(&pass, rows);
+        }
+    }
+}
+
+void PANEL_TARGET(group_i8)(const struct panel_group_args *args) {
+    size_t quads = (args->k + PACKED_I8_K - 1) / PACKED_I8_K;
+    group_begin_i8(args);
+    for (size_t q = 0; q < quads; q += QUAD_BLOCK) {
+        group_block_i8(args, q, quads - q < QUAD_BLOCK ? quads - q : QUAD_BLOCK);
     }
 }

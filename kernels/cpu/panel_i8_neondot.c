@@ -35,7 +35,10 @@ const struct kernel_backend backend_neondot = {.name = "neondot",
                                                .panel_f32 = neon_panel_f32,
                                                .panel_bf16 = neon_panel_bf16,
                                                .panel_i8 = neondot_panel_i8,
+                                               .group_i8 = neondot_group_i8,
                                                BACKEND_QUANTISED(neon),
-                                               BACKEND_GROUPS(neon),
+                                               .group_f32 = neon_group_f32,
+                                               .group_bf16 = neon_group_bf16,
+                                               .few_bf16 = 2 * PANEL_TILE,
                                                BACKEND_ROWS(neon)};
 #endif

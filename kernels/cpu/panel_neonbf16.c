@@ -199,6 +199,7 @@ const struct kernel_backend backend_neonbf16 = {.name = "neonbf16",
                                                 .group_f32 = neon_group_f32,
                                                 .group_bf16 = neonbf16_group_bf16,
                                                 .panel_i8 = neondot_panel_i8,
+                                                .group_i8 = neondot_group_i8,
                                                 BACKEND_QUANTISED(neon),
                                                 BACKEND_ROWS(neon)};
 #endif

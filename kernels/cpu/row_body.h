@@ -365,17 +365,17 @@ void ROW_TARGET(sqrt_softplus)(const float *x, size_t count, float *out) {
 // ---- the end of a product
 
 // A row at a time, so that the arrays are known not to overlap.
-static void row_add_scaled(const float *restrict partial, float row_scale, const float *restrict column_scales,
+static void row_add_scaled(const float *restrict partial, float row_scale, const float *restrict column_scales, size_t columns,
                            float *restrict sums) {
-    for (size_t c = 0; c < KERNEL_PANEL; c++) {
+    for (size_t c = 0; c < columns; c++) {
         sums[c] = __builtin_fmaf(partial[c], row_scale * column_scales[c], sums[c]);
     }
 }
 
 void ROW_TARGET(add_scaled)(const struct add_scaled_args *args) {
     for (size_t r = 0; r < args->rows; r++) {
-        size_t at = r * KERNEL_PANEL;
-        row_add_scaled(args->partial + at, args->row_scales[r], args->column_scales, args->sums + at);
+        size_t at = r * args->stride;
+        row_add_scaled(args->partial + at, args->row_scales[r], args->column_scales, args->columns, args->sums + at);
     }
 }
 

@@ -235,6 +235,6 @@ int64_t plain_product_read_ns(void *product) {
 
 double plain_product_bytes_of_run(void *product) {
     const struct plain_product *p = product;
-    size_t groups = p->op == OP_TGMM ? p->shape->groups : p->active;
-    return (double)groups * (double)(p->tensor_bytes / p->shape->groups);
+    size_t groups = p->op == OP_TGMM ? p->shape->groups : p->active, bytes = p->tensor_bytes / p->shape->groups;
+    return (double)(groups * bytes);
 }

@@ -17,6 +17,7 @@ struct operands {
     void *packed;
     size_t stride;
     int32_t *out;
+    float *sums; // int32
     const int8_t *rows[ROWS_MAX];
 };
 
@@ -33,6 +34,7 @@ static void operands_init(struct operands *o, const struct shape *shape, struct 
     o->w = test_alloc(shape->n * shape->k);
     o->packed = test_alloc(packed_group_bytes(DTYPE_I8, shape->k, shape->n));
     o->out = test_alloc(shape->rows * o->stride * sizeof *o->out);
+    o->sums = test_alloc(shape->rows * KERNEL_SUMS * sizeof *o->sums);
     fill(random, o->x, shape->rows * shape->k);
     fill(random, o->w, shape->n * shape->k);
     for (size_t i = 0; i < shape->rows * o->stride; i++) {
@@ -44,7 +46,7 @@ static void operands_init(struct operands *o, const struct shape *shape, struct 
 }
 
 static void operands_deinit(struct operands *o) {
-    free(o->x), free(o->w), free(o->packed), free(o->out);
+    free(o->x), free(o->w), free(o->packed), free(o->out), free(o->sums);
 }
 
 static void multiply(struct operands *o, const struct kernel_backend *backend) {
@@ -66,6 +68,47 @@ static void multiply(struct operands *o, const struct kernel_backend *backend) {
     }
 }
 
+// The same by the kernel for groups, in one block of K or two.
+static void multiply_groups(struct operands *o, const struct kernel_backend *backend, size_t k, bool goes_on) {
+    const struct shape *s = &o->shape;
+    size_t first = goes_on ? s->k - k : 0, panel_bytes = packed_group_bytes(DTYPE_I8, k, KERNEL_PANEL);
+    struct weight_source source = {o->w + first * (s->transposed ? s->n : 1), DTYPE_I8, s->transposed ? 1 : s->k,
+                                   s->transposed ? s->n : 1};
+    pack_weights(&source, k, s->n, DTYPE_I8, o->packed);
+    const void *x[ROWS_MAX], *panels[KERNEL_GROUP];
+    for (size_t r = 0; r < s->rows; r++) {
+        x[r] = o->rows[r] + first;
+    }
+    for (size_t p = 0; p * KERNEL_PANEL < s->n; p++) {
+        panels[p] = (const char *)o->packed + p * panel_bytes;
+    }
+    backend->group_i8(&(struct panel_group_args){.x = x,
+                                                 .rows = s->rows,
+                                                 .panels = panels,
+                                                 .count = (s->n + KERNEL_PANEL - 1) / KERNEL_PANEL,
+                                                 .k = k,
+                                                 .sums = o->sums,
+                                                 .goes_on = goes_on});
+}
+
+static void check_groups(const struct kernel_backend *backend, struct operands *o) {
+    const struct shape *s = &o->shape;
+    size_t first = s->k / 2 / PACKED_I8_K * PACKED_I8_K;
+    if (!backend->group_i8 || s->n > KERNEL_SUMS) {
+        return;
+    }
+    memset(o->sums, POISON & 0xff, s->rows * KERNEL_SUMS * sizeof *o->sums);
+    if (first && s->rows % 2) {
+        multiply_groups(o, backend, first, false);
+        multiply_groups(o, backend, s->k - first, true);
+    } else {
+        multiply_groups(o, backend, s->k, false);
+    }
+    for (size_t r = 0; r < s->rows; r++) {
+        assert_memory_equal(o->sums + r * KERNEL_SUMS, o->out + r * o->stride, s->n * sizeof(int32_t));
+    }
+}
+
 static void check_shape(const struct kernel_backend *backend, const struct shape *shape, struct random *random) {
     struct operands o;
     operands_init(&o, shape, random);
@@ -83,6 +126,7 @@ static void check_shape(const struct kernel_backend *backend, const struct shape
             assert_int_equal(o.out[r * o.stride + shape->n + g], POISON); // nothing is written past the columns
         }
     }
+    check_groups(backend, &o);
     operands_deinit(&o);
 }
 
@@ -99,6 +143,7 @@ static void check_shapes(const struct kernel_backend *backend) {
     }
     for (size_t r = 0; r < COUNT_OF(ROWS); r++) {
         check_shape(backend, &(struct shape){ROWS[r], 64, 515, 0}, &random);
+        check_shape(backend, &(struct shape){ROWS[r], 256, 2100, 0}, &random); // past a block of K of the group kernels
     }
 }
 

@@ -1,0 +1,157 @@
+// Decoding and packing on the fly, compiled once per instruction set. The including file defines PACK_TARGET(name), PACK_LANES
+// and turn_words(src, stride, dst): 4 neighbouring words of PACK_LANES lines, `stride` bytes apart, to dst[word][line], words
+// KERNEL_PANEL apart. The rest is plain C that the compiler vectorises.
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/pack.h"
+
+enum { PACK_LINE = 64, PACK_ROWS_AHEAD = 16 };
+
+// The value whose exponent lies `up` too low: exact, subnormals too.
+static inline uint32_t pack_rebias(uint32_t bits, float up) {
+    return f32_bits(f32_from_bits(bits) * up);
+}
+
+static void decode_e4m3(const uint8_t *restrict src, size_t count, uint16_t *restrict dst) {
+    for (size_t i = 0; i < count; i++) {
+        uint32_t code = src[i], magnitude = code & 0x7f;
+        uint32_t finite = pack_rebias(magnitude << 20, 0x1p120f) >> 16;
+        dst[i] = (uint16_t)((magnitude == 0x7f ? 0x7fc0 : finite) | (code & 0x80) << 8);
+    }
+}
+
+static void decode_e5m2(const uint8_t *restrict src, size_t count, uint16_t *restrict dst) {
+    for (size_t i = 0; i < count; i++) {
+        uint32_t code = src[i], magnitude = code & 0x7f;
+        uint32_t finite = pack_rebias(magnitude << 21, 0x1p112f) >> 16;
+        dst[i] = (uint16_t)((magnitude >= 0x7c ? 0x7f80 | (magnitude & 3) << 5 : finite) | (code & 0x80) << 8);
+    }
+}
+
+static inline uint16_t e2m1_value(uint32_t code) {
+    uint32_t magnitude = code & 7, normal = (magnitude << 6) + (126u << 7);
+    return (uint16_t)((magnitude > 1 ? normal : magnitude * (126u << 7)) | (code & 8) << 12);
+}
+
+static void decode_e2m1(const uint8_t *restrict src, size_t count, uint16_t *restrict dst) {
+    for (size_t i = 0; i < count / 2; i++) {
+        dst[2 * i] = e2m1_value(src[i] & 15u);
+        dst[2 * i + 1] = e2m1_value(src[i] >> 4);
+    }
+    if (count % 2) {
+        dst[count - 1] = e2m1_value(src[count / 2] & 15u);
+    }
+}
+
+void PACK_TARGET(decode)(const struct decode_args *args) {
+    switch (args->dtype) {
+    case DTYPE_F8_E4M3:
+        decode_e4m3(args->src, args->count, args->dst);
+        return;
+    case DTYPE_F8_E5M2:
+        decode_e5m2(args->src, args->count, args->dst);
+        return;
+    default:
+        INVARIANT(args->dtype == DTYPE_U8);
+        decode_e2m1(args->src, args->count, args->dst);
+        return;
+    }
+}
+
+// Word `word` of a line: what of it is there, else 0.
+static uint32_t word_at(const char *line, size_t word, size_t bytes) {
+    uint32_t value = 0;
+    size_t left = bytes - word * sizeof value;
+    memcpy(&value, line + word * sizeof value, left < sizeof value ? left : sizeof value);
+    return value;
+}
+
+// PACK_LANES lines, or fewer, of `bytes` each, to columns of a panel. The lines after these are fetched meanwhile: with as many
+// streams at once the hardware does not find them all.
+static void pack_lines(const char *src, size_t stride, size_t lines, size_t bytes, uint32_t *panel) {
+    size_t words = (bytes + 3) / 4, whole = lines == PACK_LANES ? bytes / 16 * 4 : 0;
+    for (size_t w = 0; w < whole; w += 4) {
+        if (w * 4 % PACK_LINE == 0) {
+            for (size_t l = 0; l < PACK_LANES; l++) {
+                __builtin_prefetch((const void *)((uintptr_t)src + (PACK_LANES + l) * stride + w * 4), 0, 2);
+            }
+        }
+        turn_words(src + w * 4, stride, panel + w * KERNEL_PANEL);
+    }
+    for (size_t l = 0; l < lines; l++) {
+        for (size_t w = whole; w < words; w++) {
+            panel[w * KERNEL_PANEL + l] = word_at(src + l * stride, w, bytes);
+        }
+    }
+}
+
+void PACK_TARGET(pack_along)(const struct pack_args *args) {
+    for (size_t line = 0; line < args->lines; line += PACK_LANES) {
+        uint32_t *panel = (uint32_t *)((char *)args->panels + line / KERNEL_PANEL * args->panel_bytes) + line % KERNEL_PANEL;
+        size_t lines = args->lines - line < PACK_LANES ? args->lines - line : PACK_LANES;
+        pack_lines((const char *)args->src + line * args->stride, args->stride, lines, args->k * args->element, panel);
+    }
+}
+
+static void weave_2(const uint16_t *restrict a, const uint16_t *restrict b, size_t count, uint32_t *restrict dst) {
+    for (size_t i = 0; i < count; i++) {
+        dst[i] = (uint32_t)a[i] | (uint32_t)b[i] << 16;
+    }
+}
+
+static void weave_4(const uint8_t *restrict a, const uint8_t *restrict b, const uint8_t *restrict c, const uint8_t *restrict d,
+                    size_t count, uint32_t *restrict dst) {
+    for (size_t i = 0; i < count; i++) {
+        dst[i] = (uint32_t)a[i] | (uint32_t)b[i] << 8 | (uint32_t)c[i] << 16 | (uint32_t)d[i] << 24;
+    }
+}
+
+// A row of words of one panel from the k that it is made of; those past K are 0.
+static void pack_weave(const struct pack_args *args, size_t k, size_t line, size_t lines, uint32_t *dst) {
+    static const uint8_t ZEROS[KERNEL_PANEL * sizeof(uint32_t)];
+    const void *rows[4] = {ZEROS, ZEROS, ZEROS, ZEROS};
+    for (size_t i = 0; i < 4 / args->element && k + i < args->k; i++) {
+        rows[i] = (const char *)args->src + (k + i) * args->stride + line * args->element;
+    }
+    if (args->element == 4) {
+        memcpy(dst, rows[0], lines * sizeof *dst);
+    } else if (args->element == 2) {
+        weave_2(rows[0], rows[1], lines, dst);
+    } else {
+        weave_4(rows[0], rows[1], rows[2], rows[3], lines, dst);
+    }
+}
+
+static void fetch_row(const char *row, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += PACK_LINE) {
+        __builtin_prefetch(row + i, 0, 2);
+    }
+}
+
+void PACK_TARGET(pack_across)(const struct pack_args *args) {
+    size_t step = 4 / args->element;
+    for (size_t k = 0, word = 0; k < args->k; k += step, word++) {
+        for (size_t i = 0; i < step && k + PACK_ROWS_AHEAD + i < args->k; i++) {
+            fetch_row((const char *)args->src + (k + PACK_ROWS_AHEAD + i) * args->stride, args->lines * args->element);
+        }
+        for (size_t line = 0; line < args->lines; line += KERNEL_PANEL) {
+            size_t lines = args->lines - line < KERNEL_PANEL ? args->lines - line : KERNEL_PANEL;
+            char *panel = (char *)args->panels + line / KERNEL_PANEL * args->panel_bytes;
+            pack_weave(args, k, line, lines, (uint32_t *)panel + word * KERNEL_PANEL);
+        }
+    }
+}
+
+void PACK_TARGET(quad_offsets)(const struct offsets_args *args) {
+    const int8_t(*quads)[KERNEL_PANEL][4] = args->quads;
+    int32_t sums[KERNEL_PANEL] = {0};
+    for (size_t q = 0; q < args->count; q++) {
+        for (size_t c = 0; c < KERNEL_PANEL; c++) {
+            sums[c] += quads[q][c][0] + quads[q][c][1] + quads[q][c][2] + quads[q][c][3];
+        }
+    }
+    for (size_t c = 0; c < KERNEL_PANEL; c++) {
+        args->offsets[c] = (int32_t) - ((uint32_t)sums[c] << 7);
+    }
+}

@@ -1,0 +1,37 @@
+// What the engine of plain operands does with elements before they are multiplied, in each instruction set's copy: decoding,
+// and the packing of panels on the fly. Exact, all of it. Private to kernels/.
+#ifndef EXPERTD_KERNELS_PACK_H
+#define EXPERTD_KERNELS_PACK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+
+// Neighbouring codes to BF16: F8_E4M3, F8_E5M2 or U8 (E2M1, two a byte, the low nibble first).
+struct decode_args {
+    enum dtype dtype;
+    const void *src;
+    size_t count;
+    uint16_t *dst;
+};
+
+// Lines (columns of the product) into panels of 32-bit words: [ceil(k * element / 4)][64], a column's `4 / element` neighbouring k
+// in one word, a short last one padded with 0. Columns that are not there are left alone.
+struct pack_args {
+    const void *src; // the first line's first k; aligned as an element
+    size_t stride;   // bytes: pack_along, whose k are neighbours, from line to line; pack_across, whose lines are, from k to k
+    size_t element;  // bytes: 1, 2 or 4
+    size_t lines, k;
+    void *panels; // 64-byte aligned
+    size_t panel_bytes;
+};
+
+// Each column's offset: -128 times the sum of its elements, wrapping.
+struct offsets_args {
+    const void *quads; // [count][64] words
+    size_t count;
+    int32_t *offsets; // [64]
+};
+
+#endif

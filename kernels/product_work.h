@@ -1,0 +1,60 @@
+// One run of the engine: what its tasks share, and what a thread holds. Private to kernels/product*.c.
+#ifndef EXPERTD_KERNELS_PRODUCT_WORK_H
+#define EXPERTD_KERNELS_PRODUCT_WORK_H
+
+#include "kernels/backend.h"
+#include "kernels/product.h"
+#include "kernels/product_lines.h"
+
+// How much a thread holds, and in which pieces it works.
+struct holding {
+    enum dtype sum;
+    bool grouped;       // by the kernels for groups of panels: K may go in blocks
+    bool scaled_blocks; // partial sums of blocks of K, each closed with its scales
+    size_t panels;      // of a call at most
+    size_t panel_bytes; // of a panel's block, packed by the thread; 0: packed at load
+    size_t k_step;      // k of a block
+    size_t line_bytes;  // of a converted row's block; 0: rows are read in place
+    size_t rows;        // of a call at most
+    size_t held_rows;   // whose sums are kept while the panels' blocks pass
+    size_t sums_stride; // of a row
+};
+
+struct work {
+    const struct product *product;
+    const struct kernel_backend *backend;
+    struct holding holding;
+    struct line_reader read_a, read_b;
+    size_t *first_task; // [num_groups + 1]; unused where m tiles go in order
+    size_t span_rows;   // at most, of a task
+    size_t run_panels;  // at most, of a task
+    bool m_in_order;    // a task is a run of panels of every group
+    char *scratch;
+    size_t scratch_bytes; // of one thread
+};
+
+// Rows [row, end) of a group against panels [panel, panel_end).
+struct span {
+    const struct product_group *group;
+    size_t row, end;
+    size_t panel, panel_end;
+};
+
+// Bytes of a thread's scratch.
+size_t product_lane_bytes(const struct holding *holding);
+
+void product_run_span(const struct work *work, const struct span *span, unsigned thread);
+
+static inline size_t div_up(size_t a, size_t b) {
+    return a / b + (a % b != 0);
+}
+
+static inline size_t aligned(size_t bytes) {
+    return div_up(bytes, 64) * 64;
+}
+
+static inline size_t at_most(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+#endif
