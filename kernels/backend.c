@@ -79,6 +79,14 @@ static const struct candidate CANDIDATES[] = {
     {&backend_scalar, runs_everywhere},
 };
 
+#if defined(__aarch64__)
+#define OTHER_CPU "x86-64"
+static const char *const OTHER_CPU_NAMES[] = {"amx", "amxint8", "avx512bf16", "avx512vnni", "avx512", "avx2"};
+#else
+#define OTHER_CPU "aarch64"
+static const char *const OTHER_CPU_NAMES[] = {"neonbf16", "neondot", "neon"};
+#endif
+
 static const char *const ARITHMETIC_NAMES[] = {
     [ARITHMETIC_CPU] = "cpu", [ARITHMETIC_CPU_AMX] = "cpu_amx", [ARITHMETIC_SIM_90] = "sim_90"};
 
@@ -191,6 +199,17 @@ static const char *usable_names(char *names, size_t size) {
     return names;
 }
 
+static FALLIBLE refuse_other_cpu(const char *name) {
+    char here[NAMES_MAX];
+    for (size_t i = 0; i < sizeof OTHER_CPU_NAMES / sizeof *OTHER_CPU_NAMES; i++) {
+        if (strcmp(name, OTHER_CPU_NAMES[i]) == 0) {
+            FAIL(ERR_UNAVAILABLE, "kernel backend %s: it is for " OTHER_CPU "; this machine has %s", name,
+                 usable_names(here, sizeof here));
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE choose_named(const char *name, const struct kernel_backend **out) {
     char names[NAMES_MAX] = "auto", here[NAMES_MAX];
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
@@ -215,6 +234,7 @@ static FALLIBLE choose_named(const char *name, const struct kernel_backend **out
         *out = backend;
         return OK;
     }
+    TRY(refuse_other_cpu(name));
     FAIL(ERR_CONFIG, "unknown kernel backend %s: the names are %s; this machine has %s", name, names,
          usable_names(here, sizeof here));
 }

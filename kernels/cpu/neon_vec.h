@@ -5,6 +5,7 @@
 #include <arm_neon.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef float32x4_t vec;
 enum { LANES = 4, PANEL_VECS = 4 }; // with 6 rows: 24 accumulators, 4 of weights and 1 broadcast of 32 registers
@@ -17,8 +18,11 @@ static inline void vec_store(float *p, vec v) {
     vst1q_f32(p, v);
 }
 
-static inline vec vec_broadcast(const float *p) {
-    return vld1q_dup_f32(p);
+// At any alignment.
+static inline vec vec_broadcast(const void *p) {
+    float value;
+    memcpy(&value, p, sizeof value);
+    return vdupq_n_f32(value);
 }
 
 static inline vec vec_fma(vec a, vec b, vec c) {

@@ -7,7 +7,6 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/float_mode.h"
-#include "kernels/cpu/group_ahead.h"
 #include "kernels/cpu/neon_vec.h"
 
 enum {
@@ -176,7 +175,9 @@ static void neonbf16_panel_bf16(const struct panel_args *args) {
 
 static void neonbf16_group_bf16(const struct panel_group_args *args) {
     struct pair_block b = {.stride = KERNEL_SUMS};
-    group_clear(args);
+    for (size_t r = 0; r < args->rows; r++) {
+        memset(args->sums + r * KERNEL_SUMS, 0, args->count * KERNEL_PANEL * sizeof *args->sums);
+    }
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     for (size_t begin = 0; begin < args->k; begin += b.depth) {
         b.depth = block_depth(args->k, begin);

@@ -30,6 +30,19 @@ static void unknown_name_lists_the_names(void **state) {
     assert_non_null(strstr(err_message(), "scalar"));
 }
 
+#if defined(__aarch64__)
+static const char OTHER_NAME[] = "avx512vnni", OTHER_CPU[] = "x86-64";
+#else
+static const char OTHER_NAME[] = "neondot", OTHER_CPU[] = "aarch64";
+#endif
+
+static void name_of_another_cpu_says_of_which(void **state) {
+    (void)state;
+    assert_int_equal(kernel_select(OTHER_NAME).code, ERR_UNAVAILABLE);
+    assert_non_null(strstr(err_message(), OTHER_NAME));
+    assert_non_null(strstr(err_message(), OTHER_CPU));
+}
+
 static void auto_chooses_one_that_runs_here(void **state) {
     (void)state;
     assert_false(err_is(kernel_select("auto")));
@@ -101,6 +114,7 @@ static void backend_with_another_arithmetic_fails_its_check(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(name_of_another_cpu_says_of_which),
         cmocka_unit_test(auto_chooses_one_that_runs_here),
         cmocka_unit_test(every_backend_of_this_cpu_passes_its_check),
         cmocka_unit_test(unknown_name_lists_the_names),
