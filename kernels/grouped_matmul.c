@@ -5,8 +5,11 @@
 #include <string.h>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/grouped_matmul_general.h"
 #include "kernels/matmul_walk.h"
+
+enum { STREAM_BYTES_MIN = 1 << 20 };
 
 size_t grouped_matmul_scratch_bytes(size_t m, size_t num_groups) {
     return matmul_walk_scratch_bytes(m, num_groups);
@@ -23,10 +26,25 @@ static float *out_row(const struct grouped_matmul_args *args, size_t row) {
     return (float *)args->out + row * args->out_stride;
 }
 
+// Does the output outgrow the caches of a core? Its lines are best not read first then (a512: .96 -> .97 of the peak).
+static bool streams(const struct grouped_matmul_args *args) {
+    return args->m * args->rhs.packed->n * sizeof(float) >= STREAM_BYTES_MIN;
+}
+
 static void store(const void *context, const struct walk_sums *sums) {
     const struct grouped_matmul_args *args = context;
+    bool streamed = streams(args);
     for (size_t r = 0; r < sums->rows; r++) {
-        memcpy(out_row(args, sums->first_row + r) + sums->column, sums->sums[0] + r * KERNEL_SUMS, sums->columns * sizeof(float));
+        float *out = out_row(args, sums->first_row + r) + sums->column;
+        const float *from = sums->sums[0] + r * KERNEL_SUMS;
+        if (streamed) {
+            stream_copy(out, from, sums->columns);
+        } else {
+            memcpy(out, from, sums->columns * sizeof *out);
+        }
+    }
+    if (streamed) {
+        stream_end();
     }
 }
 

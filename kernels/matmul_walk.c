@@ -1,5 +1,6 @@
 // A task is a span of rows of one group against a run of its panels. Spans are as long as a kernel call takes, so that weights are
-// read once for many rows; where that leaves threads idle (one group and many rows: shared experts, routers) they are shorter.
+// read once for many rows; where that leaves threads idle (one group and many rows: shared experts, routers) they are shorter. All
+// spans of a group take a run of panels before the next run is begun, so that its threads share what they read of the last cache.
 // A thread claims its next task before it starts the one at hand, so that it can fetch the next panels into its cache meanwhile.
 // None of these choices can be seen in a bit of the output.
 #include "kernels/matmul_walk.h"
@@ -21,7 +22,8 @@ _Static_assert(SUMS_BYTES + KERNEL_SCRATCH_BYTES <= TEAM_SCRATCH_BYTES, "a threa
 
 struct span {
     uint32_t first_row, rows;
-    uint32_t group; // local
+    uint32_t group;            // local
+    uint32_t siblings, eldest; // spans of the same group, and the index of the first of them
 };
 
 // An operand as the kernels read it.
@@ -67,9 +69,10 @@ static size_t make_spans(const struct grouped_matmul_args *args, size_t first_ro
     size_t count = 0, row = first_row;
     for (size_t g = 0; g < args->num_actual_groups; g++) {
         size_t left = (size_t)args->group_sizes[args->group_offset + g];
-        for (size_t pieces = div_up(left, limit); pieces > 0; pieces--) {
+        uint32_t siblings = (uint32_t)div_up(left, limit), eldest = (uint32_t)count;
+        for (size_t pieces = siblings; pieces > 0; pieces--) {
             size_t rows = div_up(left, pieces);
-            spans[count++] = (struct span){(uint32_t)row, (uint32_t)rows, (uint32_t)g};
+            spans[count++] = (struct span){(uint32_t)row, (uint32_t)rows, (uint32_t)g, siblings, eldest};
             row += rows;
             left -= rows;
         }
@@ -230,8 +233,10 @@ static const struct span *task_span(const struct work *work, size_t task, size_t
     if (task >= work->num_spans * work->runs) {
         return NULL; // there may be no runs at all to divide by
     }
-    *panel = task % work->runs * work->panels_per_run;
-    return &work->spans[task / work->runs];
+    const struct span *any = &work->spans[task / work->runs]; // of the group
+    size_t in_group = task - any->eldest * work->runs;
+    *panel = in_group / any->siblings * work->panels_per_run;
+    return &work->spans[any->eldest + in_group % any->siblings];
 }
 
 static size_t call_panels(const struct work *work, size_t panel, size_t end) {

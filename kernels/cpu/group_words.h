@@ -16,7 +16,7 @@ enum {
     // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
     WORDS_FEW_BLOCK = 64,
     WORDS_FEW_ROWS = 3 * PANEL_TILE,
-    WORDS_RUN = 4,                  // words of a run of the inner loop
+    WORDS_RUN = 2,                  // words of a run of the inner loop, between which lines are fetched
     WORDS_PASS = PANEL_VECS * LANES // columns of a pass
 };
 

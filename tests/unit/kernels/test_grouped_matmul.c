@@ -292,6 +292,37 @@ static void one_group_with_many_rows_is_split_without_a_trace(void **state) {
     product_deinit(&p);
 }
 
+// Large outputs are written past the caches where their lines allow it, and beside it where not.
+static void an_output_that_outgrows_a_cache_is_whole(void **state) {
+    (void)state;
+    enum { ROWS = 4201, K = 3, N_ALIGNED = 64, N_ODD = 70 };
+    static const size_t COLUMNS[] = {N_ALIGNED, N_ODD};
+    struct random random = {78};
+    for (size_t i = 0; i < COUNT_OF(COLUMNS); i++) {
+        size_t n = COLUMNS[i];
+        struct product p = {.element = 2, .rhs = {.dtype = DTYPE_BF16, .groups = 1, .k = K, .n = n}, .sizes = {ROWS}};
+        make_weights(&random, &p, DTYPE_BF16, VALUES_PLAIN);
+        p.lhs = test_alloc(ROWS * K * 2);
+        p.out = aligned_alloc(64, (ROWS * n * sizeof(float) + 63) / 64 * 64);
+        assert_non_null(p.out);
+        fill(&random, DTYPE_BF16, VALUES_PLAIN, ROWS * K, p.lhs);
+        p.args = (struct grouped_matmul_args){.lhs = p.lhs,
+                                              .lhs_stride = K,
+                                              .rhs = rhs_packed(&p.rhs),
+                                              .group_sizes = p.sizes,
+                                              .num_groups = 1,
+                                              .num_actual_groups = 1,
+                                              .m = ROWS,
+                                              .out = p.out,
+                                              .out_stride = n};
+        float *want = reference(&p);
+        run(&p, teams[3]);
+        assert_same_f32(p.out, want, ROWS * n, "streamed");
+        free(want);
+        product_deinit(&p);
+    }
+}
+
 // A row's bits beside rows of NaN and Inf, in groups of other sizes, are those it has alone.
 static void bits_of_a_row_depend_on_no_neighbour(void **state) {
     (void)state;
@@ -398,6 +429,7 @@ int main(void) {
         cmocka_unit_test(a_schedule_in_force_changes_no_bit),
         cmocka_unit_test(tuning_tries_every_candidate_and_leaves_the_right_bits),
         cmocka_unit_test(one_group_with_many_rows_is_split_without_a_trace),
+        cmocka_unit_test(an_output_that_outgrows_a_cache_is_whole),
         cmocka_unit_test(bits_of_a_row_depend_on_no_neighbour),
         cmocka_unit_test(errors_name_the_argument_and_leave_the_output),
     };
