@@ -7,9 +7,10 @@
 #include <stdint.h>
 
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/code_tables.h"
+#include "kernels/cpu/scales_avx512.h"
 #include "kernels/quantised_layout.h"
 
-typedef __m512 vec;
 enum { LANES = 16, PANEL_VECS = 4 };
 
 static inline vec vec_zero(void) {
@@ -53,37 +54,6 @@ static inline bool vec_any_tiny(vec a) {
     return _mm512_cmp_ps_mask(a, _mm512_set1_ps(0x1p-126f), _CMP_LT_OQ) != 0;
 }
 
-static inline vec scale_e8m0(const uint8_t *p) {
-    __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-    __m512i bits = _mm512_max_epu32(_mm512_slli_epi32(code, 23), _mm512_set1_epi32(0x400000)); // 0 is 2^-127
-    __mmask16 nan = _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(255));
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(0x7fc00000)));
-}
-
-// By way of f16, of which E4M3 is a part but for the exponent's bias (2^8) and the NaN; VCVTPH2PS keeps subnormals in any mode.
-static inline vec scale_e4m3(const uint8_t *p) {
-    __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
-    __m256i half = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(code, 8), 1), _mm256_set1_epi16((short)0xbf80));
-    __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(code, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(0x7f));
-    half = _mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7e00));
-    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0f));
-}
-
-static inline vec vec_scale(enum dtype dtype, const uint8_t *p) {
-    switch (dtype) {
-    case DTYPE_F32:
-        return _mm512_loadu_ps(p);
-    case DTYPE_BF16:
-        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
-    case DTYPE_F16:
-        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-    case DTYPE_F8_E8M0:
-        return scale_e8m0(p);
-    default:
-        return scale_e4m3(p);
-    }
-}
-
 // How lines of codes are widened: a constant of each copy.
 enum decode { DECODE_NIBBLE, DECODE_NIBBLE_LESS_ZERO, DECODE_FLOAT8, DECODE_INT8, DECODE_INT8_LESS_ZERO, DECODE_COUNT };
 
@@ -109,26 +79,9 @@ static const uint16_t UINT4_BF16[32] = TWICE(0x0000, 0x3f80, 0x4000, 0x4040, 0x4
 static const uint16_t INT4_BF16[32] = TWICE(0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000,
                                             0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0);
 
-// The high and low bytes of the bf16 of the 128 floats of 8 bits without their sign.
-struct float8_table {
-    uint8_t high[128], low[128];
-};
-#define TIMES_8(f, c) f((c)), f((c) + 1), f((c) + 2), f((c) + 3), f((c) + 4), f((c) + 5), f((c) + 6), f((c) + 7)
-#define TIMES_64(f, c)                                                                                                             \
-    TIMES_8(f, (c)), TIMES_8(f, (c) + 8), TIMES_8(f, (c) + 16), TIMES_8(f, (c) + 24), TIMES_8(f, (c) + 32), TIMES_8(f, (c) + 40),  \
-        TIMES_8(f, (c) + 48), TIMES_8(f, (c) + 56)
-// Below the least normal: m * 2^-9 and m * 2^-16.
-#define E4M3_SUBNORMAL(m) ((m) == 0 ? 0 : (m) == 1 ? 0x3b00 : (m) < 4 ? 0x3b80 + ((m)-2) * 0x40 : 0x3c00 + ((m)-4) * 0x20)
-#define E5M2_SUBNORMAL(m) ((m) == 0 ? 0 : (m) == 1 ? 0x3780 : 0x3800 + ((m)-2) * 0x40)
-#define E4M3_BF16(c) ((c) == 127 ? 0x7fc0 : (c) < 8 ? E4M3_SUBNORMAL(c) : ((c) << 4) + (120 << 7))
-#define E5M2_BF16(c) ((c) > 124 ? 0x7fc0 : (c) == 124 ? 0x7f80 : (c) < 4 ? E5M2_SUBNORMAL(c) : ((c) << 5) + (112 << 7))
-#define E4M3_HIGH(c) (uint8_t)(E4M3_BF16(c) >> 8)
-#define E4M3_LOW(c) (uint8_t)(E4M3_BF16(c))
-#define E5M2_HIGH(c) (uint8_t)(E5M2_BF16(c) >> 8)
-#define E5M2_LOW(c) (uint8_t)(E5M2_BF16(c))
-static const struct float8_table E4M3 = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
+static const struct byte_table E4M3 = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
                                          {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
-static const struct float8_table E5M2 = {{TIMES_64(E5M2_HIGH, 0), TIMES_64(E5M2_HIGH, 64)},
+static const struct byte_table E5M2 = {{TIMES_64(E5M2_HIGH, 0), TIMES_64(E5M2_HIGH, 64)},
                                          {TIMES_64(E5M2_LOW, 0), TIMES_64(E5M2_LOW, 64)}};
 
 // DECODE_NIBBLE: a of f32, b of bf16. DECODE_FLOAT8: high bytes in a and b, low ones in c and d.
@@ -145,7 +98,7 @@ PANEL_INLINE struct tables tables_load(const struct quantised_format *format, en
         t.a = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(t.b)), 16);
     }
     if (decode == DECODE_FLOAT8) {
-        const struct float8_table *table = format->code == CODE_E4M3 ? &E4M3 : &E5M2;
+        const struct byte_table *table = format->code == CODE_E4M3 ? &E4M3 : &E5M2;
         t.a = _mm512_loadu_si512(table->high);
         t.b = _mm512_loadu_si512(table->high + 64);
         t.c = _mm512_loadu_si512(table->low);

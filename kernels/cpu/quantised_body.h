@@ -16,7 +16,7 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/float_mode.h"
-#include "kernels/quantised_layout.h"
+#include "kernels/cpu/quantised_chunk.h"
 
 enum {
     WIDE_K = 128,                         // of a widened chunk: 32 KiB of f32, which L1 keeps over the rows
@@ -28,60 +28,6 @@ enum {
     PANEL_PASS = PANEL_VECS * LANES,      // columns of a pass
     COLUMN_VECS = KERNEL_PANEL / (int)LANES,
 };
-
-typedef float panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
-
-// A piece of K: whole scales, or a part of one.
-struct chunk {
-    const struct panel_args *args;
-    const struct quantised_format *format;
-    struct quantised_layout layout;
-    size_t k, depth;      // its first k, and how many
-    size_t scale, scales; // its first scale, and how many
-    bool starts, ends;    // a scale's first, a scale's last k lie in it
-};
-
-// The next chunk of at most `limit` k (a multiple of 8, so that it ends with a line of codes), or false at the end of K.
-static bool chunk_next(struct chunk *c, size_t limit) {
-    size_t total = c->args->k, scale_k = c->layout.scale_k;
-    c->k += c->depth;
-    if (c->k >= total) {
-        return false;
-    }
-    c->scale = c->k / scale_k;
-    if (scale_k <= limit) {
-        c->scales = limit / scale_k;
-        size_t left = total - c->k;
-        c->depth = left < c->scales * scale_k ? left : c->scales * scale_k;
-        c->scales = (c->depth + scale_k - 1) / scale_k;
-        c->starts = c->ends = true;
-        return true;
-    }
-    size_t within = c->k - c->scale * scale_k;
-    size_t left = quantised_depth(&c->layout, c->scale, total) - within;
-    c->scales = 1;
-    c->depth = left < limit ? left : limit;
-    c->starts = within == 0;
-    c->ends = c->depth == left;
-    return true;
-}
-
-static const uint8_t *chunk_codes(const struct chunk *c, size_t scale) {
-    size_t within = scale ? 0 : c->k - c->scale * c->layout.scale_k;
-    return (const uint8_t *)c->args->panel + quantised_codes_at(&c->layout, c->scale + scale) +
-           quantised_code_bytes(&c->layout, within);
-}
-
-static const uint8_t *chunk_zeros(const struct chunk *c, size_t scale) {
-    return c->format->zero_points ? (const uint8_t *)c->args->panel + quantised_zeros_at(&c->layout, c->scale + scale, c->args->k)
-                                  : NULL;
-}
-
-// k of its scale-th scale that lie in the chunk.
-static size_t chunk_depth(const struct chunk *c, size_t scale) {
-    size_t before = scale * c->layout.scale_k;
-    return c->depth - before < c->layout.scale_k ? c->depth - before : c->layout.scale_k;
-}
 
 // The chunk's scales as f32; false where one is below 2^-126, which the flush would take for 0.
 static __attribute__((noinline)) bool chunk_scales(const struct chunk *c, panel_row *out) {

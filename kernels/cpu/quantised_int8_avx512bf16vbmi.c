@@ -1,0 +1,50 @@
+// INT8 without zero points: the bytes of the magnitude's bf16 by VPERMI2B, which sees 7 bits of it, then the sign. 0 and -128 share an
+// index. Its entry is -128's, and a minimum that is 0 for 0 alone takes it away: no mask, whose ports VDPBF16PS needs.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "kernels/cpu/int8_table.h"
+#include "kernels/cpu/quantised_pairs.h"
+
+enum { PAIRS_LINE_K = 4 };
+
+#define HIGH_BUT_128(m) ((m) == 0 ? 0x43 : INT8_HIGH(m))
+static const struct byte_table INT8 = {{TIMES_64(HIGH_BUT_128, 0), TIMES_64(HIGH_BUT_128, 64)},
+                                       {TIMES_64(INT8_LOW, 0), TIMES_64(INT8_LOW, 64)}};
+
+struct tables {
+    __m512i high[2], low[2];
+};
+
+struct line {
+    __m512i high, low;
+};
+
+static inline struct tables tables_load(const struct quantised_format *format) {
+    (void)format;
+    return (struct tables){{_mm512_loadu_si512(INT8.high), _mm512_loadu_si512(INT8.high + 64)},
+                           {_mm512_loadu_si512(INT8.low), _mm512_loadu_si512(INT8.low + 64)}};
+}
+
+static inline __m512i zeros_load(const uint8_t *zeros) {
+    (void)zeros;
+    return _mm512_setzero_si512();
+}
+
+static inline struct line line_open(const uint8_t *codes, const struct tables *t, __m512i zero) {
+    (void)zero;
+    __m512i q = _mm512_loadu_si512(codes), magnitude = _mm512_abs_epi8(q);
+    __m512i high = _mm512_permutex2var_epi8(t->high[0], magnitude, t->high[1]);
+    high = _mm512_min_epu8(high, _mm512_sub_epi8(_mm512_setzero_si512(), magnitude)); // at least 0x80 but for 0
+    high = _mm512_ternarylogic_epi32(q, _mm512_set1_epi8((char)0x80), high, 0xea);    // q & sign | high
+    return (struct line){high, _mm512_permutex2var_epi8(t->low[0], magnitude, t->low[1])};
+}
+
+static inline __m512i line_pair(const struct line *line, const struct tables *t, size_t pair) {
+    (void)t;
+    return pair ? _mm512_unpackhi_epi8(line->low, line->high) : _mm512_unpacklo_epi8(line->low, line->high);
+}
+
+#define PAIRS_DECODER pairs_int8
+#include "kernels/cpu/quantised_pairs_body.h"
+#endif
