@@ -17,10 +17,12 @@ enum weight_code {
     CODE_E4M3, // as DTYPE_F8_E4M3
     CODE_E5M2, // as DTYPE_F8_E5M2
     CODE_E2M1, // 0, .5, 1, 1.5, 2, 3, 4, 6, and the same below zero
-    CODE_INT4, // 0..15 less the zero point, which is 8 where there are none
+    CODE_INT4, // 0..15 less the zero point, 0..16, which is 8 where there are none
     CODE_INT8, // -128..127 less the zero point, if there are any
     CODE_COUNT
 };
+
+enum { INT4_ZERO_MAX = 16 };
 
 // What a stored E4M3 scale is combined with, once per group's matrix; the result is rounded once to fp32.
 enum global_scale { GLOBAL_NONE, GLOBAL_MULTIPLY, GLOBAL_DIVIDE };

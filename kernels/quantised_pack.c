@@ -42,7 +42,19 @@ static void pack_codes(const struct packing *p, size_t g) {
     }
 }
 
-static void pack_scales(const struct packing *p, size_t g) {
+static FALLIBLE pack_zeros(const struct packing *p, size_t g, size_t count) {
+    uint8_t *zeros = p->panel + quantised_zeros_at(&p->layout, g, p->k);
+    for (size_t c = 0; c < count; c++) {
+        zeros[c] = read_code(&p->source->zeros, p->column + c, g);
+        if (p->format->code == CODE_INT4 && zeros[c] > INT4_ZERO_MAX) {
+            FAIL_FIELD(ERR_INVALID, "zeros", "the zero point of column %zu, scale %zu is %u: those of INT4 codes are 0 to %d",
+                       p->column + c, g, zeros[c], INT4_ZERO_MAX);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE pack_scales(const struct packing *p, size_t g) {
     const struct quantised_source *source = p->source;
     size_t size = dtype_size(p->format->scale);
     uint8_t *scales = p->panel + quantised_scales_at(&p->layout, g, p->k);
@@ -51,10 +63,7 @@ static void pack_scales(const struct packing *p, size_t g) {
         size_t index = (p->column + c) / source->scale_columns * source->scale_n_stride + g * source->scale_g_stride;
         memcpy(scales + c * size, (const uint8_t *)source->scales + index * size, size);
     }
-    uint8_t *zeros = p->panel + quantised_zeros_at(&p->layout, g, p->k);
-    for (size_t c = 0; p->format->zero_points && c < count; c++) {
-        zeros[c] = read_code(&source->zeros, p->column + c, g);
-    }
+    return p->format->zero_points ? pack_zeros(p, g, count) : OK;
 }
 
 static FALLIBLE check_source(const struct quantised_source *source, const struct quantised_format *format, size_t n) {
@@ -91,7 +100,7 @@ FALLIBLE pack_quantised(const struct quantised_source *source, const struct quan
         memcpy(p.panel, &source->global, sizeof source->global);
         for (size_t g = 0; g < p.layout.scales; g++) {
             pack_codes(&p, g);
-            pack_scales(&p, g);
+            TRY(pack_scales(&p, g));
         }
     }
     return OK;

@@ -4,7 +4,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cpu/backends.h"
-#include "kernels/quantised.h"
+#include "kernels/quantised_layout.h"
 
 enum { CHECK_K = 39, CHECK_ROWS = 9, PANEL_BYTES_MAX = 8 << 10 };
 
@@ -35,6 +35,17 @@ static void fill(struct check *check, size_t bytes) {
     }
 }
 
+// INT4's zero points have a range.
+static void fill_zeros(struct check *check, const struct quantised_format *format) {
+    struct quantised_layout layout = quantised_layout(format, CHECK_K);
+    for (size_t g = 0; format->zero_points && g < layout.scales; g++) {
+        uint8_t *zeros = check->panel + quantised_zeros_at(&layout, g, CHECK_K);
+        for (size_t c = 0; format->code == CODE_INT4 && c < KERNEL_PANEL; c++) {
+            zeros[c] = (uint8_t)(next(check) % (INT4_ZERO_MAX + 1));
+        }
+    }
+}
+
 static int same(const struct check *check, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (f32_bits(check->got[i]) != f32_bits(check->want[i]) && !(isnan(check->got[i]) && isnan(check->want[i]))) {
@@ -46,6 +57,7 @@ static int same(const struct check *check, size_t count) {
 
 static int check_format(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format) {
     fill(check, quantised_group_bytes(format, CHECK_K, KERNEL_PANEL));
+    fill_zeros(check, format);
     const void *rows[CHECK_ROWS];
     for (size_t r = 0; r < CHECK_ROWS; r++) {
         rows[r] = check->x[r];
@@ -68,6 +80,7 @@ bool quantised_self_check(const struct kernel_backend *backend) {
         {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, false, 0},
         {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 16},
         {CODE_INT8, DTYPE_BF16, GLOBAL_NONE, false, false, 32},
+        {CODE_INT8, DTYPE_F32, GLOBAL_NONE, true, true, 16},
     };
     struct check check = {.random = 88172645463325252u};
     for (size_t f = 0; f < sizeof CHECKED / sizeof *CHECKED; f++) {
