@@ -34,12 +34,17 @@ static inline size_t quantised_code_bytes(const struct quantised_layout *layout,
     return (depth + layout->line_k - 1) / layout->line_k * (KERNEL_PANEL / QUANTISED_COLUMNS) * QUANTISED_LINE;
 }
 
+// Bytes of one scale's scales.
+static inline size_t quantised_scale_bytes(const struct quantised_format *format) {
+    return format->scale_of_panel ? QUANTISED_LINE : KERNEL_PANEL * dtype_size(format->scale);
+}
+
 static inline struct quantised_layout quantised_layout(const struct quantised_format *format, size_t k) {
     struct quantised_layout layout = {.scale_k = format->scale_k ? format->scale_k : k,
                                       .line_k = code_has_4_bits(format->code) ? 8 : 4};
     layout.scales = layout.scale_k ? k / layout.scale_k + (k % layout.scale_k != 0) : 0;
     layout.codes = quantised_code_bytes(&layout, layout.scale_k);
-    layout.scale_size = format->scale_of_panel ? QUANTISED_LINE : KERNEL_PANEL * dtype_size(format->scale);
+    layout.scale_size = quantised_scale_bytes(format);
     layout.stride = layout.codes + layout.scale_size + (format->zero_points ? KERNEL_PANEL : 0);
     return layout;
 }

@@ -1,5 +1,5 @@
-// Which kernels of quantised weights serve which of the AVX-512 backends: VPERMI2B, by which bytes are widened, is not in all of them.
-// Skylake's and Cascade Lake's lack it, and AVX2's kernels stand in there, with equal bits.
+// Which kernels of quantised weights serve which of the AVX-512 backends: VPERMI2B, by which bytes are widened, is not in all of
+// them. Skylake's and Cascade Lake's lack it, and AVX2's kernels stand in there, with equal bits.
 #if defined(__x86_64__)
 #include "kernels/cpu/backends.h"
 

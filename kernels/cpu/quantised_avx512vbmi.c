@@ -11,6 +11,7 @@
 #include "kernels/cpu/scales_avx512.h"
 #include "kernels/quantised_layout.h"
 
+typedef __m512 vec;
 enum { LANES = 16, PANEL_VECS = 4 };
 
 static inline vec vec_zero(void) {
@@ -80,9 +81,9 @@ static const uint16_t INT4_BF16[32] = TWICE(0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc0
                                             0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0);
 
 static const struct byte_table E4M3 = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
-                                         {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
+                                       {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
 static const struct byte_table E5M2 = {{TIMES_64(E5M2_HIGH, 0), TIMES_64(E5M2_HIGH, 64)},
-                                         {TIMES_64(E5M2_LOW, 0), TIMES_64(E5M2_LOW, 64)}};
+                                       {TIMES_64(E5M2_LOW, 0), TIMES_64(E5M2_LOW, 64)}};
 
 // DECODE_NIBBLE: a of f32, b of bf16. DECODE_FLOAT8: high bytes in a and b, low ones in c and d.
 struct tables {

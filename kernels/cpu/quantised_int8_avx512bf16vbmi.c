@@ -1,5 +1,5 @@
-// INT8 without zero points: the bytes of the magnitude's bf16 by VPERMI2B, which sees 7 bits of it, then the sign. 0 and -128 share an
-// index. Its entry is -128's, and a minimum that is 0 for 0 alone takes it away: no mask, whose ports VDPBF16PS needs.
+// INT8 without zero points: the bytes of the magnitude's bf16 by VPERMI2B, which sees 7 bits of it, then the sign. 0 and -128 share
+// an index. Its entry is -128's, and a minimum that is 0 for 0 alone takes it away: no mask, whose ports VDPBF16PS needs.
 #if defined(__x86_64__)
 #include <immintrin.h>
 

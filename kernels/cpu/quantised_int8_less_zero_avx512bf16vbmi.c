@@ -1,5 +1,5 @@
-// INT8 with zero points: differences of -255 to 255, all exact in bf16. Magnitudes below 128 by VPERMI2B as without zero points; from
-// 128 on bf16 counts by ones, so that the low byte is the magnitude less 128.
+// INT8 with zero points: differences of -255 to 255, all exact in bf16. Magnitudes below 128 by VPERMI2B as without zero points;
+// from 128 on bf16 counts by ones, so that the low byte is the magnitude less 128.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -10,9 +10,9 @@ enum { PAIRS_LINE_K = 4 };
 
 static const struct byte_table INT8 = {{TIMES_64(INT8_HIGH, 0), TIMES_64(INT8_HIGH, 64)},
                                        {TIMES_64(INT8_LOW, 0), TIMES_64(INT8_LOW, 64)}};
-static const uint8_t COLUMN_OF_BYTE[64] = {
-    0, 0, 1, 1, 2,  2,  3,  3,  0, 0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,  4,  4,  5,  5,  6,  6,  7,  7,
-    8, 8, 9, 9, 10, 10, 11, 11, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 12, 12, 13, 13, 14, 14, 15, 15};
+static const uint8_t COLUMN_OF_BYTE[64] = {0,  0,  1,  1,  2,  2,  3,  3,  0,  0,  1,  1,  2,  2,  3,  3,  4,  4,  5,  5, 6, 6,
+                                           7,  7,  4,  4,  5,  5,  6,  6,  7,  7,  8,  8,  9,  9,  10, 10, 11, 11, 8,  8, 9, 9,
+                                           10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 12, 12, 13, 13, 14, 14, 15, 15};
 
 struct tables {
     __m512i high[2], low[2];

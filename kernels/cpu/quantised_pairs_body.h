@@ -8,8 +8,18 @@
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/scales_avx512.h"
 
-enum { LANES = 16, LINES = KERNEL_PANEL / LANES };
+enum { LANES = 16, LINES = KERNEL_PANEL / LANES, LINES_BYTES = LINES * QUANTISED_LINE };
+
+// Where a scale's things lie, and what they are.
+struct place {
+    const struct quantised_format *format;
+    __m512 global;
+    const uint8_t *codes, *scales, *zeros;
+    bool starts, ends;
+    panel_row *partials, *sums;
+};
 
 PANEL_INLINE __m512i pairs_broadcast(const uint16_t *x) {
     int pair;
@@ -17,95 +27,140 @@ PANEL_INLINE __m512i pairs_broadcast(const uint16_t *x) {
     return _mm512_set1_epi32(pair);
 }
 
-// A line's pair against all rows.
-PANEL_INLINE void pairs_step(size_t rows, size_t vecs, const __m512i *w, const uint16_t *x, __m512 sums[][LINES]) {
+// `lines` lines of each of `vecs` blocks of 16 columns, against all rows. The first columns fetch for all of them.
+PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, const struct tables *t, const __m512i *zero,
+                              const uint8_t *codes, const uint16_t *const *rows_x, size_t from, size_t lines,
+                              __m512 sums[][LINES]) {
+    const uint16_t *x[PAIRS_ROWS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        __m512i value = pairs_broadcast(x + r * PAIRS_X);
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            sums[r][j] = _mm512_dpbf16_ps(sums[r][j], (__m512bh)value, (__m512bh)w[j]);
-        }
+        x[r] = rows_x[r] + from;
     }
-}
-
-// The last k of a scale, fewer than a line's; an odd one's partner is +0 on both sides.
-PANEL_INLINE void pairs_tail(size_t rows, size_t vecs, const struct line *lines, const struct tables *t, size_t left,
-                             const uint16_t *x, __m512 sums[][LINES]) {
-    PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
-        if (2 * pair < left) {
-            __m512i w[LINES], keep = _mm512_set1_epi32(2 * pair + 1 < left ? -1 : 0xffff);
-            PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-                w[j] = _mm512_and_si512(line_pair(&lines[j], t, pair), keep);
-            }
-            pairs_step(rows, vecs, w, x + 2 * pair, sums);
-        }
-    }
-}
-
-// All k of one scale that lie in the chunk, for `vecs` lines of columns.
-PANEL_INLINE void pairs_scale(size_t rows, size_t vecs, const struct tables *t, const __m512i *zero, const uint8_t *codes,
-                              const uint16_t *x, size_t depth, __m512 sums[][LINES]) {
-    struct line lines[LINES];
-    for (; depth >= PAIRS_LINE_K; depth -= PAIRS_LINE_K, x += PAIRS_LINE_K, codes += LINES * QUANTISED_LINE) {
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+    for (size_t i = 0; i < lines; i++, codes += LINES_BYTES) {
+        struct line line[LINES];
+        PANEL_UNROLL for (size_t j = 0; fetch && j < LINES; j++) {
             _mm_prefetch((const char *)((uintptr_t)(codes + j * QUANTISED_LINE) + PANEL_AHEAD_BYTES), _MM_HINT_T0);
-            lines[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
+        }
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
         }
         PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
             __m512i w[LINES];
             PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-                w[j] = line_pair(&lines[j], t, pair);
+                w[j] = line_pair(&line[j], t, pair);
             }
-            pairs_step(rows, vecs, w, x + 2 * pair, sums);
+            PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+                __m512i value = pairs_broadcast(x[r] + i * PAIRS_LINE_K + 2 * pair);
+                PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+                    sums[r][j] = _mm512_dpbf16_ps(sums[r][j], (__m512bh)value, (__m512bh)w[j]);
+                }
+            }
         }
-    }
-    if (depth) {
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            lines[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
-        }
-        pairs_tail(rows, vecs, lines, t, depth, x, sums);
     }
 }
 
-// The partials of one scale, from where they are to where they go.
-PANEL_INLINE void pairs_columns(const struct pairs_args *a, size_t rows, size_t vecs, const struct tables *t, size_t scale,
-                                size_t column) {
+PANEL_INLINE __m512 place_scale(const struct place *p, size_t column) {
+    return format_scale(p->format, p->scales + (p->format->scale_of_panel ? 0 : column * dtype_size(p->format->scale)), p->global);
+}
+
+// The usual kinds by themselves, so that the choice is made once for all columns.
+PANEL_INLINE void place_scales(const struct place *p, size_t column, size_t vecs, float *factor) {
+    const uint8_t *at = p->scales;
+    switch (p->format->scale_of_panel || p->format->global == GLOBAL_DIVIDE ? DTYPE_NONE : p->format->scale) {
+    case DTYPE_F32:
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            _mm512_store_ps(factor + j * LANES, _mm512_loadu_ps(at + 4 * (column + j * LANES)));
+        }
+        return;
+    case DTYPE_BF16:
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            _mm512_store_ps(factor + j * LANES, scale_bf16(at + 2 * (column + j * LANES)));
+        }
+        return;
+    case DTYPE_F16:
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            _mm512_store_ps(factor + j * LANES, scale_f16(at + 2 * (column + j * LANES)));
+        }
+        return;
+    case DTYPE_F8_E8M0:
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            _mm512_store_ps(factor + j * LANES, scale_e8m0(at + column + j * LANES));
+        }
+        return;
+    case DTYPE_F8_E4M3:
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            _mm512_store_ps(factor + j * LANES,
+                            _mm512_mul_ps(scale_e4m3(at + column + j * LANES), p->global)); // 1 where there is none
+        }
+        return;
+    default:
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            _mm512_store_ps(factor + j * LANES, place_scale(p, column + j * LANES));
+        }
+        return;
+    }
+}
+
+// One scale: partials from +0, then sum = fma(partial, scale, sum).
+PANEL_INLINE void pairs_scale(const struct place *p, size_t rows, size_t vecs, size_t column, const struct tables *t,
+                              const uint16_t *const *x, size_t from, size_t lines) {
     __m512 sums[PAIRS_ROWS][LINES];
     __m512i zero[LINES];
-    const uint8_t *zeros = scale + 1 == a->scales || !a->zeros ? a->last_zeros : a->zeros + scale * a->stride;
+    float factor[KERNEL_PANEL] __attribute__((aligned(64)));
+    place_scales(p, column, vecs, factor); // before the partials need the registers
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        zero[j] = zeros_load(zeros ? zeros + column + j * LANES : NULL);
+        zero[j] = zeros_load(p->zeros + column + j * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = a->starts ? _mm512_setzero_ps() : _mm512_load_ps(&a->partials[r][column + j * LANES]);
+            sums[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(&p->partials[r][column + j * LANES]);
         }
     }
-    size_t before = scale * a->scale_k, depth = a->depth - before < a->scale_k ? a->depth - before : a->scale_k;
-    pairs_scale(rows, vecs, t, zero, a->codes + scale * a->stride + column * (QUANTISED_LINE / LANES), a->x + before, depth, sums);
+    pairs_lines(rows, vecs, column == 0, t, zero, p->codes + column * (QUANTISED_LINE / LANES), x, from, lines, sums);
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        size_t at = column + j * LANES;
-        if (!a->ends) {
-            PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-                _mm512_store_ps(&a->partials[r][at], sums[r][j]);
-            }
-            continue;
-        }
-        __m512 factor = _mm512_load_ps(&a->scale[scale][at]);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            float *sum = &a->sums[r][at];
-            _mm512_store_ps(sum, _mm512_fmadd_ps(sums[r][j], factor, _mm512_load_ps(sum)));
+            if (!p->ends) {
+                _mm512_store_ps(&p->partials[r][column + j * LANES], sums[r][j]);
+                continue;
+            }
+            float *sum = &p->sums[r][column + j * LANES];
+            _mm512_store_ps(sum, _mm512_fmadd_ps(sums[r][j], _mm512_load_ps(factor + j * LANES), _mm512_load_ps(sum)));
         }
     }
 }
 
-// All 64 columns at once, or half of them where the partials of so many rows would not fit the registers.
+PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows) {
+    const size_t vecs = rows <= 4 ? LINES : LINES / 2; // all 64 columns at once, or half where so many partials would not fit
+    const struct tables t = tables_load(a->format);
+    const uint16_t *x[PAIRS_ROWS];
+    struct place p = {.format = a->format,
+                      .codes = a->codes,
+                      .global = _mm512_set1_ps(1.0f),
+                      .starts = a->starts,
+                      .ends = a->ends,
+                      .partials = a->partials,
+                      .sums = a->sums};
+    size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format), from = 0;
+    if (a->format->global != GLOBAL_NONE) {
+        float global;
+        memcpy(&global, a->panel, sizeof global);
+        p.global = _mm512_set1_ps(global);
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        x[r] = a->x[r];
+    }
+    for (size_t s = 0; s < scales; s++, from += scale_k, p.codes += stride) {
+        bool last = s + 1 == scales;
+        size_t lines = (last ? a->last_k : scale_k) / PAIRS_LINE_K;
+        p.scales = last ? a->last_scales : p.codes + lines * LINES_BYTES;
+        p.zeros = p.scales + scale_bytes;
+        _mm_prefetch((const char *)((uintptr_t)p.scales + PANEL_AHEAD_BYTES), _MM_HINT_T0);
+        PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
+            pairs_scale(&p, rows, vecs, column, &t, x, from, lines);
+        }
+    }
+}
+
 #define PAIRS_FUNCTION(rows)                                                                                                       \
     static void multiply_##rows(const struct pairs_args *args) {                                                                   \
-        const size_t vecs = rows <= 4 ? LINES : LINES / 2;                                                                         \
-        struct tables t = tables_load(args->format);                                                                               \
-        for (size_t scale = 0; scale < args->scales; scale++) {                                                                    \
-            for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {                                               \
-                pairs_columns(args, rows, vecs, &t, scale, column);                                                                \
-            }                                                                                                                      \
-        }                                                                                                                          \
+        pairs_multiply(args, rows);                                                                                                \
     }
 
 PAIRS_FUNCTION(1)
@@ -122,7 +177,7 @@ static void widen(const struct quantised_format *format, const uint8_t *codes, c
     struct tables t = tables_load(format);
     __m512i zero[LINES];
     PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-        zero[j] = zeros_load(zeros ? zeros + j * LANES : NULL);
+        zero[j] = zeros_load(zeros + j * LANES);
     }
     for (size_t i = 0; i < depth; i += PAIRS_LINE_K, wide += PAIRS_LINE_K / 2) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++, codes += QUANTISED_LINE) {
@@ -136,6 +191,7 @@ static void widen(const struct quantised_format *format, const uint8_t *codes, c
 }
 
 const struct pairs_decoder PAIRS_DECODER = {
+    .line_k = PAIRS_LINE_K,
     .multiply = {multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7, multiply_8},
     .widen = widen,
 };

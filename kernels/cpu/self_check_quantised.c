@@ -76,10 +76,8 @@ static int check_format(struct check *check, const struct kernel_backend *backen
 
 bool quantised_self_check(const struct kernel_backend *backend) {
     static const struct quantised_format CHECKED[] = {
-        {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},
-        {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, false, 0},
-        {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 16},
-        {CODE_INT8, DTYPE_BF16, GLOBAL_NONE, false, false, 32},
+        {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32}, {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, false, 0},
+        {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 16},      {CODE_INT8, DTYPE_BF16, GLOBAL_NONE, false, false, 32},
         {CODE_INT8, DTYPE_F32, GLOBAL_NONE, true, true, 16},
     };
     struct check check = {.random = 88172645463325252u};

@@ -233,6 +233,20 @@ static void sources_that_do_not_fit_are_refused_by_name(void **state) {
     quantised_case_deinit(&c);
 }
 
+static void zero_points_past_int4s_codes_are_refused(void **state) {
+    (void)state;
+    struct random random = {97};
+    struct quantised_case c;
+    struct quantised_format format = {CODE_INT4, DTYPE_F32, GLOBAL_NONE, true, false, 64};
+    quantised_case_init(&c, &format, 130, 70, VALUES_PLAIN, &random);
+    c.zeros[69 * c.scales + 2] = INT4_ZERO_MAX;
+    assert_false(err_is(pack_quantised(&c.source, &format, c.k, c.n, c.packed)));
+    c.zeros[69 * c.scales + 2] = INT4_ZERO_MAX + 1;
+    expect_source(&c, &c.source, "zeros");
+    assert_non_null(strstr(err_message(), "column 69, scale 2"));
+    quantised_case_deinit(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_twin_is_near_the_sum_in_double),
@@ -242,6 +256,7 @@ int main(void) {
         cmocka_unit_test(k_is_taken_in_the_callers_order),
         cmocka_unit_test(formats_that_cannot_be_are_refused_by_name),
         cmocka_unit_test(sources_that_do_not_fit_are_refused_by_name),
+        cmocka_unit_test(zero_points_past_int4s_codes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
