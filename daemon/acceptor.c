@@ -167,8 +167,9 @@ static void look_who_is_there(struct acceptor *acceptor) {
 }
 
 static bool is_full(const struct acceptor *acceptor) {
-    unsigned max = acceptor->options.max_connections;
-    return max > 0 && acceptor->connection_count + acceptor->newcomer_count >= max;
+    unsigned max = acceptor->options.max_connections, max_silent = acceptor->options.max_silent;
+    return (max > 0 && acceptor->connection_count + acceptor->newcomer_count >= max) ||
+           (max_silent > 0 && acceptor->newcomer_count >= max_silent);
 }
 
 // Ends the silence that lasts longest; false where nobody is silent.
@@ -256,8 +257,6 @@ static void take(struct acceptor *acceptor, int fd) {
     } else if (!make_room(acceptor)) {
         acceptor->turned_away++;
         close(fd);
-    } else if (options->at_once) {
-        hand_on(acceptor, fd);
     } else {
         await_word(acceptor, fd);
     }

@@ -21,7 +21,7 @@ struct acceptor_options {
     void *loop;                              // uv_loop_t *, untyped so that libuv stays in .c files
     const char *name;                        // of the address, for the log; copied
     unsigned max_connections;                // open at once, silent ones too; 0: no bound
-    bool at_once;                            // peers need not speak first
+    unsigned max_silent;                     // of them, silent ones; 0: no bound of their own
     int64_t silent_ns;                       // how long they may say nothing; 0: ACCEPTOR_SILENT_NS
     bool (*admits)(void *context, int fd);   // NULL: everybody. Where it says no, and why, the connection is closed
     void (*accepted)(void *context, int fd); // a connected, non-blocking, close-on-exec socket, owned by the callee

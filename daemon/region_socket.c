@@ -228,15 +228,16 @@ FALLIBLE region_socket_start(const struct region_socket_options *options, struct
     if (!socket) {
         FAIL(ERR_NOMEM, "no memory for the regions' socket");
     }
+    socket->leases_max = options->max_regions + NEWCOMERS_MAX;
     struct unix_listener_options listen = {.loop = options->loop,
                                            .path = options->path,
                                            .allow_uids = options->allow_uids,
-                                           .at_once = true,
+                                           .max_silent = NEWCOMERS_MAX, // leases are counted here
+                                           .silent_ns = REGION_SOCKET_WAIT_NS,
                                            .accepted = on_peer,
                                            .context = socket};
     socket->loop = options->loop;
     socket->registry = options->registry;
-    socket->leases_max = options->max_regions + NEWCOMERS_MAX;
     TAILQ_INIT(&socket->leases);
     err_t e = unix_listener_start(&listen, &socket->listener);
     if (err_is(e)) {

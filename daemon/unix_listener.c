@@ -198,7 +198,8 @@ static FALLIBLE start(struct unix_listener *listener) {
     struct acceptor_options accept = {.loop = listener->options.loop,
                                       .name = listener->options.path,
                                       .max_connections = listener->options.max_connections,
-                                      .at_once = listener->options.at_once,
+                                      .max_silent = listener->options.max_silent,
+                                      .silent_ns = listener->options.silent_ns,
                                       .admits = admits,
                                       .accepted = on_accepted,
                                       .context = listener};

@@ -16,7 +16,8 @@ struct unix_listener_options {
     const char *path;         // at most 107 bytes; PATH.lock beside it tells live from stale
     const char *allow_uids;   // as struct options has it, checked there; copied
     unsigned max_connections; // open at once, more are closed as they come; 0: no bound
-    bool at_once;             // peers are handed on before they have spoken
+    unsigned max_silent;      // of them, such as have not spoken; 0: no bound of their own
+    int64_t silent_ns;        // how long they may say nothing; 0: ACCEPTOR_SILENT_NS
     unsigned mode;            // of the socket file; 0: 0600 for "self", 0666 for others, whom only their user id lets in
     // A connected, non-blocking, close-on-exec socket, owned by the callee.
     void (*accepted)(void *context, int fd, uid_t uid);

@@ -74,7 +74,7 @@ static int unmake(void **state) {
 
 static struct unix_listener_options options_of(struct fixture *f, const char *allow_uids) {
     return (struct unix_listener_options){
-        .loop = &f->loop, .path = f->path, .allow_uids = allow_uids, .at_once = true, .accepted = accepted, .context = f};
+        .loop = &f->loop, .path = f->path, .allow_uids = allow_uids, .accepted = accepted, .context = f};
 }
 
 static void start(struct fixture *f, const char *allow_uids) {
@@ -109,6 +109,12 @@ static int dial(const char *path) {
     return fd;
 }
 
+static int dial_and_speak(const char *path) {
+    int fd = dial(path);
+    assert_int_equal(write(fd, "x", 1), 1);
+    return fd;
+}
+
 // A socket file as a daemon that died leaves it; returns the descriptor, still listening.
 static int listen_plainly(const char *path) {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -138,7 +144,7 @@ static bool exists(const char *path) {
 static void a_peer_is_handed_on_with_its_user_id(void **state) {
     struct fixture *f = *state;
     start(f, "self");
-    int fd = dial(f->path);
+    int fd = dial_and_speak(f->path);
     assert_true(fd >= 0);
     turns(f, 3);
     assert_int_equal(f->count, 1);
@@ -157,7 +163,7 @@ static void many_peers_at_once_are_all_handed_on(void **state) {
     int fds[100];
     start(f, "any");
     for (int i = 0; i < 100; i++) {
-        fds[i] = dial(f->path);
+        fds[i] = dial_and_speak(f->path);
         assert_true(fds[i] >= 0);
     }
     turns(f, 10);
@@ -171,14 +177,14 @@ static void stopping_removes_both_files_and_keeps_connections(void **state) {
     struct fixture *f = *state;
     start(f, "self");
     assert_true(exists(f->path) && exists(f->lock));
-    int fd = dial(f->path);
+    int fd = dial_and_speak(f->path);
     turns(f, 3);
     stop(f);
     assert_false(exists(f->path) || exists(f->lock));
     assert_int_equal(write(f->fds[0], "x", 1), 1);
     close(fd);
     start(f, "self"); // and the path is free again
-    fd = dial(f->path);
+    fd = dial_and_speak(f->path);
     assert_true(fd >= 0);
     close(fd);
     unix_listener_stop(NULL);
@@ -188,7 +194,7 @@ static void the_callback_may_stop_the_listener(void **state) {
     struct fixture *f = *state;
     start(f, "self");
     f->stop_at_first = true;
-    int first = dial(f->path), second = dial(f->path);
+    int first = dial_and_speak(f->path), second = dial_and_speak(f->path);
     turns(f, 3);
     f->listener = NULL;
     assert_int_equal(f->count, 1);
@@ -229,7 +235,7 @@ static void a_second_daemon_fails_at_once_and_names_the_first(void **state) {
     snprintf(message, sizeof message, "cannot listen on %s: process %ld holds %s: stop it, or choose another address", f->path,
              (long)getpid(), f->lock);
     expect_refused(f, message);
-    int fd = dial(f->path); // the first is not disturbed
+    int fd = dial_and_speak(f->path); // the first is not disturbed
     assert_true(fd >= 0);
     turns(f, 3);
     assert_int_equal(f->count, 1);
@@ -423,7 +429,8 @@ static void another_user_is_let_in_by_its_number_alone(void **state) {
         pid_t child = fork();
         if (child == 0) {
             int fd = setuid(STRANGER) == 0 ? dial(f->path) : -1;
-            char byte;
+            char byte = 0;
+            (void)!write(fd, &byte, 1);
             usleep(100000);
             _exit(fd < 0 ? 1 : read(fd, &byte, 1) == 0 ? 2 : 0);
         }
@@ -449,7 +456,7 @@ static void without_descriptors_it_waits_instead_of_spinning(void **state) {
     struct fixture *f = *state;
     struct rlimit before, none;
     start(f, "self");
-    int fd = dial(f->path);
+    int fd = dial_and_speak(f->path);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     none = before;
     none.rlim_cur = 3; // every number below is taken
