@@ -21,7 +21,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                       .value = "MODEL",
                       .help =
                           "What to serve: the folder of a checkpoint, ORG/NAME in the local Hugging Face cache (never fetched), or "
-                          "synthetic:PRESET[,layers=N][,experts=N][,seed=S]. Required."},
+                          "synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]. Required."},
     [OPTION_LAYERS] = {.name = "layers",
                        .type = OPTIONS_LAYERS,
                        .offset = FIELD(have_layers),

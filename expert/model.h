@@ -48,7 +48,7 @@ struct model {
 };
 
 struct model_options {
-    const char *model;        // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S]
+    const char *model;        // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]
     const char *hf_cache;     // the Hugging Face cache in which ORG/NAME is looked up; NULL: there is none
     enum dtype compute_dtype; // DTYPE_NONE: bf16, or f32 where every expert weight is F32
     bool widen;               // --widen: quantised weights become elements of the compute dtype

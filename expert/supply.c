@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "expert/digest.h"
 #include "expert/synthetic.h"
+#include "expert/synthetic_quantised.h"
 
 enum { RELEASE_BYTES_MIN = 64 << 10 }; // smaller ranges are not worth a system call
 
@@ -86,7 +87,11 @@ bool supply_describe(const struct supply *supply, const struct layer_tensors *la
     *out = (struct supply_matrix){0};
     shape_of(&layer->params, expert, tensor, out);
     if (!supply->checkpoint) {
-        out->source = (struct weight_source){.dtype = layer->weight_dtype, .n_stride = out->k, .k_stride = 1};
+        out->source = (struct weight_source){.dtype = DTYPE_BF16, .n_stride = out->k, .k_stride = 1};
+        if (supply->format && tensor <= SUPPLY_DOWN) {
+            synthetic_describe_codes(supply->format, out->n, out->k, &out->generated);
+            out->quantised = &out->generated;
+        }
         return synthetic_has(&layer->params, expert, tensor);
     }
     bool shared_only = expert == SUPPLY_SHARED && tensor < SUPPLY_EXPERT_TENSORS;
@@ -111,9 +116,15 @@ static size_t rows_bytes(const struct supply_matrix *m) {
     return arena_rounded(quantised_rows_bytes(m->quantised, m->n, m->k));
 }
 
+// And behind those, what is generated.
+static size_t generated_at(const struct supply *supply, const struct supply_matrix *m) {
+    return rows_bytes(m) + (supply_keeps_codes(supply, m) ? 0 : arena_rounded(m->n * m->k * dtype_size(supply->widen)));
+}
+
 static size_t staging_bytes(const struct supply *supply, const struct supply_matrix *m) {
     if (m->quantised) {
-        return rows_bytes(m) + (supply_keeps_codes(supply, m) ? 0 : m->n * m->k * dtype_size(supply->widen));
+        size_t generated = supply->checkpoint ? 0 : synthetic_codes_bytes(m->quantised, m->n, m->k);
+        return generated_at(supply, m) + generated;
     }
     return supply->checkpoint ? digest_scratch_bytes(&m->source, m->n, m->k) : (size_t)supply_matrix_bytes(m);
 }
@@ -149,7 +160,10 @@ bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer
     if (!supply_describe(supply, layer, expert, tensor, out)) {
         return false;
     }
-    if (!supply->checkpoint) {
+    if (out->quantised == &out->generated) {
+        struct synthetic_tensor what = {supply->seed, layer->params.layer, expert, tensor, out->n, out->k};
+        synthetic_fill_codes(&what, &out->generated, (char *)staging + generated_at(supply, out));
+    } else if (!supply->checkpoint) {
         synthetic_fill(supply->seed, layer->params.layer, expert, tensor, out->n, out->k, staging);
         out->source.data = staging;
     }

@@ -36,9 +36,10 @@ enum supply_tensor {
 struct supply {
     struct layer_tensors *layers; // [count], ascending; owned. Generated: only params, prefix and dtype are set
     size_t count;
-    enum dtype widen;              // quantised weights become elements of this dtype; DTYPE_NONE: they stay as they are
-    struct checkpoint *checkpoint; // owned; NULL where the weights are generated
-    uint64_t seed;                 // generated: of every tensor
+    enum dtype widen;                      // quantised weights become elements of this dtype; DTYPE_NONE: they stay as they are
+    struct checkpoint *checkpoint;         // owned; NULL where the weights are generated
+    uint64_t seed;                         // generated: of every tensor
+    const struct synthetic_format *format; // generated: of the experts' matrices; NULL: BF16
     char model_type[64];
     const char *identity; // config.json's bytes, or the synthetic model's canonical text below: for the model's digest
     size_t identity_length;
@@ -48,7 +49,8 @@ struct supply {
 struct supply_matrix {
     size_t n, k;                              // a vector has n = 1
     struct weight_source source;              // data NULL: quantised, or until fetched where the weights are generated
-    const struct quantised_matrix *quantised; // NULL: plain elements; borrowed from the supply
+    const struct quantised_matrix *quantised; // NULL: plain elements; borrowed from the supply, or below
+    struct quantised_matrix generated;        // of a supply that has no file; this struct is then not to be copied
     struct quantised_rows rows;               // of `quantised`, once unpacked
 };
 

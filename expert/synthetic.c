@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "expert/synthetic_presets.h"
+#include "expert/synthetic_quantised.h"
 
 static const char SCHEME[] = "synthetic:";
 
@@ -66,6 +67,8 @@ struct spec {
     const struct synthetic_preset *preset;
     uint32_t layers, experts;
     uint64_t seed;
+    const struct synthetic_format *format; // NULL: plain BF16
+    char format_name[NAME_MAX_BYTES + 1];
 };
 
 static FALLIBLE parse_number(const char *key, size_t key_length, const char *text, size_t length, uint64_t max, uint64_t *out) {
@@ -84,6 +87,20 @@ static FALLIBLE parse_number(const char *key, size_t key_length, const char *tex
     return OK;
 }
 
+static FALLIBLE parse_format(const char *name, size_t length, struct spec *spec) {
+    char list[256] = "";
+    size_t used = 0;
+    spec->format = synthetic_format_find(name, length);
+    if (spec->format) {
+        snprintf(spec->format_name, sizeof spec->format_name, "%.*s", (int)length, name);
+        return OK;
+    }
+    for (size_t i = 0; synthetic_format_name(i); i++) {
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", synthetic_format_name(i));
+    }
+    FAIL(ERR_CONFIG, "unknown format=%.*s; the formats are %s", (int)(length < 64 ? length : 64), name, list);
+}
+
 static FALLIBLE parse_key(const char *text, size_t length, struct spec *spec) {
     const char *equals = memchr(text, '=', length);
     size_t key = equals ? (size_t)(equals - text) : length;
@@ -92,6 +109,9 @@ static FALLIBLE parse_key(const char *text, size_t length, struct spec *spec) {
     uint64_t number = 0;
     if (key == 4 && memcmp(text, "seed", 4) == 0) {
         return parse_number(text, key, value, value_length, UINT64_MAX, &spec->seed);
+    }
+    if (key == 6 && memcmp(text, "format", 6) == 0) {
+        return parse_format(value, value_length, spec);
     }
     if (key == 6 && memcmp(text, "layers", 6) == 0) {
         TRY(parse_number(text, key, value, value_length, UINT32_MAX, &number));
@@ -107,7 +127,8 @@ static FALLIBLE parse_key(const char *text, size_t length, struct spec *spec) {
         spec->experts = (uint32_t)number;
         return OK;
     }
-    FAIL(ERR_CONFIG, "unknown key %.*s: layers=N, experts=N and seed=S may follow the preset", (int)(key < 64 ? key : 64), text);
+    FAIL(ERR_CONFIG, "unknown key %.*s: layers=N, experts=N, seed=S and format=F may follow the preset", (int)(key < 64 ? key : 64),
+         text);
 }
 
 static FALLIBLE parse_spec(const char *model, struct spec *out) {
@@ -149,6 +170,15 @@ static bool wanted(const struct layer_tensors_options *options, uint32_t layer) 
     return !options->have_layers || (layer >= options->first_layer && layer <= options->last_layer);
 }
 
+static enum dtype dtype_of(const struct spec *spec) {
+    struct quantised_matrix matrix;
+    if (!spec->format) {
+        return DTYPE_BF16;
+    }
+    synthetic_describe_codes(spec->format, 1, 1, &matrix);
+    return matrix.format.code == CODE_E4M3 ? DTYPE_F8_E4M3 : DTYPE_NONE;
+}
+
 static FALLIBLE fill_layers(const struct spec *spec, const struct layer_tensors_options *options, struct supply *out) {
     uint32_t first = spec->preset->first_layer;
     out->layers = calloc(spec->layers, sizeof *out->layers);
@@ -161,7 +191,7 @@ static FALLIBLE fill_layers(const struct spec *spec, const struct layer_tensors_
         }
         struct layer_tensors *l = &out->layers[out->count++];
         l->params = params_of(spec, layer);
-        l->weight_dtype = DTYPE_BF16;
+        l->weight_dtype = dtype_of(spec);
         snprintf(l->prefix, sizeof l->prefix, "model.layers.%u.%s.experts", layer, spec->preset->block);
     }
     if (out->count == 0) {
@@ -181,9 +211,14 @@ FALLIBLE synthetic_supply(const char *model, const struct layer_tensors_options 
     TRY_OUT(e, routing_check(&params.routing));
     TRY_OUT(e, fill_layers(&spec, options, &supply));
     supply.seed = spec.seed;
+    supply.format = spec.format;
     snprintf(supply.model_type, sizeof supply.model_type, "%s", spec.preset->model_type);
     snprintf(supply.canonical, sizeof supply.canonical, "%s%s,layers=%u,experts=%u,seed=%" PRIu64, SCHEME, spec.preset->name,
              spec.layers, spec.experts, spec.seed);
+    if (spec.format) {
+        size_t used = strlen(supply.canonical);
+        snprintf(supply.canonical + used, sizeof supply.canonical - used, ",format=%s", spec.format_name);
+    }
     *out = supply;
     // Into the caller's struct, not the one on this stack.
     out->identity = out->canonical;

@@ -48,7 +48,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-static uint64_t word_at(uint64_t key, uint64_t index) {
+uint64_t synthetic_word(uint64_t key, uint64_t index) {
     return mix(key + (index + 1) * 0x9e3779b97f4a7c15u);
 }
 
@@ -71,15 +71,19 @@ static void fill_table(int shift, uint16_t table[BYTE_VALUES]) {
     }
 }
 
+uint64_t synthetic_key(uint64_t seed, uint32_t layer, uint32_t expert, enum supply_tensor tensor) {
+    return mix(mix(mix(seed + 1) + layer + 1) ^ (((uint64_t)expert << 8) + (uint64_t)tensor));
+}
+
 void synthetic_fill(uint64_t seed, uint32_t layer, uint32_t expert, enum supply_tensor tensor, size_t n, size_t k, void *out) {
-    uint64_t key = mix(mix(mix(seed + 1) + layer + 1) ^ (((uint64_t)expert << 8) + (uint64_t)tensor));
+    uint64_t key = synthetic_key(seed, layer, expert, tensor);
     uint16_t table[BYTE_VALUES];
     bool vector = n == 1 && tensor != SUPPLY_SHARED_GATE && tensor != SUPPLY_ROUTER;
     fill_table(vector ? VECTOR_SHIFT : shift_of(k), table);
     uint16_t *values = out;
     size_t count = n * k;
     for (size_t i = 0; i < count; i += WORD_VALUES) {
-        uint64_t word = word_at(key, i / WORD_VALUES);
+        uint64_t word = synthetic_word(key, i / WORD_VALUES);
         size_t left = count - i < WORD_VALUES ? count - i : WORD_VALUES;
         for (size_t j = 0; j < left; j++) {
             values[i + j] = table[(word >> (8 * j)) & 0xffu];

@@ -3,6 +3,7 @@ dequantises them, whatever the compute dtype, and the same bits on any number of
 
 import subprocess
 
+import numpy as np
 import pytest
 
 from harness.paths import BIN, SANITIZER
@@ -47,3 +48,22 @@ def test_expertd_verify_agrees_with_both_kinds(tmp_path, start_daemon):
                                "--tokens", "1,7,64"], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0 and "equal bits" in done.stdout, done.stdout + done.stderr
         daemon.stop()
+
+
+FORMATS = ("fp8_block128", "fp8_channel", "mxfp8", "mxfp4", "nvfp4", "int4_group32", "int4_group128_zero", "int8_channel")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_synthetic_models_are_made_in_each_format(name, start_daemon):
+    model, answers = f"synthetic:tiny,layers=1,format={name}", {}
+    hidden = np.random.default_rng(4).standard_normal((TOKENS, 256)).astype(np.float32)
+    for way in (("--shards", 1), ("--shards", 3), ("--widen",)):
+        daemon = start_daemon(*way, model=model)
+        with daemon.client() as client:
+            assert client.describe().models[0].layers[0].quantisation == name
+            answers[way[0], way[-1]] = client.forward(layer=0, hidden=tensor(hidden)).output
+        daemon.stop()
+    alone, spread, widened = answers.values()
+    assert rows_of(alone) == rows_of(spread)
+    # Near-ties of the router fall alike: its weights are plain.
+    assert error_per_token(values_of(widened), values_of(alone)).max() <= BOUNDS["bf16 widened"]

@@ -13,6 +13,7 @@
 
 #include "expert/model.h"
 #include "expert/synthetic.h"
+#include "expert/synthetic_quantised.h"
 
 static const struct layer_tensors_options ALL = {0};
 
@@ -267,6 +268,68 @@ static void a_part_of_a_model_holds_the_whole_models_weights(void **state) {
     model_deinit(&seeded);
 }
 
+// Each format's matrices are like any file's: rows can be taken, no scale is NaN, and the weights are as large as plain ones.
+static void quantised_values_are_balanced_and_of_the_stated_size(void **state) {
+    (void)state;
+    enum { N = 96, WIDTHS = 2 };
+    static const size_t widths[WIDTHS] = {768, 2880};
+    for (size_t f = 0; synthetic_format_name(f); f++) {
+        const char *name = synthetic_format_name(f);
+        for (size_t i = 0; i < WIDTHS; i++) {
+            struct synthetic_tensor what = {9, 1, 2, SUPPLY_UP, N, widths[i]};
+            struct quantised_matrix matrix;
+            struct quantised_rows rows;
+            char text[QUANTISED_NAME_MAX];
+            synthetic_describe_codes(synthetic_format_find(name, strlen(name)), what.n, what.k, &matrix);
+            assert_string_equal(quantised_name(&matrix, text), name);
+            void *memory = aligned_alloc(64, synthetic_codes_bytes(&matrix, what.n, what.k));
+            void *staging = aligned_alloc(64, quantised_rows_bytes(&matrix, what.n, what.k) + 64);
+            float *values = malloc(what.n * what.k * sizeof *values);
+            assert_true(memory && staging && values);
+            synthetic_fill_codes(&what, &matrix, memory);
+            assert_false(err_is(quantised_rows_take(&matrix, what.n, what.k, staging, &rows)));
+            quantised_rows_widen(&rows, what.n, what.k, DTYPE_F32, values);
+            double sum = 0, squares = 0, count = (double)(what.n * what.k);
+            for (size_t j = 0; j < what.n * what.k; j++) {
+                sum += (double)values[j];
+                squares += (double)values[j] * (double)values[j];
+            }
+            double deviation = sqrt(squares / count) * sqrt((double)what.k);
+            assert_true(deviation > 0.4 && deviation < 2);
+            assert_true(fabs(sum / count) * sqrt((double)what.k) < 0.25); // codes below zero are one more than those above
+            free(memory);
+            free(staging);
+            free(values);
+        }
+    }
+}
+
+static void a_format_changes_the_weights_and_their_size(void **state) {
+    (void)state;
+    struct model plain, codes, again, widened;
+    load("synthetic:tiny,layers=1", 2, &plain);
+    load("synthetic:tiny,layers=1,format=mxfp4", 2, &codes);
+    load("synthetic:tiny,format=mxfp4,layers=1", 3, &again);
+    struct model_options options = {.model = "synthetic:tiny,layers=1,format=mxfp4", .ranks = 1, .widen = true};
+    assert_false(err_is(model_load(&options, &widened)));
+    assert_int_not_equal(plain.layers[0].weights_id, codes.layers[0].weights_id);
+    assert_int_equal(again.layers[0].weights_id, codes.layers[0].weights_id);
+    assert_int_equal(widened.layers[0].weights_id, codes.layers[0].weights_id);
+    assert_string_equal(model_quantisation(&plain), "none");
+    assert_string_equal(model_quantisation(&codes), "mxfp4");
+    assert_string_equal(codes.numerics_id, plain.numerics_id);
+    assert_non_null(strstr(widened.numerics_id, "+widen"));
+    assert_true(3 * codes.layers[0].shape.bytes < plain.layers[0].shape.bytes); // 4.25 bits for 16
+    assert_int_equal(widened.layers[0].shape.bytes, plain.layers[0].shape.bytes);
+    assert_memory_equal(codes.digest, widened.digest, sizeof codes.digest);
+    model_deinit(&plain);
+    model_deinit(&codes);
+    model_deinit(&again);
+    model_deinit(&widened);
+    refuse("synthetic:tiny,format=fp3", "unknown format=fp3; the formats are fp8_block128,");
+    refuse("synthetic:tiny,format", "unknown format=;");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_have_the_models_shapes),
@@ -277,6 +340,8 @@ int main(void) {
         cmocka_unit_test(values_are_those_of_the_first_release),
         cmocka_unit_test(values_are_balanced_and_of_the_stated_size),
         cmocka_unit_test(a_part_of_a_model_holds_the_whole_models_weights),
+        cmocka_unit_test(quantised_values_are_balanced_and_of_the_stated_size),
+        cmocka_unit_test(a_format_changes_the_weights_and_their_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
