@@ -62,6 +62,7 @@ static int has(const char *what) {
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 
+#include "bfmlal.h"
 #include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/neon_vec.h"
 
@@ -74,11 +75,6 @@ static __attribute__((noinline)) void fma_plain(float a, float b, float *c) {
 
 static __attribute__((noinline)) void fma_exact(float a, float b, float *c) {
     *c = vgetq_lane_f32(vec_fma_flushed(vdupq_n_f32(a), vdupq_n_f32(b), vdupq_n_f32(*c)), 0);
-}
-
-__attribute__((target("arch=armv8.2-a+bf16"), noinline)) static void pair_plain(uint32_t x, uint32_t w, float *c) {
-    bfloat16x8_t pairs = vreinterpretq_bf16_u32(vdupq_n_u32(x)), factors = vreinterpretq_bf16_u32(vdupq_n_u32(w));
-    *c = vgetq_lane_f32(vbfmlalbq_f32(vbfmlaltq_f32(vdupq_n_f32(*c), pairs, factors), pairs, factors), 0);
 }
 
 // What is done again is always right, and what is not done again need not be.
@@ -100,7 +96,7 @@ static float fma_hardware(float a, float b, float c) {
 static float pair_hardware(uint32_t x, uint32_t w, float c) {
     float pair = c, fmas = c;
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-    pair_plain(x, w, &pair);
+    bfmlal_pair(x, w, &pair);
     bool seen = float_flush_seen();
     float_flush_watch();
     fma_plain(f32_from_bf16((uint16_t)(x >> 16)), f32_from_bf16((uint16_t)(w >> 16)), &fmas);
