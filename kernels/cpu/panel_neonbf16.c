@@ -175,7 +175,7 @@ static void neonbf16_panel_bf16(const struct panel_args *args) {
 
 static void neonbf16_group_bf16(const struct panel_group_args *args) {
     struct pair_block b = {.stride = KERNEL_SUMS};
-    for (size_t r = 0; r < args->rows; r++) {
+    for (size_t r = 0; !args->goes_on && r < args->rows; r++) {
         memset(args->sums + r * KERNEL_SUMS, 0, args->count * KERNEL_PANEL * sizeof *args->sums);
     }
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
@@ -199,6 +199,7 @@ const struct kernel_backend backend_neonbf16 = {.name = "neonbf16",
                                                 .panel_bf16 = neonbf16_panel_bf16,
                                                 .group_f32 = neon_group_f32,
                                                 .group_bf16 = neonbf16_group_bf16,
+                                                .few_bf16 = PANEL_TILE,
                                                 .panel_i8 = neondot_panel_i8,
                                                 .group_i8 = neondot_group_i8,
                                                 BACKEND_QUANTISED(neon),
