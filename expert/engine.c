@@ -79,7 +79,7 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
     engine->hidden = piece(&layout, tokens * needs->row_bytes);
     engine->hidden_f32 = (float *)engine->hidden;
     if (model->compute_dtype != DTYPE_F32) {
-        engine->hidden_f32 = piece(&layout, tokens * arena_rounded(model->max_hidden_size * sizeof(float)));
+        engine->hidden_f32 = piece(&layout, tokens * needs->row_bytes / dtype_size(model->compute_dtype) * sizeof(float));
     }
     engine->expanded = needs->weights_on_input ? piece(&layout, choices * needs->row_bytes) : NULL;
     engine->ids = piece(&layout, choices * sizeof *engine->ids);
