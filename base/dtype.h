@@ -74,8 +74,26 @@ INLINE_ON_DEVICE uint16_t bf16_from_f32(float f) {
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// The same.
+INLINE_ON_DEVICE uint16_t f16_from_f32(float f) {
+    uint32_t bits = f32_bits(f);
+    uint16_t sign = (uint16_t)((bits >> 16) & 0x8000u);
+    uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+        return (uint16_t)(sign | 0x7e00u);
+    }
+    if (magnitude >= 0x477ff000u) { // 65520: the first that rounds to 2^16
+        return (uint16_t)(sign | 0x7c00u);
+    }
+    if (magnitude < 0x38800000u) { // below 2^-14: adding 0.5 aligns the subnormal's last bit with f32's, which rounds to even
+        uint32_t aligned = f32_bits(f32_from_bits(magnitude) + 0.5f);
+        return (uint16_t)(sign | (aligned - 0x3f000000u));
+    }
+    uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+    return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
+}
+
 float f32_from_f16(uint16_t h);
-uint16_t f16_from_f32(float f); // to nearest even, subnormals kept, overflow to Inf
 float f32_from_e4m3(uint8_t code);
 float f32_from_e5m2(uint8_t code);
 

@@ -119,6 +119,6 @@ err_t err_restore(const struct err_copy *saved);
 
 // A broken invariant of ours: on in release builds too. Prints file, line and condition, then aborts.
 #define INVARIANT(condition) ((condition) ? (void)0 : invariant_failed(#condition, __FILE__, __LINE__))
-_Noreturn void invariant_failed(const char *condition, const char *file, int line);
+__attribute__((noreturn)) void invariant_failed(const char *condition, const char *file, int line);
 
 #endif

@@ -37,7 +37,7 @@ static void begin_serving(struct app *app) {
     app->status.model = &loaded->model;
     app->status.metrics = loaded->metrics;
     app->status.scratch_bytes = engine_scratch_bytes(loaded->engine);
-    app->status.backend = kernel_selected()->name;
+    app->status.backend = loaded->devices ? loaded->devices->table->kind : kernel_selected()->name;
     struct serve_backend backend = {
         .model = &loaded->model, .limits = loaded->request_limits, .worker = loaded->worker, .metrics = loaded->metrics};
     serve_ready(app->serve, &backend);

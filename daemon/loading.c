@@ -60,6 +60,8 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .first_layer = options->first_layer,
         .last_layer = options->last_layer,
         .memory_bytes_max = options->memory_max,
+        .arithmetic = out->devices ? out->devices->facts.arithmetic : NULL,
+        .arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL,
         .topology = &out->topology,
         .team = out->team,
         .progress = show_progress,
@@ -123,22 +125,47 @@ static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
     topology_allowed(&allowed);
     topology_read("", &allowed, &out->topology);
     TRY(team_create(&(struct team_options){.threads = options->threads, .spin_us = options->spin_us}, &out->team));
-    uint32_t teams = topology_teams(&out->topology, options->shards);
+    uint32_t teams = out->devices ? 1 : topology_teams(&out->topology, options->shards);
     log_line(LOG_LEVEL_INFO, "teams", "memory_nodes=%u teams=%u threads=%u", out->topology.count, teams, options->threads);
     struct node_teams_options nodes = {.topology = &out->topology, .threads = options->threads, .spin_us = options->spin_us};
     return teams > 1 ? node_teams_create(&nodes, &out->node_teams) : OK;
 }
 
-static FALLIBLE load_all(const struct options *options, struct serve *serve, struct loaded *out) {
+// Where the ranks are to be computed; and how many there are: one for each device, or more that share them.
+static FALLIBLE open_devices(struct options *options, struct loaded *out) {
+    struct devices_request request;
+    if (strcmp(options->device, "auto") == 0 || strcmp(options->device, "cpu") == 0) {
+        return OK;
+    }
+    TRY(devices_parse(options->device, &request));
+    TRY_IN(devices_open(&request, &out->devices), "device %s", options->device);
+    const struct device_facts *facts = &out->devices->facts;
+    char quoted[DEVICE_NAME_MAX + 16];
+    log_line(LOG_LEVEL_INFO, "device", "kind=%s count=%u name=%s arithmetic=%s memory_available_bytes=%" PRIu64,
+             out->devices->table->kind, out->devices->count, log_quote(facts->name, quoted, sizeof quoted), facts->arithmetic,
+             facts->memory_available);
+    if (options->shards == 1) {
+        options->shards = out->devices->count;
+    }
+    if (options->shards < out->devices->count) {
+        FAIL(ERR_CONFIG, "shards is %u, but device %s names %u devices: leave shards out, or give each device one", options->shards,
+             options->device, out->devices->count);
+    }
+    return OK;
+}
+
+static FALLIBLE load_all(struct options *options, struct serve *serve, struct loaded *out) {
     log_device(options);
+    TRY(open_devices(options, out));
     TRY(start_teams(options, out));
     TRY(load_model(options, out));
     TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
-    struct engine_options engine = {.model = &out->model, .limits = out->limits, .team = out->team, .node_teams = out->node_teams};
+    struct engine_options engine = {
+        .model = &out->model, .limits = out->limits, .team = out->team, .node_teams = out->node_teams, .devices = out->devices};
     TRY(engine_create(&engine, &out->engine));
-    log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " max_batch_tokens=%u", out->model.ranks,
-             engine_scratch_bytes(out->engine), options->max_batch_tokens);
+    log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " max_batch_tokens=%u",
+             out->model.ranks, engine_scratch_bytes(out->engine), engine_device_bytes(out->engine), options->max_batch_tokens);
     // A request may be larger than a batch: it is computed in pieces. One token's choices must fit a batch.
     out->request_limits = layer_limits_for(&out->model, options->max_request_tokens, options->max_top_k);
     if (out->request_limits.max_top_k > out->limits.max_choices) {
@@ -148,7 +175,8 @@ static FALLIBLE load_all(const struct options *options, struct serve *serve, str
     struct mover_options mover = {.model = &out->model,
                                   .metrics = out->metrics,
                                   .move_bytes_max = options->move_bytes_max,
-                                  .weights_bytes_max = options->memory_max};
+                                  .weights_bytes_max = options->memory_max,
+                                  .fixed = out->devices ? "experts on devices do not move yet" : NULL};
     TRY(mover_create(&mover, &out->mover));
     struct worker_options worker = {
         .model = &out->model,
@@ -165,7 +193,7 @@ static FALLIBLE load_all(const struct options *options, struct serve *serve, str
     return worker_start(&worker, &out->worker);
 }
 
-FALLIBLE loading_load(const struct options *options, struct serve *serve, struct loaded *out) {
+FALLIBLE loading_load(struct options *options, struct serve *serve, struct loaded *out) {
     *out = (struct loaded){0};
     err_t e = load_all(options, serve, out);
     if (err_is(e)) {
@@ -184,6 +212,7 @@ void loading_unload(struct loaded *loaded) {
     engine_destroy(loaded->engine);
     schedules_end(loaded->schedules);
     model_deinit(&loaded->model);
+    devices_close(loaded->devices);
     node_teams_destroy(loaded->node_teams);
     team_destroy(loaded->team);
     *loaded = (struct loaded){0};

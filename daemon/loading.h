@@ -13,11 +13,13 @@
 #include "daemon/worker.h"
 #include "expert/layer.h"
 #include "expert/node_teams.h"
+#include "kernels/devices.h"
 
 struct loaded {
     struct topology topology;
     struct team *team;
     struct node_teams *node_teams; // NULL: `team` serves all shards
+    struct devices *devices;       // NULL: the CPU computes
     struct model model;
     struct tuning_table *schedules; // NULL: by rule
     struct engine *engine;
@@ -27,8 +29,9 @@ struct loaded {
     struct layer_limits limits, request_limits; // of a batch; of one request
 };
 
-// Loads everything that `options` ask for, and logs what was loaded. Blocks; any thread. On error nothing is left.
-FALLIBLE loading_load(const struct options *options, struct serve *serve, struct loaded *out);
+// Loads everything that `options` ask for, and logs what was loaded. options->shards becomes the number of devices where that was
+// left at one. Blocks; any thread. On error nothing is left.
+FALLIBLE loading_load(struct options *options, struct serve *serve, struct loaded *out);
 void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 
 #endif

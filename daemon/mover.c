@@ -259,6 +259,9 @@ FALLIBLE mover_apply(struct mover *mover, const struct mover_placement *placemen
     const struct model_layer *layer;
     uint64_t unused;
     TRY(find_layer(mover, placement->layer, &layer));
+    if (mover->options.fixed) {
+        FAIL(ERR_UNAVAILABLE, "%s", mover->options.fixed);
+    }
     if (atomic_exchange(&mover->moving, true)) {
         FAIL(ERR_UNAVAILABLE, "another move is under way: wait for its end");
     }

@@ -18,6 +18,7 @@ struct mover_options {
     struct metrics *metrics;    // borrowed; where the load is counted. NULL: none is seen
     uint64_t move_bytes_max;    // memory that a step may take beside the weights before or after the move, whichever are more
     uint64_t weights_bytes_max; // what the weights may grow to by replicas; 0: what the machine has available
+    const char *fixed;          // why nothing moves; NULL: it does
     struct block_copier copier; // {0}, but in tests
 };
 

@@ -23,7 +23,7 @@ struct options {
     uint32_t threads;         // --threads, in all
     enum dtype compute_dtype; // --compute-dtype bf16|f32; DTYPE_NONE: as the checkpoint says
     bool widen;               // --widen: quantised weights become elements of the compute dtype
-    char *device;             // --device auto|cpu|... (cuda and sim are refused: not built yet)
+    char *device;             // --device auto|cpu|cuda[:0,1]|sim[:N]
     bool have_layers;         // --layers A-B
     uint32_t first_layer, last_layer;
     char *placement;               // --placement contiguous|balanced

@@ -8,7 +8,8 @@
 
 enum { HELP_COLUMNS = 100, HELP_INDENT = 32 };
 
-static const char NOT_YET[] = "Not in this version: CUDA devices, shards in other processes or machines, TLS, "
+static const char NOT_YET[] = "Not in this version: GPUs but for kernels that have run in simulation only (--device sim), shards "
+                              "in other processes or machines, TLS, "
                               "and a limit on TCP connections below that of open files.";
 
 // Words from the current column on, broken before HELP_COLUMNS and continued at `indent`. A tab is a space that never breaks.

@@ -72,12 +72,14 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                            .value = "UIDS",
                            .help = "Who may connect to a Unix socket: self (this user and root), any, or numeric user ids, "
                                    "comma-separated."},
-    [OPTION_DEVICE] = {.name = "device",
-                       .type = OPTIONS_DEVICE,
-                       .offset = FIELD(device),
-                       .fallback = "auto",
-                       .value = "DEVICE",
-                       .help = "auto or cpu. This version computes on the CPU only."},
+    [OPTION_DEVICE] =
+        {.name = "device",
+         .type = OPTIONS_DEVICE,
+         .offset = FIELD(device),
+         .fallback = "auto",
+         .value = "DEVICE",
+         .help = "cpu, cuda (every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest). auto "
+                 "is cpu in this version: the GPU kernels have run in simulation only, and no GPU has shown them right or fast."},
     [OPTION_KERNELS] =
         {.name = "kernels",
          .type = OPTIONS_CHOICE,

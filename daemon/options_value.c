@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/options_address.h"
+#include "kernels/devices.h"
 
 static void *field_of(const struct options_row *row, struct options *options) {
     return (char *)options + row->offset;
@@ -73,15 +74,12 @@ static FALLIBLE check_choice(const char *choices, const char *text, enum err_cod
     FAIL(code, "\"%s\" is not %s", text, spoken(choices, all));
 }
 
-static bool begins_with(const char *text, const char *start) {
-    return strncmp(text, start, strlen(start)) == 0;
-}
-
 static FALLIBLE check_device(const char *text, enum err_code code) {
-    if (begins_with(text, "cuda") || begins_with(text, "sim")) {
-        FAIL(ERR_UNAVAILABLE, "\"%s\" is not built yet: this version computes on the CPU, write auto or cpu", text);
+    struct devices_request request;
+    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0 || !err_is(devices_parse(text, &request))) {
+        return OK;
     }
-    return check_choice("auto|cpu", text, code);
+    FAIL(code, "\"%s\" is no device: write auto, cpu, cuda (every GPU), cuda:0,1 (those), or sim or sim:N (simulated ones)", text);
 }
 
 // Decimal digits only: strtoull would take a sign, spaces and octal. Returns what follows them, NULL where there are none or too

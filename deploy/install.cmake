@@ -2,6 +2,11 @@
 include(GNUInstallDirs)
 
 install(TARGETS expertd expertctl expertd-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# What --device loads, found from the programs' folder.
+install(TARGETS expertd_sim LIBRARY DESTINATION lib/expertd)
+if(TARGET expertd_cuda)
+  install(FILES ${CMAKE_BINARY_DIR}/lib/expertd/libexpertd_cuda.so DESTINATION lib/expertd)
+endif()
 install(DIRECTORY proto/expertd proto/google DESTINATION ${CMAKE_INSTALL_DATADIR}/expertd/proto FILES_MATCHING PATTERN "*.proto")
 install(FILES README.md LICENSE deploy/expertd.yaml DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

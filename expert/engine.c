@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "expert/device_engine.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/routing.h"
 
@@ -77,13 +78,21 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
     unsigned threads = team_threads(engine->team);
     struct layout layout = {.memory = memory};
     engine->hidden = piece(&layout, tokens * needs->row_bytes);
+    engine->ids = piece(&layout, choices * sizeof *engine->ids);
+    engine->weights = piece(&layout, choices * sizeof *engine->weights);
+    engine->shared_tokens = piece(&layout, tokens * sizeof *engine->shared_tokens);
+    engine->shared_rows = piece(&layout, tokens * sizeof *engine->shared_rows);
+    void *plan = piece(&layout, plan_bytes(choices, 1, model->max_experts, model->ranks));
+    if (engine->devices) {
+        engine->tiles = piece(&layout, device_engine_tiles(&engine->limits, model) * sizeof *engine->tiles);
+        engine->outputs = piece(&layout, tokens * model->max_hidden_size * sizeof(float));
+    }
+    engine->pinned_bytes = layout.used;
     engine->hidden_f32 = (float *)engine->hidden;
     if (model->compute_dtype != DTYPE_F32) {
         engine->hidden_f32 = piece(&layout, tokens * needs->row_bytes / dtype_size(model->compute_dtype) * sizeof(float));
     }
     engine->expanded = needs->weights_on_input ? piece(&layout, choices * needs->row_bytes) : NULL;
-    engine->ids = piece(&layout, choices * sizeof *engine->ids);
-    engine->weights = piece(&layout, choices * sizeof *engine->weights);
     engine->token_request = piece(&layout, tokens * sizeof *engine->token_request);
     engine->rows = piece(&layout, threads * engine->limits.max_top_k * sizeof *engine->rows);
     engine->router.logits = piece(&layout, tokens * needs->router_outputs * sizeof(float));
@@ -94,9 +103,6 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
         engine->shared = piece(&layout, tokens * needs->row_bytes);
         engine->shared_scale = piece(&layout, tokens * sizeof *engine->shared_scale);
     }
-    engine->shared_tokens = piece(&layout, tokens * sizeof *engine->shared_tokens);
-    engine->shared_rows = piece(&layout, tokens * sizeof *engine->shared_rows);
-    void *plan = piece(&layout, plan_bytes(choices, 1, model->max_experts, model->ranks));
     struct ffn_sizes sizes = ffn_sizes_of(engine, needs);
     void *ffn = piece(&layout, ffn_scratch_bytes(&sizes));
     if (memory) {
@@ -140,6 +146,7 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     engine->limits = options->limits;
     engine->team = options->team;
     engine->node_teams = options->node_teams;
+    engine->devices = options->devices;
     struct engine_needs needs = needs_of(options->model);
     struct exchange_options exchange = {
         .ranks = options->model->ranks,
@@ -155,6 +162,13 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
         TRY_OUT(e, create_nodes(engine, &needs));
     }
     TRY_OUT(e, exchange_create_inproc(&exchange, &engine->exchange));
+    if (engine->devices) {
+        e = device_engine_create(engine, engine->devices, &engine->device);
+        if (err_is(e)) {
+            engine_destroy(engine);
+            return e;
+        }
+    }
     *out = engine;
     return OK;
 out:
@@ -164,6 +178,7 @@ out:
 
 void engine_destroy(struct engine *engine) {
     if (engine) {
+        device_engine_destroy(engine->device);
         exchange_destroy(engine->exchange);
         destroy_nodes(engine);
         arena_deinit(&engine->arena);
@@ -178,4 +193,8 @@ uint64_t engine_scratch_bytes(const struct engine *engine) {
         bytes += engine->nodes[n].memory.bytes;
     }
     return bytes;
+}
+
+uint64_t engine_device_bytes(const struct engine *engine) {
+    return engine->device ? device_engine_bytes(engine->device) : 0;
 }

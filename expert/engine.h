@@ -10,13 +10,22 @@
 #include "shard/exchange.h"
 #include "shard/plan.h"
 
+struct devices;
+struct device_engine;
+struct device_tile;
+
 struct engine {
     const struct model *model;
     struct layer_limits limits;
     struct team *team;
     struct exchange *exchange;
     struct arena arena;
-    uint64_t batches; // numbers the batches for the exchange
+    uint64_t batches;             // numbers the batches for the exchange
+    struct devices *devices;      // options'; NULL: the CPU computes
+    struct device_engine *device; // on them
+    size_t pinned_bytes;          // of the arena's beginning, which devices read and write: `hidden` to `outputs`
+    struct device_tile *tiles;    // [device_engine_tiles]; NULL without devices
+    char *outputs;                // [max_tokens, H] in any output dtype; the same
 
     char *hidden;      // [max_tokens, H] in D, hidden_stride bytes apart
     float *hidden_f32; // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32

@@ -5,23 +5,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "expert/engine.h"
+#include "expert/device_engine.h"
+#include "expert/layer_batch.h"
 #include "expert/layer_piece.h"
 #include "kernels/combine.h"
 #include "kernels/convert.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/scalar_math.h"
-
-// One batch on its way through the stages.
-struct batch {
-    struct engine *engine;
-    const struct model_layer *layer;
-    const struct shards *shards; // taken for the whole batch
-    struct layer_request *requests;
-    size_t count;         // requests
-    size_t tokens, top_k; // of the whole batch; requests with fewer choices leave columns empty
-    size_t shared_count;  // tokens that want the shared experts
-};
 
 static size_t element_bytes(const struct batch *b) {
     return dtype_size(b->engine->model->compute_dtype);
@@ -69,7 +59,8 @@ static void scale_row(const struct tensor_view *scale, size_t row, size_t width,
 // Does anything read the request's rows in fp32?
 static bool reads_wide(const struct batch *b, const struct layer_request *request) {
     const struct layer_params *p = &b->layer->params;
-    return request->source == ROUTING_OWN || p->weights_on_input || (request->shared && p->shared == SHARED_SIGMOID);
+    bool needed = request->source == ROUTING_OWN || p->weights_on_input || (request->shared && p->shared == SHARED_SIGMOID);
+    return needed && !b->engine->device; // which widens its own
 }
 
 static void take_in_row(void *context, size_t token, unsigned thread) {
@@ -132,6 +123,9 @@ static size_t take_in(struct batch *b) {
 static FALLIBLE route(struct batch *b) {
     struct engine *engine = b->engine;
     size_t first = 0;
+    if (engine->device) {
+        TRY(device_take_in(b));
+    }
     for (size_t r = 0; r < b->count; r++) {
         struct router_args args = {
             .layer = b->layer,
@@ -142,10 +136,11 @@ static FALLIBLE route(struct batch *b) {
             .ids = engine->ids + first * b->top_k,
             .weights = engine->weights + first * b->top_k,
         };
-        TRY(router_forward(&b->requests[r], &args, &engine->router, engine->team));
+        bool on_device = engine->device && b->requests[r].source == ROUTING_OWN;
+        TRY(on_device ? device_route(b, &args) : router_forward(&b->requests[r], &args, &engine->router, engine->team));
         first += b->requests[r].tokens;
     }
-    return OK;
+    return engine->device ? device_routed(b) : OK;
 }
 
 // ---- plan
@@ -179,6 +174,9 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
 static FALLIBLE dispatch(struct batch *b) {
     struct engine *engine = b->engine;
     bool expanded = b->layer->params.weights_on_input;
+    if (engine->device) {
+        return device_dispatch(b);
+    }
     if (expanded) {
         team_run(engine->team, engine->plan.rows, weigh_input_row, b);
     }
@@ -249,6 +247,9 @@ static FALLIBLE experts(struct batch *b) {
     for (uint32_t n = 0; n < node_count(engine); n++) {
         ffn_of_node(engine, n)->gate_up_ns = ffn_of_node(engine, n)->down_ns = 0;
     }
+    if (engine->device) {
+        return device_experts(b);
+    }
     if (engine->node_teams) {
         return node_teams_run(engine->node_teams, experts_on_node, b);
     }
@@ -285,6 +286,9 @@ static FALLIBLE shared_experts(struct batch *b) {
     const struct layer_params *p = &b->layer->params;
     if (b->shared_count == 0) {
         return OK;
+    }
+    if (engine->device) {
+        return device_shared_experts(b);
     }
     bool gated = p->shared == SHARED_SIGMOID;
     if (gated) {
@@ -354,9 +358,17 @@ static void combine_token(void *context, size_t token, unsigned thread) {
     combine_row(&args);
 }
 
-static void combine(struct batch *b) {
+static FALLIBLE collect(struct batch *b) {
+    return b->engine->device ? device_collect(b) : exchange_collect(b->engine->exchange);
+}
+
+static FALLIBLE combine(struct batch *b) {
+    if (b->engine->device) {
+        return device_combine(b);
+    }
     size_t rows = b->engine->plan.rows + b->shared_count; // a token without rows is zeros to write, which one thread does as fast
     team_run(team_for_rows(b, rows), b->tokens, combine_token, b);
+    return OK;
 }
 
 // No expert sees any row of the batch: what the sums of no rows are.
@@ -444,12 +456,15 @@ FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, s
     TRY_OUT(e, in_stage(shared_experts(&b), "shared experts"));
     parts->shared = lap(&clock_ns);
     spent.compute += parts->shared;
-    TRY_OUT(e, in_stage(exchange_collect(engine->exchange), "collect"));
+    TRY_OUT(e, in_stage(collect(&b), "collect"));
     spent.exchange += lap(&clock_ns);
-    combine(&b);
+    TRY_OUT(e, in_stage(combine(&b), "combine"));
     spent.combine = lap(&clock_ns);
     count_load(&b, expert_load);
 out:
+    if (engine->device && err_is(e)) {
+        device_settle(&b);
+    }
     if (timings) {
         *timings = spent;
     }

@@ -53,6 +53,7 @@ struct layer_timings {                          // of a batch
     uint64_t placement_epoch;           // of the placement that it was computed on
 };
 
+struct devices;
 struct engine; // scratch and teams for one batch at a time; reserved at start
 
 struct engine_options {
@@ -60,12 +61,14 @@ struct engine_options {
     struct layer_limits limits;
     struct team *team;             // borrowed; of the front, and of all ranks where node_teams is NULL
     struct node_teams *node_teams; // borrowed, or NULL: each serves the ranks of its memory node
+    struct devices *devices;       // borrowed, or NULL: compute the ranks in place of the teams
 };
 
 // Reserves everything that a batch needs. ERR_NOMEM with figures.
 FALLIBLE engine_create(const struct engine_options *options, struct engine **out);
 void engine_destroy(struct engine *engine);
 uint64_t engine_scratch_bytes(const struct engine *engine);
+uint64_t engine_device_bytes(const struct engine *engine); // of devices' memory, weights and scratch; 0 without any
 
 // Computes `count` requests of one layer as one batch; their tokens together are at most limits.max_tokens. No allocation.
 // expert_load (may be NULL) [E] is increased by the rows each expert got. timings may be NULL.

@@ -81,9 +81,10 @@ static FALLIBLE choose_numerics(const struct model_options *options, struct supp
     model->compute_dtype = asked != DTYPE_NONE ? asked : all_experts_are_f32(supply) ? DTYPE_F32 : DTYPE_BF16;
     bool widen = options->widen && is_any_quantised(supply); // of plain weights it changes nothing
     supply->widen = widen ? model->compute_dtype : DTYPE_NONE;
-    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s%s", NUMERICS_VERSION,
-             model->compute_dtype == DTYPE_F32 ? "f32" : "bf16", kernel_arithmetic_name(model->compute_dtype),
-             widen ? "+widen" : "");
+    bool f32 = model->compute_dtype == DTYPE_F32;
+    const char *device = f32 ? options->arithmetic_f32 : options->arithmetic;
+    snprintf(model->numerics_id, sizeof model->numerics_id, "%d/%s/%s%s", NUMERICS_VERSION, f32 ? "f32" : "bf16",
+             device ? device : kernel_arithmetic_name(model->compute_dtype), widen ? "+widen" : "");
     return OK;
 }
 

@@ -48,11 +48,12 @@ struct model {
 };
 
 struct model_options {
-    const char *model;        // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]
-    const char *hf_cache;     // the Hugging Face cache in which ORG/NAME is looked up; NULL: there is none
-    enum dtype compute_dtype; // DTYPE_NONE: bf16, or f32 where every expert weight is F32
-    bool widen;               // --widen: quantised weights become elements of the compute dtype
-    uint32_t ranks;           // --shards
+    const char *model;                       // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]
+    const char *hf_cache;                    // the Hugging Face cache in which ORG/NAME is looked up; NULL: there is none
+    enum dtype compute_dtype;                // DTYPE_NONE: bf16, or f32 where every expert weight is F32
+    bool widen;                              // --widen: quantised weights become elements of the compute dtype
+    uint32_t ranks;                          // --shards
+    const char *arithmetic, *arithmetic_f32; // of the devices that will compute, for the numerics_id; NULL: this CPU's
     // Where a layer's experts go; called more than once per layer, with one answer. NULL: contiguous.
     err_t (*place)(void *context, const struct layer_params *params, uint32_t ranks, struct placement **out);
     void *place_context;

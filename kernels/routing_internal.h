@@ -1,21 +1,9 @@
-// What the steps of routing share: the order of values, and one row's scratch. Private to kernels/routing*.c.
+// What the steps of routing share: one row's scratch. Private to kernels/routing*.c.
 #ifndef EXPERTD_KERNELS_ROUTING_INTERNAL_H
 #define EXPERTD_KERNELS_ROUTING_INTERNAL_H
 
-#include "base/dtype.h"
 #include "kernels/routing.h"
-
-// Rises as the selecting order does: NaN below -Inf, -0 and +0 equal.
-static inline uint32_t routing_rank(float value) {
-    uint32_t bits = f32_bits(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return 0;
-    }
-    if (bits == 0x80000000u) {
-        bits = 0;
-    }
-    return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u; // -Inf becomes 0x007fffff, above NaN's 0
-}
+#include "kernels/routing_rank.h"
 
 struct routing_scratch {
     float *scores;         // [num_experts] S

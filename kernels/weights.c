@@ -6,6 +6,7 @@
 // that both sides of the transposition stay in L1.
 #include "kernels/weights.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -146,6 +147,23 @@ void pack_weights(const struct weight_source *source, size_t k, size_t n, enum d
                 pack_block_bf16(&block, (uint16_t *)at);
             } else {
                 pack_block_f32(&block, (float *)at);
+            }
+        }
+    }
+}
+
+void unpack_weights(const struct packed_weights *packed, size_t group, void *dst) {
+    INVARIANT(!packed->format && (packed->dtype == DTYPE_F32 || packed->dtype == DTYPE_BF16));
+    bool is_f32 = packed->dtype == DTYPE_F32;
+    size_t panel_bytes = packed_group_bytes(packed->dtype, packed->k, KERNEL_PANEL);
+    for (size_t n = 0; n < packed->n; n++) {
+        const char *panel = (const char *)packed->data[group] + n / KERNEL_PANEL * panel_bytes;
+        size_t column = n % KERNEL_PANEL;
+        for (size_t k = 0; k < packed->k; k++) {
+            if (is_f32) {
+                ((float *)dst)[n * packed->k + k] = ((const float *)panel)[k * KERNEL_PANEL + column];
+            } else {
+                ((uint16_t *)dst)[n * packed->k + k] = ((const uint16_t *)panel)[(k / 2 * KERNEL_PANEL + column) * 2 + k % 2];
             }
         }
     }

@@ -25,7 +25,7 @@
 
 // A launch: its arguments are copied now and read when the stream gets there.
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                                     \
-    sim::launch_on(stream, sim::launch{grid, block, shared_bytes, [=] { kernel(__VA_ARGS__); }})
+    sim::launch_on(stream, sim::launch{grid, block, shared_bytes, sim::call(kernel, __VA_ARGS__)})
 
 struct uint4 {
     uint32_t x, y, z, w;

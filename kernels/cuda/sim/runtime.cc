@@ -246,6 +246,26 @@ cudaError_t cudaFreeHost(void *memory) {
     return release(memory, true);
 }
 
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    cudaError_t error = planted("cudaHostRegister");
+    if (error == cudaSuccess && (!memory || bytes == 0 || m.memory.count(static_cast<char *>(memory)) > 0)) {
+        error = cudaErrorInvalidValue;
+    }
+    if (error != cudaSuccess) {
+        return fail(error);
+    }
+    m.memory[static_cast<char *>(memory)] = {bytes, PINNED, nullptr};
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *memory) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    return m.memory.erase(static_cast<char *>(memory)) == 1 ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
     *out = nullptr;
     cudaError_t error = enter("cudaStreamCreate");
@@ -276,6 +296,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         return cudaSuccess;
     });
     return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes, cudaStream_t stream) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {

@@ -26,16 +26,22 @@ typedef enum cudaError {
 
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum { cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
+enum {
+    cudaStreamNonBlocking = 1,
+    cudaHostAllocDefault = 0,
+    cudaHostRegisterPortable = 1,
+    cudaEventBlockingSync = 1,
+    cudaEventDisableTiming = 2
+};
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 
-struct cudaDeviceProp {
+typedef struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
-};
+} cudaDeviceProp;
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device); // of the calling thread
@@ -45,9 +51,12 @@ cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *memory);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
@@ -76,6 +85,8 @@ size_t sim_allocations(void);
 #ifdef __cplusplus
 } // extern "C"
 
+#include <tuple>
+
 #include "kernels/cuda/sim/block.h"
 #include "kernels/cuda/sim/tensor_map.h"
 
@@ -84,6 +95,11 @@ using CUtensorMap = sim::tensor_map;
 namespace sim {
 // The launch is done when the stream gets there; cudaGetLastError says whether it was taken.
 void launch_on(cudaStream_t stream, launch what);
+
+// A kernel's call with its arguments as they are now.
+template <typename Kernel, typename... Arguments> std::function<void()> call(Kernel kernel, const Arguments &...arguments) {
+    return [kernel, copies = std::make_tuple(arguments...)] { std::apply(kernel, copies); };
+}
 } // namespace sim
 #endif
 

@@ -72,7 +72,8 @@ static const struct refusal FLAGS[] = {
     {"--model m --kernels auto|scalar", "--kernels: \"auto|scalar\" is not auto, scalar, scalar_amx, scalar_sim90, avx2, avx512, "
                                         "avx512vnni, avx512bf16, amxint8, amx, neon, neondot or neonbf16"},
     {"--model m --log-level warn", "--log-level: \"warn\" is not error, warning, info or debug"},
-    {"--model m --device gpu", "--device: \"gpu\" is not auto or cpu"},
+    {"--model m --device gpu",
+     "--device: \"gpu\" is no device: write auto, cpu, cuda (every GPU), cuda:0,1 (those), or sim or sim:N (simulated ones)"},
     {"--model m --allow-uids root",
      "--allow-uids: \"root\" is not any, self or numeric user ids with commas between them, as in 0,1000"},
     {"--model m --allow-uids 1,",
@@ -172,12 +173,22 @@ static void more_addresses_than_are_served_are_refused(void **state) {
     expect_error("--model m", environment, ERR_CONFIG, "EXPERTD_LISTEN: there are more than 8 values");
 }
 
-static void devices_of_later_versions_are_unavailable(void **state) {
+static void devices_are_named_by_kind_and_number(void **state) {
     (void)state;
-    expect_error("--model m --device cuda:0,1", "", ERR_UNAVAILABLE,
-                 "--device: \"cuda:0,1\" is not built yet: this version computes on the CPU, write auto or cpu");
-    expect_error("--model m", "EXPERTD_DEVICE=sim:4", ERR_UNAVAILABLE,
-                 "EXPERTD_DEVICE: \"sim:4\" is not built yet: this version computes on the CPU, write auto or cpu");
+    expect_error("--model m --device cuda:0,0", "", ERR_USAGE,
+                 "--device: \"cuda:0,0\" is no device: write auto, cpu, cuda (every GPU), cuda:0,1 (those), or sim or sim:N "
+                 "(simulated ones)");
+    expect_error("--model m", "EXPERTD_DEVICE=sim:0", ERR_CONFIG,
+                 "EXPERTD_DEVICE: \"sim:0\" is no device: write auto, cpu, cuda (every GPU), cuda:0,1 (those), or sim or sim:N "
+                 "(simulated ones)");
+    static const char *const TAKEN[] = {"auto", "cpu", "cuda", "cuda:1,0", "sim", "sim:3"};
+    for (size_t i = 0; i < sizeof TAKEN / sizeof *TAKEN; i++) {
+        char *argv[] = {"expertd", "--model", "m", "--device", (char *)TAKEN[i], NULL};
+        struct options o;
+        assert_false(err_is(options_parse(5, argv, NULL, &o)));
+        assert_string_equal(o.device, TAKEN[i]);
+        options_deinit(&o);
+    }
 }
 
 static void an_endless_value_is_refused(void **state) {
@@ -310,7 +321,7 @@ int main(void) {
         cmocka_unit_test(values_hold_printable_utf8_alone),
         cmocka_unit_test(a_socket_path_has_107_bytes_at_most),
         cmocka_unit_test(more_addresses_than_are_served_are_refused),
-        cmocka_unit_test(devices_of_later_versions_are_unavailable),
+        cmocka_unit_test(devices_are_named_by_kind_and_number),
         cmocka_unit_test(an_endless_value_is_refused),
         cmocka_unit_test(variables_that_are_wrong_are_configuration_errors),
         cmocka_unit_test(a_mistake_is_refused_even_where_a_flag_overrides_it),

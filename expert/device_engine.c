@@ -1,0 +1,540 @@
+#include "expert/device_engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "expert/device_weights.h"
+#include "expert/layer_piece.h"
+#include "expert/memory.h"
+
+enum { PIECE_ALIGN = 256, ROW_ALIGN = 64 };
+
+// One device's scratch, all device memory. Row numbers are the plan's on every device; each fills those of its ranks.
+struct device_scratch {
+    void *memory;
+    size_t bytes;
+    char *hidden;                     // [max_tokens, H] in D, hidden_stride apart
+    char *expanded;                   // [max_choices, H] where a layer weighs its inputs
+    char *inner;                      // [max_choices, I] in D
+    char *results;                    // [max_choices, H] in D; on the first device of all ranks
+    int32_t *ids;                     // [max_choices]
+    float *weights;                   // [max_choices]
+    uint32_t *row_token, *row_choice; // [max_choices]
+    struct device_tile *tiles;        // [engine->max_tiles]
+    // the first device's only
+    struct device_tile *token_tiles;       // [max_tokens / 64 + 1] all tokens in order: written once
+    float *logits;                         // [max_tokens, router outputs]
+    uint32_t *choice_row;                  // [max_choices]
+    uint32_t *shared_tokens, *shared_rows; // [max_tokens]
+    float *shared_scale;                   // [max_tokens]
+    char *shared_inner, *shared;           // [max_tokens, shared I], [max_tokens, H] in D
+    char *out;                             // [max_tokens, H] in any output dtype
+};
+
+struct device_engine {
+    struct engine *engine;
+    struct devices *devices;
+    struct device_weights *weights;
+    struct device_scratch scratch[DEVICES_MAX];
+    bool pinned;
+    uint32_t max_outputs, max_shared_width; // over the model's layers
+    bool weighs_inputs;
+    uint32_t *first_tile; // [ranks + 1] of the batch's tiles
+};
+
+static size_t tiles_of(size_t rows) {
+    return (rows + DEVICE_TILE_ROWS - 1) / DEVICE_TILE_ROWS;
+}
+
+// A group's last tile may hold one row, but groups without rows have none.
+size_t device_engine_tiles(const struct layer_limits *limits, const struct model *model) {
+    size_t groups = (size_t)model->max_experts * model->ranks;
+    return tiles_of(limits->max_choices) + (groups < limits->max_choices ? groups : limits->max_choices);
+}
+
+static size_t row_bytes(const struct device_engine *d, size_t width) {
+    return (width * dtype_size(d->engine->model->compute_dtype) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+}
+
+// ---- memory
+
+static void *piece(struct device_scratch *s, size_t bytes) {
+    void *at = s->memory ? (char *)s->memory + s->bytes : NULL;
+    s->bytes += (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
+    return at;
+}
+
+// Twice: without memory the bytes are only counted.
+static void lay_out(const struct device_engine *d, bool first, struct device_scratch *s) {
+    const struct model *model = d->engine->model;
+    const struct layer_limits *limits = &d->engine->limits;
+    size_t tokens = limits->max_tokens, choices = limits->max_choices, row = row_bytes(d, model->max_hidden_size);
+    s->bytes = 0;
+    s->hidden = piece(s, tokens * row);
+    s->expanded = piece(s, d->weighs_inputs ? choices * row : 0);
+    s->inner = piece(s, choices * row_bytes(d, model->max_intermediate_size));
+    s->results = piece(s, choices * row);
+    s->ids = piece(s, choices * sizeof *s->ids);
+    s->weights = piece(s, choices * sizeof *s->weights);
+    s->row_token = piece(s, choices * sizeof *s->row_token);
+    s->row_choice = piece(s, choices * sizeof *s->row_choice);
+    s->tiles = piece(s, device_engine_tiles(limits, model) * sizeof *s->tiles);
+    if (!first) {
+        return;
+    }
+    s->token_tiles = piece(s, tiles_of(tokens) * sizeof *s->token_tiles);
+    s->logits = piece(s, tokens * d->max_outputs * sizeof *s->logits);
+    s->choice_row = piece(s, choices * sizeof *s->choice_row);
+    s->shared_tokens = piece(s, tokens * sizeof *s->shared_tokens);
+    s->shared_rows = piece(s, tokens * sizeof *s->shared_rows);
+    s->shared_scale = piece(s, tokens * sizeof *s->shared_scale);
+    if (d->max_shared_width > 0) {
+        s->shared_inner = piece(s, tokens * row_bytes(d, d->max_shared_width));
+        s->shared = piece(s, tokens * row);
+    }
+    s->out = piece(s, tokens * model->max_hidden_size * sizeof(float));
+}
+
+static FALLIBLE check(const struct device_engine *d, uint32_t device, enum device_code code, const struct device_error *error) {
+    return devices_check(d->devices, device, code, error);
+}
+
+// A call of the table on device `number`; needs `d` and returns the error.
+#define CALL(number, call, ...)                                                                                                    \
+    do {                                                                                                                           \
+        struct device_error call_error_;                                                                                           \
+        TRY(check(d, number, d->devices->table->call(d->devices->all[number], __VA_ARGS__, &call_error_), &call_error_));          \
+    } while (0)
+
+static FALLIBLE wait_for(const struct device_engine *d, uint32_t device) {
+    struct device_error error;
+    return check(d, device, d->devices->table->wait(d->devices->all[device], &error), &error);
+}
+
+static FALLIBLE reserve(struct device_engine *d, uint32_t device) {
+    struct device_scratch *s = &d->scratch[device];
+    struct device_facts facts;
+    char needs[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
+    lay_out(d, device == 0, s);
+    CALL(device, describe, &facts);
+    if (s->bytes > facts.memory_available) {
+        FAIL(ERR_NOMEM, "%s device %u (%s): batches of %u tokens take %s beside the weights, it has %s left",
+             d->devices->table->kind, d->devices->numbers[device], facts.name, d->engine->limits.max_tokens,
+             memory_text(s->bytes, needs), memory_text(facts.memory_available, has));
+    }
+    CALL(device, reserve, s->bytes, &s->memory);
+    lay_out(d, device == 0, s);
+    return OK;
+}
+
+// Tiles over all tokens in order, as one group; the last one is cut by the number of rows.
+static FALLIBLE write_token_tiles(const struct device_engine *d) {
+    struct device_tile *tiles = d->engine->tiles;
+    size_t all = tiles_of(d->engine->limits.max_tokens), most = device_engine_tiles(&d->engine->limits, d->engine->model);
+    for (size_t begin = 0; begin < all; begin += most) {
+        size_t count = all - begin < most ? all - begin : most;
+        for (size_t i = 0; i < count; i++) {
+            tiles[i] = (struct device_tile){.row = (uint32_t)(begin + i) * DEVICE_TILE_ROWS, .rows = DEVICE_TILE_ROWS};
+        }
+        CALL(0, copy, DEVICE_UPLOAD, d->scratch[0].token_tiles + begin, tiles, count * sizeof *tiles);
+        TRY(wait_for(d, 0));
+    }
+    return OK;
+}
+
+static void learn_sizes(struct device_engine *d) {
+    const struct model *model = d->engine->model;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct layer_params *p = &model->layers[i].params;
+        uint32_t outputs = p->num_experts + p->num_zero_experts;
+        d->max_outputs = outputs > d->max_outputs ? outputs : d->max_outputs;
+        bool wider = p->shared != SHARED_NONE && p->shared_intermediate_size > d->max_shared_width;
+        d->max_shared_width = wider ? p->shared_intermediate_size : d->max_shared_width;
+        d->weighs_inputs = d->weighs_inputs || p->weights_on_input;
+    }
+}
+
+static FALLIBLE make(struct device_engine *d) {
+    struct engine *engine = d->engine;
+    learn_sizes(d);
+    TRY(device_weights_create(d->devices, engine->model, &d->weights));
+    CALL(0, pin, engine->arena.base, engine->pinned_bytes);
+    d->pinned = true;
+    for (uint32_t i = 0; i < d->devices->count; i++) {
+        TRY(reserve(d, i));
+    }
+    return write_token_tiles(d);
+}
+
+FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, struct device_engine **out) {
+    *out = NULL;
+    struct device_engine *d = calloc(1, sizeof *d + (engine->model->ranks + 1) * sizeof(uint32_t));
+    if (!d) {
+        FAIL(ERR_NOMEM, "no memory for the engine of devices");
+    }
+    d->engine = engine;
+    d->devices = devices;
+    d->first_tile = (uint32_t *)(d + 1);
+    err_t e = make(d);
+    if (err_is(e)) {
+        device_engine_destroy(d);
+        return e;
+    }
+    *out = d;
+    return OK;
+}
+
+void device_engine_destroy(struct device_engine *d) {
+    if (!d) {
+        return;
+    }
+    const struct device_table *table = d->devices->table;
+    for (uint32_t i = 0; i < d->devices->count; i++) {
+        table->release(d->devices->all[i], d->scratch[i].memory);
+    }
+    if (d->pinned) {
+        table->unpin(d->devices->all[0], d->engine->arena.base);
+    }
+    device_weights_destroy(d->weights);
+    free(d);
+}
+
+uint64_t device_engine_bytes(const struct device_engine *d) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < d->devices->count; i++) {
+        bytes += d->scratch[i].bytes + d->weights->bytes[i];
+    }
+    return bytes;
+}
+
+// ---- what the stages share
+
+static const struct device_layer *layer_of(const struct batch *b) {
+    return &b->engine->device->weights->layers[b->layer - b->engine->model->layers];
+}
+
+static enum dtype dtype_of(const struct batch *b) {
+    return b->engine->model->compute_dtype;
+}
+
+static FALLIBLE upload(const struct device_engine *d, uint32_t device, void *to, const void *from, size_t bytes) {
+    CALL(device, copy, DEVICE_UPLOAD, to, from, bytes);
+    return OK;
+}
+
+// Rows in order, as one group.
+static struct device_rows rows_in_order(const struct device_engine *d, const struct batch *b, const void *data, size_t stride,
+                                        size_t count) {
+    return (struct device_rows){.dtype = dtype_of(b),
+                                .data = data,
+                                .stride = stride,
+                                .tiles = d->scratch[0].token_tiles,
+                                .tile_count = (uint32_t)tiles_of(count),
+                                .rows = (uint32_t)count};
+}
+
+// ---- take in, route
+
+FALLIBLE device_take_in(struct batch *b) {
+    const struct device_engine *d = b->engine->device;
+    if (layer_of(b)->epoch != b->shards->placement->epoch) {
+        FAIL(ERR_UNAVAILABLE, "the devices hold the weights of placement %llu, %llu is in force",
+             (unsigned long long)layer_of(b)->epoch, (unsigned long long)b->shards->placement->epoch);
+    }
+    return upload(d, 0, d->scratch[0].hidden, b->engine->hidden, b->tokens * b->engine->hidden_stride);
+}
+
+FALLIBLE device_route(struct batch *b, const struct router_args *args) {
+    const struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    const struct device_layer *layer = layer_of(b);
+    size_t first = (size_t)(args->ids - b->engine->ids), token = first / b->top_k, count = args->tokens * b->top_k;
+    size_t stride = b->engine->hidden_stride;
+    struct device_logits logits = {
+        .rows = rows_in_order(d, b, s->hidden + token * stride, stride, args->tokens),
+        .weights = layer->router,
+        .bias = layer->router_bias,
+        .out = s->logits + token * layer->router.n,
+    };
+    struct device_choose choose = {
+        .routing = args->layer->params.routing,
+        .logits = logits.out,
+        .tokens = (uint32_t)args->tokens,
+        .columns = (uint32_t)b->top_k,
+        .ids = s->ids + first,
+        .weights = s->weights + first,
+    };
+    choose.routing.selection_bias = layer->selection_bias;
+    CALL(0, logits, &logits);
+    CALL(0, choose, &choose);
+    CALL(0, copy, DEVICE_DOWNLOAD, args->ids, s->ids + first, count * sizeof *s->ids);
+    CALL(0, copy, DEVICE_DOWNLOAD, args->weights, s->weights + first, count * sizeof *s->weights);
+    return OK;
+}
+
+FALLIBLE device_routed(struct batch *b) {
+    return wait_for(b->engine->device, 0);
+}
+
+// ---- dispatch
+
+// The rows of each rank's experts, cut into tiles.
+static uint32_t cut_tiles(const struct batch *b) {
+    struct device_engine *d = b->engine->device;
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
+        struct plan_rank plan = plan_for_rank(&b->engine->plan, rank);
+        uint32_t row = (uint32_t)plan.first_row;
+        d->first_tile[rank] = count;
+        for (uint32_t g = 0; g < plan.num_actual_groups; g++) {
+            uint32_t end = row + (uint32_t)plan.group_sizes[g];
+            for (; row < end; row += b->engine->tiles[count++].rows) {
+                uint32_t rows = end - row < DEVICE_TILE_ROWS ? end - row : DEVICE_TILE_ROWS;
+                b->engine->tiles[count] = (struct device_tile){.group = g, .row = row, .rows = rows};
+            }
+        }
+    }
+    d->first_tile[b->shards->placement->ranks] = count;
+    return count;
+}
+
+// A device's rows: those of its ranks, which follow each other.
+struct span {
+    size_t first, rows;
+};
+
+static struct span rows_of_device(const struct batch *b, uint32_t device) {
+    uint32_t ranks = b->shards->placement->ranks, first = ranks, last = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        if (device_of_rank(b->engine->device->devices, ranks, rank) == device) {
+            first = rank < first ? rank : first;
+            last = rank + 1;
+        }
+    }
+    const uint32_t *rank_rows = b->engine->plan.rank_rows;
+    return first < last ? (struct span){rank_rows[first], rank_rows[last] - rank_rows[first]} : (struct span){0};
+}
+
+static FALLIBLE dispatch_to(struct batch *b, uint32_t device, uint32_t tile_count) {
+    struct device_engine *d = b->engine->device;
+    const struct engine *engine = b->engine;
+    const struct device_scratch *s = &d->scratch[device];
+    struct span rows = rows_of_device(b, device);
+    if (rows.rows == 0) {
+        return OK;
+    }
+    if (device > 0) {
+        TRY(upload(d, device, s->hidden, engine->hidden, b->tokens * engine->hidden_stride));
+    }
+    TRY(upload(d, device, s->tiles, engine->tiles, tile_count * sizeof *s->tiles));
+    TRY(upload(d, device, s->row_token + rows.first, engine->plan.row_token + rows.first, rows.rows * sizeof *s->row_token));
+    if (!b->layer->params.weights_on_input) {
+        return OK;
+    }
+    TRY(upload(d, device, s->row_choice + rows.first, engine->plan.row_choice + rows.first, rows.rows * sizeof *s->row_choice));
+    TRY(upload(d, device, s->weights, engine->weights, b->tokens * b->top_k * sizeof *s->weights));
+    struct device_weigh weigh = {
+        .dtype = dtype_of(b),
+        .hidden = s->hidden,
+        .stride = engine->hidden_stride,
+        .width = b->layer->params.hidden_size,
+        .rows = (uint32_t)rows.rows,
+        .token = s->row_token + rows.first,
+        .choice = s->row_choice + rows.first,
+        .weights = s->weights,
+        .out = s->expanded + rows.first * engine->hidden_stride,
+    };
+    CALL(device, weigh, &weigh);
+    return OK;
+}
+
+FALLIBLE device_dispatch(struct batch *b) {
+    struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    const struct engine *engine = b->engine;
+    size_t choices = b->tokens * b->top_k;
+    uint32_t tile_count = cut_tiles(b);
+    for (uint32_t i = 0; i < d->devices->count; i++) {
+        TRY(dispatch_to(b, i, tile_count));
+    }
+    TRY(upload(d, 0, s->ids, engine->ids, choices * sizeof *s->ids));
+    TRY(upload(d, 0, s->weights, engine->weights, choices * sizeof *s->weights));
+    TRY(upload(d, 0, s->choice_row, engine->plan.choice_row, choices * sizeof *s->choice_row));
+    TRY(upload(d, 0, s->shared_tokens, engine->shared_tokens, b->shared_count * sizeof *s->shared_tokens));
+    return upload(d, 0, s->shared_rows, engine->shared_rows, b->tokens * sizeof *s->shared_rows);
+}
+
+// ---- experts
+
+// One network over rows that are cut into tiles.
+struct network {
+    uint32_t device;
+    const struct device_experts *weights;
+    const struct activation *activation;
+    uint32_t width; // I
+    struct device_rows rows;
+    char *inner, *results; // rows of this device, by the tiles' numbers
+    const float *row_scale;
+};
+
+static FALLIBLE run_network(const struct batch *b, const struct network *n) {
+    const struct device_engine *d = b->engine->device;
+    size_t inner_stride = row_bytes(d, n->width);
+    struct device_gate_up gate_up = {
+        .rows = n->rows,
+        .gate = n->weights->matrix[EXPERT_GATE],
+        .up = n->weights->matrix[EXPERT_UP],
+        .gate_bias = n->weights->bias[EXPERT_GATE],
+        .up_bias = n->weights->bias[EXPERT_UP],
+        .activation = *n->activation,
+        .out = n->inner,
+        .out_stride = inner_stride,
+    };
+    struct device_down down = {
+        .rows = n->rows,
+        .down = n->weights->matrix[EXPERT_DOWN],
+        .bias = n->weights->bias[EXPERT_DOWN],
+        .row_scale = n->row_scale,
+        .out = n->results,
+        .out_stride = b->engine->hidden_stride,
+    };
+    down.rows.data = n->inner;
+    down.rows.stride = inner_stride;
+    down.rows.index = NULL;
+    CALL(n->device, gate_up, &gate_up);
+    CALL(n->device, down, &down);
+    return OK;
+}
+
+static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
+    const struct device_engine *d = b->engine->device;
+    const struct layer_params *p = &b->layer->params;
+    uint32_t device = device_of_rank(d->devices, b->shards->placement->ranks, rank), first = d->first_tile[rank];
+    const struct device_scratch *s = &d->scratch[device];
+    struct network network = {
+        .device = device,
+        .weights = &layer_of(b)->ranks[rank],
+        .activation = &p->activation,
+        .width = p->intermediate_size,
+        .rows = {.dtype = dtype_of(b),
+                 .data = p->weights_on_input ? s->expanded : s->hidden,
+                 .stride = b->engine->hidden_stride,
+                 .index = p->weights_on_input ? NULL : s->row_token,
+                 .tiles = s->tiles + first,
+                 .tile_count = d->first_tile[rank + 1] - first,
+                 .rows = (uint32_t)b->engine->plan.rows},
+        .inner = s->inner,
+        .results = s->results,
+    };
+    return run_network(b, &network);
+}
+
+FALLIBLE device_experts(struct batch *b) {
+    for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
+        TRY_IN(rank_experts(b, rank), "rank %u", rank);
+    }
+    return OK;
+}
+
+FALLIBLE device_shared_experts(struct batch *b) {
+    const struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    const struct layer_params *p = &b->layer->params;
+    if (b->shared_count == 0) {
+        return OK;
+    }
+    struct network network = {
+        .weights = &layer_of(b)->shared,
+        .activation = &p->shared_activation,
+        .width = p->shared_intermediate_size,
+        .rows = rows_in_order(d, b, s->hidden, b->engine->hidden_stride, b->shared_count),
+        .inner = s->shared_inner,
+        .results = s->shared,
+        .row_scale = p->shared == SHARED_SIGMOID ? s->shared_scale : NULL,
+    };
+    network.rows.index = s->shared_tokens;
+    if (network.row_scale) {
+        struct device_logits gate = {
+            .rows = network.rows, .weights = layer_of(b)->shared_gate, .sigmoid = 1, .out = s->shared_scale};
+        CALL(0, logits, &gate);
+    }
+    return run_network(b, &network);
+}
+
+// ---- collect, combine
+
+FALLIBLE device_collect(struct batch *b) {
+    const struct device_engine *d = b->engine->device;
+    size_t stride = b->engine->hidden_stride;
+    for (uint32_t i = 1; i < d->devices->count; i++) {
+        struct span rows = rows_of_device(b, i);
+        if (rows.rows > 0) {
+            CALL(0, copy_from, d->scratch[0].results + rows.first * stride, d->devices->all[i],
+                 d->scratch[i].results + rows.first * stride, rows.rows * stride);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE combine_request(const struct batch *b, const struct layer_request *request, size_t token, size_t out_at) {
+    const struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    const struct layer_params *p = &b->layer->params;
+    size_t stride = b->engine->hidden_stride, choice = token * b->top_k;
+    struct device_combine combine = {
+        .width = p->hidden_size,
+        .tokens = (uint32_t)request->tokens,
+        .choices = (uint32_t)b->top_k,
+        .dtype = dtype_of(b),
+        .stride = stride,
+        .rows = s->results,
+        .choice_row = s->choice_row + choice,
+        .ids = s->ids + choice,
+        .weights = p->weights_on_input ? NULL : s->weights + choice,
+        .hidden = s->hidden + token * stride,
+        .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
+        .shared = s->shared,
+        .shared_rows = s->shared_rows + token,
+        .output_dtype = request->output_dtype,
+        .out = s->out + out_at,
+    };
+    CALL(0, combine, &combine);
+    return OK;
+}
+
+static size_t output_bytes(const struct batch *b, const struct layer_request *request) {
+    return request->tokens * b->layer->params.hidden_size * dtype_size(request->output_dtype);
+}
+
+// So that the next one is aligned; never more than F32 takes.
+static size_t output_room(const struct batch *b, const struct layer_request *request) {
+    return (output_bytes(b, request) + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+}
+
+FALLIBLE device_combine(struct batch *b) {
+    struct device_engine *d = b->engine->device;
+    size_t token = 0, bytes = 0, at = 0;
+    for (size_t r = 0; r < b->count; r++) {
+        TRY(combine_request(b, &b->requests[r], token, bytes));
+        token += b->requests[r].tokens;
+        bytes += output_room(b, &b->requests[r]);
+    }
+    CALL(0, copy, DEVICE_DOWNLOAD, b->engine->outputs, d->scratch[0].out, bytes);
+    TRY(wait_for(d, 0));
+    for (size_t r = 0; r < b->count; r++) {
+        size_t written = output_bytes(b, &b->requests[r]);
+        if (written > 0) {
+            memcpy(b->requests[r].output, b->engine->outputs + at, written);
+        }
+        at += output_room(b, &b->requests[r]);
+    }
+    return OK;
+}
+
+void device_settle(struct batch *b) {
+    const struct device_engine *d = b->engine->device;
+    for (uint32_t i = 0; i < d->devices->count; i++) {
+        struct device_error error;
+        (void)d->devices->table->wait(d->devices->all[i], &error); // what failed is told already
+    }
+}

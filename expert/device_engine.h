@@ -1,0 +1,35 @@
+// The stages of a batch on devices (GPUs, or simulated ones): the same map as layer_forward's, a function a stage, each working
+// from and into the engine's arrays, which are pinned. Work is put into the devices' streams and waited for where the host needs
+// what came of it: after the routes, and at the end. Memory is reserved at creation. Private to expert/; used by the engine's
+// thread.
+#ifndef EXPERTD_EXPERT_DEVICE_ENGINE_H
+#define EXPERTD_EXPERT_DEVICE_ENGINE_H
+
+#include "expert/layer_batch.h"
+#include "expert/router.h"
+#include "kernels/devices.h"
+
+struct device_engine;
+
+// Copies the model's weights and reserves scratch for engine->limits. The engine's arrays are laid out. ERR_NOMEM with figures.
+FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, struct device_engine **out);
+void device_engine_destroy(struct device_engine *device);         // NULL is legal
+uint64_t device_engine_bytes(const struct device_engine *device); // of device memory, on all devices
+
+// Rows of the dtype the engine needs to be told of tiles and outputs: bytes of its pinned arrays.
+size_t device_engine_tiles(const struct layer_limits *limits, const struct model *model);
+
+// ERR_UNAVAILABLE where the placement in force is not the one whose weights the devices hold.
+FALLIBLE device_take_in(struct batch *b);
+// One request's own router: ids and weights are there after device_routed.
+FALLIBLE device_route(struct batch *b, const struct router_args *args);
+FALLIBLE device_routed(struct batch *b);
+FALLIBLE device_dispatch(struct batch *b);
+FALLIBLE device_experts(struct batch *b);
+FALLIBLE device_shared_experts(struct batch *b);
+FALLIBLE device_collect(struct batch *b);
+FALLIBLE device_combine(struct batch *b); // writes every request's output
+// After an error: nothing of the batch is under way any more.
+void device_settle(struct batch *b);
+
+#endif

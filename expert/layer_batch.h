@@ -1,0 +1,17 @@
+// One batch on its way through the stages of layer_forward. Private to expert/.
+#ifndef EXPERTD_EXPERT_LAYER_BATCH_H
+#define EXPERTD_EXPERT_LAYER_BATCH_H
+
+#include "expert/engine.h"
+
+struct batch {
+    struct engine *engine;
+    const struct model_layer *layer;
+    const struct shards *shards; // taken for the whole batch
+    struct layer_request *requests;
+    size_t count;         // requests
+    size_t tokens, top_k; // of the whole batch; requests with fewer choices leave columns empty
+    size_t shared_count;  // tokens that want the shared experts
+};
+
+#endif

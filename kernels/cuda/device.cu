@@ -1,0 +1,222 @@
+// The module's table: devices, memory, copies and launches by CUDA's runtime, one stream a device. Built twice: by nvcc, and for
+// simulated GPUs.
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/ptx.cuh"
+
+struct device {
+    int number;
+    cudaStream_t stream;
+    cudaEvent_t done; // blocking: who waits for it sleeps
+};
+
+namespace {
+
+#if defined(__CUDACC__)
+constexpr char KIND[] = "cuda";
+
+const char *more_about_the_failure() {
+    return "";
+}
+
+void arithmetic_of(const cudaDeviceProp &properties, struct device_facts *out) {
+    snprintf(out->arithmetic, sizeof out->arithmetic, "sm_%d%d", properties.major, properties.minor);
+    memcpy(out->arithmetic_f32, out->arithmetic,
+           sizeof out->arithmetic_f32); // IEEE's fmas, but no GPU has shown them to be the CPU's
+}
+
+constexpr void (*PLANT_FAILURE)(const char *, unsigned) = nullptr;
+#else
+constexpr char KIND[] = "sim";
+
+const char *more_about_the_failure() {
+    return sim_fault();
+}
+
+void arithmetic_of(const cudaDeviceProp &, struct device_facts *out) {
+    snprintf(out->arithmetic, sizeof out->arithmetic, "sim_90");
+    snprintf(out->arithmetic_f32, sizeof out->arithmetic_f32, "cpu");
+}
+
+void PLANT_FAILURE(const char *call, unsigned after) {
+    if (call) {
+        sim_fail(call, after, strcmp(call, "cudaMalloc") == 0 ? cudaErrorMemoryAllocation : cudaErrorUnknown);
+    } else {
+        sim_fail_nothing();
+    }
+}
+#endif
+
+constexpr int CAPABILITY_LEAST = 8;
+
+enum device_code failed(cudaError_t code, const char *what, struct device_error *error) {
+    const char *more = code == cudaErrorLaunchFailure ? more_about_the_failure() : "";
+    snprintf(error->message, sizeof error->message, "%s: %s%s%s", what, cudaGetErrorString(code), *more ? ": " : "", more);
+    return code == cudaErrorMemoryAllocation ? DEVICE_NOMEM : DEVICE_FAILED;
+}
+
+enum device_code done(cudaError_t code, const char *what, struct device_error *error) {
+    return code == cudaSuccess ? DEVICE_OK : failed(code, what, error);
+}
+
+// The calling thread's device. An earlier call's error, which was told then, must not be taken for this one's.
+cudaError_t enter(const struct device *d) {
+    (void)cudaGetLastError();
+    return cudaSetDevice(d->number);
+}
+
+enum device_code count_devices(uint32_t *out, struct device_error *error) {
+    int count = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    *out = (uint32_t)count;
+    return code == cudaSuccess ? DEVICE_OK : (failed(code, "looking for GPUs", error), DEVICE_MISSING);
+}
+
+enum device_code open_stream(struct device *d, struct device_error *error) {
+    cudaError_t code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess) {
+        code = cudaEventCreateWithFlags(&d->done, cudaEventBlockingSync | cudaEventDisableTiming);
+    }
+    return done(code, "creating a stream", error);
+}
+
+void close_device(struct device *d) {
+    if (d) {
+        (void)enter(d);
+        if (d->done) {
+            (void)cudaEventDestroy(d->done);
+        }
+        if (d->stream) {
+            (void)cudaStreamDestroy(d->stream);
+        }
+        delete d;
+    }
+}
+
+enum device_code open_device(uint32_t number, struct device **out, struct device_error *error) {
+    cudaDeviceProp properties;
+    *out = nullptr;
+    cudaError_t code = cudaGetDeviceProperties(&properties, (int)number);
+    if (code != cudaSuccess) {
+        (void)failed(code, "asking what it is", error);
+        return DEVICE_MISSING;
+    }
+    if (properties.major < CAPABILITY_LEAST) {
+        snprintf(error->message, sizeof error->message, "%.100s has compute capability %d.%d; the kernels need 8.0 and more",
+                 properties.name, properties.major, properties.minor);
+        return DEVICE_MISSING;
+    }
+    struct device *d = new device{(int)number, nullptr, nullptr};
+    code = enter(d);
+    enum device_code opened = code == cudaSuccess ? open_stream(d, error) : failed(code, "choosing it", error);
+    if (opened != DEVICE_OK) {
+        close_device(d);
+        return opened;
+    }
+    *out = d;
+    return DEVICE_OK;
+}
+
+enum device_code describe(struct device *d, struct device_facts *out, struct device_error *error) {
+    cudaDeviceProp properties;
+    size_t available = 0, all = 0;
+    *out = {};
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaGetDeviceProperties(&properties, d->number) : code;
+    code = code == cudaSuccess ? cudaMemGetInfo(&available, &all) : code;
+    if (code == cudaSuccess) {
+        snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, properties.name);
+        arithmetic_of(properties, out);
+        out->memory_bytes = all;
+        out->memory_available = available;
+    }
+    return done(code, "asking what it is", error);
+}
+
+enum device_code reserve(struct device *d, size_t bytes, void **out, struct device_error *error) {
+    *out = nullptr;
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaMalloc(out, bytes) : code;
+    return done(code, "reserving memory", error);
+}
+
+void release(struct device *d, void *memory) {
+    if (memory && enter(d) == cudaSuccess) {
+        (void)cudaFree(memory);
+    }
+}
+
+enum device_code pin(struct device *d, void *memory, size_t bytes, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaHostRegister(memory, bytes, cudaHostRegisterPortable) : code;
+    return done(code, "pinning memory of the host", error);
+}
+
+void unpin(struct device *d, void *memory) {
+    if (enter(d) == cudaSuccess) {
+        (void)cudaHostUnregister(memory);
+    }
+}
+
+enum device_code copy(struct device *d, enum device_way way, void *to, const void *from, size_t bytes, struct device_error *error) {
+    static const enum cudaMemcpyKind KINDS[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess && bytes > 0 ? cudaMemcpyAsync(to, from, bytes, KINDS[way], d->stream) : code;
+    return done(code,
+                way == DEVICE_UPLOAD     ? "copying to it"
+                : way == DEVICE_DOWNLOAD ? "copying from it"
+                                         : "copying within it",
+                error);
+}
+
+enum device_code copy_from(struct device *d, void *to, struct device *other, const void *from, size_t bytes,
+                           struct device_error *error) {
+    cudaError_t code = enter(other);
+    code = code == cudaSuccess ? cudaEventRecord(other->done, other->stream) : code;
+    code = code == cudaSuccess ? enter(d) : code;
+    code = code == cudaSuccess ? cudaStreamWaitEvent(d->stream, other->done, 0) : code;
+    code = code == cudaSuccess && bytes > 0 ? cudaMemcpyPeerAsync(to, d->number, from, other->number, bytes, d->stream) : code;
+    return done(code, "copying from another device", error);
+}
+
+enum device_code wait(struct device *d, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaEventRecord(d->done, d->stream) : code;
+    code = code == cudaSuccess ? cudaEventSynchronize(d->done) : code;
+    return done(code, "waiting for its work", error);
+}
+
+template <typename Args, int (*LAUNCHER)(const Args *, struct CUstream_st *)>
+enum device_code launch(struct device *d, const Args *args, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? (cudaError_t)LAUNCHER(args, d->stream) : code;
+    return done(code, "starting a kernel", error);
+}
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) const struct device_table expertd_device_table = {
+    DEVICE_VERSION,
+    sizeof(struct device_table),
+    KIND,
+    count_devices,
+    open_device,
+    close_device,
+    describe,
+    reserve,
+    release,
+    pin,
+    unpin,
+    copy,
+    copy_from,
+    wait,
+    launch<device_logits, cuda_logits>,
+    launch<device_choose, cuda_choose>,
+    launch<device_weigh, cuda_weigh>,
+    launch<device_gate_up, cuda_gate_up>,
+    launch<device_down, cuda_down>,
+    launch<device_combine, cuda_combine>,
+    PLANT_FAILURE,
+};

@@ -1,0 +1,27 @@
+# libexpertd_cuda.so: every source through nvcc, for the GPUs that it is meant for. No fused multiply-add that is not written out.
+set(flags -std=c++17 -O3 -I${CMAKE_SOURCE_DIR} --fmad=false --ftz=false -Xcompiler=-fPIC,-fvisibility=hidden
+          -Xptxas=-warn-spills,-warn-lmem-usage -Werror all-warnings)
+set(every_target -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120,code=compute_120)
+find_program(EXPERTD_CCACHE ccache)
+set(launcher "")
+if(EXPERTD_CCACHE)
+  set(launcher ${EXPERTD_CCACHE})
+endif()
+file(GLOB device_sources CONFIGURE_DEPENDS *.cu)
+set(device_objects "")
+foreach(source ${device_sources})
+  get_filename_component(name ${source} NAME_WE)
+  set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}.cuda.o)
+  set(targets ${every_target})
+  if(name MATCHES "_sm90$")
+    set(targets -gencode arch=compute_90a,code=sm_90a)
+  endif()
+  add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM COMMENT "Building CUDA object ${name}"
+                     COMMAND ${launcher} ${EXPERTD_NVCC} ${flags} ${targets} -MD -MF ${object}.d -c ${source} -o ${object})
+  list(APPEND device_objects ${object})
+endforeach()
+set(module ${CMAKE_BINARY_DIR}/lib/expertd/libexpertd_cuda.so)
+add_custom_command(OUTPUT ${module} DEPENDS ${device_objects} VERBATIM COMMENT "Linking libexpertd_cuda.so"
+                   COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/lib/expertd
+                   COMMAND ${EXPERTD_NVCC} -shared -cudart static -o ${module} ${device_objects})
+add_custom_target(expertd_cuda ALL DEPENDS ${module})

@@ -1,0 +1,176 @@
+// Devices that compute: what the host program and a module of kernels for GPUs agree on. A module is a shared object, built by nvcc
+// for CUDA or as C++ for simulated GPUs, with one symbol: expertd_device_table. The host program links no CUDA; it owns errors,
+// tables and the order of work, the module owns the kernels.
+//
+// Work on a device is asynchronous and in order: calls put it into the device's one stream, `wait` sees it done. What a call points
+// to must live until then. Nothing but `open`, `reserve` and `pin` takes memory. A device is used by one thread at a time. All
+// pointers in the structs of operations are device memory unless they say host. C and C++.
+#ifndef EXPERTD_KERNELS_DEVICE_H
+#define EXPERTD_KERNELS_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "kernels/activation.h"
+#include "kernels/routing.h"
+
+enum { DEVICE_VERSION = 1, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 16 };
+
+// Errors are data: the host program makes its own of them.
+enum device_code {
+    DEVICE_OK,
+    DEVICE_MISSING, // no driver, no such device, or one that this module has no kernels for
+    DEVICE_NOMEM,
+    DEVICE_FAILED, // an operation failed; the device is lost
+};
+struct device_error {
+    char message[DEVICE_MESSAGE_MAX];
+};
+
+struct device;
+
+struct device_facts {
+    char name[DEVICE_NAME_MAX];
+    char arithmetic[DEVICE_ARITHMETIC_MAX];     // of bf16 sums, as in a numerics_id: "sm_90", "sim_90"
+    char arithmetic_f32[DEVICE_ARITHMETIC_MAX]; // of f32 sums: "cpu" where they are known to be the CPU's
+    uint64_t memory_bytes, memory_available;
+};
+
+// ---- operations. T tokens, H hidden, I intermediate width, E experts held here, R rows of the batch on this device
+
+// Rows [row, row + rows) of one group: what a block of threads computes at once. At most DEVICE_TILE_ROWS rows.
+struct device_tile {
+    uint32_t group, row, rows;
+};
+enum { DEVICE_TILE_ROWS = 64 };
+
+// One matrix per group, row-major.
+struct device_matrix {
+    enum dtype dtype; // F32 or BF16
+    uint32_t groups, n, k;
+    const void *data; // [groups, n, k], 16-byte aligned
+};
+
+// Rows that are multiplied, and how they are grouped.
+struct device_rows {
+    enum dtype dtype;      // F32 or BF16
+    const void *data;      // 16-byte aligned
+    size_t stride;         // bytes, a multiple of 16
+    const uint32_t *index; // [R] the row of `data` for each row; NULL: in order
+    const struct device_tile *tiles;
+    uint32_t tile_count;
+    uint32_t rows; // R: a tile that goes past it is cut
+};
+
+// logits[r] = row r x weights^T (+ bias), one IEEE fma per k in fp32; then sigmoid where that is asked for.
+struct device_logits {
+    struct device_rows rows;
+    struct device_matrix weights; // F32, one group
+    const float *bias;            // [n] or NULL
+    int sigmoid;
+    float *out; // [R, n]
+};
+
+// Logits to choices, as routing_row does.
+struct device_choose {
+    struct routing routing; // selection_bias: device
+    const float *logits;    // [T, routing.num_experts]
+    uint32_t tokens;
+    uint32_t columns; // of ids and weights: at least top_k; the rest is set to -1 and 0
+    int32_t *ids;     // [T, columns]
+    float *weights;   // [T, columns]
+};
+
+// out[r] = round_D(weights[choice[r]] * row of token[r]).
+struct device_weigh {
+    enum dtype dtype;
+    const void *hidden;
+    size_t stride;          // bytes, of `hidden` and of `out`
+    uint32_t width, rows;   // H, R
+    const uint32_t *token;  // [R]
+    const uint32_t *choice; // [R] into weights
+    const float *weights;
+    void *out; // [R, H]
+};
+
+// out = round_D(activation(rows x gate^T + gate_bias, rows x up^T + up_bias)).
+struct device_gate_up {
+    struct device_rows rows;
+    struct device_matrix gate, up; // gate.data NULL where not gated
+    const float *gate_bias;        // [E, I] or NULL
+    const float *up_bias;          // the same
+    struct activation activation;
+    void *out;         // [R, I] in the dtype of rows
+    size_t out_stride; // bytes, a multiple of 16
+};
+
+// out = round_D((rows x down^T + bias) * row_scale).
+struct device_down {
+    struct device_rows rows;
+    struct device_matrix down;
+    const float *bias;      // [E, H] or NULL
+    const float *row_scale; // [R] or NULL
+    void *out;              // [R, H] in the dtype of rows
+    size_t out_stride;      // bytes, a multiple of 16
+};
+
+// As combine_row, a row of each token.
+struct device_combine {
+    uint32_t width, tokens, choices; // H, T, K
+    enum dtype dtype;                // of rows, hidden and shared
+    size_t stride;                   // bytes, of all three
+    const void *rows;                // result rows, and
+    const uint32_t *choice_row;      // [T, K] which is each choice's; UINT32_MAX: none
+    const int32_t *ids;   // [T, K] where there is none: an identity expert, whose row is the token's own, unless negative
+    const float *weights; // [T, K]; NULL: rows are added unweighted
+    const void *hidden;   // [T, H]
+    float routed_scale;
+    const void *shared;          // rows of the shared experts, and
+    const uint32_t *shared_rows; // [T] which is each token's; UINT32_MAX: none
+    enum dtype output_dtype;     // F32, BF16 or F16
+    void *out;                   // [T, H] dense
+};
+
+enum device_way { DEVICE_UPLOAD, DEVICE_DOWNLOAD, DEVICE_LOCAL };
+
+// A call that fails fills in *error.
+struct device_table {
+    uint32_t version; // DEVICE_VERSION, and
+    uint32_t bytes;   // sizeof this: both are checked before anything else is read
+    const char *kind; // "cuda", "sim"
+
+    enum device_code (*count)(uint32_t *out, struct device_error *error);
+    enum device_code (*open)(uint32_t number, struct device **out, struct device_error *error);
+    void (*close)(struct device *device); // after its memory was released; NULL is legal
+    enum device_code (*describe)(struct device *device, struct device_facts *out, struct device_error *error);
+
+    // Device memory, 256-byte aligned. bytes > 0.
+    enum device_code (*reserve)(struct device *device, size_t bytes, void **out, struct device_error *error);
+    void (*release)(struct device *device, void *memory); // NULL is legal
+    // Host memory that copies may read and write, for every device: page-aligned, borrowed until it is unpinned.
+    enum device_code (*pin)(struct device *device, void *memory, size_t bytes, struct device_error *error);
+    void (*unpin)(struct device *device, void *memory);
+
+    // Between pinned host memory and the device, or within it.
+    enum device_code (*copy)(struct device *device, enum device_way way, void *to, const void *from, size_t bytes,
+                             struct device_error *error);
+    // From another device's memory, once what that one was given before is done.
+    enum device_code (*copy_from)(struct device *device, void *to, struct device *other, const void *from, size_t bytes,
+                                  struct device_error *error);
+    enum device_code (*wait)(struct device *device, struct device_error *error); // the thread sleeps
+
+    enum device_code (*logits)(struct device *device, const struct device_logits *args, struct device_error *error);
+    enum device_code (*choose)(struct device *device, const struct device_choose *args, struct device_error *error);
+    enum device_code (*weigh)(struct device *device, const struct device_weigh *args, struct device_error *error);
+    enum device_code (*gate_up)(struct device *device, const struct device_gate_up *args, struct device_error *error);
+    enum device_code (*down)(struct device *device, const struct device_down *args, struct device_error *error);
+    enum device_code (*combine)(struct device *device, const struct device_combine *args, struct device_error *error);
+
+    // Simulated devices only, else NULL: the (after + 1)-th of CUDA's calls of that name fails, for tests. NULL: none any more.
+    void (*plant_failure)(const char *call, unsigned after);
+};
+
+#define DEVICE_TABLE_SYMBOL "expertd_device_table"
+
+#endif

@@ -1,0 +1,172 @@
+#include "kernels/devices.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEVICES_FORMS "cuda (every GPU), cuda:0,1 (those), sim (a simulated GPU) or sim:N (N of them)"
+
+// Decimal numbers, comma-separated, each at most once, to the end of the text.
+static bool parse_numbers(const char *text, struct devices_request *out) {
+    do {
+        char *end;
+        if (*text < '0' || *text > '9' || out->count == DEVICES_MAX) {
+            return false;
+        }
+        unsigned long number = strtoul(text, &end, 10);
+        for (uint32_t i = 0; i < out->count; i++) {
+            if (out->numbers[i] == number) {
+                return false;
+            }
+        }
+        if (number > 1023) {
+            return false;
+        }
+        out->numbers[out->count++] = (uint32_t)number;
+        text = end;
+    } while (*text++ == ',');
+    return text[-1] == '\0';
+}
+
+static bool parse(const char *text, struct devices_request *out) {
+    const char *colon = strchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    *out = (struct devices_request){0};
+    if (length == 4 && memcmp(text, "cuda", 4) == 0) {
+        memcpy(out->kind, "cuda", sizeof "cuda");
+        return !colon || parse_numbers(colon + 1, out);
+    }
+    if (length != 3 || memcmp(text, "sim", 3) != 0) {
+        return false;
+    }
+    memcpy(out->kind, "sim", sizeof "sim");
+    struct devices_request many = {.numbers = {1}, .count = !colon};
+    bool numbers = !colon || parse_numbers(colon + 1, &many);
+    out->count = many.numbers[0];
+    for (uint32_t i = 0; i < DEVICES_MAX; i++) {
+        out->numbers[i] = i;
+    }
+    return numbers && many.count == 1 && out->count >= 1 && out->count <= DEVICES_MAX;
+}
+
+FALLIBLE devices_parse(const char *text, struct devices_request *out) {
+    if (!parse(text, out)) {
+        FAIL(ERR_CONFIG, "\"%s\" is no device: write auto, cpu, " DEVICES_FORMS, text);
+    }
+    return OK;
+}
+
+// ---- the module
+
+static FALLIBLE module_path(const char *kind, char path[PATH_MAX]) {
+    char program[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length < 0) {
+        FAIL(ERR_UNAVAILABLE, "/proc/self/exe cannot be read, so the modules beside this program are not found");
+    }
+    program[length] = '\0';
+    for (int up = 0; up < 2; up++) { // the program's name, and its folder's
+        char *slash = strrchr(program, '/');
+        *(slash ? slash : program) = '\0';
+    }
+    if (snprintf(path, PATH_MAX, "%s/lib/expertd/libexpertd_%s.so", program, kind) >= PATH_MAX) {
+        FAIL(ERR_UNAVAILABLE, "the path of this program is too long to find its modules");
+    }
+    return OK;
+}
+
+static FALLIBLE load_module(const char *kind, struct devices *out) {
+    char path[PATH_MAX];
+    TRY(module_path(kind, path));
+    if (access(path, R_OK) != 0) {
+        FAIL(ERR_UNAVAILABLE, "no %s%s: kernels for %s devices are not part of this installation%s", path,
+             access(path, F_OK) == 0 ? " that may be read" : "", kind,
+             strcmp(kind, "cuda") == 0 ? "; they are built where nvcc is found (cmake -DEXPERTD_CUDA=ON says why it is not)" : "");
+    }
+    out->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!out->library) {
+        FAIL(ERR_UNAVAILABLE, "the module for %s devices does not load: %s", kind, dlerror());
+    }
+    const struct device_table *table = dlsym(out->library, DEVICE_TABLE_SYMBOL);
+    if (!table || table->version != DEVICE_VERSION || table->bytes != sizeof *table) {
+        FAIL(ERR_UNAVAILABLE,
+             "%s is of another version of expertd (its table is %u, this program's %d): install both from one build", path,
+             table ? table->version : 0, DEVICE_VERSION);
+    }
+    out->table = table;
+    return OK;
+}
+
+// ---- devices
+
+FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum device_code code, const struct device_error *error) {
+    static const enum err_code CODES[] = {
+        [DEVICE_MISSING] = ERR_UNAVAILABLE, [DEVICE_NOMEM] = ERR_NOMEM, [DEVICE_FAILED] = ERR_SHARD_LOST};
+    if (code == DEVICE_OK) {
+        return OK;
+    }
+    FAIL(CODES[code], "%s device %u: %s", devices->table->kind, devices->numbers[index], error->message);
+}
+
+static FALLIBLE open_one(struct devices *devices, uint32_t index) {
+    struct device_error error;
+    struct device_facts facts;
+    const struct device_table *table = devices->table;
+    TRY(devices_check(devices, index, table->open(devices->numbers[index], &devices->all[index], &error), &error));
+    TRY(devices_check(devices, index, table->describe(devices->all[index], &facts, &error), &error));
+    if (index == 0) {
+        devices->facts = facts;
+    } else if (strcmp(facts.arithmetic, devices->facts.arithmetic) != 0) {
+        FAIL(ERR_UNAVAILABLE, "%s device %u (%s) computes as %s, device %u (%s) as %s: shards of one layer must give the same bits",
+             table->kind, devices->numbers[index], facts.name, facts.arithmetic, devices->numbers[0], devices->facts.name,
+             devices->facts.arithmetic);
+    }
+    return OK;
+}
+
+static FALLIBLE open_all(const struct devices_request *request, struct devices *devices) {
+    struct device_error error;
+    uint32_t there = 0;
+    TRY(load_module(request->kind, devices));
+    enum device_code code = devices->table->count(&there, &error);
+    if (code != DEVICE_OK || there == 0) {
+        FAIL(ERR_UNAVAILABLE, "no %s device: %s", request->kind, code != DEVICE_OK ? error.message : "the driver finds no GPU");
+    }
+    devices->count = request->count ? request->count : there < DEVICES_MAX ? there : DEVICES_MAX;
+    for (uint32_t i = 0; i < devices->count; i++) {
+        devices->numbers[i] = request->count ? request->numbers[i] : i;
+        if (devices->numbers[i] >= there) {
+            FAIL(ERR_UNAVAILABLE, "no %s device %u: there are %u, numbered from 0", request->kind, devices->numbers[i], there);
+        }
+    }
+    for (uint32_t i = 0; i < devices->count; i++) {
+        TRY(open_one(devices, i));
+    }
+    return OK;
+}
+
+FALLIBLE devices_open(const struct devices_request *request, struct devices **out) {
+    *out = NULL;
+    struct devices *devices = calloc(1, sizeof *devices);
+    if (!devices) {
+        FAIL(ERR_NOMEM, "no memory for devices");
+    }
+    err_t e = open_all(request, devices);
+    if (err_is(e)) {
+        devices_close(devices);
+        return e;
+    }
+    *out = devices;
+    return OK;
+}
+
+// The library stays loaded: CUDA's runtime has threads and exit handlers of its own, and a process opens its devices once.
+void devices_close(struct devices *devices) {
+    for (uint32_t i = 0; devices && i < devices->count; i++) {
+        devices->table->close(devices->all[i]);
+    }
+    free(devices);
+}

@@ -1,0 +1,38 @@
+// The GPUs, or simulated ones, that a process computes on: the module that drives them, loaded when it is asked for, and the
+// devices that were opened. The host program links nothing of CUDA. One thread at a time.
+#ifndef EXPERTD_KERNELS_DEVICES_H
+#define EXPERTD_KERNELS_DEVICES_H
+
+#include <stdbool.h>
+
+#include "base/err.h"
+#include "kernels/device.h"
+
+enum { DEVICES_MAX = 16 };
+
+struct devices {
+    void *library; // of the module
+    const struct device_table *table;
+    uint32_t count;
+    uint32_t numbers[DEVICES_MAX]; // as the driver counts them
+    struct device *all[DEVICES_MAX];
+    struct device_facts facts; // of the first; all compute alike
+};
+
+// What is asked for by "cuda", "cuda:0,2", "sim" or "sim:3". ERR_CONFIG: it is none of these, says what they are.
+struct devices_request {
+    char kind[8];   // "cuda", "sim"
+    uint32_t count; // 0: all that there are ("cuda")
+    uint32_t numbers[DEVICES_MAX];
+};
+FALLIBLE devices_parse(const char *text, struct devices_request *out);
+
+// Loads ../lib/expertd/libexpertd_KIND.so beside the folder of the running program and opens the devices. ERR_UNAVAILABLE says what
+// is missing: the module, the driver, the GPU, or one that computes as the first does.
+FALLIBLE devices_open(const struct devices_request *request, struct devices **out);
+void devices_close(struct devices *devices); // NULL is legal
+
+// A device's failure as an error: ERR_UNAVAILABLE (missing), ERR_NOMEM, or ERR_SHARD_LOST (failed), with the device's name.
+FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum device_code code, const struct device_error *error);
+
+#endif

@@ -1,0 +1,260 @@
+// A layer on simulated devices: the bits of the CPU with the same arithmetic, for every golden case, on one device and on several;
+// failures one at a time. The module is loaded as expertd loads it.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/safetensors.h"
+#include "expert/layer.h"
+#include "kernels/backend.h"
+#include "kernels/devices.h"
+
+static const char *const CASES[] = {
+    "mixtral", "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe", "deepseek_v3", "gpt_oss", "llama4",
+    "phimoe",  "ernie4_5_moe"};
+enum { CASE_COUNT = sizeof CASES / sizeof CASES[0], MAX_TOKENS = 96, FLOATS_MAX = 96 * 160 };
+
+struct served {
+    struct model model;
+    struct team *team;
+    struct devices *devices; // NULL: the CPU
+    struct engine *engine;
+    struct layer_limits limits;
+    struct safetensors golden;
+};
+
+static void must(err_t e) {
+    if (err_is(e)) {
+        fail_msg("%s", err_message());
+    }
+}
+
+// device: "sim:2", or NULL for the CPU.
+static err_t try_to_serve(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, const char *device) {
+    char path[512];
+    *s = (struct served){0};
+    snprintf(path, sizeof path, "%s/layers/%s", GOLDENS, name);
+    TRY(team_create(&(struct team_options){.threads = 1, .spin_us = 5}, &s->team));
+    struct model_options options = {.model = path, .compute_dtype = dtype, .ranks = ranks, .team = s->team};
+    if (device) {
+        struct devices_request request;
+        TRY(devices_parse(device, &request));
+        TRY(devices_open(&request, &s->devices));
+        options.arithmetic = s->devices->facts.arithmetic;
+        options.arithmetic_f32 = s->devices->facts.arithmetic_f32;
+    }
+    TRY(model_load(&options, &s->model));
+    s->limits = layer_limits_for(&s->model, MAX_TOKENS, 16);
+    struct engine_options engine = {.model = &s->model, .limits = s->limits, .team = s->team, .devices = s->devices};
+    TRY(engine_create(&engine, &s->engine));
+    snprintf(path, sizeof path, "%s/layers/%s/golden.safetensors", GOLDENS, name);
+    return safetensors_open(path, &s->golden);
+}
+
+static void stop(struct served *s) {
+    safetensors_close(&s->golden);
+    engine_destroy(s->engine);
+    model_deinit(&s->model);
+    devices_close(s->devices);
+    team_destroy(s->team);
+}
+
+static struct tensor_view golden(const struct served *s, uint32_t layer, const char *what) {
+    char name[64];
+    snprintf(name, sizeof name, "layers.%u.%s", layer, what);
+    const struct safetensors_entry *entry = safetensors_find(&s->golden, name);
+    assert_non_null(entry);
+    return entry->view;
+}
+
+// Three callers in one batch: the model's router to F32, the caller's routes to BF16, and again the router without shared experts
+// to F16, each into an output that is poisoned first.
+enum { CALLERS = 3 };
+
+static size_t batch_bytes(const struct tensor_view *hidden) {
+    return (size_t)(hidden->shape[0] * hidden->shape[1] * sizeof(float));
+}
+
+static err_t forward(struct served *s, const struct model_layer *layer, float out[CALLERS][FLOATS_MAX]) {
+    static const enum dtype OUTPUTS[CALLERS] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    uint32_t number = layer->params.layer;
+    struct layer_request requests[CALLERS];
+    for (size_t i = 0; i < CALLERS; i++) {
+        struct tensor_view hidden = golden(s, number, "input");
+        assert_true(batch_bytes(&hidden) <= sizeof out[i]);
+        requests[i] = (struct layer_request){.tokens = (size_t)hidden.shape[0],
+                                             .hidden = hidden,
+                                             .shared = layer->params.shared != SHARED_NONE && i < 2,
+                                             .output_dtype = OUTPUTS[i],
+                                             .output = out[i]};
+        memset(out[i], 0xff, sizeof out[i]);
+    }
+    if (requests[0].tokens * CALLERS > MAX_TOKENS) {
+        requests[2].tokens = 0, requests[2].hidden.shape[0] = 0, requests[2].hidden.bytes = 0;
+    }
+    if (requests[0].tokens * 2 > MAX_TOKENS) {
+        fail_msg("a case of %zu tokens", requests[0].tokens);
+    }
+    requests[1].source = ROUTING_GIVEN;
+    requests[1].ids = golden(s, number, "topk_ids");
+    requests[1].weights = golden(s, number, "topk_weights");
+    for (size_t i = 0; i < CALLERS; i++) {
+        must(layer_request_check(&requests[i], layer, &s->limits));
+    }
+    return layer_forward(s->engine, layer, requests, CALLERS, NULL, NULL);
+}
+
+static float device_out[CALLERS][FLOATS_MAX], cpu_out[CALLERS][FLOATS_MAX];
+
+static void check_same_bits(const char *name, enum dtype dtype, uint32_t ranks, const char *device) {
+    struct served on_device, on_cpu;
+    must(kernel_select("scalar_sim90"));
+    must(try_to_serve(&on_device, name, dtype, ranks, device));
+    must(try_to_serve(&on_cpu, name, dtype, 1, NULL));
+    assert_string_equal(on_device.model.numerics_id, on_cpu.model.numerics_id);
+    for (size_t i = 0; i < on_cpu.model.num_layers; i++) {
+        must(forward(&on_device, &on_device.model.layers[i], device_out));
+        must(forward(&on_cpu, &on_cpu.model.layers[i], cpu_out));
+        for (size_t c = 0; c < CALLERS; c++) {
+            if (memcmp((const char *)device_out[c], (const char *)cpu_out[c], sizeof cpu_out[c]) != 0) {
+                fail_msg("%s %s, %u ranks on %s: caller %zu of layer %zu got other bits than from the CPU", name, dtype_name(dtype),
+                         ranks, device, c, i);
+            }
+        }
+    }
+    stop(&on_device);
+    stop(&on_cpu);
+}
+
+static void every_golden_layer_has_the_bits_of_its_arithmetic(void **state) {
+    (void)state;
+    for (size_t c = 0; c < CASE_COUNT; c++) {
+        check_same_bits(CASES[c], DTYPE_BF16, 1, "sim");
+        check_same_bits(CASES[c], DTYPE_F32, 1, "sim");
+    }
+}
+
+static void bits_do_not_depend_on_the_number_of_devices(void **state) {
+    (void)state;
+    static const char *const MIXED[] = {"qwen2_moe", "llama4", "deepseek_v3"};
+    for (size_t c = 0; c < sizeof MIXED / sizeof *MIXED; c++) {
+        check_same_bits(MIXED[c], DTYPE_BF16, 2, "sim:2");
+        check_same_bits(MIXED[c], DTYPE_BF16, 3, "sim:3");
+        check_same_bits(MIXED[c], DTYPE_BF16, 3, "sim:2"); // two ranks on one of them
+    }
+}
+
+static void what_is_no_device_is_refused(void **state) {
+    (void)state;
+    static const char *const WRONG[] = {"",        "gpu",   "cuda:",  "cuda:x",  "cuda:0,", "cuda:0,0",
+                                        "cuda:-1", "sim:0", "sim:17", "sim:1,2", "sims"};
+    struct devices_request request;
+    for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
+        assert_int_equal(devices_parse(WRONG[i], &request).code, ERR_CONFIG);
+        assert_non_null(strstr(err_message(), "sim:N"));
+    }
+    must(devices_parse("cuda:2,0", &request));
+    assert_int_equal(request.count, 2);
+    assert_int_equal(request.numbers[0], 2);
+    must(devices_parse("cuda", &request));
+    assert_int_equal(request.count, 0);
+    must(devices_parse("sim:3", &request));
+    assert_int_equal(request.count, 3);
+    assert_int_equal(request.numbers[2], 2);
+    struct devices *devices;
+    must(devices_parse("sim:16", &request));
+    assert_int_equal(devices_open(&request, &devices).code, ERR_UNAVAILABLE);
+    assert_non_null(strstr(err_message(), "there are 8"));
+}
+
+static void quantised_weights_are_refused_by_layer(void **state) {
+    (void)state;
+    struct served s;
+    assert_int_equal(try_to_serve(&s, "mixtral_awq", DTYPE_BF16, 1, "sim").code, ERR_UNAVAILABLE);
+    assert_non_null(strstr(err_message(), "layer 0: quantised weights"));
+    stop(&s);
+}
+
+// Each of CUDA's calls of a start fails once.
+static void a_start_that_fails_says_so_and_leaves_nothing(void **state) {
+    (void)state;
+    static const char *const CALLS[] = {"cudaMalloc", "cudaHostRegister", "cudaMemcpyAsync", "cudaStreamCreate"};
+    const struct device_table *table = NULL;
+    size_t failures = 0;
+    for (size_t c = 0; c < sizeof CALLS / sizeof *CALLS; c++) {
+        for (unsigned after = 0;; after++) {
+            struct served s;
+            if (table) {
+                table->plant_failure(CALLS[c], after);
+            }
+            err_t e = try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2");
+            table = table ? table : s.devices->table;
+            stop(&s);
+            table->plant_failure(NULL, 0);
+            if (!err_is(e)) {
+                if (after > 0 || failures > 0) {
+                    break; // past the last of these calls
+                }
+                after--; // the first start was for the table alone
+                failures++;
+                continue;
+            }
+            bool memory = strcmp(CALLS[c], "cudaMalloc") == 0;
+            assert_int_equal(e.code, memory ? ERR_NOMEM : ERR_SHARD_LOST);
+            failures++;
+        }
+    }
+    assert_true(failures > 20);
+}
+
+// Each of CUDA's calls of a batch fails once: the batch has an error that names the device, and the next one is right.
+static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
+    (void)state;
+    static const char *const CALLS[] = {"cudaMemcpyAsync", "cudaLaunchKernel", "launch"};
+    struct served s;
+    must(kernel_select("scalar_sim90"));
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
+    const struct model_layer *layer = &s.model.layers[0];
+    must(forward(&s, layer, cpu_out));
+    size_t failures = 0;
+    for (size_t c = 0; c < sizeof CALLS / sizeof *CALLS; c++) {
+        for (unsigned after = 0;; after++, failures++) {
+            s.devices->table->plant_failure(CALLS[c], after);
+            err_t e = forward(&s, layer, device_out);
+            s.devices->table->plant_failure(NULL, 0);
+            if (!err_is(e)) {
+                break;
+            }
+            assert_int_equal(e.code, ERR_SHARD_LOST);
+            assert_non_null(strstr(err_message(), "sim device "));
+            for (size_t i = 0; i < sizeof device_out / sizeof(uint32_t); i++) {
+                uint32_t bits;
+                memcpy(&bits, (const char *)device_out + i * sizeof bits, sizeof bits);
+                assert_int_equal(bits, UINT32_MAX); // nothing was written to any caller's memory
+            }
+            must(forward(&s, layer, device_out));
+            assert_memory_equal(device_out, cpu_out, sizeof cpu_out);
+        }
+    }
+    assert_true(failures > 20);
+    stop(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_golden_layer_has_the_bits_of_its_arithmetic),
+        cmocka_unit_test(bits_do_not_depend_on_the_number_of_devices),
+        cmocka_unit_test(what_is_no_device_is_refused),
+        cmocka_unit_test(quantised_weights_are_refused_by_layer),
+        cmocka_unit_test(a_start_that_fails_says_so_and_leaves_nothing),
+        cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,481 @@
+// The kernels of a layer's operations on a simulated GPU, each against its scalar twin on the CPU, bit for bit, into poisoned
+// outputs.
+#include "kernel_test.h"
+
+#include "kernels/combine.h"
+#include "kernels/cuda/sim/runtime.h"
+#include "kernels/device.h"
+#include "kernels/grouped_matmul.h"
+
+extern const struct device_table expertd_device_table;
+
+static const struct device_table *const table = &expertd_device_table;
+static struct device *device;
+
+enum { PIECES_MAX = 24 };
+
+// Arrays of one test: on the host and on the device. Gone with the test.
+static struct {
+    void *host[PIECES_MAX], *there[PIECES_MAX];
+    size_t bytes[PIECES_MAX];
+    int count;
+} pieces;
+
+static void must(enum device_code code, const struct device_error *error) {
+    if (code != DEVICE_OK) {
+        fail_msg("%s", error->message);
+    }
+}
+
+static void *on_device(void *host, size_t bytes) {
+    struct device_error error;
+    int i = pieces.count++;
+    assert_true(i < PIECES_MAX);
+    pieces.host[i] = host;
+    pieces.bytes[i] = bytes;
+    must(table->reserve(device, bytes, &pieces.there[i], &error), &error);
+    must(table->pin(device, host, bytes, &error), &error);
+    must(table->copy(device, DEVICE_UPLOAD, pieces.there[i], host, bytes, &error), &error);
+    return pieces.there[i];
+}
+
+// What the device has made of it is in the host's array.
+static void back(const void *there) {
+    struct device_error error;
+    for (int i = 0; i < pieces.count; i++) {
+        if (pieces.there[i] == there) {
+            must(table->copy(device, DEVICE_DOWNLOAD, pieces.host[i], there, pieces.bytes[i], &error), &error);
+        }
+    }
+    must(table->wait(device, &error), &error);
+}
+
+static void drop_pieces(void) {
+    for (int i = 0; i < pieces.count; i++) {
+        table->unpin(device, pieces.host[i]);
+        table->release(device, pieces.there[i]);
+        free(pieces.host[i]);
+    }
+    pieces.count = 0;
+}
+
+static void *values_of(enum dtype dtype, size_t count, struct random *random, enum values values) {
+    char *out = test_alloc(count * dtype_size(dtype) + 1);
+    for (size_t i = 0; i < count; i++) {
+        float value = random_f32(random, values);
+        dtype_narrow(&value, 1, dtype, out + i * dtype_size(dtype));
+    }
+    return out;
+}
+
+static void *poisoned(size_t bytes) {
+    void *out = test_alloc(bytes);
+    memset(out, 0xff, bytes);
+    return out;
+}
+
+// ---- products
+
+struct shape {
+    enum dtype dtype;
+    int sizes[4];
+    uint32_t n, k;
+    bool gather, gated, biases;
+    struct activation activation;
+    enum values values;
+};
+
+static float dot(enum dtype dtype, const void *x, const void *w, size_t k) {
+    return dtype == DTYPE_F32 ? dot_f32_reference(x, w, 1, k) : dot_bf16_sim90_reference(x, w, 1, k);
+}
+
+static void check_row(enum dtype dtype, const void *got, const void *want, size_t count, const char *what) {
+    float a[512], b[512];
+    assert_true(count <= 512);
+    dtype_widen(dtype, got, count, a);
+    dtype_widen(dtype, want, count, b);
+    assert_same_f32(a, b, count, what);
+}
+
+enum { ROWS = 140, LHS_ROWS = 50, GROUPS = 4 };
+
+struct product {
+    const struct shape *s;
+    size_t size, stride; // of an element; bytes of a row of the left operand
+    char *x;
+    uint32_t *index;
+    struct device_tile *tiles;
+    struct device_rows rows;
+    uint32_t row_count;
+};
+
+static struct product product_of(const struct shape *s, struct random *random) {
+    struct product p = {.s = s, .size = dtype_size(s->dtype)};
+    p.stride = (s->k * p.size + 15) / 16 * 16;
+    size_t lhs_rows = s->gather ? LHS_ROWS : ROWS;
+    p.x = values_of(s->dtype, lhs_rows * p.stride / p.size, random, s->values);
+    p.index = test_alloc(ROWS * sizeof *p.index);
+    p.tiles = test_alloc(GROUPS * 4 * sizeof *p.tiles);
+    uint32_t tiles = 0;
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        for (uint32_t end = p.row_count + (uint32_t)s->sizes[g]; p.row_count < end;) {
+            uint32_t count = end - p.row_count < DEVICE_TILE_ROWS ? end - p.row_count : DEVICE_TILE_ROWS;
+            p.tiles[tiles++] = (struct device_tile){g, p.row_count, count};
+            p.row_count += count;
+        }
+    }
+    for (uint32_t r = 0; r < ROWS; r++) {
+        p.index[r] = s->gather ? random_below(random, LHS_ROWS) : r;
+    }
+    p.rows = (struct device_rows){.dtype = s->dtype,
+                                  .data = on_device(p.x, lhs_rows * p.stride),
+                                  .stride = p.stride,
+                                  .tiles = on_device(p.tiles, GROUPS * 4 * sizeof *p.tiles),
+                                  .tile_count = tiles,
+                                  .rows = p.row_count};
+    const uint32_t *index = on_device(p.index, ROWS * sizeof *p.index);
+    p.rows.index = s->gather ? index : NULL;
+    return p;
+}
+
+static const void *row_of(const struct product *p, uint32_t row) {
+    return p->x + p->index[row] * p->stride;
+}
+
+static uint32_t group_of(const struct product *p, uint32_t row) {
+    uint32_t group = 0, end = (uint32_t)p->s->sizes[0];
+    while (row >= end) {
+        end += (uint32_t)p->s->sizes[++group];
+    }
+    return group;
+}
+
+struct operand {
+    char *w;
+    float *bias;
+    struct device_matrix matrix;
+    const float *bias_there;
+};
+
+static struct operand operand_of(const struct product *p, struct random *random) {
+    const struct shape *s = p->s;
+    size_t count = (size_t)GROUPS * s->n * s->k;
+    struct operand o = {.w = values_of(s->dtype, count, random, s->values), .bias = test_alloc(GROUPS * s->n * sizeof(float))};
+    for (size_t i = 0; i < GROUPS * s->n; i++) {
+        o.bias[i] = random_f32(random, VALUES_PLAIN);
+    }
+    o.matrix = (struct device_matrix){s->dtype, GROUPS, s->n, s->k, on_device(o.w, count * p->size)};
+    const float *bias = on_device(o.bias, GROUPS * s->n * sizeof(float));
+    o.bias_there = s->biases ? bias : NULL;
+    return o;
+}
+
+static void sums_of(const struct product *p, const struct operand *o, uint32_t row, float *out) {
+    const struct shape *s = p->s;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const char *column = o->w + ((size_t)group_of(p, row) * s->n + i) * s->k * p->size;
+        out[i] = dot(s->dtype, row_of(p, row), column, s->k);
+    }
+}
+
+static void check_gate_up(const struct shape *s) {
+    struct random random = {0x2545f4914f6cdd1du};
+    struct device_error error;
+    struct product p = product_of(s, &random);
+    struct operand gate = operand_of(&p, &random), up = operand_of(&p, &random);
+    size_t out_stride = (s->n * p.size + 15) / 16 * 16;
+    char *out = poisoned(ROWS * out_stride);
+    struct device_gate_up args = {.rows = p.rows,
+                                  .up = up.matrix,
+                                  .up_bias = up.bias_there,
+                                  .activation = s->activation,
+                                  .out = on_device(out, ROWS * out_stride),
+                                  .out_stride = out_stride};
+    if (s->gated) {
+        args.gate = gate.matrix;
+        args.gate_bias = gate.bias_there;
+    }
+    must(table->gate_up(device, &args, &error), &error);
+    back(args.out);
+    for (uint32_t row = 0; row < p.row_count; row++) {
+        float g[512], u[512];
+        char want[512 * 4];
+        sums_of(&p, &gate, row, g);
+        sums_of(&p, &up, row, u);
+        size_t at = (size_t)group_of(&p, row) * s->n;
+        struct activation_args twin = {.activation = &s->activation,
+                                       .gate = s->gated ? g : NULL,
+                                       .up = u,
+                                       .gate_bias = s->gated && s->biases ? gate.bias + at : NULL,
+                                       .up_bias = s->biases ? up.bias + at : NULL,
+                                       .width = s->n,
+                                       .dtype = s->dtype,
+                                       .out = want};
+        activation_row(&twin);
+        check_row(s->dtype, out + row * out_stride, want, s->n, "gate_up");
+    }
+    for (size_t i = p.row_count * out_stride; i < ROWS * out_stride; i++) {
+        assert_int_equal((unsigned char)out[i], 0xff);
+    }
+    drop_pieces();
+}
+
+static void gate_and_up_give_the_twins_bits(void **state) {
+    (void)state;
+    const struct shape shapes[] = {
+        {DTYPE_BF16, {70, 0, 3, 64}, 72, 80, true, true, true, {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7}, VALUES_PLAIN},
+        {DTYPE_BF16, {1, 65, 0, 0}, 64, 64, false, true, false, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
+        {DTYPE_BF16, {0, 2, 0, 9}, 10, 33, true, true, true, {ACTIVATION_SILU, CLAMP_BEFORE, 0, 2}, VALUES_PLAIN},
+        {DTYPE_BF16, {0, 2, 0, 9}, 10, 33, true, true, false, {ACTIVATION_SILU, CLAMP_AFTER, 0, 2}, VALUES_ANY},
+        {DTYPE_BF16, {5, 0, 0, 0}, 40, 48, false, false, false, {ACTIVATION_RELU2, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
+        {DTYPE_BF16, {9, 0, 1, 0}, 24, 17, true, true, false, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_FLUSH},
+        {DTYPE_F32, {3, 66, 0, 5}, 70, 37, true, true, true, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
+        {DTYPE_F32, {9, 0, 1, 0}, 24, 80, false, true, false, {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7}, VALUES_ANY},
+        {DTYPE_F32, {2, 0, 1, 0}, 24, 80, false, false, true, {ACTIVATION_RELU2, CLAMP_NONE, 0, 0}, VALUES_SUBNORMAL},
+    };
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        check_gate_up(&shapes[i]);
+    }
+}
+
+static void check_down(const struct shape *s, bool scaled) {
+    struct random random = {0x9e3779b97f4a7c15u};
+    struct device_error error;
+    struct product p = product_of(s, &random);
+    struct operand down = operand_of(&p, &random);
+    float *scale = values_of(DTYPE_F32, ROWS, &random, VALUES_PLAIN);
+    size_t out_stride = (s->n * p.size + 15) / 16 * 16;
+    char *out = poisoned(ROWS * out_stride);
+    const float *scale_there = on_device(scale, ROWS * sizeof(float));
+    struct device_down args = {.rows = p.rows,
+                               .down = down.matrix,
+                               .bias = down.bias_there,
+                               .row_scale = scaled ? scale_there : NULL,
+                               .out = on_device(out, ROWS * out_stride),
+                               .out_stride = out_stride};
+    must(table->down(device, &args, &error), &error);
+    back(args.out);
+    for (uint32_t row = 0; row < p.row_count; row++) {
+        float sums[512];
+        char want[512 * 4];
+        sums_of(&p, &down, row, sums);
+        for (uint32_t i = 0; i < s->n; i++) {
+            sums[i] = s->biases ? sums[i] + down.bias[(size_t)group_of(&p, row) * s->n + i] : sums[i];
+            sums[i] = scaled ? scale[row] * sums[i] : sums[i];
+        }
+        dtype_narrow(sums, s->n, s->dtype, want);
+        check_row(s->dtype, out + row * out_stride, want, s->n, "down");
+    }
+    drop_pieces();
+}
+
+static void down_gives_the_twins_bits(void **state) {
+    (void)state;
+    const struct shape shapes[] = {
+        {DTYPE_BF16, {64, 1, 0, 70}, 100, 96, false, false, true, {0}, VALUES_PLAIN},
+        {DTYPE_BF16, {3, 1, 0, 7}, 65, 31, true, false, false, {0}, VALUES_ANY},
+        {DTYPE_F32, {3, 1, 0, 70}, 65, 31, false, false, true, {0}, VALUES_PLAIN},
+        {DTYPE_F32, {3, 1, 0, 7}, 8, 100, true, false, false, {0}, VALUES_SUBNORMAL},
+    };
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        check_down(&shapes[i], i % 2);
+    }
+}
+
+static void logits_give_the_twins_bits(void **state) {
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        struct random random = {0x853c49e6748fea9bu};
+        struct device_error error;
+        struct shape s = {d ? DTYPE_F32 : DTYPE_BF16, {66}, 70, 50, true, false, true, {0}, VALUES_PLAIN};
+        struct product p = product_of(&s, &random);
+        s.dtype = DTYPE_F32; // of the router
+        struct product wide = p;
+        wide.size = sizeof(float);
+        struct operand router = operand_of(&wide, &random);
+        float *out = poisoned(66 * 70 * sizeof *out);
+        struct device_logits args = {
+            .rows = p.rows, .weights = router.matrix, .bias = router.bias_there, .out = on_device(out, 66 * 70 * sizeof *out)};
+        must(table->logits(device, &args, &error), &error);
+        back(args.out);
+        for (uint32_t row = 0; row < p.row_count; row++) {
+            float x[64], want[70];
+            dtype_widen(d ? DTYPE_F32 : DTYPE_BF16, row_of(&p, row), s.k, x);
+            for (uint32_t i = 0; i < s.n; i++) {
+                want[i] = dot_f32_reference(x, (const float *)(const void *)router.w + i * s.k, 1, s.k) + router.bias[i];
+            }
+            assert_same_f32(out + row * s.n, want, s.n, "logits");
+        }
+        drop_pieces();
+    }
+}
+
+// ---- routing
+
+static void check_choose(const struct routing *routing, enum values values, uint64_t seed) {
+    enum { TOKENS = 5, EXTRA = 2 };
+    struct random random = {seed};
+    struct device_error error;
+    uint32_t n = routing->num_experts, columns = routing->top_k + EXTRA;
+    float *logits = values_of(DTYPE_F32, TOKENS * n, &random, values);
+    for (size_t i = 0; i < n; i++) { // ties
+        logits[i] = logits[i % 3];
+    }
+    float *bias = values_of(DTYPE_F32, n, &random, VALUES_PLAIN);
+    int32_t *ids = poisoned(TOKENS * columns * sizeof *ids);
+    float *weights = poisoned(TOKENS * columns * sizeof *weights);
+    struct device_choose args = {
+        .routing = *routing, .logits = on_device(logits, TOKENS * n * 4), .tokens = TOKENS, .columns = columns};
+    struct routing with_bias = *routing;
+    const float *bias_there = on_device(bias, n * 4);
+    args.routing.selection_bias = routing->selection_bias ? bias_there : NULL;
+    with_bias.selection_bias = routing->selection_bias ? bias : NULL;
+    args.ids = on_device(ids, TOKENS * columns * sizeof *ids);
+    args.weights = on_device(weights, TOKENS * columns * sizeof *weights);
+    must(table->choose(device, &args, &error), &error);
+    back(args.ids);
+    back(args.weights);
+    void *scratch = test_alloc(routing_scratch_bytes(&with_bias));
+    for (size_t t = 0; t < TOKENS; t++) {
+        int32_t want_ids[16];
+        float want_weights[16];
+        routing_row(&with_bias, logits + t * n, want_ids, want_weights, scratch);
+        assert_memory_equal(ids + t * columns, want_ids, routing->top_k * sizeof *ids);
+        assert_same_f32(weights + t * columns, want_weights, routing->top_k, "weights");
+        for (size_t j = routing->top_k; j < columns; j++) {
+            assert_int_equal(ids[t * columns + j], -1);
+            assert_true(weights[t * columns + j] == 0.0f);
+        }
+    }
+    free(scratch);
+    drop_pieces();
+}
+
+static void every_kind_of_routing_gives_the_twins_bits(void **state) {
+    (void)state;
+    const float biased = 0; // only that there is one: the test has its own
+    const struct routing kinds[] = {
+        {.score = SCORE_SOFTMAX, .norm = NORM_SUM, .scale = 1, .num_experts = 60, .top_k = 8},
+        {.score = SCORE_SOFTMAX, .norm = NORM_NONE, .scale = 2.5f, .num_experts = 7, .top_k = 7},
+        {.score = SCORE_SOFTMAX, .order = ORDER_TOPK_SCORE, .scale = 1, .num_experts = 33, .top_k = 4, .selection_bias = &biased},
+        {.score = SCORE_SIGMOID,
+         .norm = NORM_SUM,
+         .norm_epsilon = 1e-20f,
+         .scale = 2.5f,
+         .num_experts = 64,
+         .top_k = 6,
+         .num_groups = 8,
+         .top_groups = 3,
+         .group_score = GROUP_TOP2_SUM,
+         .selection_bias = &biased},
+        {.score = SCORE_SOFTMAX,
+         .norm = NORM_NONE,
+         .scale = 16,
+         .num_experts = 40,
+         .top_k = 6,
+         .num_groups = 8,
+         .top_groups = 4,
+         .group_score = GROUP_MAX},
+        {.score = SCORE_SIGMOID, .order = ORDER_TOPK_SCORE, .scale = 1, .num_experts = 16, .top_k = 1},
+        {.score = SCORE_SQRT_SOFTPLUS,
+         .norm = NORM_SUM,
+         .norm_epsilon = 1e-20f,
+         .scale = 1.5f,
+         .num_experts = 48,
+         .top_k = 6,
+         .selection_bias = &biased},
+        {.score = SCORE_SOFTMAX, .norm = NORM_SUM_MAX, .norm_epsilon = 1e-12f, .scale = 1, .num_experts = 64, .top_k = 6},
+        {.score = SCORE_SOFTMAX, .norm = NORM_P, .norm_p = 1, .scale = 1, .num_experts = 16, .top_k = 4},
+        {.score = SCORE_SOFTMAX, .norm = NORM_P, .norm_p = 2, .scale = 1, .num_experts = 16, .top_k = 4},
+        {.score = SCORE_SPARSEMIXER, .scale = 1, .jitter = 0.01f, .num_experts = 16, .top_k = 2},
+    };
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        assert_false(err_is(routing_check(&kinds[i])));
+        for (enum values values = 0; values < VALUES_COUNT; values++) {
+            check_choose(&kinds[i], values, 0x1234567 + i);
+        }
+    }
+}
+
+// ---- combine
+
+static void combine_gives_the_twins_bits(void **state) {
+    (void)state;
+    enum { TOKENS = 4, CHOICES = 3, WIDTH = 300, RESULTS = 7, SHARED = 2 };
+    static const enum dtype OUTPUTS[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    for (int variant = 0; variant < 12; variant++) {
+        struct random random = {0xfeedface + (uint64_t)variant};
+        struct device_error error;
+        enum dtype dtype = variant % 2 ? DTYPE_F32 : DTYPE_BF16, output = OUTPUTS[variant % 3];
+        enum values values = variant < 6 ? VALUES_PLAIN : VALUES_ANY;
+        size_t size = dtype_size(dtype), stride = (WIDTH * size + 63) / 64 * 64, out_row = WIDTH * dtype_size(output);
+        char *rows = values_of(dtype, RESULTS * stride / size, &random, values),
+             *hidden = values_of(dtype, TOKENS * stride / size, &random, values);
+        char *shared = values_of(dtype, SHARED * stride / size, &random, values), *out = poisoned(TOKENS * out_row);
+        float *weights = values_of(DTYPE_F32, TOKENS * CHOICES, &random, VALUES_PLAIN);
+        uint32_t *choice_row = test_alloc(TOKENS * CHOICES * 4), *shared_rows = test_alloc(TOKENS * 4);
+        int32_t *ids = test_alloc(TOKENS * CHOICES * 4);
+        for (uint32_t i = 0; i < TOKENS * CHOICES; i++) { // an expert's row, none, or the identity
+            choice_row[i] = i % 4 < 2 ? random_below(&random, RESULTS) : UINT32_MAX;
+            ids[i] = i % 4 == 2 ? -1 : 5;
+        }
+        for (uint32_t t = 0; t < TOKENS; t++) {
+            shared_rows[t] = t % 2 ? t / 2 : UINT32_MAX;
+        }
+        struct device_combine args = {.width = WIDTH, .tokens = TOKENS, .choices = CHOICES, .dtype = dtype, .stride = stride};
+        args.rows = on_device(rows, RESULTS * stride);
+        args.hidden = on_device(hidden, TOKENS * stride);
+        args.shared = on_device(shared, SHARED * stride);
+        args.choice_row = on_device(choice_row, TOKENS * CHOICES * 4);
+        args.ids = on_device(ids, TOKENS * CHOICES * 4);
+        args.shared_rows = on_device(shared_rows, TOKENS * 4);
+        const float *weights_there = on_device(weights, TOKENS * CHOICES * 4);
+        args.weights = variant % 4 == 3 ? NULL : weights_there;
+        args.routed_scale = variant % 5 ? 1.0f : 2.5f;
+        args.output_dtype = output;
+        args.out = on_device(out, TOKENS * out_row);
+        must(table->combine(device, &args, &error), &error);
+        back(args.out);
+        for (size_t t = 0; t < TOKENS; t++) {
+            const void *found[CHOICES];
+            char want[WIDTH * 4];
+            for (size_t c = 0; c < CHOICES; c++) {
+                size_t i = t * CHOICES + c;
+                found[c] = choice_row[i] != UINT32_MAX ? rows + choice_row[i] * stride : ids[i] < 0 ? NULL : hidden + t * stride;
+            }
+            struct combine_args twin = {.width = WIDTH,
+                                        .choices = CHOICES,
+                                        .rows = found,
+                                        .weights = args.weights ? weights + t * CHOICES : NULL,
+                                        .dtype = dtype,
+                                        .routed_scale = args.routed_scale,
+                                        .shared = shared_rows[t] == UINT32_MAX ? NULL : shared + shared_rows[t] * stride,
+                                        .output_dtype = output,
+                                        .out = want};
+            combine_row(&twin);
+            check_row(output, out + t * out_row, want, WIDTH, "combine");
+        }
+        drop_pieces();
+    }
+}
+
+static int open_device(void **state) {
+    (void)state;
+    struct device_error error;
+    return table->open(0, &device, &error) == DEVICE_OK ? 0 : -1;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    table->close(device);
+    return sim_allocations() == 0 ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gate_and_up_give_the_twins_bits), cmocka_unit_test(down_gives_the_twins_bits),
+        cmocka_unit_test(logits_give_the_twins_bits),      cmocka_unit_test(every_kind_of_routing_gives_the_twins_bits),
+        cmocka_unit_test(combine_gives_the_twins_bits),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
