@@ -35,6 +35,7 @@ struct device_facts {
     char arithmetic[DEVICE_ARITHMETIC_MAX];     // of bf16 sums, as in a numerics_id: "sm_90", "sim_90"
     char arithmetic_f32[DEVICE_ARITHMETIC_MAX]; // of f32 sums: "cpu" where they are known to be the CPU's
     uint64_t memory_bytes, memory_available;
+    int has_wgmma; // grouped_gemm runs there
 };
 
 // ---- operations. T tokens, H hidden, I intermediate width, E experts held here, R rows of the batch on this device
@@ -132,6 +133,17 @@ struct device_combine {
     void *out;                   // [T, H] dense
 };
 
+// D[rows of g] = A[rows of g] x B[g]^T in bf16, by the copy engine and wgmma. No layer uses it yet: its bits are those of `down` in
+// simulation, and a GPU has still to show that they are.
+struct device_grouped_gemm {
+    const void *a;               // [rows, k] bf16, 16-byte aligned
+    const void *b;               // [groups, n, k]
+    void *d;                     // [rows, n]
+    const int32_t *sizes;        // [groups] rows of each, together at most `rows`
+    uint32_t rows, groups, n, k; // n and k multiples of 8
+    int wide;                    // tiles of 128 x 256, for many rows of a group; else of 64 x 128
+};
+
 enum device_way { DEVICE_UPLOAD, DEVICE_DOWNLOAD, DEVICE_LOCAL };
 
 // A call that fails fills in *error.
@@ -166,6 +178,8 @@ struct device_table {
     enum device_code (*gate_up)(struct device *device, const struct device_gate_up *args, struct device_error *error);
     enum device_code (*down)(struct device *device, const struct device_down *args, struct device_error *error);
     enum device_code (*combine)(struct device *device, const struct device_combine *args, struct device_error *error);
+
+    enum device_code (*grouped_gemm)(struct device *device, const struct device_grouped_gemm *args, struct device_error *error);
 
     // Simulated devices only, else NULL: the (after + 1)-th of CUDA's calls of that name fails, for tests. NULL: none any more.
     void (*plant_failure)(const char *call, unsigned after);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -10,6 +11,7 @@ struct device {
     int number;
     cudaStream_t stream;
     cudaEvent_t done; // blocking: who waits for it sleeps
+    int multiprocessors;
 };
 
 namespace {
@@ -108,7 +110,7 @@ enum device_code open_device(uint32_t number, struct device **out, struct device
                  properties.name, properties.major, properties.minor);
         return DEVICE_MISSING;
     }
-    struct device *d = new device{(int)number, nullptr, nullptr};
+    struct device *d = new device{(int)number, nullptr, nullptr, properties.multiProcessorCount};
     code = enter(d);
     enum device_code opened = code == cudaSuccess ? open_stream(d, error) : failed(code, "choosing it", error);
     if (opened != DEVICE_OK) {
@@ -129,6 +131,7 @@ enum device_code describe(struct device *d, struct device_facts *out, struct dev
     if (code == cudaSuccess) {
         snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, properties.name);
         arithmetic_of(properties, out);
+        out->has_wgmma = properties.major == 9;
         out->memory_bytes = all;
         out->memory_available = available;
     }
@@ -195,6 +198,16 @@ enum device_code launch(struct device *d, const Args *args, struct device_error 
     return done(code, "starting a kernel", error);
 }
 
+enum device_code grouped_gemm(struct device *d, const struct device_grouped_gemm *a, struct device_error *error) {
+    struct cuda_grouped_gemm args = {a->a,           a->b,      a->d,      a->sizes,          (int)a->rows,
+                                     (int)a->groups, (int)a->n, (int)a->k, d->multiprocessors};
+    cudaError_t code = enter(d);
+    if (code == cudaSuccess) {
+        code = (cudaError_t)(a->wide ? grouped_gemm_bf16_sm90_128x256 : grouped_gemm_bf16_sm90_64x128)(&args, d->stream);
+    }
+    return done(code, "starting a kernel", error);
+}
+
 } // namespace
 
 extern "C" __attribute__((visibility("default"))) const struct device_table expertd_device_table = {
@@ -218,5 +231,6 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     launch<device_gate_up, cuda_gate_up>,
     launch<device_down, cuda_down>,
     launch<device_combine, cuda_combine>,
+    grouped_gemm,
     PLANT_FAILURE,
 };

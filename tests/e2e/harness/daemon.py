@@ -41,8 +41,8 @@ def sanitizer_environment():
 
 
 def clean_environment(extra=None):
-    """No EXPERTD_… of the caller's, no notification socket, no hub cache."""
-    keep = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
+    """No EXPERTD_… of the caller's but EXPERTD_DEVICE, which forces a device for any test; no notification socket, no hub cache."""
+    keep = {name: os.environ[name] for name in ("EXPERTD_DEVICE", "PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
     return {**keep, "HOME": "/nonexistent", **sanitizer_environment(), **(extra or {})}
 
 

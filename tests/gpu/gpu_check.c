@@ -1,0 +1,337 @@
+// What only a GPU can answer, in one program: do the kernels compute there what they compute in simulation, do the variants of a
+// product agree bit for bit, do a row's bits depend on its neighbours, and how fast is it. tests/gpu/run keeps the output.
+//   gpu-check --device cuda|sim [--tiny]
+// A line per finding; closes with "N passed, N failed". In simulation shapes are tiny and nothing is timed.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "kernels/devices.h"
+#include "kernels/grouped_matmul.h"
+
+enum { GROUPS_MAX = 256, ARRAYS_MAX = 8, SAMPLES = 4096, TIMED_CALLS = 20 };
+
+struct shape {
+    uint32_t groups, rows_of_group, n, k; // the second group is empty; others have up to 30 % more or fewer rows
+};
+
+static const struct shape TINY[] = {{4, 5, 72, 80}, {3, 70, 136, 200}};
+static const struct shape SMALL[] = {{8, 37, 512, 1024}, {4, 200, 768, 2048}};
+static const struct shape TIMED[] = {
+    {16, 512, 4096, 7168}, {16, 2048, 4096, 7168}, {128, 8, 1536, 2048}, {128, 1, 2048, 768}, {32, 20, 4096, 7168}};
+
+// A product on the device, its arrays here and there. Host memory is pinned.
+struct trial {
+    struct devices *devices;
+    struct arena host;
+    void *there[ARRAYS_MAX];
+    int arrays;
+    enum dtype dtype;
+    uint32_t groups, rows, n, k;
+    char *a, *b, *d; // on the host: [rows, k], [groups, n, k], [rows, n]
+    int32_t *sizes;
+    struct device_tile *tiles;
+    uint32_t tile_count;
+    void *a_there, *b_there, *d_there, *sizes_there, *tiles_there;
+};
+
+static int passed, failed;
+
+static void tell(bool good, const char *what) {
+    printf("%s: %s\n", good ? "ok" : "FAILED", what);
+    *(good ? &passed : &failed) += 1;
+}
+
+static void must(err_t e) {
+    if (err_is(e)) {
+        printf("FAILED: %s\n%d passed, %d failed\n", err_message(), passed, failed + 1);
+        exit(err_exit_code(e.code));
+    }
+}
+
+#define CALL(t, call, ...)                                                                                                         \
+    do {                                                                                                                           \
+        struct device_error call_error_;                                                                                           \
+        must(devices_check((t)->devices, 0, (t)->devices->table->call((t)->devices->all[0], __VA_ARGS__, &call_error_),            \
+                           &call_error_));                                                                                         \
+    } while (0)
+
+static void await(const struct trial *t) {
+    struct device_error error;
+    must(devices_check(t->devices, 0, t->devices->table->wait(t->devices->all[0], &error), &error));
+}
+
+// The next array: `bytes` of pinned memory, and as many on the device.
+static void *array(struct trial *t, size_t bytes, void **there) {
+    void *here;
+    must(arena_take(&t->host, bytes, &here));
+    CALL(t, reserve, bytes, there);
+    t->there[t->arrays++] = *there;
+    return here;
+}
+
+static void send(const struct trial *t, const void *here, void *there, size_t bytes) {
+    CALL(t, copy, DEVICE_UPLOAD, there, here, bytes);
+}
+
+static uint32_t scramble(uint32_t i) {
+    i = (i ^ i >> 16) * 0x7feb352du;
+    i = (i ^ i >> 15) * 0x846ca68bu;
+    return i ^ i >> 16;
+}
+
+static void fill(enum dtype dtype, char *out, size_t count, uint32_t seed) {
+    for (size_t i = 0; i < count; i++) {
+        float value = (float)(int32_t)scramble((uint32_t)i ^ seed) * 0x1p-31f;
+        dtype_narrow(&value, 1, dtype, out + i * dtype_size(dtype));
+    }
+}
+
+static void cut(struct trial *t, const struct shape *shape) {
+    uint32_t row = 0;
+    for (uint32_t g = 0; g < t->groups; g++) {
+        uint32_t spread = shape->rows_of_group * 3 / 10;
+        uint32_t rows = g == 1 ? 0 : shape->rows_of_group - spread + scramble(g) % (2 * spread + 1);
+        t->sizes[g] = (int32_t)rows;
+        for (uint32_t end = row + rows; row < end;) {
+            uint32_t count = end - row < DEVICE_TILE_ROWS ? end - row : DEVICE_TILE_ROWS;
+            t->tiles[t->tile_count++] = (struct device_tile){g, row, count};
+            row += count;
+        }
+    }
+    t->rows = row;
+}
+
+static void trial_init(struct trial *t, struct devices *devices, const struct shape *shape, enum dtype dtype) {
+    size_t size = dtype_size(dtype), rows = (size_t)shape->groups * (shape->rows_of_group * 13 / 10 + 2);
+    size_t most_tiles = rows / DEVICE_TILE_ROWS + shape->groups;
+    size_t a = rows * shape->k * size, b = (size_t)shape->groups * shape->n * shape->k * size, d = rows * shape->n * size;
+    *t = (struct trial){.devices = devices, .dtype = dtype, .groups = shape->groups, .n = shape->n, .k = shape->k};
+    must(
+        arena_init(&t->host, a + b + d + GROUPS_MAX * sizeof(int32_t) + most_tiles * sizeof(struct device_tile) + ARRAYS_MAX * 64));
+    CALL(t, pin, t->host.base, t->host.bytes);
+    t->a = array(t, a, &t->a_there);
+    t->b = array(t, b, &t->b_there);
+    t->d = array(t, d, &t->d_there);
+    t->sizes = array(t, shape->groups * sizeof(int32_t), &t->sizes_there);
+    t->tiles = array(t, most_tiles * sizeof(struct device_tile), &t->tiles_there);
+    cut(t, shape);
+    fill(dtype, t->a, a / size, 1);
+    fill(dtype, t->b, b / size, 2);
+    memset(t->d, 0xff, d);
+    send(t, t->a, t->a_there, a);
+    send(t, t->b, t->b_there, b);
+    send(t, t->d, t->d_there, d);
+    send(t, t->sizes, t->sizes_there, shape->groups * sizeof(int32_t));
+    send(t, t->tiles, t->tiles_there, t->tile_count * sizeof(struct device_tile));
+    await(t);
+}
+
+static void trial_deinit(struct trial *t) {
+    const struct device_table *table = t->devices->table;
+    for (int i = 0; i < t->arrays; i++) {
+        table->release(t->devices->all[0], t->there[i]);
+    }
+    table->unpin(t->devices->all[0], t->host.base);
+    arena_deinit(&t->host);
+}
+
+// ---- the kernels that make this product
+
+enum kernel { KERNEL_TILES, KERNEL_WGMMA_64, KERNEL_WGMMA_128, KERNELS };
+static const char *const KERNEL_NAMES[KERNELS] = {"expert_matmul", "wgmma 64x128", "wgmma 128x256"};
+
+static void start(const struct trial *t, enum kernel kernel) {
+    size_t size = dtype_size(t->dtype);
+    if (kernel != KERNEL_TILES) {
+        struct device_grouped_gemm gemm = {
+            t->a_there, t->b_there, t->d_there, t->sizes_there, t->rows, t->groups, t->n, t->k, kernel == KERNEL_WGMMA_128};
+        CALL(t, grouped_gemm, &gemm);
+        return;
+    }
+    struct device_down down = {
+        .rows = {.dtype = t->dtype,
+                 .data = t->a_there,
+                 .stride = t->k * size,
+                 .tiles = t->tiles_there,
+                 .tile_count = t->tile_count,
+                 .rows = t->rows},
+        .down = {t->dtype, t->groups, t->n, t->k, t->b_there},
+        .out = t->d_there,
+        .out_stride = t->n * size,
+    };
+    CALL(t, down, &down);
+}
+
+static void run(const struct trial *t, enum kernel kernel) {
+    size_t bytes = (size_t)t->rows * t->n * dtype_size(t->dtype);
+    memset(t->d, 0xff, bytes);
+    send(t, t->d, t->d_there, bytes); // poisoned
+    start(t, kernel);
+    CALL(t, copy, DEVICE_DOWNLOAD, t->d, t->d_there, bytes);
+    await(t);
+}
+
+// ---- what is found
+
+static uint32_t group_of(const struct trial *t, uint32_t row) {
+    uint32_t group = 0, end = (uint32_t)t->sizes[0];
+    while (row >= end) {
+        end += (uint32_t)t->sizes[++group];
+    }
+    return group;
+}
+
+static float element(const struct trial *t, size_t index) {
+    float value;
+    dtype_widen(t->dtype, t->d + index * dtype_size(t->dtype), 1, &value);
+    return value;
+}
+
+typedef float dot_bf16(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k);
+
+// Samples of the output against a scalar twin: how many have its bits, and the worst distance beside the size of the sum's terms.
+static uint32_t count_equal(const struct trial *t, dot_bf16 *dot, double *worst) {
+    uint32_t equal = 0;
+    *worst = 0;
+    for (uint32_t s = 0; s < SAMPLES; s++) {
+        uint32_t row = scramble(s) % t->rows, column = scramble(s + 77777) % t->n;
+        size_t size = dtype_size(t->dtype), w_at = ((size_t)group_of(t, row) * t->n + column) * t->k * size;
+        const void *x = t->a + (size_t)row * t->k * size, *w = t->b + w_at;
+        float sum = t->dtype == DTYPE_F32 ? dot_f32_reference(x, w, 1, t->k) : dot(x, w, 1, t->k), want, got;
+        char narrow[4];
+        dtype_narrow(&sum, 1, t->dtype, narrow);
+        dtype_widen(t->dtype, narrow, 1, &want);
+        got = element(t, (size_t)row * t->n + column);
+        equal += f32_bits(got) == f32_bits(want);
+        double distance = fabs((double)got - (double)want) / sqrt(t->k);
+        *worst = distance > *worst || distance != distance ? distance : *worst;
+    }
+    return equal;
+}
+
+static void check_against_twins(struct devices *devices, const struct shape *shape, bool simulated) {
+    struct trial t;
+    char text[256];
+    double worst;
+    trial_init(&t, devices, shape, DTYPE_F32);
+    run(&t, KERNEL_TILES);
+    uint32_t equal = count_equal(&t, NULL, &worst);
+    snprintf(text, sizeof text, "f32 %u x %u rows, n %u, k %u: %u of %d samples have the CPU's bits", shape->groups,
+             shape->rows_of_group, shape->n, shape->k, equal, SAMPLES);
+    tell(equal == SAMPLES, text);
+    trial_deinit(&t);
+    trial_init(&t, devices, shape, DTYPE_BF16);
+    run(&t, KERNEL_TILES);
+    equal = count_equal(&t, dot_bf16_sim90_reference, &worst);
+    double unused;
+    uint32_t as_cpu = count_equal(&t, dot_bf16_reference, &unused);
+    snprintf(text, sizeof text, "bf16, the same: %u of %d have sim_90's bits, %u the CPU's; worst distance %.2g of sqrt(k)", equal,
+             SAMPLES, as_cpu, worst);
+    tell(simulated ? equal == SAMPLES : worst < 0.01, text); // products are about 1/3, and bf16 has 8 bits
+    trial_deinit(&t);
+}
+
+static void check_variants(struct devices *devices, const struct shape *shape, bool wgmma) {
+    struct trial t;
+    trial_init(&t, devices, shape, DTYPE_BF16);
+    size_t count = (size_t)t.rows * t.n;
+    uint16_t *first = malloc(count * sizeof *first);
+    if (!first) {
+        must(err_record(ERR_NOMEM, NULL, "no memory for %zu outputs", count));
+    }
+    for (enum kernel kernel = KERNEL_TILES; kernel < (wgmma ? KERNELS : KERNEL_WGMMA_64); kernel++) {
+        run(&t, kernel);
+        if (kernel == KERNEL_TILES) {
+            memcpy(first, t.d, count * sizeof *first);
+            continue;
+        }
+        size_t differ = 0;
+        for (size_t i = 0; i < count; i++) {
+            differ += memcmp(t.d + i * 2, first + i, 2) != 0;
+        }
+        char text[256];
+        snprintf(text, sizeof text, "%s and %s: %zu of %zu outputs differ (n %u, k %u)", KERNEL_NAMES[kernel],
+                 KERNEL_NAMES[KERNEL_TILES], differ, count, t.n, t.k);
+        tell(differ == 0, text);
+    }
+    free(first);
+    trial_deinit(&t);
+}
+
+// The first row of each tile alone, by itself, against the same row among all.
+static void check_neighbours(struct devices *devices, const struct shape *shape) {
+    struct trial t;
+    trial_init(&t, devices, shape, DTYPE_BF16);
+    run(&t, KERNEL_TILES);
+    size_t row_bytes = (size_t)t.n * 2;
+    char *all = malloc(t.rows * row_bytes);
+    if (!all) {
+        must(err_record(ERR_NOMEM, NULL, "no memory for %u rows", t.rows));
+    }
+    memcpy(all, t.d, t.rows * row_bytes);
+    for (uint32_t i = 0; i < t.tile_count; i++) {
+        t.tiles[i].rows = 1;
+    }
+    send(&t, t.tiles, t.tiles_there, t.tile_count * sizeof *t.tiles);
+    run(&t, KERNEL_TILES);
+    uint32_t differ = 0;
+    for (uint32_t i = 0; i < t.tile_count; i++) {
+        size_t at = t.tiles[i].row * row_bytes;
+        differ += memcmp(all + at, t.d + at, row_bytes) != 0;
+    }
+    char text[128];
+    snprintf(text, sizeof text, "%u of %u rows have other bits alone than among others", differ, t.tile_count);
+    tell(differ == 0, text);
+    free(all);
+    trial_deinit(&t);
+}
+
+static void time_kernels(struct devices *devices, const struct shape *shape, bool wgmma) {
+    struct trial t;
+    trial_init(&t, devices, shape, DTYPE_BF16);
+    for (enum kernel kernel = KERNEL_TILES; kernel < (wgmma ? KERNELS : KERNEL_WGMMA_64); kernel++) {
+        run(&t, kernel); // warm
+        int64_t begun = clock_now_ns();
+        for (int i = 0; i < TIMED_CALLS; i++) {
+            start(&t, kernel);
+        }
+        await(&t);
+        double seconds = (double)(clock_now_ns() - begun) / NS_PER_S / TIMED_CALLS;
+        double bytes = 2.0 * ((double)t.rows * t.k + (double)t.groups * t.n * t.k + (double)t.rows * t.n);
+        printf("time: %-14s %3u groups, %6u rows, n %5u, k %5u: %9.1f us %7.1f TFLOP/s %6.2f TB/s\n", KERNEL_NAMES[kernel],
+               t.groups, t.rows, t.n, t.k, seconds * 1e6, 2.0 * t.rows * t.n * t.k / seconds * 1e-12, bytes / seconds * 1e-12);
+    }
+    trial_deinit(&t);
+}
+
+int main(int argc, char **argv) {
+    struct devices_request request;
+    struct devices *devices;
+    bool tiny = argc == 4 && strcmp(argv[3], "--tiny") == 0;
+    if ((argc != 3 && !tiny) || strcmp(argv[1], "--device") != 0) {
+        fprintf(stderr, "usage: gpu-check --device cuda|cuda:N|sim [--tiny]\n");
+        return 64;
+    }
+    must(devices_parse(argv[2], &request));
+    must(devices_open(&request, &devices));
+    const struct device_facts *facts = &devices->facts;
+    bool simulated = strcmp(devices->table->kind, "sim") == 0;
+    printf("device: %s, bf16 %s, f32 %s, %.1f GiB\n", facts->name, facts->arithmetic, facts->arithmetic_f32,
+           (double)facts->memory_bytes / (double)(1ull << 30));
+    const struct shape *shapes = simulated || tiny ? TINY : SMALL;
+    for (size_t i = 0; i < 2; i++) {
+        check_variants(devices, &shapes[i], facts->has_wgmma);
+        check_against_twins(devices, &shapes[i], simulated);
+        check_neighbours(devices, &shapes[i]);
+    }
+    for (size_t i = 0; !simulated && !tiny && i < sizeof TIMED / sizeof *TIMED; i++) {
+        time_kernels(devices, &TIMED[i], facts->has_wgmma);
+    }
+    devices_close(devices);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
