@@ -7,6 +7,7 @@
 #define EXPERTD_KERNELS_TUNING_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #include "base/err.h"
 #include "kernels/grouped_matmul.h"
@@ -66,6 +67,9 @@ struct tuning_identity {
     char backend[TUNING_NAME_MAX]; // kernel_selected()->name
 };
 void tuning_identity_read(struct tuning_identity *out);
+
+// The CPU of a file like Linux's /proc/cpuinfo: its "model name", on aarch64 its implementer and part by number, else "unknown".
+void tuning_cpu_name(FILE *cpuinfo, char name[TUNING_NAME_MAX]);
 
 // Fills `table`. ERR_IO where there is no such file, or it cannot be read; ERR_INVALID says what is wrong with it. The table is
 // then empty.

@@ -28,20 +28,41 @@ static size_t print_end(char *line, size_t room, size_t count, const char *text,
     return (size_t)snprintf(line, room, "end %zu %016" PRIx64 "\n", count, checksum(text, bytes));
 }
 
+// Ends the line behind its value; NULL where it has another key.
+static const char *value_of(char *line, const char *key) {
+    char *value = strncmp(line, key, strlen(key)) == 0 ? strchr(line, ':') : NULL;
+    if (!value) {
+        return NULL;
+    }
+    value += 1 + strspn(value + 1, " \t");
+    value[strcspn(value, "\n")] = '\0';
+    return value;
+}
+
+void tuning_cpu_name(FILE *cpuinfo, char name[TUNING_NAME_MAX]) {
+    char line[LINE_BYTES], maker[16] = "";
+    snprintf(name, TUNING_NAME_MAX, "unknown");
+    while (fgets(line, sizeof line, cpuinfo)) {
+        const char *model = value_of(line, "model name"), *implementer = value_of(line, "CPU implementer");
+        const char *part = value_of(line, "CPU part");
+        if (implementer) {
+            snprintf(maker, sizeof maker, "%s", implementer);
+        } else if (model) {
+            snprintf(name, TUNING_NAME_MAX, "%s", model);
+            return;
+        } else if (part) {
+            snprintf(name, TUNING_NAME_MAX, "implementer %s part %s", maker, part);
+            return;
+        }
+    }
+}
+
 void tuning_identity_read(struct tuning_identity *out) {
     *out = (struct tuning_identity){.cpu = "unknown"};
     snprintf(out->backend, sizeof out->backend, "%s", kernel_selected()->name);
     FILE *file = fopen("/proc/cpuinfo", "re");
-    char line[LINE_BYTES];
-    while (file && fgets(line, sizeof line, file)) {
-        const char *value = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
-        if (value) {
-            value += 1 + strspn(value + 1, " \t");
-            snprintf(out->cpu, sizeof out->cpu, "%.*s", (int)strcspn(value, "\n"), value);
-            break;
-        }
-    }
     if (file) {
+        tuning_cpu_name(file, out->cpu);
         fclose(file);
     }
 }

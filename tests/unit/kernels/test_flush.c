@@ -57,7 +57,12 @@ __attribute__((target("avx512f,avx512bf16"))) static float pair_hardware(uint32_
 
 static int has(const char *what) {
     int fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return strcmp(what, "fma") == 0 ? fma : __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16");
+    int pair = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16");
+    return strcmp(what, "fma") == 0 ? fma : strcmp(what, "pair") == 0 && pair;
+}
+
+static int notes_a_flush(float a, float b, float c) {
+    return fmaf(a, b, c) == 0; // nothing is noted here
 }
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
@@ -75,6 +80,14 @@ static __attribute__((noinline)) void fma_plain(float a, float b, float *c) {
 
 static __attribute__((noinline)) void fma_exact(float a, float b, float *c) {
     *c = vgetq_lane_f32(vec_fma_flushed(vdupq_n_f32(a), vdupq_n_f32(b), vdupq_n_f32(*c)), 0);
+}
+
+static int notes_a_flush(float a, float b, float c) {
+    float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    fma_plain(a, b, &c);
+    int seen = float_flush_seen();
+    float_mode_restore(before);
+    return seen;
 }
 
 // What is done again is always right, and what is not done again need not be.
@@ -113,7 +126,7 @@ static float pair_hardware(uint32_t x, uint32_t w, float c) {
 }
 
 static int has(const char *what) {
-    return strcmp(what, "fma") == 0 || (getauxval(AT_HWCAP2) & HWCAP2_BF16);
+    return strcmp(what, "pair") != 0 || (getauxval(AT_HWCAP2) & HWCAP2_BF16);
 }
 #else
 enum { FLUSH_CASES = 1 };
@@ -128,6 +141,10 @@ static float pair_hardware(uint32_t x, uint32_t w, float c) {
 
 static int has(const char *what) {
     return what == NULL;
+}
+
+static int notes_a_flush(float a, float b, float c) {
+    return fmaf(a, b, c) == 0;
 }
 #endif
 
@@ -224,9 +241,27 @@ static void flush_sees_tininess_after_rounding(void **state) {
     assert_true(isnan(fma_flushed(f32_from_bits(0x00400000u), INFINITY, 0.0f)));
 }
 
+// Else every block would be summed twice.
+static void only_a_flushed_result_is_noted(void **state) {
+    (void)state;
+    if (!has("note")) {
+        skip();
+    }
+    assert_true(notes_a_flush(0x1p-63f, 0x1p-64f, 0.0f));
+    assert_true(notes_a_flush(-0x1p-75f, 0x1p-76f, 0x1p-126f));
+    assert_false(notes_a_flush(0.0f, 3.0f, 0.0f));
+    assert_false(notes_a_flush(0x1p-63f, 0x1p-63f, 0.0f));          // 2^-126
+    assert_false(notes_a_flush(0x1p-63f, 0x1p-63f, -0x1p-126f));    // an exact 0
+    assert_false(notes_a_flush(0x1p-149f, 1.0f, 1.0f));             // an operand's
+    assert_false(notes_a_flush(0x1.8p0f, 0x1.000002p0f, 0x1p-30f)); // inexact
+    assert_false(notes_a_flush(0x1p127f, 0x1p127f, 0.0f));          // Inf
+    assert_false(notes_a_flush(INFINITY, 0.0f, 0.0f));              // NaN
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flush_sees_tininess_after_rounding),
+        cmocka_unit_test(only_a_flushed_result_is_noted),
         cmocka_unit_test(flushed_fma_is_the_machines_around_the_flush),
         cmocka_unit_test(flushed_fma_is_the_machines_for_any_operands),
         cmocka_unit_test(two_flushed_fmas_odd_first_are_the_machines_pair),

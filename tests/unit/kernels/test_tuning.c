@@ -256,6 +256,24 @@ static void a_folder_that_is_not_there_is_said_and_the_old_file_stays(void **sta
     assert_int_equal(loaded.count, 2);
 }
 
+static void expect_cpu(const char *cpuinfo, const char *want) {
+    char name[TUNING_NAME_MAX];
+    FILE *file = fmemopen((void *)(uintptr_t)cpuinfo, strlen(cpuinfo), "r");
+    assert_non_null(file);
+    tuning_cpu_name(file, name);
+    fclose(file);
+    assert_string_equal(name, want);
+}
+
+static void cpu_is_named_by_its_model_or_by_numbers(void **state) {
+    (void)state;
+    expect_cpu("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nflags\t\t: fpu\n", "A CPU @ 2 GHz");
+    expect_cpu("processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x1\n"
+               "CPU part\t: 0xd0c\nCPU revision\t: 1\n",
+               "implementer 0x41 part 0xd0c");
+    expect_cpu("processor\t: 0\n", "unknown");
+}
+
 static void the_identity_names_the_backend_in_use(void **state) {
     (void)state;
     struct tuning_identity identity;
@@ -278,6 +296,7 @@ int main(void) {
         IN_FOLDER(a_file_cut_anywhere_or_with_any_byte_changed_is_refused),
         IN_FOLDER(a_whole_file_with_wrong_content_is_refused),
         IN_FOLDER(a_folder_that_is_not_there_is_said_and_the_old_file_stays),
+        cmocka_unit_test(cpu_is_named_by_its_model_or_by_numbers),
         cmocka_unit_test(the_identity_names_the_backend_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
