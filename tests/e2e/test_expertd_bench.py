@@ -52,6 +52,14 @@ def test_kernels_measures_every_operation_on_the_operands_it_takes(op, dtypes):
     assert [row["dtype"] for row in rows] == dtypes.split(",")
 
 
+def test_kernels_says_what_a_busy_neighbour_leaves_of_its_speed():
+    rows = rows_of("kernels", *SMALL, "--dtype", "bf16", "--threads", "1,2", "--busy-neighbour")
+    assert [row["threads"] for row in rows] == [1, 2]
+    for row in rows:
+        assert 0 < row["neighbour_leaves"] <= 1 and row["ratio_beside_neighbour"] > 0
+    assert "ratio_beside_neighbour" not in rows_of("kernels", *SMALL, "--dtype", "bf16")[0]
+
+
 def test_layer_gives_a_row_for_each_number_of_tokens():
     rows = rows_of("layer", *QUICK, "--tokens", "1,8")
     assert [(row["shape"], row["tokens"]) for row in rows] == [("tiny T=1", 1), ("tiny T=8", 8)]

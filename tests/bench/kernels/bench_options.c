@@ -82,6 +82,12 @@ static FALLIBLE set_weights(void *options, const char *value) {
     return OK;
 }
 
+static FALLIBLE set_busy_neighbour(void *options, const char *value) {
+    (void)value;
+    ((struct bench_options *)options)->busy_neighbour = true;
+    return OK;
+}
+
 static FALLIBLE set_json(void *options, const char *value) {
     (void)value;
     ((struct bench_options *)options)->json = true;
@@ -111,6 +117,8 @@ static const struct flag_row FLAGS[] = {
     {"--seconds", "S", set_seconds, "of each row (1)"},
     {"--weights-mib", "N", set_weights, "that a row's weights rotate over; else 4 x the last-level cache, at least 1145"},
     {"--cache", "FILE", set_cache, "tune: add what is found to this file"},
+    {"--busy-neighbour", NULL, set_busy_neighbour,
+     "kernels: also beside a thread that computes on one CPU: what it leaves of the speed"},
     {"--kernels", "NAME", set_kernels, "instruction set, as expertd's --kernels; else auto"},
     {"--json", NULL, set_json, "one JSON object on standard output"},
     {"--list", NULL, set_list, "the names that --shape and --dtype take"},
@@ -148,6 +156,9 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
     }
     if (out->command != BENCH_KERNELS && out->op != OP_GMM) {
         FAIL(ERR_USAGE, "--op is of expertd-bench kernels");
+    }
+    if (out->command != BENCH_KERNELS && out->busy_neighbour) {
+        FAIL(ERR_USAGE, "--busy-neighbour is of expertd-bench kernels");
     }
     if (out->command != BENCH_LAYER && out->experts) {
         FAIL(ERR_USAGE, "--experts is of expertd-bench layer");

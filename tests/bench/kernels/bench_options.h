@@ -34,6 +34,7 @@ struct bench_options {
     uint32_t experts;       // of a layer; 0: the preset's
     double seconds;         // of each row
     uint64_t weights_bytes; // that a row's weights rotate over; 0: four times the last-level cache, at least 1.2 GB
+    bool busy_neighbour;    // kernels: each repetition again beside a thread that computes
     bool json, list, help;
 };
 

@@ -8,8 +8,9 @@
 
 enum { SPIN_US = 50 };
 
-static struct measured what_of(const struct bench_shape *shape, enum dtype dtype, struct team *team) {
+static struct measured what_of(const struct selection *s, const struct bench_shape *shape, enum dtype dtype, struct team *team) {
     return (struct measured){
+        .neighbour = s->neighbour,
         .flops = 2.0 * (double)shape->rows * (double)shape->k * (double)shape->n,
         .peak = measure_peak_of(dtype, team),
     };
@@ -21,7 +22,7 @@ static FALLIBLE bench_packed(const struct selection *s, const struct bench_shape
     if (!p) {
         FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
     }
-    struct measured what = what_of(shape, dtype->dtype, team);
+    struct measured what = what_of(s, shape, dtype->dtype, team);
     what.context = p, what.run_ns = product_run_ns, what.read_ns = product_read_ns, what.bytes = product_weights_bytes;
     err_t e = product_init(p, shape, dtype, s->weights_bytes, team);
     if (!err_is(e)) {
@@ -39,7 +40,7 @@ static FALLIBLE bench_plain(const struct selection *s, const struct bench_shape 
         FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
     }
     enum dtype sums = dtype->plain == DTYPE_F16 ? DTYPE_F32 : dtype->scaling ? DTYPE_BF16 : dtype->plain;
-    struct measured what = what_of(shape, sums, team);
+    struct measured what = what_of(s, shape, sums, team);
     what.context = p, what.run_ns = plain_product_run_ns, what.read_ns = plain_product_read_ns;
     what.bytes = plain_product_bytes_of_run;
     err_t e = plain_product_init(p, shape, dtype, s, team);
@@ -60,6 +61,7 @@ static FALLIBLE bench_row(const struct selection *s, const struct bench_shape *s
     snprintf(row.shape, sizeof row.shape, "%s%s%s", shape->name, OPS[s->op], s->transposed ? " nk" : "");
     fprintf(stderr, "%s %s, %u threads ...\n", row.shape, row.dtype, row.threads);
     err_t e = (s->op == OP_GMM ? bench_packed : bench_plain)(s, shape, dtype, team, seconds, &row.measured);
+    row.neighbour_leaves = neighbour_leaves(row.threads, report->machine->cpus);
     return err_is(e) ? err_context(e, "shape %s, %s", shape->name, dtype->name) : report_add(report, &row);
 }
 
@@ -80,8 +82,13 @@ static FALLIBLE bench_on(const struct selection *s, uint32_t threads, double sec
 FALLIBLE kernels_bench(const struct bench_options *options, const struct machine *machine, struct report *report) {
     struct selection s;
     TRY(selection_make(options, machine, &s));
-    for (size_t t = 0; t < s.num_threads; t++) {
-        TRY(bench_on(&s, s.threads[t], options->seconds, report));
+    if (options->busy_neighbour) {
+        TRY(neighbour_create(&s.neighbour));
     }
-    return OK;
+    err_t e = OK;
+    for (size_t t = 0; t < s.num_threads && !err_is(e); t++) {
+        e = bench_on(&s, s.threads[t], options->seconds, report);
+    }
+    neighbour_destroy(s.neighbour);
+    return e;
 }

@@ -18,6 +18,7 @@ enum series {
     SERIES_TO_PEAK,
     SERIES_TO_READ,
     SERIES_TO_ROOF,
+    SERIES_BESIDE_NEIGHBOUR,
     SERIES_COUNT
 };
 
@@ -68,6 +69,7 @@ static void summarise(struct samples *s, const struct measured *what, struct mea
         .ratio_to_peak = median(s, SERIES_TO_PEAK),
         .ratio_to_read = median(s, SERIES_TO_READ),
         .ratio_to_roof = median(s, SERIES_TO_ROOF),
+        .ratio_beside_neighbour = what->neighbour ? median(s, SERIES_BESIDE_NEIGHBOUR) : 0,
         .ratio_to_roof_best = s->values[SERIES_TO_ROOF][s->count - 1], // sorted by now
     };
 }
@@ -75,6 +77,17 @@ static void summarise(struct samples *s, const struct measured *what, struct mea
 static int64_t peak_span(int64_t last_ns) {
     int64_t span_ns = last_ns / PEAK_SHARE;
     return span_ns < PEAK_SPAN_MIN_NS ? PEAK_SPAN_MIN_NS : span_ns > PEAK_SPAN_MAX_NS ? PEAK_SPAN_MAX_NS : span_ns;
+}
+
+// The repetition that was added last once more, while another thread wants one of the CPUs.
+static FALLIBLE repeat_beside_neighbour(const struct measured *what, int64_t alone_ns, struct samples *s) {
+    int64_t beside_ns;
+    neighbour_set_busy(what->neighbour, true);
+    err_t e = what->run_ns(what->context, &beside_ns);
+    neighbour_set_busy(what->neighbour, false);
+    TRY(e);
+    s->values[SERIES_BESIDE_NEIGHBOUR][s->count - 1] = (double)alone_ns / (double)beside_ns;
+    return OK;
 }
 
 static FALLIBLE repeat(const struct measured *what, struct team *team, int64_t span_ns, struct samples *s) {
@@ -86,6 +99,9 @@ static FALLIBLE repeat(const struct measured *what, struct team *team, int64_t s
         TRY(what->run_ns(what->context, &last_ns));
         int64_t read_ns = what->read_ns(what->context);
         add(s, what, (double)last_ns / NS_PER_S, (double)read_ns / NS_PER_S, rate);
+        if (what->neighbour) {
+            TRY(repeat_beside_neighbour(what, last_ns, s));
+        }
     }
     return OK;
 }

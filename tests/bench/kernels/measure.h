@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/err.h"
 #include "kernels/team.h"
+#include "tests/bench/kernels/neighbour.h"
 #include "tests/bench/kernels/peak.h"
 
 enum { MEASURE_PAIRS_MIN = 5, MEASURE_PAIRS_MAX = 2000 };
@@ -22,6 +23,7 @@ struct measurement {
     double peak_gflops, read_gbytes_per_s;              // medians
     double ratio_to_peak, ratio_to_read, ratio_to_roof; // medians over the pairs; the roof is the lower of the two limits
     double ratio_to_roof_best;
+    double ratio_beside_neighbour; // its speed beside a busy neighbour, over that without one: median; 0: none was asked for
 };
 
 // What is measured. A repetition may be different work from the last one; neither run_ns nor read_ns finds its weights in a cache.
@@ -32,6 +34,7 @@ struct measured {
     double flops;                      // of a repetition
     double (*bytes)(void *context);    // of weights, of the last repetition
     enum peak_kind peak;
+    struct neighbour *neighbour; // borrowed: each repetition is done again beside it; NULL: none
 };
 
 // The fastest loop whose arithmetic gives what sums in `dtype` are promised to be: FMA for f32; for bf16 VDPBF16PS or FMA, by

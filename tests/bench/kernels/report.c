@@ -44,6 +44,7 @@ enum column {
     COLUMN_TO_READ,
     COLUMN_TO_ROOF,
     COLUMN_TOKENS,
+    COLUMN_NEIGHBOUR = COLUMN_TOKENS, // of kernels
     COLUMN_COUNT
 };
 
@@ -60,6 +61,9 @@ static FALLIBLE fill_row(struct table *table, const struct report_row *row) {
     TRY(table_cell(table, COLUMN_GBYTES, "%.1f of %.1f", m->gbytes_per_s, m->read_gbytes_per_s));
     TRY(table_cell(table, COLUMN_TO_READ, "%.3f", m->ratio_to_read));
     TRY(table_cell(table, COLUMN_TO_ROOF, "%.3f (%.3f)", m->ratio_to_roof, m->ratio_to_roof_best));
+    if (m->ratio_beside_neighbour > 0) {
+        TRY(table_cell(table, COLUMN_NEIGHBOUR, "%.3f (%.3f)", m->ratio_beside_neighbour, row->neighbour_leaves));
+    }
     if (row->tokens) {
         TRY(table_cell(table, COLUMN_TOKENS, "%.0f", tokens_per_s(row)));
     }
@@ -95,20 +99,19 @@ static FALLIBLE print_shares(const struct report *report) {
 }
 
 FALLIBLE report_print_table(const struct report *report) {
-    static const char *const NAMES[] = {"SHAPE",   "DTYPE",          "THREADS",  "MS",
-                                        "GFLOP/S", "PEAK",           "OF PEAK",  "GB/S OF WEIGHTS, READ",
-                                        "OF READ", "OF ROOF (BEST)", "TOKENS/S", NULL};
-    static const char *const KERNEL_NAMES[] = {"SHAPE",   "DTYPE",          "THREADS", "MS",
-                                               "GFLOP/S", "PEAK",           "OF PEAK", "GB/S OF WEIGHTS, READ",
-                                               "OF READ", "OF ROOF (BEST)", NULL};
+    int layers = report->count > 0 && report->rows[0].tokens;
+    int neighbours = report->count > 0 && report->rows[0].measured.ratio_beside_neighbour > 0;
+    const char *last = layers ? "TOKENS/S" : neighbours ? "BESIDE NEIGHBOUR (CPUS LEFT)" : NULL;
+    const char *const names[] = {"SHAPE",   "DTYPE",          "THREADS", "MS",
+                                 "GFLOP/S", "PEAK",           "OF PEAK", "GB/S OF WEIGHTS, READ",
+                                 "OF READ", "OF ROOF (BEST)", last,      NULL};
     const struct machine *machine = report->machine;
     char cache[MEMORY_TEXT_MAX];
     printf("%s, %u CPUs, last-level cache %s, backend %s\n", machine->cpu, machine->cpus, memory_text(machine->cache_bytes, cache),
            report->backend);
     struct table table;
     err_t e = OK;
-    int layers = report->count > 0 && report->rows[0].tokens;
-    table_init(&table, layers ? NAMES : KERNEL_NAMES, ~(1u << COLUMN_SHAPE | 1u << COLUMN_DTYPE));
+    table_init(&table, names, ~(1u << COLUMN_SHAPE | 1u << COLUMN_DTYPE));
     for (size_t i = 0; i < report->count && !err_is(e); i++) {
         e = fill_row(&table, &report->rows[i]);
     }
@@ -132,6 +135,10 @@ static json_t *row_json(const struct report_row *row) {
                   "ratio_to_peak", m->ratio_to_peak, "ratio_to_read", m->ratio_to_read, "ratio_to_roof", m->ratio_to_roof,
                   "ratio_to_roof_best", m->ratio_to_roof_best, "seconds", m->seconds, "peak", m->peak, "peak_gflops",
                   m->peak_gflops, "read_gbytes_per_s", m->read_gbytes_per_s, "repetitions", (json_int_t)m->pairs);
+    if (json && m->ratio_beside_neighbour > 0) {
+        json_object_set_new(json, "ratio_beside_neighbour", json_real(m->ratio_beside_neighbour));
+        json_object_set_new(json, "neighbour_leaves", json_real(row->neighbour_leaves));
+    }
     if (json && row->tokens) {
         json_object_set_new(json, "tokens", json_integer(row->tokens));
         json_object_set_new(json, "tokens_per_s", json_real(tokens_per_s(row)));

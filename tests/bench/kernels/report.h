@@ -14,6 +14,7 @@ struct report_row {
     const char *dtype; // a constant
     unsigned threads;
     struct measurement measured;
+    double neighbour_leaves; // of the CPUs' time, where measured.ratio_beside_neighbour is not 0
     // of a layer; tokens 0: a row of kernels
     unsigned tokens;
     struct report_shares { // of the time

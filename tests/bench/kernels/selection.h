@@ -29,7 +29,8 @@ struct selection {
     size_t num_threads;
     uint64_t weights_bytes; // to rotate over
     enum bench_op op;
-    bool transposed; // plain weights
+    bool transposed;             // plain weights
+    struct neighbour *neighbour; // NULL: none; kernels_bench's
 };
 
 // Checks that there is memory for the largest row too, before any is measured. ERR_USAGE for an unknown name, ERR_NOMEM with
