@@ -1,4 +1,4 @@
-// Packing, scale by scale and code by code: once at load, bound by the file's strides more than by this loop.
+// Packing, scale by scale: once at load.
 #include <string.h>
 
 #include "kernels/quantised_layout.h"
@@ -25,16 +25,68 @@ static uint8_t code_of_zero(const struct quantised_format *format) {
     return format->code == CODE_INT4 && !format->zero_points ? 8 : 0;
 }
 
+// Most files have rows of codes as they are to be: eight of 4 bits or four of 8 are then one word, taken apart as a whole.
+static bool are_rows(const struct code_source *codes) {
+    bool rows = codes->k_stride == 1 && codes->k8_stride == 8 && !codes->order && codes->flip == 0 && codes->add == 0;
+    return rows && (codes->bits == 8 || (codes->n_stride % 2 == 0 && codes->n8_stride % 2 == 0));
+}
+
+// Even nibbles into the low half, odd ones into the high half.
+static uint32_t part_nibbles(uint32_t word) {
+    uint32_t even = word & 0x0f0f0f0fu, odd = word >> 4 & 0x0f0f0f0fu;
+    even = (even | even >> 4) & 0x00ff00ffu;
+    odd = (odd | odd >> 4) & 0x00ff00ffu;
+    return ((even | even >> 8) & 0xffffu) | (odd | odd >> 8) << 16;
+}
+
+// The line's k of one column, from its row's codes: what quantised_code_at says of each.
+static void put_word(const uint8_t *row, size_t line_k, size_t column, uint8_t *lines) {
+    uint32_t word;
+    unsigned none;
+    memcpy(&word, row, sizeof word);
+    uint8_t *at = lines + quantised_code_at(line_k, 0, column, &none);
+    if (line_k == 8) {
+        word = part_nibbles(word);
+        memcpy(at, &word, sizeof word);
+    } else {
+        memcpy(at, row, sizeof(uint16_t));
+        memcpy(lines + quantised_code_at(line_k, 2, column, &none), row + 2, sizeof(uint16_t));
+    }
+}
+
+enum { CHUNK_K = 128 }; // of all columns, before the next: what is written stays in the first cache
+
+// Whole lines of the panel's columns below `columns`. Returns the k that are done, of `depth`.
+static size_t pack_rows(const struct packing *p, size_t g, size_t columns, size_t depth, uint8_t *codes) {
+    const struct code_source *source = &p->source->codes;
+    size_t line_k = p->layout.line_k, done = p->source->k_order || !are_rows(source) ? 0 : depth / line_k * line_k;
+    size_t line_bytes = quantised_code_bytes(&p->layout, line_k);
+    for (size_t chunk = 0; chunk < done; chunk += CHUNK_K) {
+        size_t end = done - chunk < CHUNK_K ? done : chunk + CHUNK_K;
+        for (size_t c = 0; c < columns; c++) {
+            size_t n = p->column + c;
+            size_t index = n / 8 * source->n8_stride + n % 8 * source->n_stride + g * p->layout.scale_k + chunk;
+            const uint8_t *row = (const uint8_t *)source->data + index * source->bits / 8;
+            for (size_t i = chunk; i < end; i += line_k, row += sizeof(uint32_t)) {
+                put_word(row, line_k, c, codes + i / line_k * line_bytes);
+            }
+        }
+    }
+    return done;
+}
+
 static void pack_codes(const struct packing *p, size_t g) {
     const struct quantised_source *source = p->source;
     uint8_t *codes = p->panel + quantised_codes_at(&p->layout, g);
     uint8_t padding = code_of_zero(p->format);
     size_t depth = quantised_depth(&p->layout, g, p->k);
+    size_t columns = p->n - p->column < KERNEL_PANEL ? p->n - p->column : KERNEL_PANEL;
+    size_t done = pack_rows(p, g, columns, depth, codes);
     for (size_t c = 0; c < KERNEL_PANEL; c++) {
-        for (size_t i = 0; i < depth; i++) {
+        for (size_t i = c < columns ? done : 0; i < depth; i++) {
             size_t k = g * p->layout.scale_k + i;
             k = source->k_order ? source->k_order[k] : k;
-            uint8_t code = p->column + c < p->n ? read_code(&source->codes, p->column + c, k) : padding;
+            uint8_t code = c < columns ? read_code(&source->codes, p->column + c, k) : padding;
             unsigned shift;
             size_t at = quantised_code_at(p->layout.line_k, i, c, &shift);
             codes[at] |= (uint8_t)(code << shift);
