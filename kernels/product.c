@@ -170,13 +170,33 @@ static size_t group_of(const struct work *work, size_t task) {
     return low;
 }
 
-static void run_task(void *context, size_t task, unsigned thread) {
-    const struct work *work = context;
+static struct span task_span(const struct work *work, size_t task) {
     size_t g = group_of(work, task);
     const struct product_group *group = &work->product->groups[g];
     size_t runs = runs_of(work, group), local = task - work->first_task[g];
-    struct span span = span_of(work, group, local / runs, local % runs);
-    product_run_span(work, &span, thread);
+    return span_of(work, group, local / runs, local % runs);
+}
+
+static void run_task(void *context, size_t task, unsigned thread) {
+    const struct work *work = context;
+    struct span span = task_span(work, task);
+    product_run_span(work, &span, NULL, thread);
+}
+
+// On panels packed at load: a thread claims its next task before it starts the one at hand, whose kernels then fetch its panels.
+static void run_claimed(void *context, size_t unused, unsigned thread) {
+    (void)unused;
+    struct work *work = context;
+    size_t task = atomic_fetch_add(&work->claimed, 1);
+    while (task < work->tasks) {
+        size_t next = atomic_fetch_add(&work->claimed, 1);
+        struct span span = task_span(work, task), after;
+        if (next < work->tasks) {
+            after = task_span(work, next);
+        }
+        product_run_span(work, &span, next < work->tasks ? &after : NULL, thread);
+        task = next;
+    }
 }
 
 // Every m tile of a run of columns, in order.
@@ -186,7 +206,7 @@ static void run_columns(void *context, size_t run, unsigned thread) {
         const struct product_group *group = &work->product->groups[g];
         for (size_t s = 0; group->m && run < runs_of(work, group) && s < spans_of(work, group); s++) {
             struct span span = span_of(work, group, s, run);
-            product_run_span(work, &span, thread);
+            product_run_span(work, &span, NULL, thread);
         }
     }
 }
@@ -247,6 +267,10 @@ void product_run(const struct product *product, const struct product_limits *lim
     work.read_b = (struct line_reader){work.backend, product->b.dtype, work.holding.sum};
     work.scratch = at + list_bytes(product->num_groups);
     work.scratch_bytes = aligned(product_lane_bytes(&work.holding));
-    size_t tasks = split(&work, limits, threads);
-    team_run(team, tasks, work.m_in_order ? run_columns : run_task, &work);
+    work.tasks = split(&work, limits, threads);
+    if (product->b_is_packed && !work.m_in_order) {
+        team_run(team, at_most(work.tasks, threads), run_claimed, &work);
+    } else {
+        team_run(team, work.tasks, work.m_in_order ? run_columns : run_task, &work);
+    }
 }

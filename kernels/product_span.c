@@ -270,10 +270,9 @@ static void finish(struct call *c) {
 
 // ---- a span
 
-// The rows of a span in calls as even as can be.
-static size_t call_rows(size_t rows, size_t most, size_t begin) {
-    size_t calls = div_up(rows - begin, most);
-    return div_up(rows - begin, calls);
+// What the next call takes of what is `left`, so that calls are as even as can be.
+static size_t part_of(size_t left, size_t most) {
+    return div_up(left, div_up(left, most));
 }
 
 // All rows of the span against a block of K of the call's panels. new_rows: they are not those of the call before.
@@ -283,7 +282,7 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
     bool first = c->k == 0, last = c->k + c->depth >= c->group->k;
     for (size_t at = 0; at < rows; at += c->rows) {
         c->row = span->row + at;
-        c->rows = call_rows(rows, h->rows, at);
+        c->rows = part_of(rows - at, h->rows);
         c->sums = c->lane->sums + (rows > h->held_rows ? 0 : at) * h->sums_stride;
         if (c->depth && (new_rows || c->rows < rows)) {
             point_to_rows(c);
@@ -301,11 +300,18 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
     }
 }
 
-static void find_next(struct call *c, const struct span *span) {
-    size_t next = c->panel + c->count;
-    c->has_next = c->group->b_packed && c->grouped && next + c->count <= span->panel_end;
+// The panels that the thread multiplies after the call's: of the same span, or of the next one, where they are as many.
+static void find_next(struct call *c, const struct span *span, const struct span *after) {
+    size_t next = c->panel + c->count, end = span->panel_end;
+    const struct product_group *group = c->group;
+    if (next >= end && after) {
+        group = after->group;
+        next = after->panel;
+        end = after->panel_end;
+    }
+    c->has_next = c->grouped && group->b_packed && group->k == c->group->k && next + c->count <= end;
     if (c->has_next) {
-        point_to_packed(c->work, c->group, next, c->count, c->next);
+        point_to_packed(c->work, group, next, c->count, c->next);
     }
 }
 
@@ -314,15 +320,15 @@ static size_t few_rows(const struct work *work) {
     return work->holding.sum == DTYPE_BF16 ? work->backend->few_bf16 : FEW_ROWS;
 }
 
-void product_run_span(const struct work *work, const struct span *span, unsigned thread) {
+void product_run_span(const struct work *work, const struct span *span, const struct span *after, unsigned thread) {
     const struct holding *h = &work->holding;
     const struct product_group *g = span->group;
     struct lane lane = lane_of(work, thread);
     struct call c = {.work = work, .group = g, .lane = &lane, .panel = span->panel};
     c.grouped = h->grouped && (!g->b_packed || span->end - span->row > few_rows(work));
     for (; c.panel < span->panel_end; c.panel += c.count) {
-        c.count = at_most(h->panels, span->panel_end - c.panel);
-        find_next(&c, span);
+        c.count = part_of(span->panel_end - c.panel, h->panels);
+        find_next(&c, span, after);
         c.k = 0;
         do {
             c.depth = at_most(h->k_step, g->k - c.k);

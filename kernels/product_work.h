@@ -2,6 +2,8 @@
 #ifndef EXPERTD_KERNELS_PRODUCT_WORK_H
 #define EXPERTD_KERNELS_PRODUCT_WORK_H
 
+#include <stdatomic.h>
+
 #include "kernels/backend.h"
 #include "kernels/product.h"
 #include "kernels/product_lines.h"
@@ -29,6 +31,8 @@ struct work {
     size_t span_rows;   // at most, of a task
     size_t run_panels;  // at most, of a task
     bool m_in_order;    // a task is a run of panels of every group
+    size_t tasks;
+    _Atomic size_t claimed; // where threads claim them themselves
     char *scratch;
     size_t scratch_bytes; // of one thread
 };
@@ -43,7 +47,8 @@ struct span {
 // Bytes of a thread's scratch.
 size_t product_lane_bytes(const struct holding *holding);
 
-void product_run_span(const struct work *work, const struct span *span, unsigned thread);
+// after: the span that this thread takes next, or NULL: it is not known.
+void product_run_span(const struct work *work, const struct span *span, const struct span *after, unsigned thread);
 
 static inline size_t div_up(size_t a, size_t b) {
     return a / b + (a % b != 0);

@@ -4,6 +4,8 @@
 #ifndef EXPERTD_KERNELS_CPU_GROUP_AHEAD_H
 #define EXPERTD_KERNELS_CPU_GROUP_AHEAD_H
 
+#include <string.h>
+
 #include "kernels/backend.h"
 
 // A stretch of memory, fetched by `step` bytes at each run of an inner loop.
@@ -19,6 +21,13 @@ static inline struct group_ahead group_ahead_over(const void *from, size_t bytes
         ahead.step = (bytes + runs - 1) / runs;
     }
     return ahead;
+}
+
+// Sums begin at +0, or where those of the k before ended.
+static inline void group_clear(const struct panel_group_args *args) {
+    for (size_t r = 0; !args->goes_on && r < args->rows; r++) {
+        memset(args->sums + r * KERNEL_SUMS, 0, args->count * KERNEL_PANEL * sizeof *args->sums);
+    }
 }
 
 #endif

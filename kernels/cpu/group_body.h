@@ -306,13 +306,6 @@ static void group_few_bf16(struct group_block *block) {
     }
 }
 
-// Sums begin at +0, or where those of the k before ended.
-static void group_clear(const struct panel_group_args *args) {
-    for (size_t r = 0; !args->goes_on && r < args->rows; r++) {
-        memset(args->sums + r * KERNEL_SUMS, 0, args->count * KERNEL_PANEL * sizeof *args->sums);
-    }
-}
-
 void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
     bool few = args->rows <= GROUP_FEW_ROWS;
     size_t step = few ? GROUP_FEW_BLOCK : GROUP_BLOCK;

@@ -1,4 +1,5 @@
-// Two 4 by 4 blocks of words at a time, as in pack_avx512.c.
+// Two 4 by 4 blocks of words at a time, each vector taking 16 bytes of two lines that lie four apart, so that turning stays within
+// its halves.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -7,7 +8,7 @@
 
 #include "kernels/cpu/backends.h"
 
-enum { PACK_LANES = 8 };
+enum { PACK_LANES = 8, PACK_WORDS = 4 };
 
 PANEL_INLINE __m256i turn_load(const char *src, size_t stride) {
     __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const void *)src));

@@ -1,5 +1,5 @@
-// Four 4 by 4 blocks of words at a time: each vector takes 16 bytes of four lines that lie four apart, so that turning stays within
-// its quarters, two shuffles a vector.
+// 16 by 16 words at a time, each line's 64 bytes by one load: lines a power of two apart share a set of L1, which has not room for
+// all of them until a second load.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -8,24 +8,36 @@
 
 #include "kernels/cpu/backends.h"
 
-enum { PACK_LANES = 16 };
+enum { PACK_LANES = 16, PACK_WORDS = 16 };
 
-PANEL_INLINE __m512i turn_load(const char *src, size_t stride) {
-    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)src));
-    v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(src + 4 * stride)), 1);
-    v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(src + 8 * stride)), 2);
-    return _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(src + 12 * stride)), 3);
+// Words of lines 4i to 4i + 3, turned within their quarters: rows[j] holds words j, j + 4, j + 8 and j + 12 of those lines.
+PANEL_INLINE void turn_quarters(const char *src, size_t stride, __m512i *rows) {
+    __m512i a = _mm512_loadu_si512(src), b = _mm512_loadu_si512(src + stride);
+    __m512i c = _mm512_loadu_si512(src + 2 * stride), d = _mm512_loadu_si512(src + 3 * stride);
+    __m512i ab_low = _mm512_unpacklo_epi32(a, b), ab_high = _mm512_unpackhi_epi32(a, b);
+    __m512i cd_low = _mm512_unpacklo_epi32(c, d), cd_high = _mm512_unpackhi_epi32(c, d);
+    rows[0] = _mm512_unpacklo_epi64(ab_low, cd_low);
+    rows[1] = _mm512_unpackhi_epi64(ab_low, cd_low);
+    rows[2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+    rows[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
 }
 
 PANEL_INLINE void turn_words(const char *src, size_t stride, uint32_t *dst) {
-    __m512i a = turn_load(src, stride), b = turn_load(src + stride, stride);
-    __m512i c = turn_load(src + 2 * stride, stride), d = turn_load(src + 3 * stride, stride);
-    __m512i ab_low = _mm512_unpacklo_epi32(a, b), ab_high = _mm512_unpackhi_epi32(a, b);
-    __m512i cd_low = _mm512_unpacklo_epi32(c, d), cd_high = _mm512_unpackhi_epi32(c, d);
-    _mm512_storeu_si512(dst, _mm512_unpacklo_epi64(ab_low, cd_low));
-    _mm512_storeu_si512(dst + KERNEL_PANEL, _mm512_unpackhi_epi64(ab_low, cd_low));
-    _mm512_storeu_si512(dst + 2 * KERNEL_PANEL, _mm512_unpacklo_epi64(ab_high, cd_high));
-    _mm512_storeu_si512(dst + 3 * KERNEL_PANEL, _mm512_unpackhi_epi64(ab_high, cd_high));
+    enum { EVEN = 0x88, ODD = 0xdd };
+    __m512i rows[4][4];
+    PANEL_UNROLL for (size_t i = 0; i < 4; i++) {
+        turn_quarters(src + 4 * i * stride, stride, rows[i]);
+    }
+    PANEL_UNROLL for (size_t j = 0; j < 4; j++) {
+        __m512i low_even = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], EVEN);
+        __m512i low_odd = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], ODD);
+        __m512i high_even = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], EVEN);
+        __m512i high_odd = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], ODD);
+        _mm512_storeu_si512(dst + j * KERNEL_PANEL, _mm512_shuffle_i32x4(low_even, high_even, EVEN));
+        _mm512_storeu_si512(dst + (j + 4) * KERNEL_PANEL, _mm512_shuffle_i32x4(low_odd, high_odd, EVEN));
+        _mm512_storeu_si512(dst + (j + 8) * KERNEL_PANEL, _mm512_shuffle_i32x4(low_even, high_even, ODD));
+        _mm512_storeu_si512(dst + (j + 12) * KERNEL_PANEL, _mm512_shuffle_i32x4(low_odd, high_odd, ODD));
+    }
 }
 
 #define PACK_TARGET(name) avx512_##name

@@ -1,6 +1,6 @@
 // Decoding and packing on the fly, compiled once per instruction set. The including file defines PACK_TARGET(name), PACK_LANES
-// and turn_words(src, stride, dst): 4 neighbouring words of PACK_LANES lines, `stride` bytes apart, to dst[word][line], words
-// KERNEL_PANEL apart. The rest is plain C that the compiler vectorises.
+// and turn_words(src, stride, dst): PACK_WORDS neighbouring words of PACK_LANES lines, `stride` bytes apart, to dst[word][line],
+// words KERNEL_PANEL apart. The rest is plain C that the compiler vectorises.
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
@@ -70,8 +70,8 @@ static uint32_t word_at(const char *line, size_t word, size_t bytes) {
 // PACK_LANES lines, or fewer, of `bytes` each, to columns of a panel. The lines after these are fetched meanwhile: with as many
 // streams at once the hardware does not find them all.
 static void pack_lines(const char *src, size_t stride, size_t lines, size_t bytes, uint32_t *panel) {
-    size_t words = (bytes + 3) / 4, whole = lines == PACK_LANES ? bytes / 16 * 4 : 0;
-    for (size_t w = 0; w < whole; w += 4) {
+    size_t words = (bytes + 3) / 4, whole = lines == PACK_LANES ? bytes / 4 / PACK_WORDS * PACK_WORDS : 0;
+    for (size_t w = 0; w < whole; w += PACK_WORDS) {
         if (w * 4 % PACK_LINE == 0) {
             for (size_t l = 0; l < PACK_LANES; l++) {
                 __builtin_prefetch((const void *)((uintptr_t)src + (PACK_LANES + l) * stride + w * 4), 0, 2);

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/backends.h"
 
-enum { PACK_LANES = 4 };
+enum { PACK_LANES = 4, PACK_WORDS = 4 };
 
 PANEL_INLINE uint32x4_t turn_load(const char *src) {
     return vreinterpretq_u32_u8(vld1q_u8((const void *)src));

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/backends.h"
 
-enum { PACK_LANES = 4 };
+enum { PACK_LANES = 4, PACK_WORDS = 4 };
 
 static inline void turn_words(const char *src, size_t stride, uint32_t *dst) {
     for (size_t line = 0; line < PACK_LANES; line++) {

@@ -194,9 +194,7 @@ static const packed_quads *group_next_quads(const struct panel_group_args *args,
 
 // Sums begin at the offsets, or they are added to those of the k before.
 static void group_begin_i8(const struct panel_group_args *args) {
-    for (size_t r = 0; !args->goes_on && r < args->rows; r++) {
-        memset(args->sums + r * KERNEL_SUMS, 0, args->count * KERNEL_PANEL * sizeof *args->sums);
-    }
+    group_clear(args);
     for (size_t r = 0; STARTS_AT_OFFSETS && r < args->rows; r++) {
         for (size_t p = 0; p < args->count; p++) {
             const struct packed_i8 *panel = args->panels[p];
