@@ -38,7 +38,7 @@ PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, const struct
     for (size_t i = 0; i < lines; i++, codes += LINES_BYTES) {
         struct line line[LINES];
         PANEL_UNROLL for (size_t j = 0; fetch && j < LINES; j++) {
-            _mm_prefetch((const char *)((uintptr_t)(codes + j * QUANTISED_LINE) + PANEL_AHEAD_BYTES), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)(codes + j * QUANTISED_LINE) + PAIRS_AHEAD), _MM_HINT_T0);
         }
         PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
             line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
@@ -151,7 +151,7 @@ PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows) {
         size_t lines = (last ? a->last_k : scale_k) / PAIRS_LINE_K;
         p.scales = last ? a->last_scales : p.codes + lines * LINES_BYTES;
         p.zeros = p.scales + scale_bytes;
-        _mm_prefetch((const char *)((uintptr_t)p.scales + PANEL_AHEAD_BYTES), _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)p.scales + PAIRS_AHEAD), _MM_HINT_T0);
         PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
             pairs_scale(&p, rows, vecs, column, &t, x, from, lines);
         }
@@ -181,7 +181,7 @@ static void widen(const struct quantised_format *format, const uint8_t *codes, c
     }
     for (size_t i = 0; i < depth; i += PAIRS_LINE_K, wide += PAIRS_LINE_K / 2) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++, codes += QUANTISED_LINE) {
-            _mm_prefetch((const char *)((uintptr_t)codes + PANEL_AHEAD_BYTES), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)codes + PAIRS_AHEAD), _MM_HINT_T0);
             struct line line = line_open(codes, &t, zero[j]);
             PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
                 _mm512_store_si512(&wide[pair][2 * j * LANES], line_pair(&line, &t, pair));
