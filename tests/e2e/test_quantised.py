@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from harness.daemon import run_program
 from harness.paths import BIN, SANITIZER
 from harness.quantised import VARIANTS, QuantisedCheckpoint
 from harness.tensors import error_per_token, rows_of, tensor, values_of
@@ -67,3 +68,15 @@ def test_synthetic_models_are_made_in_each_format(name, start_daemon):
     assert rows_of(alone) == rows_of(spread)
     # Near-ties of the router fall alike: its weights are plain.
     assert error_per_token(values_of(widened), values_of(alone)).max() <= BOUNDS["bf16 widened"]
+
+
+@pytest.mark.parametrize("name", ("fp8_block128", "mxfp4", "int4_group32"))
+def test_make_checkpoint_writes_the_synthetic_models_weights(name, tmp_path, start_daemon):
+    assert run_program("make-checkpoint", tmp_path / name, "--format", name).returncode == 0
+    layers = []
+    for model in (tmp_path / name, f"synthetic:tiny,format={name}"):
+        daemon = start_daemon(model=model)
+        with daemon.client() as client:
+            layers.append([(layer.weights_id, layer.quantisation) for layer in client.describe().models[0].layers])
+        daemon.stop()
+    assert layers[0] == layers[1] and len(layers[0]) == 4

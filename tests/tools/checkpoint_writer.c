@@ -12,6 +12,7 @@
 
 #include "base/safetensors.h"
 #include "expert/synthetic.h"
+#include "expert/synthetic_quantised.h"
 
 enum { SIZE_MAX_ONE = 1 << 16, LAYERS_MAX = 1024, VOCABULARY = 48 };
 
@@ -131,7 +132,32 @@ const char *checkpoint_architecture(size_t i) {
     return i < sizeof FAMILIES / sizeof *FAMILIES ? FAMILIES[i].model_type : NULL;
 }
 
+// Formats of compressed-tensors and of DeepSeek whose bytes are those of synthetic codes.
+struct written_format {
+    const char *name; // as Describe says
+    const char *codes, *scales;
+    enum dtype codes_dtype, scale_dtype;
+    size_t codes_per_element;
+    const char *config;
+};
+
+static const struct written_format WRITTEN_FORMATS[] = {
+    {"fp8_block128", "weight", "weight_scale_inv", DTYPE_F8_E4M3, DTYPE_F32, 1,
+     "\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]"},
+    {"mxfp4", "weight_packed", "weight_scale", DTYPE_U8, DTYPE_U8, 2,
+     "\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp4-pack-quantized\""},
+    {"int4_group32", "weight_packed", "weight_scale", DTYPE_I32, DTYPE_BF16, 8,
+     "\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", \"config_groups\": {\"group_0\": {\"weights\": "
+     "{\"num_bits\": 4, \"type\": \"int\", \"group_size\": 32}}}"},
+};
+enum { WRITTEN_FORMAT_COUNT = sizeof WRITTEN_FORMATS / sizeof *WRITTEN_FORMATS };
+
+const char *checkpoint_format(size_t i) {
+    return i < WRITTEN_FORMAT_COUNT ? WRITTEN_FORMATS[i].name : NULL;
+}
+
 struct writer {
+    const struct written_format *format; // NULL: BF16
     const struct family *family;
     const struct checkpoint_recipe *recipe;
     struct safetensors_entry *entries; // [count]; names and data owned
@@ -198,13 +224,40 @@ static void fill(const struct writer *w, uint32_t layer, uint32_t expert, enum s
     }
 }
 
+// One matrix as codes and scales: the bytes of its synthetic twin.
+static FALLIBLE add_codes(struct writer *w, const struct synthetic_tensor *what, const char *name) {
+    const struct written_format *f = w->format;
+    struct quantised_matrix m;
+    void *codes, *scales;
+    synthetic_describe_codes(synthetic_format_find(f->name, strlen(f->name)), what->n, what->k, &m);
+    uint64_t columns = (what->n + m.scale_columns - 1) / m.scale_columns;
+    TRY(add(w, f->codes_dtype, (struct shape){2, {what->n, what->k / f->codes_per_element}}, &codes, "%s.%s", name, f->codes));
+    TRY(add(w, f->scale_dtype, (struct shape){2, {columns, m.scale_n_stride}}, &scales, "%s.%s", name, f->scales));
+    void *generated = aligned_alloc(64, synthetic_codes_bytes(&m, what->n, what->k));
+    if (!generated) {
+        FAIL(ERR_NOMEM, "no memory for %zu x %zu codes", what->n, what->k);
+    }
+    synthetic_fill_codes(what, &m, generated);
+    memcpy(codes, m.codes.data, what->n * what->k * m.codes.bits / 8);
+    memcpy(scales, m.scales, columns * m.scale_n_stride * dtype_size(m.format.scale));
+    free(generated);
+    return OK;
+}
+
 static FALLIBLE add_split(struct writer *w, uint32_t layer, uint32_t expert, const char *prefix) {
     const struct checkpoint_recipe *r = w->recipe;
     for (int part = 0; part < 3; part++) {
         uint64_t n = part == 2 ? r->hidden : r->width, k = part == 2 ? r->width : r->hidden;
         void *data;
-        TRY(add(w, DTYPE_BF16, (struct shape){2, {n, k}}, &data, "%s.%s.weight", prefix,
-                expert == SUPPLY_SHARED ? (const char *const[])D1[part] : w->family->names[part]));
+        const char *name = expert == SUPPLY_SHARED ? (const char *const[])D1[part] : w->family->names[part];
+        if (w->format) {
+            char full[192];
+            struct synthetic_tensor what = {r->seed, layer, expert, (enum supply_tensor)(SUPPLY_GATE + part), n, k};
+            snprintf(full, sizeof full, "%s.%s", prefix, name);
+            TRY(add_codes(w, &what, full));
+            continue;
+        }
+        TRY(add(w, DTYPE_BF16, (struct shape){2, {n, k}}, &data, "%s.%s.weight", prefix, name));
         fill(w, layer, expert, (enum supply_tensor)(SUPPLY_GATE + part), n, k, (struct target){data, k, 1});
     }
     return OK;
@@ -327,6 +380,9 @@ static FALLIBLE write_config(const char *path, const struct writer *w) {
     if (f->shared_gated) {
         fprintf(file, "\"shared_expert_intermediate_size\": %u, ", r->width);
     }
+    if (w->format) {
+        fprintf(file, "\"quantization_config\": {%s},\n  ", w->format->config);
+    }
     fprintf(file, "%s,\n  \"vocab_size\": %d\n}\n", f->more, VOCABULARY);
     bool failed = ferror(file) != 0;
     failed |= fclose(file) != 0;
@@ -353,6 +409,20 @@ static FALLIBLE check_recipe(const struct checkpoint_recipe *r, const struct fam
     if (r->top_k > r->experts || r->layers > LAYERS_MAX) {
         FAIL(ERR_USAGE, "%u of %u experts in %u layers: at most all experts, at most %d layers", r->top_k, r->experts, r->layers,
              LAYERS_MAX);
+    }
+    return OK;
+}
+
+static FALLIBLE find_format(struct writer *w) {
+    const char *name = w->recipe->format;
+    for (size_t i = 0; name && i < WRITTEN_FORMAT_COUNT; i++) {
+        w->format = strcmp(WRITTEN_FORMATS[i].name, name) == 0 ? &WRITTEN_FORMATS[i] : w->format;
+    }
+    if (name && !w->format) {
+        FAIL(ERR_USAGE, "unknown format %s", name);
+    }
+    if (w->format && (w->family->layout != SPLIT || w->recipe->hidden % 32 || w->recipe->width % 32)) {
+        FAIL(ERR_USAGE, "%s: of an architecture with a tensor per matrix, and of multiples of 32 alone", name);
     }
     return OK;
 }
@@ -386,6 +456,7 @@ FALLIBLE checkpoint_write(const char *folder, const struct checkpoint_recipe *re
     char path[PATH_MAX];
     err_t e;
     TRY(check_recipe(recipe, &w.family));
+    TRY(find_format(&w));
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
         FAIL(ERR_IO, "%s: %s", folder, strerror(errno));
     }

@@ -14,6 +14,7 @@ struct checkpoint_recipe {
     uint32_t hidden, width, experts, top_k;
     uint32_t layers; // MoE layers; a dense one lies before them where the architecture begins so
     uint64_t seed;
+    const char *format; // of the experts' matrices, as checkpoint_format says; NULL: BF16
 };
 
 // H 256, I 128, E 16, K 4, 4 layers of qwen3_moe: synthetic:tiny's shape.
@@ -22,8 +23,11 @@ struct checkpoint_recipe checkpoint_recipe_default(void);
 // The i-th architecture that can be written; NULL past the end.
 const char *checkpoint_architecture(size_t i);
 
-// Writes config.json and model.safetensors (BF16) into `folder`, which is made where it is missing. ERR_USAGE for a recipe that
-// makes no model; ERR_IO where a file cannot be written; ERR_NOMEM.
+// The i-th format that experts can be written in, where they have a tensor per matrix; NULL past the end.
+const char *checkpoint_format(size_t i);
+
+// Writes config.json and model.safetensors (BF16, or as the format says) into `folder`, which is made where it is missing.
+// ERR_USAGE for a recipe that makes no model; ERR_IO where a file cannot be written; ERR_NOMEM.
 FALLIBLE checkpoint_write(const char *folder, const struct checkpoint_recipe *recipe);
 
 #endif

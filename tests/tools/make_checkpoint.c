@@ -10,12 +10,16 @@ static void usage(FILE *to) {
     struct checkpoint_recipe r = checkpoint_recipe_default();
     fprintf(to,
             "usage: make-checkpoint DIR [--architecture NAME] [--hidden H] [--width I] [--experts E] [--top-k K] [--layers N] "
-            "[--seed S]\n"
+            "[--seed S] [--format F]\n"
             "Writes DIR/config.json and DIR/model.safetensors with the vendor's names and seeded weights.\n"
             "Without options: %s, H %u, I %u, E %u, K %u, %u layers, seed 0. Architectures:",
             r.architecture, r.hidden, r.width, r.experts, r.top_k, r.layers);
     for (size_t i = 0; checkpoint_architecture(i); i++) {
         fprintf(to, " %s", checkpoint_architecture(i));
+    }
+    fprintf(to, "\nFormats, where an architecture has a tensor per matrix:");
+    for (size_t i = 0; checkpoint_format(i); i++) {
+        fprintf(to, " %s", checkpoint_format(i));
     }
     fprintf(to, "\n");
 }
@@ -36,6 +40,7 @@ int main(int argc, char **argv) {
         {"top-k", required_argument, NULL, 'k'},
         {"layers", required_argument, NULL, 'l'},
         {"seed", required_argument, NULL, 's'},
+        {"format", required_argument, NULL, 'f'},
         {"help", no_argument, NULL, 'H'},
         {NULL, 0, NULL, 0},
     };
@@ -52,6 +57,8 @@ int main(int argc, char **argv) {
             *size = number(optarg);
         } else if (option == 'a') {
             recipe.architecture = optarg;
+        } else if (option == 'f') {
+            recipe.format = optarg;
         } else if (option == 's') {
             recipe.seed = number(optarg);
         } else {
