@@ -112,6 +112,10 @@ FALLIBLE kernel_select(const char *name);
 // The chosen backend; "auto" is selected at the first call where nobody chose. Never NULL.
 const struct kernel_backend *kernel_selected(void);
 
+// The kernels that products of f32, bf16 and quantised weights go through: the name of the narrowest backend that shares them with
+// the chosen one. avx512vnni and amxint8 are "avx512" here.
+const char *kernel_float_name(void);
+
 // Chooses the fastest that computes as `name` says ("cpu", "cpu_amx", "sim_90": the last part of a numerics_id), the scalar twin
 // where this CPU has no other. ERR_UNAVAILABLE for a name that this build does not know.
 FALLIBLE kernel_select_arithmetic(const char *name);

@@ -34,4 +34,10 @@ struct offsets_args {
     int32_t *offsets; // [64]
 };
 
+struct kernel_backend;
+struct weight_source;
+
+// What pack_weights does for I8, by `backend`, which need not be chosen yet.
+void pack_weights_i8(const struct kernel_backend *backend, const struct weight_source *source, size_t k, size_t n, void *dst);
+
 #endif

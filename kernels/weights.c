@@ -2,8 +2,9 @@
 //   F32:  [n / 64][k][64]
 //   BF16: [n / 64][ceil(k / 2)][64][2], the pair (2i, 2i + 1) of one column in one 32-bit word; an odd k is padded with +0
 //   I8:   [n / 64] of struct packed_i8 (weights_i8.c)
-// A short last panel is padded with columns of +0. The source is read in runs along whichever axis is denser, block by block, so
-// that both sides of the transposition stay in L1.
+// A short last panel is padded with columns of +0. Elements that are of the packed dtype and lie side by side are turned where
+// they lie (pack.h). Others are converted first, in runs along whichever axis is denser: where that is K, a run of each of 64 rows
+// is staged in L1 and turned there; the next run is fetched meanwhile, for 64 streams are more than the hardware follows.
 #include "kernels/weights.h"
 
 #include <stdbool.h>
@@ -12,8 +13,10 @@
 
 #include "base/err.h"
 #include "kernels/backend.h"
+#include "kernels/convert.h"
+#include "kernels/pack.h"
 
-enum { PACK_K = 64 }; // k of a block: 64 rows of 64 elements are at most 16 KiB; even, so that pairs never straddle blocks
+enum { RUN_K = 128 }; // k of a run: 64 rows of 128 floats are 32 KiB; even, so that pairs never straddle runs
 
 static size_t panels_of(size_t n) {
     return n / KERNEL_PANEL + (n % KERNEL_PANEL != 0);
@@ -27,128 +30,150 @@ size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n) {
     return panels_of(n) * rows * KERNEL_PANEL * dtype_size(dtype);
 }
 
-// One block of W: `columns` (of n) by `depth` (of k), at most 64 by PACK_K.
+// One block of W: `columns` (of n), at most a panel's, by `depth` (of k), at most a run.
 struct block {
     const struct weight_source *source;
     const uint8_t *origin; // its first element
     size_t columns, depth;
+    enum dtype dtype; // packed
 };
 
-static void gather_16(const uint8_t *src, size_t stride, size_t count, uint16_t *dst) {
+static void gather(const uint8_t *src, size_t size, size_t stride, size_t count, void *dst) {
     if (stride == 1) {
-        memcpy(dst, src, count * sizeof *dst);
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        memcpy(&dst[i], src + i * stride * sizeof *dst, sizeof *dst);
-    }
-}
-
-static void gather_32(const uint8_t *src, size_t stride, size_t count, float *dst) {
-    if (stride == 1) {
-        memcpy(dst, src, count * sizeof *dst);
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        memcpy(&dst[i], src + i * stride * sizeof *dst, sizeof *dst);
+        memcpy(dst, src, count * size);
+    } else if (size == 2) {
+        for (size_t i = 0; i < count; i++) {
+            memcpy((uint16_t *)dst + i, src + 2 * i * stride, 2);
+        }
+    } else {
+        for (size_t i = 0; i < count; i++) {
+            memcpy((uint32_t *)dst + i, src + 4 * i * stride, 4);
+        }
     }
 }
 
-// `count` elements, `stride` apart, as f32: exact.
-static void read_f32(enum dtype dtype, const uint8_t *src, size_t stride, size_t count, float *dst) {
-    if (dtype == DTYPE_F32) {
-        gather_32(src, stride, count, dst);
+// `count` elements, `stride` apart, one rounding each where `to` is BF16.
+static void read_run(enum dtype from, const uint8_t *src, size_t stride, size_t count, enum dtype to, void *dst) {
+    if (from == to) {
+        gather(src, dtype_size(from), stride, count, dst);
         return;
     }
-    uint16_t raw[PACK_K];
-    gather_16(src, stride, count, raw);
-    dtype_widen(dtype, raw, count, dst);
-}
-
-// The same as bf16: the one rounding.
-static void read_bf16(enum dtype dtype, const uint8_t *src, size_t stride, size_t count, uint16_t *dst) {
-    if (dtype == DTYPE_BF16) {
-        gather_16(src, stride, count, dst);
+    uint32_t raw[RUN_K];
+    float wide[RUN_K];
+    gather(src, dtype_size(from), stride, count, raw);
+    if (to == DTYPE_F32) {
+        convert_widen(from, raw, count, dst);
         return;
     }
-    float wide[PACK_K];
-    read_f32(dtype, src, stride, count, wide);
-    dtype_narrow(wide, count, DTYPE_BF16, dst);
+    convert_widen(from, raw, count, wide);
+    convert_narrow(wide, count, to, dst);
 }
 
-static void pack_block_f32(const struct block *b, float *panel) {
+static void fetch_ahead(const uint8_t *run, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch((const void *)((uintptr_t)run + bytes + at));
+    }
+}
+
+// Runs along K, a column at a time.
+static void pack_block_by_k(const struct block *b, uint8_t *panel) {
+    _Alignas(64) uint32_t columns[KERNEL_PANEL][RUN_K];
     const struct weight_source *s = b->source;
     size_t size = dtype_size(s->dtype);
-    float run[PACK_K];
-    if (s->k_stride <= s->n_stride) {
-        for (size_t c = 0; c < b->columns; c++) {
-            read_f32(s->dtype, b->origin + c * s->n_stride * size, s->k_stride, b->depth, run);
-            for (size_t k = 0; k < b->depth; k++) {
-                panel[k * KERNEL_PANEL + c] = run[k];
-            }
+    for (size_t c = 0; c < b->columns; c++) {
+        const uint8_t *run = b->origin + c * s->n_stride * size;
+        fetch_ahead(run, b->depth * s->k_stride * size);
+        read_run(s->dtype, run, s->k_stride, b->depth, b->dtype, columns[c]);
+    }
+    struct pack_args args = {.src = columns,
+                             .stride = sizeof *columns,
+                             .element = dtype_size(b->dtype),
+                             .lines = b->columns,
+                             .k = b->depth,
+                             .panels = panel,
+                             .panel_bytes = packed_group_bytes(b->dtype, b->depth, KERNEL_PANEL)};
+    kernel_selected()->pack_along(&args);
+}
+
+// Runs along n.
+static void pack_block_by_n(const struct block *b, uint8_t *panel) {
+    const struct weight_source *s = b->source;
+    size_t row_bytes = s->k_stride * dtype_size(s->dtype);
+    if (b->dtype == DTYPE_F32) {
+        for (size_t k = 0; k < b->depth; k++) {
+            float *row = (float *)panel + k * KERNEL_PANEL;
+            read_run(s->dtype, b->origin + k * row_bytes, s->n_stride, b->columns, DTYPE_F32, row);
         }
         return;
     }
-    for (size_t k = 0; k < b->depth; k++) {
-        read_f32(s->dtype, b->origin + k * s->k_stride * size, s->n_stride, b->columns, panel + k * KERNEL_PANEL);
+    uint16_t even[KERNEL_PANEL] = {0}, odd[KERNEL_PANEL] = {0}, *out = (uint16_t *)panel;
+    for (size_t k = 0; k < b->depth; k += 2, out += 2 * KERNEL_PANEL) {
+        read_run(s->dtype, b->origin + k * row_bytes, s->n_stride, b->columns, DTYPE_BF16, even);
+        if (k + 1 < b->depth) {
+            read_run(s->dtype, b->origin + (k + 1) * row_bytes, s->n_stride, b->columns, DTYPE_BF16, odd);
+        } else {
+            memset(odd, 0, sizeof odd);
+        }
+        for (size_t c = 0; c < KERNEL_PANEL; c++) {
+            out[2 * c] = even[c];
+            out[2 * c + 1] = odd[c];
+        }
     }
 }
 
-static void pack_block_bf16(const struct block *b, uint16_t *panel) {
-    const struct weight_source *s = b->source;
-    size_t size = dtype_size(s->dtype);
-    if (s->k_stride <= s->n_stride) {
-        uint16_t run[PACK_K] = {0};
-        for (size_t c = 0; c < b->columns; c++) {
-            read_bf16(s->dtype, b->origin + c * s->n_stride * size, s->k_stride, b->depth, run);
-            for (size_t i = 0; i < (b->depth + 1) / 2; i++) {
-                memcpy(panel + (i * KERNEL_PANEL + c) * 2, run + 2 * i, 2 * sizeof *run);
+// Nothing to convert, and one axis is dense: false where that is not so.
+static bool pack_as_it_lies(const struct kernel_backend *backend, const struct weight_source *source, struct pack_args *args) {
+    if (source->k_stride != 1 && source->n_stride != 1) {
+        return false;
+    }
+    bool along = source->k_stride == 1;
+    args->src = source->data;
+    args->element = dtype_size(source->dtype);
+    args->stride = (along ? source->n_stride : source->k_stride) * args->element;
+    (along ? backend->pack_along : backend->pack_across)(args);
+    return true;
+}
+
+static void pack_blocks(const struct weight_source *source, const struct pack_args *args, enum dtype dtype) {
+    size_t size = dtype_size(source->dtype);
+    for (size_t n0 = 0; n0 < args->lines; n0 += KERNEL_PANEL) {
+        uint8_t *panel = (uint8_t *)args->panels + n0 / KERNEL_PANEL * args->panel_bytes;
+        for (size_t k0 = 0; k0 < args->k; k0 += RUN_K) {
+            struct block block = {
+                .source = source,
+                .origin = (const uint8_t *)source->data + (n0 * source->n_stride + k0 * source->k_stride) * size,
+                .columns = args->lines - n0 < KERNEL_PANEL ? args->lines - n0 : KERNEL_PANEL,
+                .depth = args->k - k0 < RUN_K ? args->k - k0 : RUN_K,
+                .dtype = dtype,
+            };
+            uint8_t *at = panel + k0 * KERNEL_PANEL * dtype_size(dtype);
+            if (source->k_stride <= source->n_stride) {
+                pack_block_by_k(&block, at);
+            } else {
+                pack_block_by_n(&block, at);
             }
         }
-        return;
     }
-    for (size_t i = 0; i < (b->depth + 1) / 2; i++) {
-        uint16_t even[KERNEL_PANEL], odd[KERNEL_PANEL] = {0};
-        const uint8_t *row = b->origin + 2 * i * s->k_stride * size;
-        read_bf16(s->dtype, row, s->n_stride, b->columns, even);
-        if (2 * i + 1 < b->depth) {
-            read_bf16(s->dtype, row + s->k_stride * size, s->n_stride, b->columns, odd);
-        }
-        for (size_t c = 0; c < b->columns; c++) {
-            panel[(i * KERNEL_PANEL + c) * 2] = even[c];
-            panel[(i * KERNEL_PANEL + c) * 2 + 1] = odd[c];
-        }
+}
+
+// The short last panel's columns that are not there.
+static void clear_last_panel(const struct pack_args *args) {
+    if (args->lines % KERNEL_PANEL) {
+        memset((uint8_t *)args->panels + args->lines / KERNEL_PANEL * args->panel_bytes, 0, args->panel_bytes);
     }
 }
 
 void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst) {
+    const struct kernel_backend *backend = kernel_selected();
     if (dtype == DTYPE_I8) {
-        pack_weights_i8(source, k, n, dst);
+        pack_weights_i8(backend, source, k, n, dst);
         return;
     }
     INVARIANT(dtype_is_float16_or_32(source->dtype) && (dtype == DTYPE_F32 || dtype == DTYPE_BF16));
-    size_t size = dtype_size(source->dtype);
-    size_t panel_bytes = packed_group_bytes(dtype, k, KERNEL_PANEL);
-    for (size_t n0 = 0; n0 < n; n0 += KERNEL_PANEL) {
-        uint8_t *panel = (uint8_t *)dst + n0 / KERNEL_PANEL * panel_bytes;
-        size_t columns = n - n0 < KERNEL_PANEL ? n - n0 : KERNEL_PANEL;
-        if (columns < KERNEL_PANEL) {
-            memset(panel, 0, panel_bytes);
-        }
-        for (size_t k0 = 0; k0 < k; k0 += PACK_K) {
-            struct block block = {
-                .source = source,
-                .origin = (const uint8_t *)source->data + (n0 * source->n_stride + k0 * source->k_stride) * size,
-                .columns = columns,
-                .depth = k - k0 < PACK_K ? k - k0 : PACK_K,
-            };
-            uint8_t *at = panel + k0 * KERNEL_PANEL * dtype_size(dtype);
-            if (dtype == DTYPE_BF16) {
-                pack_block_bf16(&block, (uint16_t *)at);
-            } else {
-                pack_block_f32(&block, (float *)at);
-            }
-        }
+    struct pack_args args = {.lines = n, .k = k, .panels = dst, .panel_bytes = packed_group_bytes(dtype, k, KERNEL_PANEL)};
+    clear_last_panel(&args);
+    if (source->dtype != dtype || !pack_as_it_lies(backend, source, &args)) {
+        pack_blocks(source, &args, dtype);
     }
 }
 

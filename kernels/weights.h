@@ -47,7 +47,4 @@ void pack_weights(const struct weight_source *source, size_t k, size_t n, enum d
 // The inverse of pack_weights for F32 and BF16: one group's matrix row-major, [n][k], 64-byte aligned or not.
 void unpack_weights(const struct packed_weights *packed, size_t group, void *dst);
 
-// What pack_weights does for I8.
-void pack_weights_i8(const struct weight_source *source, size_t k, size_t n, void *dst);
-
 #endif

@@ -3,9 +3,8 @@
 
 #include "base/err.h"
 #include "kernels/backend.h"
+#include "kernels/pack.h"
 #include "kernels/weights.h"
-
-enum { PACK_QUADS = 16 }; // of a block: 64 k of 64 columns, 4 KiB on both sides of the transposition
 
 _Static_assert(sizeof(((struct packed_i8 *)NULL)->offsets) == KERNEL_PANEL * sizeof(int32_t), "an offset per column");
 
@@ -16,28 +15,40 @@ struct panel_source {
     size_t columns, k;
 };
 
-static void pack_block(const struct panel_source *p, size_t first_quad, size_t quads, struct packed_i8 *panel) {
-    for (size_t c = 0; c < p->columns; c++) {
-        const int8_t *column = p->source + c * p->n_stride;
-        uint32_t sum = 0;
-        for (size_t q = first_quad; q < first_quad + quads; q++) {
-            for (size_t i = 0; i < PACKED_I8_K; i++) {
-                size_t k = q * PACKED_I8_K + i;
-                int8_t element = k < p->k ? column[k * p->k_stride] : 0;
-                panel->quads[q][c][i] = element;
-                sum += (uint32_t)element;
-            }
+// With gaps along both axes.
+static void gather_quads(const struct panel_source *p, struct packed_i8 *panel) {
+    for (size_t k = 0; k < p->k; k++) {
+        for (size_t c = 0; c < p->columns; c++) {
+            panel->quads[k / PACKED_I8_K][c][k % PACKED_I8_K] = p->source[c * p->n_stride + k * p->k_stride];
         }
-        panel->offsets[c] = (int32_t)((uint32_t)panel->offsets[c] - (sum << 7));
     }
 }
 
-void pack_weights_i8(const struct weight_source *source, size_t k, size_t n, void *dst) {
+static void pack_panel(const struct kernel_backend *backend, const struct panel_source *p, struct packed_i8 *panel,
+                       size_t panel_bytes) {
+    size_t quads = (p->k + PACKED_I8_K - 1) / PACKED_I8_K;
+    struct pack_args args = {
+        .src = p->source, .element = 1, .lines = p->columns, .k = p->k, .panels = panel->quads, .panel_bytes = panel_bytes};
+    bool dense = p->k_stride == 1 || p->n_stride == 1;
+    if (p->columns < KERNEL_PANEL || !dense) {
+        memset(panel, 0, panel_bytes);
+    }
+    if (p->k_stride == 1) {
+        args.stride = p->n_stride;
+        backend->pack_along(&args);
+    } else if (dense) {
+        args.stride = p->k_stride;
+        backend->pack_across(&args);
+    } else {
+        gather_quads(p, panel);
+    }
+    backend->quad_offsets(&(struct offsets_args){.quads = panel->quads, .count = quads, .offsets = panel->offsets});
+}
+
+void pack_weights_i8(const struct kernel_backend *backend, const struct weight_source *source, size_t k, size_t n, void *dst) {
     INVARIANT(source->dtype == DTYPE_I8);
     size_t panel_bytes = packed_group_bytes(DTYPE_I8, k, KERNEL_PANEL);
-    size_t quads = (k + PACKED_I8_K - 1) / PACKED_I8_K;
     for (size_t n0 = 0; n0 < n; n0 += KERNEL_PANEL) {
-        struct packed_i8 *panel = (struct packed_i8 *)((uint8_t *)dst + n0 / KERNEL_PANEL * panel_bytes);
         struct panel_source p = {
             .source = (const int8_t *)source->data + n0 * source->n_stride,
             .n_stride = source->n_stride,
@@ -45,9 +56,6 @@ void pack_weights_i8(const struct weight_source *source, size_t k, size_t n, voi
             .columns = n - n0 < KERNEL_PANEL ? n - n0 : KERNEL_PANEL,
             .k = k,
         };
-        memset(panel, 0, p.columns < KERNEL_PANEL ? panel_bytes : sizeof panel->offsets);
-        for (size_t q = 0; q < quads; q += PACK_QUADS) {
-            pack_block(&p, q, quads - q < PACK_QUADS ? quads - q : PACK_QUADS, panel);
-        }
+        pack_panel(backend, &p, (struct packed_i8 *)((uint8_t *)dst + n0 / KERNEL_PANEL * panel_bytes), panel_bytes);
     }
 }

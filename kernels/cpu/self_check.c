@@ -6,6 +6,7 @@
 #include "kernels/combine.h"
 #include "kernels/cpu/backends.h"
 #include "kernels/finish.h"
+#include "kernels/pack.h"
 #include "kernels/weights.h"
 
 enum { CHECK_K = 7, CHECK_COLUMNS = KERNEL_PANEL, CHECK_ROUNDS = 64, CHECK_ROWS = 2 * PANEL_TILE + 1, CHECK_ROW = 48 };
@@ -141,7 +142,7 @@ static int check_i8(struct check *check) {
     for (size_t i = 0; i < sizeof w; i++) {
         w[i] = next_i8(check);
     }
-    pack_weights(&(struct weight_source){w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, DTYPE_I8, panel);
+    pack_weights_i8(check->backend, &(struct weight_source){w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, panel);
     struct panel_i8_args args = {rows, CHECK_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->panel_i8(&args);
     args.out = want;

@@ -167,6 +167,37 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
     check_words(&w, &source, 0);
 }
 
+// Rows are packed a run at a time; that a source names its order, though it is the plain one, makes it go code by code.
+static void check_rows(const struct kernel_backend *backend) {
+    static const uint8_t IN_ORDER[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    static const size_t K[] = {1, 6, 16, 250, 256, 514, 1034}, N[] = {3, 64, 130};
+    struct random random = {92};
+    assert_false(err_is(kernel_select(backend->name)));
+    for (size_t i = 0; i < COUNT_OF(FORMATS) * COUNT_OF(K) * COUNT_OF(N); i++) {
+        struct quantised_case c;
+        size_t k = K[i % COUNT_OF(K)], n = N[i / COUNT_OF(K) % COUNT_OF(N)];
+        quantised_case_init(&c, &FORMATS[i / COUNT_OF(K) / COUNT_OF(N)], k, n, VALUES_PLAIN, &random);
+        size_t bytes = quantised_group_bytes(&c.format, k, n);
+        uint8_t *rows = test_alloc(bytes), *codes = test_alloc(bytes);
+        memset(rows, 0xaa, bytes);
+        memset(codes, 0x55, bytes);
+        struct quantised_source source = c.source;
+        source.codes.flip = i % 2 ? 0 : format_has_4_bits(&c.format) ? 0x08 : 0x80;
+        assert_false(err_is(pack_quantised(&source, &c.format, k, n, rows)));
+        source.codes.order = IN_ORDER;
+        assert_false(err_is(pack_quantised(&source, &c.format, k, n, codes)));
+        assert_memory_equal(rows, codes, bytes);
+        free(rows), free(codes);
+        quantised_case_deinit(&c);
+    }
+}
+
+static void rows_are_packed_as_their_codes_one_by_one(void **state) {
+    (void)state;
+    for_each_backend(check_rows);
+    assert_false(err_is(kernel_select("auto")));
+}
+
 static void k_is_taken_in_the_callers_order(void **state) {
     (void)state;
     struct random random = {95};
@@ -253,6 +284,7 @@ int main(void) {
         cmocka_unit_test(awq_words_are_read_in_their_order),
         cmocka_unit_test(gptq_words_are_read_with_zero_points_less_one),
         cmocka_unit_test(twos_complement_is_flipped_to_offset_binary),
+        cmocka_unit_test(rows_are_packed_as_their_codes_one_by_one),
         cmocka_unit_test(k_is_taken_in_the_callers_order),
         cmocka_unit_test(formats_that_cannot_be_are_refused_by_name),
         cmocka_unit_test(sources_that_do_not_fit_are_refused_by_name),
