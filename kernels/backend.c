@@ -260,6 +260,21 @@ const struct kernel_backend *kernel_selected(void) {
     return backend;
 }
 
+static bool same_float_kernels(const struct kernel_backend *a, const struct kernel_backend *b) {
+    return a->panel_f32 == b->panel_f32 && a->panel_bf16 == b->panel_bf16 && a->group_f32 == b->group_f32 &&
+           a->group_bf16 == b->group_bf16 && a->few_bf16 == b->few_bf16 && a->quantised_f32 == b->quantised_f32 &&
+           a->quantised_bf16 == b->quantised_bf16;
+}
+
+const char *kernel_float_name(void) {
+    const struct kernel_backend *chosen = kernel_selected();
+    const char *name = chosen->name;
+    for (size_t i = 0; i < CANDIDATES_COUNT; i++) { // widest first: the last that fits
+        name = same_float_kernels(CANDIDATES[i].backend, chosen) ? CANDIDATES[i].backend->name : name;
+    }
+    return name;
+}
+
 FALLIBLE kernel_select_arithmetic(const char *name) {
     for (size_t i = 0; i < sizeof ARITHMETIC_NAMES / sizeof *ARITHMETIC_NAMES; i++) {
         if (strcmp(name, ARITHMETIC_NAMES[i]) == 0) {

@@ -1,8 +1,8 @@
 // Schedules found by trial: a table by class, kept in a file between runs, and the one that is in force in this process.
 //
-// The file is text: a line that names its version, the CPU and the backend; a line for each class; a last line with the number of
-// lines and a checksum over all before it. A file that is damaged, of another version, CPU or backend is not used, and the caller
-// is told why; what it says cannot change any result, only its speed.
+// The file is text: a line each for its version, the CPU and the kernels; a line for each class; a last line with the number of
+// lines and a checksum over all before it. A file that is damaged, of another version or CPU, or for other kernels, is not used,
+// and the caller is told why; what it says cannot change any result, only its speed.
 #ifndef EXPERTD_KERNELS_TUNING_H
 #define EXPERTD_KERNELS_TUNING_H
 
@@ -64,7 +64,7 @@ FALLIBLE tuning_measure(const struct tuning_job *job, struct tuning_trial *out);
 // What schedules in a file were found on.
 struct tuning_identity {
     char cpu[TUNING_NAME_MAX];     // without spaces at its ends
-    char backend[TUNING_NAME_MAX]; // kernel_selected()->name
+    char kernels[TUNING_NAME_MAX]; // kernel_float_name()
 };
 void tuning_identity_read(struct tuning_identity *out);
 

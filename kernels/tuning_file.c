@@ -11,7 +11,7 @@
 #include "kernels/backend.h"
 #include "kernels/tuning.h"
 
-enum { VERSION = 1, LINE_BYTES = 320, FILE_BYTES_MAX = TUNING_ENTRIES_MAX * LINE_BYTES + 1024, PATH_BYTES = 4096 };
+enum { VERSION = 2, LINE_BYTES = 320, FILE_BYTES_MAX = TUNING_ENTRIES_MAX * LINE_BYTES + 1024, PATH_BYTES = 4096 };
 
 static const char HEAD[] = "expertd-tuning";
 
@@ -59,7 +59,7 @@ void tuning_cpu_name(FILE *cpuinfo, char name[TUNING_NAME_MAX]) {
 
 void tuning_identity_read(struct tuning_identity *out) {
     *out = (struct tuning_identity){.cpu = "unknown"};
-    snprintf(out->backend, sizeof out->backend, "%s", kernel_selected()->name);
+    snprintf(out->kernels, sizeof out->kernels, "%s", kernel_float_name());
     FILE *file = fopen("/proc/cpuinfo", "re");
     if (file) {
         tuning_cpu_name(file, out->cpu);
@@ -130,7 +130,7 @@ static char *take_field(char *text, const char *name, char **value) {
 }
 
 static FALLIBLE check_head(const char *path, const struct tuning_identity *identity, char *text, char **entries) {
-    char *version, *cpu, *backend;
+    char *version, *cpu, *kernels;
     char *at = take_field(text, HEAD, &version);
     if (!at || strtol(version, NULL, 10) != VERSION) {
         FAIL(ERR_INVALID, "%s: not of version %d, as this program writes it", path, VERSION);
@@ -139,9 +139,10 @@ static FALLIBLE check_head(const char *path, const struct tuning_identity *ident
     if (!at || strcmp(cpu, identity->cpu) != 0) {
         FAIL(ERR_INVALID, "%s: found on another CPU (%s); this one is %s", path, at ? cpu : "not named", identity->cpu);
     }
-    at = take_field(at, "backend", &backend);
-    if (!at || strcmp(backend, identity->backend) != 0) {
-        FAIL(ERR_INVALID, "%s: found for backend %s; %s is in use", path, at ? backend : "(not named)", identity->backend);
+    at = take_field(at, "kernels", &kernels);
+    if (!at || strcmp(kernels, identity->kernels) != 0) {
+        FAIL(ERR_INVALID, "%s: found for the kernels of %s; those of %s are in use", path, at ? kernels : "(not named)",
+             identity->kernels);
     }
     *entries = at;
     return OK;
@@ -221,7 +222,7 @@ static size_t print_entry(char *text, size_t room, const struct tuning_entry *en
 
 static size_t print_table(char *text, const struct tuning_identity *identity, const struct tuning_table *table) {
     size_t used =
-        (size_t)snprintf(text, FILE_BYTES_MAX, "%s %d\ncpu %s\nbackend %s\n", HEAD, VERSION, identity->cpu, identity->backend);
+        (size_t)snprintf(text, FILE_BYTES_MAX, "%s %d\ncpu %s\nkernels %s\n", HEAD, VERSION, identity->cpu, identity->kernels);
     for (size_t i = 0; i < table->count; i++) {
         used += print_entry(text + used, FILE_BYTES_MAX - used, &table->entries[i]);
     }

@@ -106,7 +106,7 @@ def test_tune_adds_to_its_file_and_replaces_what_it_finds_again(tmp_path):
         done = tune("--dtype", dtypes, "--cache", cache, *backend)
         assert done.returncode == 0 and "not used" not in done.stderr
         head, cpu, chosen, *schedules, end = cache.read_text().splitlines()
-        assert head == "expertd-tuning 1" and cpu.startswith("cpu ") and chosen == "backend scalar"
+        assert head == "expertd-tuning 2" and cpu.startswith("cpu ") and chosen == "kernels scalar"
         assert len(schedules) == count and end.startswith(f"end {count} ")
     assert list(tmp_path.iterdir()) == [cache]
 

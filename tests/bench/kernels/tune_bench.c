@@ -112,9 +112,9 @@ static FALLIBLE tune_all(struct tuner *t) {
     }
     if (t->options->json) {
         return json_print_take(
-            json_pack("{s:{s:s, s:s}, s:O}", "machine", "cpu", t->identity.cpu, "backend", t->identity.backend, "rows", t->rows));
+            json_pack("{s:{s:s, s:s}, s:O}", "machine", "cpu", t->identity.cpu, "kernels", t->identity.kernels, "rows", t->rows));
     }
-    printf("%s, backend %s\n", t->identity.cpu, t->identity.backend);
+    printf("%s, kernels of %s\n", t->identity.cpu, t->identity.kernels);
     table_print(&t->printed, stdout);
     return OK;
 }

@@ -8,7 +8,7 @@
 #include "kernels/backend.h"
 #include "kernels/tuning.h"
 
-static const struct tuning_identity HERE = {.cpu = "A CPU of Tests @ 1 GHz", .backend = "scalar"};
+static const struct tuning_identity HERE = {.cpu = "A CPU of Tests @ 1 GHz", .kernels = "scalar"};
 
 struct folder {
     char path[64], file[96];
@@ -169,7 +169,7 @@ static void a_missing_file_and_what_is_no_file_are_said(void **state) {
     assert_int_equal(rmdir(folder->file), 0);
 }
 
-static void a_file_of_another_cpu_or_backend_is_refused_by_name(void **state) {
+static void a_file_of_another_cpu_or_for_other_kernels_is_refused_by_name(void **state) {
     const struct folder *folder = *state;
     static struct tuning_table table;
     fill(&table, 2);
@@ -178,8 +178,8 @@ static void a_file_of_another_cpu_or_backend_is_refused_by_name(void **state) {
     snprintf(other.cpu, sizeof other.cpu, "Another CPU");
     refuse(folder, &other, ERR_INVALID, "A CPU of Tests");
     other = HERE;
-    snprintf(other.backend, sizeof other.backend, "avx2");
-    refuse(folder, &other, ERR_INVALID, "avx2 is in use");
+    snprintf(other.kernels, sizeof other.kernels, "avx2");
+    refuse(folder, &other, ERR_INVALID, "those of avx2 are in use");
 }
 
 static void a_file_cut_anywhere_or_with_any_byte_changed_is_refused(void **state) {
@@ -215,7 +215,7 @@ static void write_with_checksum(const char *path, const char *body, const char *
     write_over(path, text, (size_t)count);
 }
 
-#define HEAD_TEXT "expertd-tuning 1\ncpu A CPU of Tests @ 1 GHz\nbackend scalar\n"
+#define HEAD_TEXT "expertd-tuning 2\ncpu A CPU of Tests @ 1 GHz\nkernels scalar\n"
 #define LINE_TEXT "BF16 k=8 n=8 panel_bytes=1024 rows=1 threads=1 call_rows=48 run_bytes=1 tasks_per_thread="
 
 static void a_whole_file_with_wrong_content_is_refused(void **state) {
@@ -226,10 +226,10 @@ static void a_whole_file_with_wrong_content_is_refused(void **state) {
     static const struct {
         const char *body, *count, *word;
     } CASES[] = {
-        {"expertd-tuning 2\ncpu A CPU of Tests @ 1 GHz\nbackend scalar\n", "0", "version 1"},
-        {"expertd-tuning\n", "0", "version 1"},
-        {"", "0", "version 1"},
-        {"expertd-tuning 1\nbackend scalar\n", "0", "not named"},
+        {"expertd-tuning 1\ncpu A CPU of Tests @ 1 GHz\nbackend scalar\n", "0", "version 2"},
+        {"expertd-tuning\n", "0", "version 2"},
+        {"", "0", "version 2"},
+        {"expertd-tuning 2\nkernels scalar\n", "0", "not named"},
         {HEAD_TEXT LINE_TEXT "1\n", "2", "its end says 2"},
         {HEAD_TEXT LINE_TEXT "0\n", "1", "line 4"},
         {HEAD_TEXT LINE_TEXT "1 \n", "1", "line 4"},
@@ -274,12 +274,33 @@ static void cpu_is_named_by_its_model_or_by_numbers(void **state) {
     expect_cpu("processor\t: 0\n", "unknown");
 }
 
-static void the_identity_names_the_backend_in_use(void **state) {
+// What shares the kernels of schedules shares the file, whichever of them "auto" took.
+static void check_identity(const struct kernel_backend *backend) {
+    static const struct {
+        const char *backend, *kernels;
+    } SHARED[] = {{"avx512", "avx512"}, {"avx512vnni", "avx512"}, {"amxint8", "avx512"}, {"avx512bf16", "avx512bf16"},
+                  {"amx", "amx"},       {"avx2", "avx2"},         {"scalar", "scalar"}};
+    for (size_t i = 0; i < sizeof SHARED / sizeof *SHARED; i++) {
+        if (strcmp(backend->name, SHARED[i].backend) == 0) {
+            struct tuning_identity identity;
+            assert_false(err_is(kernel_select(backend->name)));
+            tuning_identity_read(&identity);
+            assert_string_equal(identity.kernels, SHARED[i].kernels);
+            assert_true(identity.cpu[0] && identity.cpu[0] != ' ');
+        }
+    }
+}
+
+static void the_identity_names_the_kernels_that_schedules_are_for(void **state) {
     (void)state;
-    struct tuning_identity identity;
-    tuning_identity_read(&identity);
-    assert_string_equal(identity.backend, kernel_selected()->name);
-    assert_true(identity.cpu[0] && identity.cpu[0] != ' ');
+    int usable;
+    const struct kernel_backend *backend;
+    for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
+        if (usable) {
+            check_identity(backend);
+        }
+    }
+    assert_false(err_is(kernel_select("auto")));
 }
 
 int main(void) {
@@ -292,12 +313,12 @@ int main(void) {
         cmocka_unit_test(schedules_in_force_come_from_the_table_and_else_from_the_heuristic),
         IN_FOLDER(a_table_comes_back_from_its_file),
         IN_FOLDER(a_missing_file_and_what_is_no_file_are_said),
-        IN_FOLDER(a_file_of_another_cpu_or_backend_is_refused_by_name),
+        IN_FOLDER(a_file_of_another_cpu_or_for_other_kernels_is_refused_by_name),
         IN_FOLDER(a_file_cut_anywhere_or_with_any_byte_changed_is_refused),
         IN_FOLDER(a_whole_file_with_wrong_content_is_refused),
         IN_FOLDER(a_folder_that_is_not_there_is_said_and_the_old_file_stays),
         cmocka_unit_test(cpu_is_named_by_its_model_or_by_numbers),
-        cmocka_unit_test(the_identity_names_the_backend_in_use),
+        cmocka_unit_test(the_identity_names_the_kernels_that_schedules_are_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
