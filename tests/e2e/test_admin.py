@@ -137,7 +137,7 @@ def test_requests_that_are_wrong_are_refused_with_the_field(served):
 
 @pytest.mark.threads
 def test_drain_answers_then_ends_as_sigterm_does(start_daemon):
-    daemon = start_daemon(model=slow.MODEL)
+    daemon = start_daemon(*slow.OPTIONS, model=slow.MODEL)
     with daemon.client() as client, admin_of(daemon) as admin, concurrent.futures.ThreadPoolExecutor(1) as pool:
         layer = slow.SlowLayer(client)
         running = pool.submit(client.forward, layer.lasting(2))

@@ -154,7 +154,7 @@ def test_a_signal_while_loading_ends_it_at_once(start_daemon, number):
 
 
 def start_slow(start_daemon, *arguments, **options):
-    daemon = start_daemon("--max-message-bytes", 32 << 20, *arguments, model=slow.MODEL, **options)
+    daemon = start_daemon(*slow.OPTIONS, "--max-message-bytes", 32 << 20, *arguments, model=slow.MODEL, **options)
     client = daemon.client()
     return daemon, client, slow.SlowLayer(client)
 

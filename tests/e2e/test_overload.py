@@ -25,7 +25,7 @@ FOREVER = 300 * SLOW
 
 def start(start_daemon, *arguments, model=slow.MODEL, **options):
     """Pieces of 32 tokens: a small call waits for so many at most."""
-    daemon = start_daemon("--max-message-bytes", 32 << 20, "--max-piece-tokens", 32, *arguments, model=model, **options)
+    daemon = start_daemon(*slow.OPTIONS, "--max-message-bytes", 32 << 20, "--max-piece-tokens", 32, *arguments, model=model, **options)
     client = daemon.client()
     return daemon, client, slow.SlowLayer(client)
 
@@ -238,9 +238,9 @@ def test_the_bytes_of_the_queue_are_bounded(start_daemon):
     calls = [client.stub.Forward.future(layer.request(1500), timeout=FOREVER) for _ in range(6)]
     eventually(lambda: refused(daemon, "queue") > 0)
     assert daemon.metric("expertd_queue_bytes") <= 32 << 20
-    eventually(lambda: sum(call.done() for call in calls) >= 2)
+    eventually(lambda: sum(call.done() and call.exception() is not None for call in calls) >= 1)
     for call in calls:
-        if call.done():
+        if call.done() and call.exception():
             check_pushback(call.exception())
         call.cancel()
     daemon.wait_queued(0)

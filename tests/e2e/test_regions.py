@@ -39,7 +39,7 @@ def region(client):
 
 @pytest.fixture(scope="module")
 def slow_daemon():
-    daemon = Daemon(model=slow.MODEL)
+    daemon = Daemon(*slow.OPTIONS, model=slow.MODEL)
     yield daemon
     daemon.stop()
 

@@ -32,7 +32,7 @@ def eventually(condition, seconds=10 * SLOW):
 
 @pytest.fixture(scope="module")
 def slow_daemon():
-    daemon = Daemon("--max-inflight", 3, "--max-piece-tokens", 4096, "--max-message-bytes", 32 << 20, model=slow.MODEL)
+    daemon = Daemon(*slow.OPTIONS, "--max-inflight", 3, "--max-piece-tokens", 4096, "--max-message-bytes", 32 << 20, model=slow.MODEL)
     yield daemon
     daemon.stop()
 
@@ -79,6 +79,7 @@ def test_answers_leave_in_order_of_completion(slow_daemon, slow_layer):
         feed = Feed(slow_layer.lasting(1.0, id=1))
         call = client.stream(feed)
         slow_daemon.wait_queued(1)
+        time.sleep(0.2)  # admitted is not yet computing: its rows are copied first
         feed.send(slow_layer.request(1, id=2, priority=5))
         feed.send(slow_layer.request(1, id=3, priority=-5))
         feed.close()
