@@ -94,9 +94,16 @@ void PACK_TARGET(pack_along)(const struct pack_args *args) {
     }
 }
 
-static void weave_2(const uint16_t *restrict a, const uint16_t *restrict b, size_t count, uint32_t *restrict dst) {
+// A tensor of a file may begin at an odd address.
+static inline uint32_t half_at(const char *row, size_t index) {
+    uint16_t half;
+    memcpy(&half, row + index * sizeof half, sizeof half);
+    return half;
+}
+
+static void weave_2(const char *restrict a, const char *restrict b, size_t count, uint32_t *restrict dst) {
     for (size_t i = 0; i < count; i++) {
-        dst[i] = (uint32_t)a[i] | (uint32_t)b[i] << 16;
+        dst[i] = half_at(a, i) | half_at(b, i) << 16;
     }
 }
 
