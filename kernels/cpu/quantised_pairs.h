@@ -8,12 +8,7 @@
 
 #include "kernels/cpu/quantised_chunk.h"
 
-enum {
-    PAIRS_ROWS = 8, // that are multiplied as codes are widened in registers
-    // Bytes ahead that codes are fetched. One Zen 5 thread, from memory, at 4, 8 and 16 KiB: one row of MXFP4 62, 79 and 83
-    // thousand million weights a second, eight rows of E4M3 .65, .84 and .85 of the peak.
-    PAIRS_AHEAD = 16384,
-};
+enum { PAIRS_ROWS = 8 }; // that are multiplied as codes are widened in registers
 
 typedef uint16_t pairs_row[2 * KERNEL_PANEL] __attribute__((aligned(64))); // a pair of k of the panel's columns
 
