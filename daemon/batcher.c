@@ -75,15 +75,6 @@ bool batcher_remove(struct batcher *batcher, struct batcher_entry *entry) {
     return true;
 }
 
-const struct batcher_entry *batcher_first(const struct batcher *batcher) {
-    for (size_t i = 0; i < batcher->num_layers; i++) {
-        if (batcher->layers[i].first) {
-            return batcher->layers[i].first;
-        }
-    }
-    return NULL;
-}
-
 // ---- which layer
 
 // When the layer's batch may leave: at once where it is full, holds a request that is cut, or one that cannot wait as long.

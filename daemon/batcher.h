@@ -65,9 +65,6 @@ void batcher_push(struct batcher *batcher, struct batcher_entry *entry, int64_t 
 // Takes back what has not left yet; false: nothing of it is queued any more.
 bool batcher_remove(struct batcher *batcher, struct batcher_entry *entry);
 
-// An entry that waits, the only one where one waits; NULL: none does.
-const struct batcher_entry *batcher_first(const struct batcher *batcher);
-
 // Takes the next batch: pieces of one layer, at most one of an entry. Returns how many; 0: none is to leave now, and *again_ns is
 // when to ask again (CLOCK_NEVER: after the next push).
 size_t batcher_next(struct batcher *batcher, int64_t now_ns, struct batcher_piece out[BATCH_REQUESTS_MAX], int64_t *again_ns);

@@ -100,7 +100,6 @@ FALLIBLE rpc_adopt(struct rpc_server *server, int fd, const char *peer);
 
 void *rpc_call_data(const struct rpc_call *call);
 enum rpc_method rpc_call_method(const struct rpc_call *call);
-unsigned rpc_call_thread(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call); // "ipv4:127.0.0.1:40214": what its socket was adopted with
 bool rpc_call_open(const struct rpc_call *call);        // not closed and no status sent
 

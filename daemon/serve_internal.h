@@ -134,7 +134,6 @@ void serve_control_message(struct call *call, const uint8_t *bytes, size_t lengt
 
 // ---- serve_call.c: the transport's callbacks; serve_tick.c: what is due on a thread
 void serve_due(struct serve *serve, unsigned index, int64_t at_ns); // something is due then: its own thread only
-void serve_hand_out(struct serve *serve, unsigned index);           // what was computed: its own thread only
 void serve_grant_slots(struct serve *serve, unsigned thread);
 int64_t serve_tick(void *context, unsigned index, int64_t now_ns);
 

@@ -21,7 +21,7 @@ static enum err_code outcome(const struct serve_request *r) {
     return late ? ERR_DEADLINE : r->item.error;
 }
 
-void serve_hand_out(struct serve *serve, unsigned index) {
+static void hand_out(struct serve *serve, unsigned index) {
     struct serve_request *r;
     while ((r = take_finished(&serve->threads[index]))) {
         serve_step(r, REQUEST_COMPUTED, outcome(r));
@@ -83,7 +83,7 @@ void serve_due(struct serve *serve, unsigned index, int64_t at_ns) {
 int64_t serve_tick(void *context, unsigned index, int64_t now_ns) {
     struct serve *serve = context;
     struct serve_thread *thread = &serve->threads[index];
-    serve_hand_out(serve, index);
+    hand_out(serve, index);
     int64_t next_ns = expire(thread, now_ns);
     int64_t calls_ns = look_after_calls(serve, thread, now_ns);
     serve_grant_slots(serve, index);

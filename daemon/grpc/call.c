@@ -358,10 +358,6 @@ enum rpc_method rpc_call_method(const struct rpc_call *call) {
     return call->method;
 }
 
-unsigned rpc_call_thread(const struct rpc_call *call) {
-    return call->thread->index;
-}
-
 const char *rpc_call_peer(const struct rpc_call *call) {
     return call->peer;
 }
