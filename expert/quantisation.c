@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { KEY_MAX = 256, ENTRY_MAX = 512 };
@@ -52,14 +53,16 @@ static FALLIBLE read_size(const struct quantisation *q, const char *name, uint32
 static FALLIBLE read_block(const struct quantisation *q, const char *name, struct quantisation_setting *out) {
     struct key key = key_of(q, name);
     const char *const keys[] = {key.text, NULL};
-    char text[64], end;
+    char text[64], columns[10], depth[10], end; // at most nine digits, which fit
     uint32_t sizes[2] = {0, 0};
     size_t count = 0;
     bool found;
     if (!config_value_text(q->config, key.text, text, sizeof text)) {
         return OK;
     }
-    if (sscanf(text, "%" SCNu32 "x%" SCNu32 "%c", &sizes[0], &sizes[1], &end) == 2) {
+    if (sscanf(text, "%9[0-9]x%9[0-9]%c", columns, depth, &end) == 2) {
+        sizes[0] = (uint32_t)strtoul(columns, NULL, 10);
+        sizes[1] = (uint32_t)strtoul(depth, NULL, 10);
         count = 2;
     } else {
         TRY(config_u32_list(q->config, keys, sizes, 2, &count, &found));

@@ -88,6 +88,8 @@ static void what_means_other_tensors_is_refused(void **state) {
     refuse(SAYS("\"group_size\":NaN"), "group_size is nan");
     refuse(SAYS("\"weight_block_size\":[128]"), "weight_block_size");
     refuse(SAYS("\"weight_block_size\":[128,0]"), "weight_block_size");
+    refuse(SAYS("\"config_groups\":{\"a\":{\"weights\":{\"num_bits\":8,\"block_structure\":\"4294967297x64\"}}}"),
+           "block_structure");
     refuse(SAYS("\"quant_method\":7"), "quant_method is 7");
     refuse(SAYS("\"transform_config\":{\"config_groups\":{\"u\":{}}}"), "transform_config");
 }
