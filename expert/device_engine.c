@@ -6,6 +6,7 @@
 #include "expert/device_weights.h"
 #include "expert/layer_piece.h"
 #include "expert/memory.h"
+#include "kernels/device_plan.h"
 
 enum { PIECE_ALIGN = 256, ROW_ALIGN = 64 };
 
@@ -22,13 +23,13 @@ struct device_scratch {
     uint32_t *row_token, *row_choice; // [max_choices]
     struct device_tile *tiles;        // [engine->max_tiles]
     // the first device's only
-    struct device_tile *token_tiles;       // [max_tokens / 64 + 1] all tokens in order: written once
-    float *logits;                         // [max_tokens, router outputs]
-    uint32_t *choice_row;                  // [max_choices]
-    uint32_t *shared_tokens, *shared_rows; // [max_tokens]
-    float *shared_scale;                   // [max_tokens]
-    char *shared_inner, *shared;           // [max_tokens, shared I], [max_tokens, H] in D
-    char *out;                             // [max_tokens, H] in any output dtype
+    struct device_tile *token_tiles[DEVICE_VARIANTS]; // all tokens in order, for each variant's tiles: written once
+    float *logits;                                    // [max_tokens, router outputs]
+    uint32_t *choice_row;                             // [max_choices]
+    uint32_t *shared_tokens, *shared_rows;            // [max_tokens]
+    float *shared_scale;                              // [max_tokens]
+    char *shared_inner, *shared;                      // [max_tokens, shared I], [max_tokens, H] in D
+    char *out;                                        // [max_tokens, H] in any output dtype
 };
 
 struct device_engine {
@@ -39,17 +40,25 @@ struct device_engine {
     bool pinned;
     uint32_t max_outputs, max_shared_width; // over the model's layers
     bool weighs_inputs;
-    uint32_t *first_tile; // [ranks + 1] of the batch's tiles
+    struct layer_variants *variants; // [model->num_layers] what each layer's products may be made by
+    uint32_t *first_tile;            // [ranks + 1] of the batch's tiles
+    enum device_variant *variant;    // [ranks] that they are cut for
 };
 
-static size_t tiles_of(size_t rows) {
-    return (rows + DEVICE_TILE_ROWS - 1) / DEVICE_TILE_ROWS;
+struct layer_variants {
+    struct device_variants experts, shared;
+};
+
+static size_t tiles_of(size_t rows, uint32_t tile_rows) {
+    return (rows + tile_rows - 1) / tile_rows;
 }
 
-// A group's last tile may hold one row, but groups without rows have none.
+// A group's last tile may hold one row, but groups without rows have none; and all tokens in order, as one group.
 size_t device_engine_tiles(const struct layer_limits *limits, const struct model *model) {
-    size_t groups = (size_t)model->max_experts * model->ranks;
-    return tiles_of(limits->max_choices) + (groups < limits->max_choices ? groups : limits->max_choices);
+    size_t groups = (size_t)model->max_experts * model->ranks, tokens = tiles_of(limits->max_tokens, DEVICE_TILE_ROWS_LEAST);
+    size_t most =
+        tiles_of(limits->max_choices, DEVICE_TILE_ROWS_LEAST) + (groups < limits->max_choices ? groups : limits->max_choices);
+    return most > tokens ? most : tokens;
 }
 
 static size_t row_bytes(const struct device_engine *d, size_t width) {
@@ -82,7 +91,9 @@ static void lay_out(const struct device_engine *d, bool first, struct device_scr
     if (!first) {
         return;
     }
-    s->token_tiles = piece(s, tiles_of(tokens) * sizeof *s->token_tiles);
+    for (int v = 0; v < DEVICE_VARIANTS; v++) {
+        s->token_tiles[v] = piece(s, tiles_of(tokens, device_variant_rows((enum device_variant)v)) * sizeof **s->token_tiles);
+    }
     s->logits = piece(s, tokens * d->max_outputs * sizeof *s->logits);
     s->choice_row = piece(s, choices * sizeof *s->choice_row);
     s->shared_tokens = piece(s, tokens * sizeof *s->shared_tokens);
@@ -127,17 +138,31 @@ static FALLIBLE reserve(struct device_engine *d, uint32_t device) {
     return OK;
 }
 
-// Tiles over all tokens in order, as one group; the last one is cut by the number of rows.
+// Tiles over all tokens in order, as one group; a batch uses the first ones, and the last of them is cut by its number of rows.
 static FALLIBLE write_token_tiles(const struct device_engine *d) {
-    struct device_tile *tiles = d->engine->tiles;
-    size_t all = tiles_of(d->engine->limits.max_tokens), most = device_engine_tiles(&d->engine->limits, d->engine->model);
-    for (size_t begin = 0; begin < all; begin += most) {
-        size_t count = all - begin < most ? all - begin : most;
-        for (size_t i = 0; i < count; i++) {
-            tiles[i] = (struct device_tile){.row = (uint32_t)(begin + i) * DEVICE_TILE_ROWS, .rows = DEVICE_TILE_ROWS};
-        }
-        CALL(0, copy, DEVICE_UPLOAD, d->scratch[0].token_tiles + begin, tiles, count * sizeof *tiles);
+    int32_t tokens = (int32_t)d->engine->limits.max_tokens;
+    for (int v = 0; v < DEVICE_VARIANTS; v++) {
+        uint32_t count = device_cut_tiles(&tokens, 1, 0, device_variant_rows((enum device_variant)v), d->engine->tiles);
+        CALL(0, copy, DEVICE_UPLOAD, d->scratch[0].token_tiles[v], d->engine->tiles, count * sizeof *d->engine->tiles);
         TRY(wait_for(d, 0));
+    }
+    return OK;
+}
+
+static FALLIBLE learn_variants(const struct device_engine *d) {
+    const struct model *model = d->engine->model;
+    enum dtype dtype = model->compute_dtype;
+    const struct device_variants *device = dtype == DTYPE_F32 ? &d->devices->facts.f32 : &d->devices->facts.bf16;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        const struct layer_params *p = &layer->params;
+        struct device_network_shape experts = {p->hidden_size, p->intermediate_size, layer->shape.matrix[EXPERT_UP].format != NULL};
+        struct device_network_shape shared = {p->hidden_size, p->shared_intermediate_size, layer->shared.up.format != NULL};
+        struct layer_variants *out = &d->variants[i];
+        TRY_IN(device_variants_of(device, &experts, dtype, d->devices->forced, &out->experts), "layer %u", p->layer);
+        if (p->shared != SHARED_NONE) {
+            TRY_IN(device_variants_of(device, &shared, dtype, d->devices->forced, &out->shared), "layer %u", p->layer);
+        }
     }
     return OK;
 }
@@ -157,6 +182,7 @@ static void learn_sizes(struct device_engine *d) {
 static FALLIBLE make(struct device_engine *d) {
     struct engine *engine = d->engine;
     learn_sizes(d);
+    TRY(learn_variants(d));
     TRY(device_weights_create(d->devices, engine->model, &d->weights));
     CALL(0, pin, engine->arena.base, engine->pinned_bytes);
     d->pinned = true;
@@ -168,14 +194,17 @@ static FALLIBLE make(struct device_engine *d) {
 
 FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, struct device_engine **out) {
     *out = NULL;
-    struct device_engine *d = calloc(1, sizeof *d + (engine->model->ranks + 1) * sizeof(uint32_t));
+    struct device_engine *d = calloc(1, sizeof *d);
     if (!d) {
         FAIL(ERR_NOMEM, "no memory for the engine of devices");
     }
     d->engine = engine;
     d->devices = devices;
-    d->first_tile = (uint32_t *)(d + 1);
-    err_t e = make(d);
+    d->variants = calloc(engine->model->num_layers, sizeof *d->variants);
+    d->first_tile = calloc(engine->model->ranks + 1, sizeof *d->first_tile);
+    d->variant = calloc(engine->model->ranks, sizeof *d->variant);
+    err_t e =
+        d->variants && d->first_tile && d->variant ? make(d) : err_record(ERR_NOMEM, NULL, "no memory for the engine of devices");
     if (err_is(e)) {
         device_engine_destroy(d);
         return e;
@@ -196,6 +225,9 @@ void device_engine_destroy(struct device_engine *d) {
         table->unpin(d->devices->all[0], d->engine->arena.base);
     }
     device_weights_destroy(d->weights);
+    free(d->variants);
+    free(d->first_tile);
+    free(d->variant);
     free(d);
 }
 
@@ -213,6 +245,10 @@ static const struct device_layer *layer_of(const struct batch *b) {
     return &b->engine->device->weights->layers[b->layer - b->engine->model->layers];
 }
 
+static const struct layer_variants *variants_of(const struct batch *b) {
+    return &b->engine->device->variants[b->layer - b->engine->model->layers];
+}
+
 static enum dtype dtype_of(const struct batch *b) {
     return b->engine->model->compute_dtype;
 }
@@ -223,14 +259,19 @@ static FALLIBLE upload(const struct device_engine *d, uint32_t device, void *to,
 }
 
 // Rows in order, as one group.
-static struct device_rows rows_in_order(const struct device_engine *d, const struct batch *b, const void *data, size_t stride,
-                                        size_t count) {
+static struct device_rows rows_in_order(const struct batch *b, const void *data, size_t count, enum device_variant variant) {
     return (struct device_rows){.dtype = dtype_of(b),
                                 .data = data,
-                                .stride = stride,
-                                .tiles = d->scratch[0].token_tiles,
-                                .tile_count = (uint32_t)tiles_of(count),
+                                .stride = b->engine->hidden_stride,
+                                .variant = variant,
+                                .tiles = b->engine->device->scratch[0].token_tiles[variant],
+                                .tile_count = (uint32_t)tiles_of(count, device_variant_rows(variant)),
                                 .rows = (uint32_t)count};
+}
+
+// Of logits and gates: fmas whatever the dtype, and their bits are the same in any tile.
+static enum device_variant fma_for(size_t rows) {
+    return rows <= device_variant_rows(DEVICE_FMA_16) ? DEVICE_FMA_16 : DEVICE_FMA_64;
 }
 
 // ---- take in, route
@@ -249,9 +290,8 @@ FALLIBLE device_route(struct batch *b, const struct router_args *args) {
     const struct device_scratch *s = &d->scratch[0];
     const struct device_layer *layer = layer_of(b);
     size_t first = (size_t)(args->ids - b->engine->ids), token = first / b->top_k, count = args->tokens * b->top_k;
-    size_t stride = b->engine->hidden_stride;
     struct device_logits logits = {
-        .rows = rows_in_order(d, b, s->hidden + token * stride, stride, args->tokens),
+        .rows = rows_in_order(b, s->hidden + token * b->engine->hidden_stride, args->tokens, fma_for(args->tokens)),
         .weights = layer->router,
         .bias = layer->router_bias,
         .out = s->logits + token * layer->router.n,
@@ -278,23 +318,18 @@ FALLIBLE device_routed(struct batch *b) {
 
 // ---- dispatch
 
-// The rows of each rank's experts, cut into tiles.
+// The rows of each rank's experts, cut into tiles for the variant that suits them.
 static uint32_t cut_tiles(const struct batch *b) {
     struct device_engine *d = b->engine->device;
-    uint32_t count = 0;
-    for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
+    uint32_t count = 0, ranks = b->shards->placement->ranks;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
         struct plan_rank plan = plan_for_rank(&b->engine->plan, rank);
-        uint32_t row = (uint32_t)plan.first_row;
+        d->variant[rank] = device_variant_for(&variants_of(b)->experts, plan.group_sizes, plan.num_actual_groups);
         d->first_tile[rank] = count;
-        for (uint32_t g = 0; g < plan.num_actual_groups; g++) {
-            uint32_t end = row + (uint32_t)plan.group_sizes[g];
-            for (; row < end; row += b->engine->tiles[count++].rows) {
-                uint32_t rows = end - row < DEVICE_TILE_ROWS ? end - row : DEVICE_TILE_ROWS;
-                b->engine->tiles[count] = (struct device_tile){.group = g, .row = row, .rows = rows};
-            }
-        }
+        count += device_cut_tiles(plan.group_sizes, plan.num_actual_groups, (uint32_t)plan.first_row,
+                                  device_variant_rows(d->variant[rank]), b->engine->tiles + count);
     }
-    d->first_tile[b->shards->placement->ranks] = count;
+    d->first_tile[ranks] = count;
     return count;
 }
 
@@ -420,6 +455,7 @@ static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
                  .data = p->weights_on_input ? s->expanded : s->hidden,
                  .stride = b->engine->hidden_stride,
                  .index = p->weights_on_input ? NULL : s->row_token,
+                 .variant = d->variant[rank],
                  .tiles = s->tiles + first,
                  .tile_count = d->first_tile[rank + 1] - first,
                  .rows = (uint32_t)b->engine->plan.rows},
@@ -443,19 +479,23 @@ FALLIBLE device_shared_experts(struct batch *b) {
     if (b->shared_count == 0) {
         return OK;
     }
+    int32_t count = (int32_t)b->shared_count;
     struct network network = {
         .weights = &layer_of(b)->shared,
         .activation = &p->shared_activation,
         .width = p->shared_intermediate_size,
-        .rows = rows_in_order(d, b, s->hidden, b->engine->hidden_stride, b->shared_count),
+        .rows = rows_in_order(b, s->hidden, b->shared_count, device_variant_for(&variants_of(b)->shared, &count, 1)),
         .inner = s->shared_inner,
         .results = s->shared,
         .row_scale = p->shared == SHARED_SIGMOID ? s->shared_scale : NULL,
     };
     network.rows.index = s->shared_tokens;
     if (network.row_scale) {
-        struct device_logits gate = {
-            .rows = network.rows, .weights = layer_of(b)->shared_gate, .sigmoid = 1, .out = s->shared_scale};
+        struct device_logits gate = {.rows = rows_in_order(b, s->hidden, b->shared_count, fma_for(b->shared_count)),
+                                     .weights = layer_of(b)->shared_gate,
+                                     .sigmoid = 1,
+                                     .out = s->shared_scale};
+        gate.rows.index = s->shared_tokens;
         CALL(0, logits, &gate);
     }
     return run_network(b, &network);

@@ -15,7 +15,7 @@
 #include "kernels/activation.h"
 #include "kernels/routing.h"
 
-enum { DEVICE_VERSION = 1, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 16 };
+enum { DEVICE_VERSION = 2, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 16 };
 
 // Errors are data: the host program makes its own of them.
 enum device_code {
@@ -30,21 +30,48 @@ struct device_error {
 
 struct device;
 
+// How a product is made: by which instruction, and how many rows of a group a block of threads takes at once. Each gives a row the
+// same bits whatever stands beside it; whether two of them give the same ones is the device's to say.
+enum device_variant {
+    DEVICE_FMA_16, // fp32: fmas, k ascending
+    DEVICE_FMA_64,
+    DEVICE_MMA_16, // 16-bit: mma.sync
+    DEVICE_MMA_32,
+    DEVICE_MMA_64,
+    DEVICE_WGMMA_8, // 16-bit: wgmma with its operands swapped: the weights are its side of 64 rows
+    DEVICE_WGMMA_16,
+    DEVICE_WGMMA_32,
+    DEVICE_WGMMA_64,
+    DEVICE_WGMMA_128, // wgmma with 64 rows of two warpgroups against 256 of the weights
+    DEVICE_VARIANTS,
+};
+
+// Of one dtype on one device. Sets: bit v is variant v's.
+struct device_variants {
+    uint32_t has;              // it has kernels for
+    uint32_t equal;            // are known to give equal bits there, so that they may meet in a layer
+    enum device_variant alone; // computes everything where `equal` is empty
+};
+
 struct device_facts {
     char name[DEVICE_NAME_MAX];
     char arithmetic[DEVICE_ARITHMETIC_MAX];     // of bf16 sums, as in a numerics_id: "sm_90", "sim_90"
     char arithmetic_f32[DEVICE_ARITHMETIC_MAX]; // of f32 sums: "cpu" where they are known to be the CPU's
     uint64_t memory_bytes, memory_available;
+    struct device_variants bf16, f32;
     int has_wgmma; // grouped_gemm runs there
 };
 
 // ---- operations. T tokens, H hidden, I intermediate width, E experts held here, R rows of the batch on this device
 
-// Rows [row, row + rows) of one group: what a block of threads computes at once. At most DEVICE_TILE_ROWS rows.
+// Rows [row, row + rows) of one group: what a block of threads computes at once, against some columns. A list of tiles is cut for
+// one variant (device_plan.h). Tiles of one group that follow each other form spans: a span's tiles meet a column of the weights
+// one after the other, so that they share it in the cache.
 struct device_tile {
     uint32_t group, row, rows;
+    uint32_t span, span_tiles; // the list's index of the span's first tile, and how many there are; a list cut short cuts the last
 };
-enum { DEVICE_TILE_ROWS = 64 };
+enum { DEVICE_TILE_ROWS = 64 }; // where there is no choice: quantised weights
 
 // One matrix per group, row-major.
 struct device_matrix {
@@ -55,10 +82,11 @@ struct device_matrix {
 
 // Rows that are multiplied, and how they are grouped.
 struct device_rows {
-    enum dtype dtype;      // F32 or BF16
-    const void *data;      // 16-byte aligned
-    size_t stride;         // bytes, a multiple of 16
-    const uint32_t *index; // [R] the row of `data` for each row; NULL: in order
+    enum dtype dtype;            // F32 or BF16
+    const void *data;            // 16-byte aligned
+    size_t stride;               // bytes, a multiple of 16
+    const uint32_t *index;       // [R] the row of `data` for each row; NULL: in order
+    enum device_variant variant; // that the tiles are cut for
     const struct device_tile *tiles;
     uint32_t tile_count;
     uint32_t rows; // R: a tile that goes past it is cut

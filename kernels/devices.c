@@ -7,7 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEVICES_FORMS "cuda (every GPU), cuda:0,1 (those), sim (a simulated GPU) or sim:N (N of them)"
+#include "kernels/device_plan.h"
+
+#define DEVICES_FORMS                                                                                                              \
+    "cuda (every GPU), cuda:0,1 (those), sim (a simulated GPU) or sim:N (N of them); with /VARIANT behind it one kind of kernel "  \
+    "makes all products"
 
 // Decimal numbers, comma-separated, each at most once, to the end of the text.
 static bool parse_numbers(const char *text, struct devices_request *out) {
@@ -53,10 +57,18 @@ static bool parse(const char *text, struct devices_request *out) {
 }
 
 FALLIBLE devices_parse(const char *text, struct devices_request *out) {
-    if (!parse(text, out)) {
+    char devices[128];
+    const char *slash = strchr(text, '/');
+    size_t length = slash ? (size_t)(slash - text) : strlen(text);
+    if (length < sizeof devices) {
+        memcpy(devices, text, length);
+        devices[length] = '\0';
+    }
+    if (length >= sizeof devices || !parse(devices, out)) {
         FAIL(ERR_CONFIG, "\"%s\" is no device: write auto, cpu, " DEVICES_FORMS, text);
     }
-    return OK;
+    out->forced = DEVICE_VARIANTS;
+    return slash ? device_variant_parse(slash + 1, &out->forced) : OK;
 }
 
 // ---- the module
@@ -154,6 +166,7 @@ FALLIBLE devices_open(const struct devices_request *request, struct devices **ou
     if (!devices) {
         FAIL(ERR_NOMEM, "no memory for devices");
     }
+    devices->forced = request->forced;
     err_t e = open_all(request, devices);
     if (err_is(e)) {
         devices_close(devices);

@@ -16,14 +16,17 @@ struct devices {
     uint32_t count;
     uint32_t numbers[DEVICES_MAX]; // as the driver counts them
     struct device *all[DEVICES_MAX];
-    struct device_facts facts; // of the first; all compute alike
+    struct device_facts facts;  // of the first; all compute alike
+    enum device_variant forced; // DEVICE_VARIANTS: none is
 };
 
-// What is asked for by "cuda", "cuda:0,2", "sim" or "sim:3". ERR_CONFIG: it is none of these, says what they are.
+// What is asked for by "cuda", "cuda:0,2", "sim" or "sim:3", each perhaps with the variant that all products of its dtype are to be
+// made by: "cuda/wgmma_128". ERR_CONFIG: it is none of these, says what they are.
 struct devices_request {
     char kind[8];   // "cuda", "sim"
     uint32_t count; // 0: all that there are ("cuda")
     uint32_t numbers[DEVICES_MAX];
+    enum device_variant forced; // DEVICE_VARIANTS: none
 };
 FALLIBLE devices_parse(const char *text, struct devices_request *out);
 

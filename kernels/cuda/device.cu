@@ -132,6 +132,8 @@ enum device_code describe(struct device *d, struct device_facts *out, struct dev
         snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, properties.name);
         arithmetic_of(properties, out);
         out->has_wgmma = properties.major == 9;
+        out->bf16 = {1u << DEVICE_MMA_64, 0, DEVICE_MMA_64};
+        out->f32 = {1u << DEVICE_FMA_64, 0, DEVICE_FMA_64};
         out->memory_bytes = all;
         out->memory_available = available;
     }

@@ -98,7 +98,7 @@ static void cut(struct trial *t, const struct shape *shape) {
         t->sizes[g] = (int32_t)rows;
         for (uint32_t end = row + rows; row < end;) {
             uint32_t count = end - row < DEVICE_TILE_ROWS ? end - row : DEVICE_TILE_ROWS;
-            t->tiles[t->tile_count++] = (struct device_tile){g, row, count};
+            t->tiles[t->tile_count++] = (struct device_tile){.group = g, .row = row, .rows = count};
             row += count;
         }
     }

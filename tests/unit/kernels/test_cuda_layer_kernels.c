@@ -120,7 +120,7 @@ static struct product product_of(const struct shape *s, struct random *random) {
     for (uint32_t g = 0; g < GROUPS; g++) {
         for (uint32_t end = p.row_count + (uint32_t)s->sizes[g]; p.row_count < end;) {
             uint32_t count = end - p.row_count < DEVICE_TILE_ROWS ? end - p.row_count : DEVICE_TILE_ROWS;
-            p.tiles[tiles++] = (struct device_tile){g, p.row_count, count};
+            p.tiles[tiles++] = (struct device_tile){.group = g, .row = p.row_count, .rows = count};
             p.row_count += count;
         }
     }

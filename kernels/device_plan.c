@@ -1,0 +1,105 @@
+#include "kernels/device_plan.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    uint32_t rows;
+    uint32_t row_cost; // of a tile's row, beside TILE_COST for its share of the weights
+} VARIANTS[DEVICE_VARIANTS] = {
+    [DEVICE_FMA_16] = {"fma_16", 16, 32},       [DEVICE_FMA_64] = {"fma_64", 64, 32},    [DEVICE_MMA_16] = {"mma_16", 16, 8},
+    [DEVICE_MMA_32] = {"mma_32", 32, 8},        [DEVICE_MMA_64] = {"mma_64", 64, 8},     [DEVICE_WGMMA_8] = {"wgmma_8", 8, 2},
+    [DEVICE_WGMMA_16] = {"wgmma_16", 16, 2},    [DEVICE_WGMMA_32] = {"wgmma_32", 32, 2}, [DEVICE_WGMMA_64] = {"wgmma_64", 64, 2},
+    [DEVICE_WGMMA_128] = {"wgmma_128", 128, 2},
+};
+
+// Cycles for 128 rows of weights by 64 of k, 16 KiB, at a multiprocessor's share of the memory's rate; a row of tokens costs wgmma
+// 2 to 4 beside them. Calculated, not measured: what matters is that groups are read once where they fit one tile.
+enum { TILE_COST = 512 };
+
+static const uint32_t WGMMA =
+    1u << DEVICE_WGMMA_8 | 1u << DEVICE_WGMMA_16 | 1u << DEVICE_WGMMA_32 | 1u << DEVICE_WGMMA_64 | 1u << DEVICE_WGMMA_128;
+
+const char *device_variant_name(enum device_variant variant) {
+    return VARIANTS[variant].name;
+}
+
+uint32_t device_variant_rows(enum device_variant variant) {
+    return VARIANTS[variant].rows;
+}
+
+FALLIBLE device_variant_parse(const char *text, enum device_variant *out) {
+    for (int v = 0; v < DEVICE_VARIANTS; v++) {
+        if (strcmp(text, VARIANTS[v].name) == 0) {
+            *out = (enum device_variant)v;
+            return OK;
+        }
+    }
+    FAIL(ERR_CONFIG, "no variant of products is named %s: there are fma_16, fma_64, mma_16 to mma_64 and wgmma_8 to wgmma_128",
+         text);
+}
+
+static bool has(uint32_t set, enum device_variant variant) {
+    return set >> variant & 1;
+}
+
+FALLIBLE device_variants_of(const struct device_variants *device, const struct device_network_shape *shape, enum dtype dtype,
+                            enum device_variant forced, struct device_variants *out) {
+    bool copied = shape->hidden % 8 == 0 && shape->width % 8 == 0;
+    *out = *device;
+    if (shape->quantised) {
+        *out = (struct device_variants){.has = device->has, .alone = dtype == DTYPE_F32 ? DEVICE_FMA_64 : DEVICE_MMA_64};
+        return OK; // the format, not the variant, says which kernel
+    }
+    if (!copied) {
+        out->has &= ~WGMMA;
+        out->equal &= ~WGMMA;
+        out->alone = has(WGMMA, out->alone) ? DEVICE_MMA_64 : out->alone;
+    }
+    bool floats = forced == DEVICE_FMA_16 || forced == DEVICE_FMA_64;
+    if (forced == DEVICE_VARIANTS || floats != (dtype == DTYPE_F32)) {
+        return OK; // nothing is forced, or only on layers of the other dtype
+    }
+    if (!has(out->has, forced)) {
+        FAIL(ERR_CONFIG, "%s cannot compute rows of %u by a width of %u here: %s", VARIANTS[forced].name, shape->hidden,
+             shape->width, has(device->has, forced) ? "both must be multiples of 8" : "the device has no wgmma");
+    }
+    *out = (struct device_variants){.has = 1u << forced, .alone = forced};
+    return OK;
+}
+
+enum device_variant device_variant_for(const struct device_variants *variants, const int32_t *sizes, size_t groups) {
+    enum device_variant best = variants->alone;
+    uint64_t least = UINT64_MAX;
+    for (int v = 0; v < DEVICE_VARIANTS; v++) {
+        uint64_t tiles = 0, cost;
+        for (size_t g = 0; has(variants->equal, (enum device_variant)v) && g < groups; g++) {
+            tiles += ((uint32_t)sizes[g] + VARIANTS[v].rows - 1) / VARIANTS[v].rows;
+        }
+        cost = tiles * (TILE_COST + (uint64_t)VARIANTS[v].row_cost * VARIANTS[v].rows);
+        if (tiles > 0 && cost < least) {
+            least = cost;
+            best = (enum device_variant)v;
+        }
+    }
+    return best;
+}
+
+uint32_t device_cut_tiles(const int32_t *sizes, size_t groups, uint32_t row, uint32_t tile_rows, struct device_tile *tiles) {
+    uint32_t count = 0;
+    for (size_t g = 0; g < groups; g++) {
+        uint32_t rows = (uint32_t)sizes[g], all = (rows + tile_rows - 1) / tile_rows, first = count;
+        for (uint32_t t = 0; t < all; t++) {
+            uint32_t left = rows - t * tile_rows, span = t / DEVICE_SPAN_TILES * DEVICE_SPAN_TILES;
+            tiles[count++] = (struct device_tile){
+                .group = (uint32_t)g,
+                .row = row + t * tile_rows,
+                .rows = left < tile_rows ? left : tile_rows,
+                .span = first + span,
+                .span_tiles = all - span < DEVICE_SPAN_TILES ? all - span : DEVICE_SPAN_TILES,
+            };
+        }
+        row += rows;
+    }
+    return count;
+}

@@ -1,0 +1,115 @@
+// How a batch's products on a device are planned: tiles that hold every row once, and the variant that a layer's shape and its
+// groups' rows call for.
+#include "kernel_test.h"
+
+#include "kernels/device_plan.h"
+
+enum { TILES_MAX = 400 };
+
+enum { SIXTEEN_BITS = (1 << DEVICE_VARIANTS) - (1 << DEVICE_MMA_16) }; // mma's and wgmma's
+
+static const struct device_variants ALL = {.has = SIXTEEN_BITS, .equal = SIXTEEN_BITS, .alone = DEVICE_WGMMA_128};
+
+static void must(err_t e) {
+    if (err_is(e)) {
+        fail_msg("%s", err_message());
+    }
+}
+
+static void tiles_hold_every_row_once_and_know_their_span(void **state) {
+    (void)state;
+    static const int32_t SIZES[] = {0, 1, 64, 65, 0, 2100, 7};
+    static struct device_tile tiles[TILES_MAX];
+    for (uint32_t tile_rows = DEVICE_TILE_ROWS_LEAST; tile_rows <= DEVICE_TILE_ROWS_MOST; tile_rows *= 2) {
+        uint32_t count = device_cut_tiles(SIZES, COUNT_OF(SIZES), 5, tile_rows, tiles), at = 0, row = 5;
+        for (uint32_t g = 0; g < COUNT_OF(SIZES); g++) {
+            uint32_t first = at;
+            for (uint32_t end = row + (uint32_t)SIZES[g]; row < end; at++) {
+                assert_int_equal(tiles[at].group, g);
+                assert_int_equal(tiles[at].row, row);
+                assert_true(tiles[at].rows == tile_rows || row + tiles[at].rows == end);
+                row += tiles[at].rows;
+                assert_in_range(tiles[at].span_tiles, 1, DEVICE_SPAN_TILES);
+                assert_in_range(at, tiles[at].span, tiles[at].span + tiles[at].span_tiles - 1);
+                assert_int_equal((tiles[at].span - first) % DEVICE_SPAN_TILES, 0);
+                assert_int_equal(tiles[tiles[at].span].group, g);
+                assert_int_equal(tiles[tiles[at].span + tiles[at].span_tiles - 1].group, g);
+            }
+        }
+        assert_int_equal(at, count);
+    }
+}
+
+static void names_are_read_back(void **state) {
+    (void)state;
+    for (int v = 0; v < DEVICE_VARIANTS; v++) {
+        enum device_variant read;
+        must(device_variant_parse(device_variant_name((enum device_variant)v), &read));
+        assert_int_equal(read, v);
+        assert_in_range(device_variant_rows(read), DEVICE_TILE_ROWS_LEAST, DEVICE_TILE_ROWS_MOST);
+    }
+    enum device_variant read;
+    assert_int_equal(device_variant_parse("wgmma_256", &read).code, ERR_CONFIG);
+}
+
+static enum device_variant chosen(const struct device_variants *variants, int32_t rows, size_t groups) {
+    int32_t sizes[64];
+    for (size_t g = 0; g < groups; g++) {
+        sizes[g] = rows;
+    }
+    return device_variant_for(variants, sizes, groups);
+}
+
+static void groups_that_fit_one_tile_are_read_once(void **state) {
+    (void)state;
+    struct device_variants layer;
+    must(device_variants_of(&ALL, &(struct device_network_shape){2048, 768, false}, DTYPE_BF16, DEVICE_VARIANTS, &layer));
+    assert_int_equal(chosen(&layer, 1, 64), DEVICE_WGMMA_8);
+    assert_int_equal(chosen(&layer, 9, 64), DEVICE_WGMMA_16);
+    assert_int_equal(chosen(&layer, 60, 64), DEVICE_WGMMA_64);
+    assert_int_equal(chosen(&layer, 65, 64), DEVICE_WGMMA_128);
+    assert_int_equal(chosen(&layer, 5000, 3), DEVICE_WGMMA_128);
+    static const int32_t HOT[] = {1, 1, 1, 1, 1, 1, 1, 2000}; // the many rows are one group's
+    assert_int_equal(device_variant_for(&layer, HOT, COUNT_OF(HOT)), DEVICE_WGMMA_128);
+    assert_int_equal(chosen(&layer, 0, 4), layer.alone); // there is nothing to compute
+}
+
+static void what_is_not_known_to_be_equal_is_not_mixed(void **state) {
+    (void)state;
+    struct device_variants layer, unknown = {.has = ALL.has, .equal = 0, .alone = DEVICE_WGMMA_128};
+    for (int32_t rows = 1; rows < 4000; rows *= 3) {
+        must(device_variants_of(&unknown, &(struct device_network_shape){512, 512, false}, DTYPE_BF16, DEVICE_VARIANTS, &layer));
+        assert_int_equal(chosen(&layer, rows, 5), DEVICE_WGMMA_128);
+        must(device_variants_of(&ALL, &(struct device_network_shape){512, 512, false}, DTYPE_BF16, DEVICE_MMA_32, &layer));
+        assert_int_equal(chosen(&layer, rows, 5), DEVICE_MMA_32);
+    }
+}
+
+static void odd_shapes_and_quantised_weights_go_to_mma(void **state) {
+    (void)state;
+    struct device_variants layer;
+    static const struct device_network_shape SHAPES[] = {{510, 512, false}, {512, 9, false}, {512, 512, true}};
+    for (size_t i = 0; i < COUNT_OF(SHAPES); i++) {
+        must(device_variants_of(&ALL, &SHAPES[i], DTYPE_BF16, DEVICE_VARIANTS, &layer));
+        for (int32_t rows = 1; rows < 4000; rows *= 3) {
+            enum device_variant v = chosen(&layer, rows, 4);
+            assert_in_range(v, DEVICE_MMA_16, DEVICE_MMA_64);
+        }
+        assert_int_equal(layer.alone, DEVICE_MMA_64);
+    }
+    assert_int_equal(device_variants_of(&ALL, &SHAPES[0], DTYPE_BF16, DEVICE_WGMMA_64, &layer).code, ERR_CONFIG);
+    assert_non_null(strstr(err_message(), "multiples of 8"));
+    must(device_variants_of(&ALL, &SHAPES[0], DTYPE_F32, DEVICE_WGMMA_64, &layer)); // says nothing of layers in f32
+    assert_true(layer.equal != 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiles_hold_every_row_once_and_know_their_span),
+        cmocka_unit_test(names_are_read_back),
+        cmocka_unit_test(groups_that_fit_one_tile_are_read_once),
+        cmocka_unit_test(what_is_not_known_to_be_equal_is_not_mixed),
+        cmocka_unit_test(odd_shapes_and_quantised_weights_go_to_mma),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
