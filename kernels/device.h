@@ -13,6 +13,7 @@
 
 #include "base/dtype.h"
 #include "kernels/activation.h"
+#include "kernels/quantised_format.h"
 #include "kernels/routing.h"
 
 enum { DEVICE_VERSION = 2, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 16 };
@@ -73,11 +74,22 @@ struct device_tile {
 };
 enum { DEVICE_TILE_ROWS = 64 }; // where there is no choice: quantised weights
 
-// One matrix per group, row-major.
+// Codes of 4 or 8 bits with scales, as device_codes.h lays them out. Sums as quantised.h's: per scale a partial sum from +0 in the
+// device's arithmetic, closed by an IEEE fma.
+struct device_quantised {
+    struct quantised_format format;
+    const void *scales;    // 16-byte aligned; NULL: the matrix is plain
+    const uint8_t *zeros;  // 16-byte aligned, where the format has zero points
+    const float *globals;  // [groups], where the scales are columns' and the format has a global one
+    const uint32_t *order; // [groups, k] the element of a row that is the k-th here; NULL: in order
+};
+
+// One matrix per group, row-major, or quantised.
 struct device_matrix {
-    enum dtype dtype; // F32 or BF16
+    enum dtype dtype; // F32 or BF16; of quantised ones that of the rows they meet
     uint32_t groups, n, k;
-    const void *data; // [groups, n, k], 16-byte aligned
+    const void *data; // [groups, n, k], or codes; 16-byte aligned
+    struct device_quantised quantised;
 };
 
 // Rows that are multiplied, and how they are grouped.
@@ -123,7 +135,8 @@ struct device_weigh {
     void *out; // [R, H]
 };
 
-// out = round_D(activation(rows x gate^T + gate_bias, rows x up^T + up_bias)).
+// out = round_D(activation(rows x gate^T + gate_bias, rows x up^T + up_bias)). Gate and up are both plain, or both quantised in one
+// format with one order.
 struct device_gate_up {
     struct device_rows rows;
     struct device_matrix gate, up; // gate.data NULL where not gated

@@ -10,31 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/dtype.h"
 #include "base/err.h"
-
-enum weight_code {
-    CODE_E4M3, // as DTYPE_F8_E4M3
-    CODE_E5M2, // as DTYPE_F8_E5M2
-    CODE_E2M1, // 0, .5, 1, 1.5, 2, 3, 4, 6, and the same below zero
-    CODE_INT4, // 0..15 less the zero point, 0..16, which is 8 where there are none
-    CODE_INT8, // -128..127 less the zero point, if there are any
-    CODE_COUNT
-};
-
-enum { INT4_ZERO_MAX = 16 };
-
-// What a stored E4M3 scale is combined with, once per group's matrix; the result is rounded once to fp32.
-enum global_scale { GLOBAL_NONE, GLOBAL_MULTIPLY, GLOBAL_DIVIDE };
-
-struct quantised_format {
-    enum weight_code code;
-    enum dtype scale;         // of a stored scale: F32, BF16, F16, F8_E8M0 or F8_E4M3
-    enum global_scale global; // other than GLOBAL_NONE for F8_E4M3 scales only
-    bool zero_points;         // one per scale and column; INT4 and INT8 only
-    bool scale_of_panel;      // one scale for 64 columns (128 x 128 blocks, whole tensors), else one for each column
-    size_t scale_k;           // k of a scale: a multiple of 16, the last one may be short; 0: one scale over the whole of K
-};
+#include "kernels/quantised_format.h"
 
 // Where codes of one size lie: the element (n, k) is number n / 8 * n8_stride + order[n % 8] * n_stride + k / 8 * k8_stride +
 // k % 8 * k_stride, counted in codes; of two 4-bit codes in a byte the first is the low one, as in little-endian words of 8.
@@ -70,8 +47,11 @@ size_t quantised_group_bytes(const struct quantised_format *format, size_t k, si
 FALLIBLE pack_quantised(const struct quantised_source *source, const struct quantised_format *format, size_t k, size_t n,
                         void *dst);
 
-// The scalar twin: row x (BF16 or F32 elements) against column n of a packed group.
+// The scalar twin: row x (BF16 or F32 elements) against column n of a packed group, in the arithmetic of the chosen backend.
 float dot_quantised_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x,
                               size_t k);
+// The same in ARITHMETIC_SIM_90's.
+float dot_quantised_sim90_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
+                                    const void *x, size_t k);
 
 #endif

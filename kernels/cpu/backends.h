@@ -63,7 +63,8 @@ BACKEND_DECLARE_ROWS(scalar);
 BACKEND_DECLARE_PANELS(scalar);
 extern const struct kernel_backend backend_scalar;
 extern const struct kernel_backend backend_scalar_amx;   // backend_scalar but for the bf16 sums
-extern const struct kernel_backend backend_scalar_sim90; // the same
+extern const struct kernel_backend backend_scalar_sim90; // the same, and for those of quantised weights
+quantised_kernel scalar_sim90_quantised_bf16;
 
 #if defined(__x86_64__)
 BACKEND_DECLARE_ROWS(avx2);

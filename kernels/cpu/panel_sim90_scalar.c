@@ -29,5 +29,6 @@ const struct kernel_backend backend_scalar_sim90 = {.name = "scalar_sim90",
                                                     .panel_f32 = scalar_panel_f32,
                                                     .panel_bf16 = scalar_sim90_panel_bf16,
                                                     .panel_i8 = scalar_panel_i8,
-                                                    BACKEND_QUANTISED(scalar),
+                                                    .quantised_f32 = scalar_quantised_f32,
+                                                    .quantised_bf16 = scalar_sim90_quantised_bf16,
                                                     BACKEND_ROWS(scalar)};

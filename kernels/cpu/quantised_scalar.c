@@ -5,11 +5,22 @@
 
 enum { PIECE_K = 256 }; // of a column at a time; even
 
+enum sums { SUMS_F32, SUMS_BF16, SUMS_BF16_SIM90 };
+
 static float sum_bf16(const uint16_t *x, const float *w, size_t depth, float sum) {
     for (size_t i = 0; i < depth; i += 2) {
         int whole = i + 1 < depth;
         sum = fma_flushed(whole ? f32_from_bf16(x[i + 1]) : 0.0f, whole ? w[i + 1] : 0.0f, sum);
         sum = fma_flushed(f32_from_bf16(x[i]), w[i], sum);
+    }
+    return sum;
+}
+
+// A simulated GPU's: one IEEE fma per k. No partial sum is ever -0, for codes times bf16 are multiples of 2^-149, so that what pads
+// it adds nothing.
+static float sum_bf16_sim90(const uint16_t *x, const float *w, size_t depth, float sum) {
+    for (size_t i = 0; i < depth; i++) {
+        sum = __builtin_fmaf(f32_from_bf16(x[i]), w[i], sum);
     }
     return sum;
 }
@@ -23,7 +34,7 @@ static float sum_f32(const float *x, const float *w, size_t depth, float sum) {
 
 // partials[r] of column c and scale g.
 static void sum_scale(const struct panel_args *args, const struct quantised_format *format, const struct quantised_layout *layout,
-                      size_t c, size_t g, int is_bf16, float *partials) {
+                      size_t c, size_t g, enum sums sums, float *partials) {
     const uint8_t *panel = args->panel, *codes = panel + quantised_codes_at(layout, g);
     const uint8_t *zeros = format->zero_points ? panel + quantised_zeros_at(layout, g, args->k) : NULL;
     size_t depth = quantised_depth(layout, g, args->k);
@@ -34,20 +45,22 @@ static void sum_scale(const struct panel_args *args, const struct quantised_form
             w[j] = quantised_value(format->code, codes, zeros, i + j, c);
         }
         for (size_t r = 0; r < args->rows; r++) {
-            partials[r] = is_bf16 ? sum_bf16((const uint16_t *)args->x[r] + k, w, count, partials[r])
-                                  : sum_f32((const float *)args->x[r] + k, w, count, partials[r]);
+            const uint16_t *x = args->x[r];
+            partials[r] = sums == SUMS_F32    ? sum_f32((const float *)args->x[r] + k, w, count, partials[r])
+                          : sums == SUMS_BF16 ? sum_bf16(x + k, w, count, partials[r])
+                                              : sum_bf16_sim90(x + k, w, count, partials[r]);
         }
     }
 }
 
-static void multiply(const struct panel_args *args, const struct quantised_format *format, int is_bf16) {
+static void multiply(const struct panel_args *args, const struct quantised_format *format, enum sums kind) {
     struct quantised_layout layout = quantised_layout(format, args->k);
     const uint8_t *panel = args->panel;
     for (size_t c = 0; c < args->columns; c++) {
         float sums[KERNEL_CALL_ROWS] = {0};
         for (size_t g = 0; g < layout.scales; g++) {
             float partials[KERNEL_CALL_ROWS] = {0};
-            sum_scale(args, format, &layout, c, g, is_bf16, partials);
+            sum_scale(args, format, &layout, c, g, kind, partials);
             float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, args->k), c);
             for (size_t r = 0; r < args->rows; r++) {
                 sums[r] = __builtin_fmaf(partials[r], scale, sums[r]);
@@ -60,9 +73,13 @@ static void multiply(const struct panel_args *args, const struct quantised_forma
 }
 
 void scalar_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {
-    multiply(args, format, 1);
+    multiply(args, format, SUMS_BF16);
 }
 
 void scalar_quantised_f32(const struct panel_args *args, const struct quantised_format *format) {
-    multiply(args, format, 0);
+    multiply(args, format, SUMS_F32);
+}
+
+void scalar_sim90_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {
+    multiply(args, format, SUMS_BF16_SIM90);
 }

@@ -66,7 +66,7 @@ static int check_format(struct check *check, const struct kernel_backend *backen
         struct panel_args args = {rows, count, check->panel, CHECK_K, check->got, KERNEL_PANEL, KERNEL_PANEL};
         backend->quantised_bf16(&args, format);
         args.out = check->want;
-        backend_scalar.quantised_bf16(&args, format);
+        backend_twin(backend)->quantised_bf16(&args, format);
         if (!same(check, count * KERNEL_PANEL)) {
             return 0;
         }

@@ -4,7 +4,7 @@
 // one fma per k for everything else. K in blocks of 64 through shared memory, rows gathered by index as they are loaded. Two
 // operands of bf16 take 28 KB, so that five blocks fit a multiprocessor; registers bound it to four. Grid: column tiles by row
 // tiles, of which the plan on the host made the list: no row of padding is computed but in a group's last tile.
-#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/expert_finish.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -133,13 +133,6 @@ __global__ void __launch_bounds__(THREADS) expert_matmul(const __grid_constant__
 
 // ---- what is done with sums
 
-__device__ __forceinline__ void store(char *row, int column, float value, uint16_t) {
-    ((uint16_t *)row)[column] = bf16_from_f32(value);
-}
-__device__ __forceinline__ void store(char *row, int column, float value, float) {
-    ((float *)row)[column] = value;
-}
-
 struct finish_logits {
     const float *bias;
     int sigmoid;
@@ -147,34 +140,6 @@ struct finish_logits {
     __device__ void operator()(const float (&sum)[2], uint32_t, size_t row, int column, int n) const {
         const float value = bias ? sum[0] + bias[column] : sum[0];
         out[row * n + column] = sigmoid ? math_sigmoid(value) : value;
-    }
-};
-
-// sum[0] is up's, sum[1] gate's.
-template <typename D> struct finish_gate_up {
-    const float *gate_bias, *up_bias;
-    activation_kind kind;
-    activation_limits limits;
-    char *out;
-    size_t stride;
-    __device__ void operator()(const float (&sum)[2], uint32_t group, size_t row, int column, int n) const {
-        const size_t at = (size_t)group * n + column;
-        const float up = up_bias ? sum[0] + up_bias[at] : sum[0], gate = gate_bias ? sum[1] + gate_bias[at] : sum[1];
-        const float h = kind == ACTIVATION_SILU         ? activation_silu(gate, up, &limits)
-                        : kind == ACTIVATION_SWIGLU_OAI ? activation_swiglu_oai(gate, up, &limits)
-                                                        : activation_relu2(up, &limits);
-        store(out + row * stride, column, h, D());
-    }
-};
-
-template <typename D> struct finish_down {
-    const float *bias, *row_scale;
-    char *out;
-    size_t stride;
-    __device__ void operator()(const float (&sum)[2], uint32_t group, size_t row, int column, int n) const {
-        float value = bias ? sum[0] + bias[(size_t)group * n + column] : sum[0];
-        value = row_scale ? row_scale[row] * value : value;
-        store(out + row * stride, column, value, D());
     }
 };
 

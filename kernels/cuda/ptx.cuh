@@ -57,6 +57,33 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return pair;
 }
 
+// Two of bf16, low and high halves: one rounding each, subnormals kept.
+__device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
+// ---- copies by threads: each waits for its own, then the block meets before others' are read
+
+// 16 bytes to shared memory, of which the first `bytes` (0 to 16) are read and the rest is 0. Both sides 16-byte aligned.
+__device__ __forceinline__ void copy_16(void *to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(__cvta_generic_to_global(from)),
+                 "r"(bytes)
+                 : "memory");
+}
+// 4 bytes, 4-byte aligned.
+__device__ __forceinline__ void copy_4(void *to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(__cvta_generic_to_global(from))
+                 : "memory");
+}
+__device__ __forceinline__ void copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int LEFT> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
 // ---- mbarriers
 
 __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {
@@ -113,6 +140,14 @@ __device__ __forceinline__ void fence_async() {
 
 // ---- the multipliers
 
+// Four matrices of 8 rows by 16 bytes: lane 8 i + r has the address of row r of matrix i, and gets word lane % 4 of row lane / 4 of
+// each.
+__device__ __forceinline__ void load_matrix_x4(uint32_t (&to)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
 __device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");

@@ -1,4 +1,5 @@
 // The scalar twin of quantised weights: one column against one row, element by element.
+#include "kernels/backend.h"
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/cpu/quantised_values.h"
 
@@ -20,6 +21,15 @@ static float partial_bf16(const struct column *c, const uint16_t *x) {
     return sum;
 }
 
+// ARITHMETIC_SIM_90's.
+static float partial_bf16_sim90(const struct column *c, const uint16_t *x) {
+    float sum = 0.0f;
+    for (size_t i = 0; i < c->depth; i++) {
+        sum = __builtin_fmaf(f32_from_bf16(x[i]), quantised_value(c->code, c->codes, c->zeros, i, c->index), sum);
+    }
+    return sum;
+}
+
 static float partial_f32(const struct column *c, const float *x) {
     float sum = 0.0f;
     for (size_t i = 0; i < c->depth; i++) {
@@ -28,10 +38,11 @@ static float partial_f32(const struct column *c, const float *x) {
     return sum;
 }
 
-float dot_quantised_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x,
-                              size_t k) {
+static float dot(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x, size_t k,
+                 bool is_sim90) {
     struct quantised_layout layout = quantised_layout(format, k);
     const uint8_t *panel = (const uint8_t *)group + n / KERNEL_PANEL * quantised_group_bytes(format, k, KERNEL_PANEL);
+    float (*partial_of_bf16)(const struct column *, const uint16_t *) = is_sim90 ? partial_bf16_sim90 : partial_bf16;
     float sum = 0.0f;
     for (size_t g = 0; g < layout.scales; g++) {
         struct column column = {
@@ -43,9 +54,19 @@ float dot_quantised_reference(const struct quantised_format *format, const void 
         };
         const char *row = (const char *)x + g * layout.scale_k * dtype_size(dtype);
         float partial =
-            dtype == DTYPE_F32 ? partial_f32(&column, (const float *)row) : partial_bf16(&column, (const uint16_t *)row);
+            dtype == DTYPE_F32 ? partial_f32(&column, (const float *)row) : partial_of_bf16(&column, (const uint16_t *)row);
         float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, k), column.index);
         sum = __builtin_fmaf(partial, scale, sum);
     }
     return sum;
+}
+
+float dot_quantised_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x,
+                              size_t k) {
+    return dot(format, group, n, dtype, x, k, kernel_selected()->arithmetic == ARITHMETIC_SIM_90);
+}
+
+float dot_quantised_sim90_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
+                                    const void *x, size_t k) {
+    return dot(format, group, n, dtype, x, k, true);
 }

@@ -79,6 +79,39 @@ inline uint32_t pack_bf16(float low, float high) {
     return bf16_from_f32(low) | static_cast<uint32_t>(bf16_from_f32(high)) << 16;
 }
 
+// Exact here only where the result is a bf16, or one rounding of fp32 does not change that of bf16: all that kernels ask of it.
+inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+    auto half = [=](int shift) {
+        auto value = [=](uint32_t pair) { return f32_from_bf16(static_cast<uint16_t>(pair >> shift)); };
+        return static_cast<uint32_t>(bf16_from_f32(__builtin_fmaf(value(a), value(b), value(c)))) << shift;
+    };
+    return half(0) | half(16);
+}
+
+// ---- copies by threads: each takes effect when its thread waits for it
+
+inline void copy_16(void *to, const void *from, int bytes) {
+    if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || sim::shared_address(to) % 16 != 0 || bytes < 0 || bytes > 16) {
+        sim::fault("thread %u: a copy of %d of 16 bytes that is not aligned", sim::thread_number(), bytes);
+    }
+    sim::queue_add(sim::QUEUE_COPY, [=] {
+        memset(to, 0, 16);
+        memcpy(to, from, static_cast<size_t>(bytes));
+    });
+}
+inline void copy_4(void *to, const void *from) {
+    if (reinterpret_cast<uintptr_t>(from) % 4 != 0 || sim::shared_address(to) % 4 != 0) {
+        sim::fault("thread %u: a copy of 4 bytes that is not aligned", sim::thread_number());
+    }
+    sim::queue_add(sim::QUEUE_COPY, [=] { memcpy(to, from, 4); });
+}
+inline void copy_commit() {
+    sim::queue_commit(sim::QUEUE_COPY);
+}
+template <int LEFT> void copy_wait() {
+    sim::queue_wait(sim::QUEUE_COPY, LEFT);
+}
+
 // ---- mbarriers
 
 inline void barrier_init(uint64_t *b, int arrivals) {
@@ -125,6 +158,22 @@ inline void fence_async() {
 
 // ---- the multipliers
 
+inline void load_matrix_x4(uint32_t (&to)[4], const void *row) {
+    struct lane {
+        uint32_t address, *to;
+    } mine = {sim::shared_address(row), to};
+    if (mine.address % 16 != 0) {
+        sim::fault("thread %u: ldmatrix of a row that is not aligned to 16 bytes", sim::thread_number());
+    }
+    sim::meet_warp("ldmatrix", &mine, [](void *const *lanes) {
+        for (unsigned i = 0; i < 32; i++) {
+            for (unsigned m = 0; m < 4; m++) {
+                uint32_t from = static_cast<lane *>(lanes[m * 8 + i / 4])->address + i % 4 * 4;
+                memcpy(&static_cast<lane *>(lanes[i])->to[m], sim::shared_pointer(from), 4);
+            }
+        }
+    });
+}
 inline void store_matrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     struct rows {
         uint32_t address, fragment[4];

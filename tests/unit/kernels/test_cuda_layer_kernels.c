@@ -164,7 +164,8 @@ static struct operand operand_of(const struct product *p, struct random *random)
     for (size_t i = 0; i < GROUPS * s->n; i++) {
         o.bias[i] = random_f32(random, VALUES_PLAIN);
     }
-    o.matrix = (struct device_matrix){s->dtype, GROUPS, s->n, s->k, on_device(o.w, count * p->size)};
+    o.matrix =
+        (struct device_matrix){.dtype = s->dtype, .groups = GROUPS, .n = s->n, .k = s->k, .data = on_device(o.w, count * p->size)};
     const float *bias = on_device(o.bias, GROUPS * s->n * sizeof(float));
     o.bias_there = s->biases ? bias : NULL;
     return o;

@@ -70,7 +70,9 @@ static void check_call(const struct call *call, struct random *random) {
         }
         rows[r] = x;
         for (size_t n = 0; n < q->n; n++) {
-            want[r * q->n + n] = dot_quantised_reference(&q->format, q->packed, n, call->dtype, x, q->k);
+            bool is_sim90 = call->backend->arithmetic == ARITHMETIC_SIM_90;
+            want[r * q->n + n] = (is_sim90 ? dot_quantised_sim90_reference : dot_quantised_reference)(&q->format, q->packed, n,
+                                                                                                      call->dtype, x, q->k);
         }
     }
     for (size_t panel = 0; panel * KERNEL_PANEL < q->n; panel++) {

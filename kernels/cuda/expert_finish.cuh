@@ -1,0 +1,48 @@
+// What becomes of the sums of an expert's products, an element at a time: the activation, bias and the row's scale, and the
+// rounding.
+#ifndef EXPERTD_KERNELS_CUDA_EXPERT_FINISH_CUH
+#define EXPERTD_KERNELS_CUDA_EXPERT_FINISH_CUH
+
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace {
+
+__device__ __forceinline__ void store(char *row, int column, float value, uint16_t) {
+    ((uint16_t *)row)[column] = bf16_from_f32(value);
+}
+__device__ __forceinline__ void store(char *row, int column, float value, float) {
+    ((float *)row)[column] = value;
+}
+
+// sum[0] is up's, sum[1] gate's.
+template <typename D> struct finish_gate_up {
+    const float *gate_bias, *up_bias;
+    activation_kind kind;
+    activation_limits limits;
+    char *out;
+    size_t stride;
+    __device__ void operator()(const float (&sum)[2], uint32_t group, size_t row, int column, int n) const {
+        const size_t at = (size_t)group * n + column;
+        const float up = up_bias ? sum[0] + up_bias[at] : sum[0], gate = gate_bias ? sum[1] + gate_bias[at] : sum[1];
+        const float h = kind == ACTIVATION_SILU         ? activation_silu(gate, up, &limits)
+                        : kind == ACTIVATION_SWIGLU_OAI ? activation_swiglu_oai(gate, up, &limits)
+                                                        : activation_relu2(up, &limits);
+        store(out + row * stride, column, h, D());
+    }
+};
+
+template <typename D> struct finish_down {
+    const float *bias, *row_scale;
+    char *out;
+    size_t stride;
+    __device__ void operator()(const float (&sum)[2], uint32_t group, size_t row, int column, int n) const {
+        float value = bias ? sum[0] + bias[(size_t)group * n + column] : sum[0];
+        value = row_scale ? row_scale[row] * value : value;
+        store(out + row * stride, column, value, D());
+    }
+};
+
+} // namespace
+
+#endif
