@@ -131,14 +131,29 @@ static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
     return teams > 1 ? node_teams_create(&nodes, &out->node_teams) : OK;
 }
 
-// Where the ranks are to be computed; and how many there are: one for each device, or more that share them.
-static FALLIBLE open_devices(struct options *options, struct loaded *out) {
+// What is asked for, or with auto every GPU; where none can be had, auto is the CPU, and the log says why.
+static FALLIBLE find_devices(const char *device, struct devices **out) {
+    bool any = strcmp(device, "auto") == 0;
     struct devices_request request;
-    if (strcmp(options->device, "auto") == 0 || strcmp(options->device, "cpu") == 0) {
+    if (strcmp(device, "cpu") == 0) {
         return OK;
     }
-    TRY(devices_parse(options->device, &request));
-    TRY_IN(devices_open(&request, &out->devices), "device %s", options->device);
+    TRY(devices_parse(any ? "cuda" : device, &request));
+    err_t e = devices_open(&request, out);
+    if (any && e.code == ERR_UNAVAILABLE) {
+        char quoted[ERR_MESSAGE_MAX + 16];
+        log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=%s", log_quote(err_message(), quoted, sizeof quoted));
+        return OK;
+    }
+    return err_is(e) ? err_context(e, "device %s", device) : OK;
+}
+
+// Where the ranks are to be computed; and how many there are: one for each device, or more that share them.
+static FALLIBLE open_devices(struct options *options, struct loaded *out) {
+    TRY(find_devices(options->device, &out->devices));
+    if (!out->devices) {
+        return OK;
+    }
     const struct device_facts *facts = &out->devices->facts;
     char quoted[DEVICE_NAME_MAX + 16];
     log_line(LOG_LEVEL_INFO, "device", "kind=%s count=%u name=%s arithmetic=%s memory_available_bytes=%" PRIu64,

@@ -78,8 +78,10 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .offset = FIELD(device),
          .fallback = "auto",
          .value = "DEVICE",
-         .help = "cpu, cuda (every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest). auto "
-                 "is cpu in this version: the GPU kernels have run in simulation only, and no GPU has shown them right or fast."},
+         .help = "auto (every GPU, where the module for CUDA and a driver find one; else the CPU, and the log says why), cpu, cuda "
+                 "(every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest). Simulated only "
+                 "so far: no GPU has shown the kernels right or fast. The simulation cannot see speed, registers, blocks that run "
+                 "together, weak memory between threads, clusters, and how a real tensor core rounds."},
     [OPTION_KERNELS] =
         {.name = "kernels",
          .type = OPTIONS_CHOICE,

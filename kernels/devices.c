@@ -94,9 +94,11 @@ static FALLIBLE load_module(const char *kind, struct devices *out) {
     char path[PATH_MAX];
     TRY(module_path(kind, path));
     if (access(path, R_OK) != 0) {
-        FAIL(ERR_UNAVAILABLE, "no %s%s: kernels for %s devices are not part of this installation%s", path,
+        FAIL(ERR_UNAVAILABLE, "no module: there is no %s%s, so this installation has no kernels for %s devices%s", path,
              access(path, F_OK) == 0 ? " that may be read" : "", kind,
-             strcmp(kind, "cuda") == 0 ? "; they are built where nvcc is found (cmake -DEXPERTD_CUDA=ON says why it is not)" : "");
+             strcmp(kind, "cuda") == 0 ? "; build it where nvcc is (deploy/install-deps --cuda fetches one) with cmake "
+                                         "-DEXPERTD_CUDA=ON, and install it from the same build"
+                                       : "; cmake --install puts it there");
     }
     out->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!out->library) {
@@ -109,6 +111,21 @@ static FALLIBLE load_module(const char *kind, struct devices *out) {
              table ? table->version : 0, DEVICE_VERSION);
     }
     out->table = table;
+    return OK;
+}
+
+// Asked before CUDA's runtime is, which calls a driver that is missing one that is too old.
+static FALLIBLE find_driver(const char *kind) {
+    if (strcmp(kind, "cuda") != 0) {
+        return OK;
+    }
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (!driver) {
+        FAIL(ERR_UNAVAILABLE,
+             "no driver: %s; install NVIDIA's driver for this machine's GPU, or give this container its GPUs (docker: --gpus all)",
+             dlerror());
+    }
+    dlclose(driver);
     return OK;
 }
 
@@ -143,9 +160,11 @@ static FALLIBLE open_all(const struct devices_request *request, struct devices *
     struct device_error error;
     uint32_t there = 0;
     TRY(load_module(request->kind, devices));
+    TRY(find_driver(request->kind));
     enum device_code code = devices->table->count(&there, &error);
     if (code != DEVICE_OK || there == 0) {
-        FAIL(ERR_UNAVAILABLE, "no %s device: %s", request->kind, code != DEVICE_OK ? error.message : "the driver finds no GPU");
+        FAIL(ERR_UNAVAILABLE, "no %s device: %s; nvidia-smi lists those that the driver sees, CUDA_VISIBLE_DEVICES may hide some",
+             request->kind, code != DEVICE_OK ? error.message : "the driver finds no GPU");
     }
     devices->count = request->count ? request->count : there < DEVICES_MAX ? there : DEVICES_MAX;
     for (uint32_t i = 0; i < devices->count; i++) {

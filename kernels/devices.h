@@ -31,7 +31,7 @@ struct devices_request {
 FALLIBLE devices_parse(const char *text, struct devices_request *out);
 
 // Loads ../lib/expertd/libexpertd_KIND.so beside the folder of the running program and opens the devices. ERR_UNAVAILABLE says what
-// is missing: the module, the driver, the GPU, or one that computes as the first does.
+// is missing and what would mend it: the module, the driver, the GPU, or one that computes as the first does.
 FALLIBLE devices_open(const struct devices_request *request, struct devices **out);
 void devices_close(struct devices *devices); // NULL is legal
 

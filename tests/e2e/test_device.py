@@ -1,7 +1,8 @@
 """Layers on devices: simulated GPUs give the answers of the model's authors' code over gRPC, with the same bits on one and on several;
 what is missing for real ones is said."""
 
-import os
+import ctypes
+import shutil
 import subprocess
 
 import pytest
@@ -18,9 +19,9 @@ CASES = [name for name in SERVED_CASES if name not in QUANTISED]
 DEVICES = ("sim", "sim:2", "sim:3")
 
 
-def answers(golden, *arguments, env=None):
+def answers(golden, *arguments, env=None, program="expertd"):
     """Of every layer: its own router's answer, and that to the golden's routes in BF16."""
-    daemon = Daemon(*arguments, model=golden.folder, env=env)
+    daemon = Daemon(*arguments, model=golden.folder, env=env, program=program)
     try:
         with daemon.client() as client:
             found = {}
@@ -103,13 +104,81 @@ def test_more_devices_than_shards_is_a_configuration_error(case):
     assert done.returncode == 78 and "shards is 2" in done.stderr and "3 devices" in done.stderr
 
 
-def test_what_is_missing_for_a_gpu_is_said(case):
-    if os.path.exists("/dev/nvidia0"):
-        pytest.skip("this machine has a GPU")
-    done = run_program("expertd", "--model", case("qwen2_moe").folder, "--device", "cuda", "--listen", "127.0.0.1:0", "--http", "off")
+# ---- what there is of a GPU: an installation of its own, with a module for CUDA that is the simulation's or finds nothing, and with
+# or without a shared object in the driver's place. CUDA itself is not needed.
+
+MODULES = {"none": None, "no_gpu": BUILD / "tests/no_gpu/libexpertd_cuda.so", "some": BUILD / "lib/expertd/libexpertd_sim.so"}
+
+
+def driver_here():
+    try:
+        return bool(ctypes.CDLL("libcuda.so.1"))
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """installed(module, driver): the program of an installation with that module, and the environment with or without a driver."""
+    def install(module, driver):
+        if not driver and driver_here():
+            pytest.skip("this machine has NVIDIA's driver")
+        for folder in ("bin", "lib/expertd", "driver"):
+            (tmp_path / folder).mkdir(parents=True)
+        shutil.copy(BUILD / "bin/expertd", tmp_path / "bin")
+        if MODULES[module]:
+            shutil.copy(MODULES[module], tmp_path / "lib/expertd/libexpertd_cuda.so")
+        if driver:
+            shutil.copy(MODULES["no_gpu"], tmp_path / "driver/libcuda.so.1")
+        return tmp_path / "bin/expertd", {"LD_LIBRARY_PATH": str(tmp_path / "driver")}
+    return install
+
+
+MISSING = {  # module, driver: what is said
+    ("none", True): ("no module", "libexpertd_cuda.so", "deploy/install-deps --cuda", "-DEXPERTD_CUDA=ON"),
+    ("some", False): ("no driver", "libcuda.so.1", "install NVIDIA's driver"),
+    ("no_gpu", True): ("no cuda device", "the driver finds no GPU", "nvidia-smi"),
+}
+
+
+@pytest.mark.parametrize("module,driver", MISSING)
+def test_what_is_missing_for_a_gpu_is_said(case, installed, module, driver):
+    program, env = installed(module, driver)
+    done = run_program(program, "--model", case("qwen2_moe").folder, "--device", "cuda", "--listen", "127.0.0.1:0", "--http", "off", env=env)
     assert done.returncode == 69, done.stderr
-    built = (BUILD / "lib/expertd/libexpertd_cuda.so").exists()
-    assert ("no cuda device" if built else "libexpertd_cuda.so") in done.stderr
+    assert all(words in done.stderr for words in MISSING[module, driver]), done.stderr
+
+
+@pytest.mark.parametrize("module,driver", MISSING)
+def test_auto_is_the_cpu_where_something_is_missing_and_says_what(case, installed, module, driver):
+    program, env = installed(module, driver)
+    golden = case("qwen2_moe")
+    daemon = Daemon("--device", "auto", model=golden.folder, env=env, program=program)
+    reasons = [event["reason"] for event in daemon.events("device_auto")]
+    daemon.stop()
+    assert len(reasons) == 1 and all(words in reasons[0] for words in MISSING[module, driver])
+    found, ids = answers(golden, "--device", "auto", "--compute-dtype", "f32", env=env, program=program)
+    assert ids == {"1/f32/cpu"} and found
+
+
+def test_auto_takes_every_gpu_that_the_driver_finds(case, installed):
+    program, env = installed("some", driver=True)
+    golden = case("qwen2_moe")
+    daemon = Daemon("--device", "auto", "--compute-dtype", "bf16", model=golden.folder, env=env, program=program)
+    devices = [event for event in daemon.events("device") if event["kind"] != "cpu"]
+    auto = daemon.events("device_auto")
+    daemon.stop()
+    assert len(devices) == 1 and int(devices[0]["count"]) > 1 and not auto
+    found, ids = answers(golden, "--device", "auto", "--compute-dtype", "bf16", env=env, program=program)
+    cpu, same = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sim90")
+    assert ids == same and bytes_of(found) == bytes_of(cpu)
+
+
+def test_a_gpu_that_is_not_there_is_named(case, installed):
+    program, env = installed("some", driver=True)
+    done = run_program(program, "--model", case("qwen2_moe").folder, "--device", "cuda:0,99", "--listen", "127.0.0.1:0", "--http", "off",
+                       env=env)
+    assert done.returncode == 69 and "device 99" in done.stderr and "numbered from 0" in done.stderr, done.stderr
 
 
 def test_expertd_itself_links_nothing_of_cuda():

@@ -41,9 +41,12 @@ def sanitizer_environment():
 
 
 def clean_environment(extra=None):
-    """No EXPERTD_… of the caller's but EXPERTD_DEVICE, which forces a device for any test; no notification socket, no hub cache."""
+    """No EXPERTD_… of the caller's but EXPERTD_DEVICE, which forces a device for any test; no notification socket, no hub cache.
+
+    Without it the CPU computes, also where there is a GPU: most tests compare bits of the CPU's arithmetic.
+    """
     keep = {name: os.environ[name] for name in ("EXPERTD_DEVICE", "PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
-    return {**keep, "HOME": "/nonexistent", **sanitizer_environment(), **(extra or {})}
+    return {"EXPERTD_DEVICE": "cpu", **keep, "HOME": "/nonexistent", **sanitizer_environment(), **(extra or {})}
 
 
 def run_program(program, *arguments, env=None, timeout=20 * SLOW, **options):
@@ -53,10 +56,11 @@ def run_program(program, *arguments, env=None, timeout=20 * SLOW, **options):
 
 
 class Daemon:
-    def __init__(self, *arguments, model=None, listen=None, http="127.0.0.1:0", env=None, wait=True, tcp=True, prefix=()):
+    def __init__(self, *arguments, model=None, listen=None, http="127.0.0.1:0", env=None, wait=True, tcp=True, prefix=(),
+                 program="expertd"):
         self.folder = tempfile.TemporaryDirectory(prefix="expertd-e2e-")
         self.socket = os.path.join(self.folder.name, "expertd.sock")
-        self.command = [*map(str, prefix), str(BIN / "expertd")]
+        self.command = [*map(str, prefix), str(BIN / program)]
         if model is not None:
             self.command += ["--model", str(model)]
         for address in listen if listen is not None else [f"unix:{self.socket}"] + (["127.0.0.1:0"] if tcp else []):
