@@ -1,4 +1,4 @@
-// What the tensors of an MoE block are called, in the order of first use by the rows of architecture_table.c.
+// What the tensors of an MoE block are called, as the rows of architecture_table.c use them.
 #include "expert/architecture_table.h"
 
 const struct tensor_names NAMES_MLP = {
@@ -110,4 +110,24 @@ const struct tensor_names NAMES_STEP = {
     .selection_bias = {"moe.router_bias"},
     .experts = {"moe"},
     .shared = {"share_expert"},
+};
+
+const struct tensor_names NAMES_MISTRAL_LARGE = {
+    .router = {"gate.weight"},
+    .experts = {"experts"},
+    .shared = {"shared_experts"},
+};
+
+const struct tensor_names NAMES_KIMI_LINEAR = {
+    .router = {"block_sparse_moe.gate.weight"},
+    .selection_bias = {"block_sparse_moe.gate.e_score_correction_bias"},
+    .experts = {"block_sparse_moe.experts"},
+    .shared = {"block_sparse_moe.shared_experts"},
+};
+
+const struct tensor_names NAMES_LAGUNA = {
+    .router = {"mlp.gate.weight"},
+    .selection_bias = {"mlp.experts.e_score_correction_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_expert"},
 };

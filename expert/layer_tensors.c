@@ -210,7 +210,9 @@ static FALLIBLE check_block(const struct tensor_finder *finder, const char *laye
                             const struct layer_tensors *out) {
     char block[TENSOR_NAME_MAX];
     TRY(tensor_name(block, "%s.%.*s.", layer, (int)strcspn(module, "."), module));
-    return tensor_none_left(finder, block, out->prefix, out->params.num_experts);
+    struct expert_numbers experts = {
+        .module = out->prefix, .num_experts = out->params.num_experts, .num_identity_experts = out->params.num_zero_experts};
+    return tensor_none_left(finder, block, &experts);
 }
 
 static FALLIBLE resolve_layer(const struct survey *survey, struct tensor_finder *finder, uint32_t number,

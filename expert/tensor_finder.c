@@ -187,7 +187,7 @@ static bool expert_number(const char *name, const char *experts, unsigned long *
     return true;
 }
 
-FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const char *experts, uint32_t num_experts) {
+FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts) {
     size_t length = strlen(block), count = checkpoint_count(finder->checkpoint);
     for (size_t i = checkpoint_lower_bound(finder->checkpoint, block); i < count; i++) {
         const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
@@ -200,9 +200,12 @@ FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block,
             continue;
         }
         const char *file = checkpoint_file_of(finder->checkpoint, entry);
-        if (expert_number(entry->name, experts, &number) && number >= num_experts) {
+        if (expert_number(entry->name, experts->module, &number) && number >= experts->num_experts) {
+            if (number - experts->num_experts < experts->num_identity_experts) {
+                continue;
+            }
             FAIL(ERR_CHECKPOINT, "%s: tensor %s is of expert %lu, but config.json says that there are %u", file, entry->name,
-                 number, num_experts);
+                 number, experts->num_experts);
         }
         tensor_quantised_text(finder, quantised);
         FAIL(ERR_CHECKPOINT, "%s: tensor %s lies in the MoE block, but its architecture has none of that name%s%s", file,

@@ -56,9 +56,15 @@ FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint
 // A matrix [n, k].
 FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k, struct weight_source *out);
 
-// Every tensor whose name begins with `block` was taken. ERR_CHECKPOINT names the first that was not; `experts` is the experts'
-// module, whose numbers stay below num_experts.
-FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const char *experts, uint32_t num_experts);
+// The experts' module, and how its numbers run: below num_experts those that compute, then those that are the identity.
+// transformers saves weights of the latter too, which nothing reads.
+struct expert_numbers {
+    const char *module;
+    uint32_t num_experts, num_identity_experts;
+};
+
+// Every tensor whose name begins with `block` was taken, or is an identity expert's. ERR_CHECKPOINT names the first that was not.
+FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts);
 
 // config.json's say, read once. ERR_CHECKPOINT as quantisation_read.
 FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out);

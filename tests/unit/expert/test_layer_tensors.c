@@ -375,6 +375,23 @@ static void wrong_shapes_name_the_tensor_and_both_shapes(void **state) {
     refuse(QWEN3("1"), "tensor model.layers.0.mlp.gate.weight is [4, 6], config.json leads to [3, 6]");
 }
 
+#define LONGCAT(zero_experts)                                                                                                      \
+    "{\"model_type\":\"longcat_flash\",\"hidden_size\":6,\"expert_ffn_hidden_size\":4,\"n_routed_experts\":3,\"moe_topk\":2,"      \
+    "\"zero_expert_num\":" zero_experts ",\"routed_scaling_factor\":6,\"num_layers\":1}"
+
+static void weights_of_identity_experts_are_read_over(void **state) {
+    (void)state;
+    add_qwen3_layer("model.layers.0");
+    builder_remove(&builder, "model.layers.0.mlp.gate.weight");
+    add_named("model.layers.0", "mlp.router.classifier.weight", 2, E + 2, H);
+    add_named("model.layers.0", "mlp.router.e_score_correction_bias", 1, E + 2, 0);
+    add_named("model.layers.0", "mlp.experts.4.gate_proj.weight", 2, I, H);
+    open_whole(LONGCAT("2"));
+    assert_int_equal(layers[0].params.num_zero_experts, 2);
+    add_named("model.layers.0", "mlp.experts.5.gate_proj.weight", 2, I, H);
+    refuse(LONGCAT("2"), "mlp.experts.5.gate_proj.weight is of expert 5, but config.json says that there are 3");
+}
+
 static void a_missing_expert_and_one_too_many_are_named(void **state) {
     (void)state;
     add_qwen3_layer("model.layers.0");
@@ -454,6 +471,7 @@ int main(void) {
         TEST(a_layer_that_config_and_tensors_see_differently_is_refused),
         TEST(only_the_wanted_layers_are_looked_at),
         TEST(wrong_shapes_name_the_tensor_and_both_shapes),
+        TEST(weights_of_identity_experts_are_read_over),
         TEST(a_missing_expert_and_one_too_many_are_named),
         TEST(a_tensor_of_the_block_that_nobody_understands_is_refused),
         TEST(other_types_and_mixed_types_are_refused),

@@ -1,0 +1,67 @@
+"""Saves each model, serves it, and compares the MoE blocks' outputs in fp32. Run by tests/transformers/run."""
+
+import re
+import sys
+import tempfile
+
+import models
+import numpy as np
+from harness.daemon import Daemon
+from harness.protos import pb
+from harness.tensors import error_per_token, tensor, values_of
+
+TOKENS = 32
+ERROR_MAX = 2e-6  # of a token's greatest value; orders of summation differ
+REASON = re.compile(r'message="((?:[^"\\]|\\.)*)"')
+
+
+def errors_of(model, client):
+    """Each layer's error; a layer that only one side has is named."""
+    blocks = models.blocks(model)
+    served = {layer.layer: layer for layer in client.describe().models[0].layers}
+    if not blocks or set(blocks) != set(served):
+        raise AssertionError(f"transformers has experts in layers {sorted(blocks)}, the daemon in {sorted(served)}")
+    errors = {}
+    for number, block in sorted(blocks.items()):
+        rows = np.random.default_rng(number).standard_normal((TOKENS, served[number].hidden_size)).astype(np.float32)
+        got = values_of(client.forward(layer=number, hidden=tensor(rows), output_dtype=pb.F32).output)
+        errors[number] = error_per_token(got, models.answer(block, rows)).max()
+    return errors
+
+
+def compare(model_type):
+    """True and what was seen, or False and why not."""
+    model = models.make(model_type)
+    with tempfile.TemporaryDirectory(prefix="expertd-transformers-") as folder:
+        model.save_pretrained(folder)
+        try:
+            daemon = Daemon(model=folder)
+        except AssertionError as refused:
+            said = REASON.findall(str(refused))
+            return False, "refused: " + (said[-1] if said else str(refused))
+        try:
+            with daemon.client() as client:
+                errors = errors_of(model, client)
+        except AssertionError as different:
+            return False, str(different)
+        finally:
+            daemon.stop()
+    text = ", ".join(f"layer {layer} {error:.1e}" for layer, error in errors.items())
+    return all(error <= ERROR_MAX for error in errors.values()), text
+
+
+def main(wanted):
+    unknown = [model_type for model_type in wanted if model_type not in models.MODELS]
+    if unknown:
+        sys.exit(f"not among the models compared: {', '.join(unknown)}; there are {', '.join(models.MODELS)}")
+    failed = 0
+    for model_type in wanted or models.MODELS:
+        equal, text = compare(model_type)
+        failed += not equal
+        print(f"{model_type:20} {'equal' if equal else 'DIFFERS'}  {text}", flush=True)
+    total = len(wanted or models.MODELS)
+    print(f"{total - failed} passed, {failed} failed")
+    return failed > 0
+
+
+sys.exit(main(sys.argv[1:]))

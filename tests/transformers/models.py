@@ -1,0 +1,93 @@
+"""Small random models of transformers' architectures, in F32: a whole model each, attention included, of which one block is asked."""
+
+import re
+
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+LAYERS = 3  # some models' first layers are dense
+# What a configuration gets where it has such a key. Widths differ from each other, so that no two tensors look alike.
+COMMON = {
+    "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": LAYERS, "num_layers": LAYERS, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "moe_intermediate_size": 48, "expert_ffn_hidden_size": 48,
+    "ffn_hidden_size": 96, "shared_expert_intermediate_size": 80, "moe_shared_expert_intermediate_size": 80,
+    "shared_intermediate_size": 80, "num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8, "moe_num_experts": 8,
+    "num_experts_per_tok": 3, "num_experts_per_token": 3, "moe_topk": 3, "moe_k": 3, "moe_top_k": 3,
+    "n_group": 4, "topk_group": 2, "num_expert_group": 4, "first_k_dense_replace": 1, "num_dense_layers": 1,
+    "max_position_embeddings": 128, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16,
+    "v_head_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "mlp_only_layers": [], "mlp_layer_types": None,
+    "layer_types": None,
+}
+VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "depth": 1, "num_heads": 2, "num_attention_heads": 2,
+          "out_hidden_size": 64, "deepstack_visual_indexes": [0]}
+# A model's own settings. None: as COMMON leaves it.
+MODELS = {
+    **dict.fromkeys((
+        "mixtral", "minimax", "qwen2_moe", "qwen3_moe", "mellum", "qwen3_next", "qwen4_exp", "qwen3_vl_moe", "qwen3_5_moe", "olmoe",
+        "flex_olmo", "jamba", "hunyuan_v1_moe", "ernie4_5_moe", "mistral4", "mistral_large4", "gpt_oss", "granitemoe",
+        "granitemoeshared", "granitemoehybrid", "deepseek_v3", "deepseek_v32", "kimi_linear", "glm4_moe", "glm4v_moe",
+        "glm4_moe_lite", "glm_moe_dsa", "solar_open", "exaone_moe", "mimo_v2_flash", "bailing_hybrid", "afmoe", "minimax_m2",
+        "minimax_m3_vl", "hy_v3", "flint", "laguna")),
+    "beam": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "deepseek_v2": {"topk_method": "group_limited_greedy"},
+    "lfm2_moe": {"layer_types": ["full_attention"] * LAYERS},
+    "llama4": {"num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "intermediate_size_mlp": 96},
+    "longcat_flash": {"zero_expert_num": 4},
+    "nemotron_h": {"layer_types": ["full_attention", "moe", "moe"], "layers_block_type": ["full_attention", "moe", "moe"]},
+    "phimoe": {"num_experts_per_tok": 2},
+    "step3p7": {"mlp_layer_types": ["dense", "sparse", "sparse"], "share_expert_dim": 80, "swiglu_limits": [0, 0, 1.5],
+                "swiglu_limits_shared": [0, 2.5, 0]},
+}
+BLOCK = re.compile(r"layers\.(\d+)\.(mlp|feed_forward|block_sparse_moe|mixer|moe)$")
+
+
+def settings(config, own):
+    known = set(config.to_dict()) | set(getattr(config, "attribute_map", {}))
+    return {**{key: value for key, value in COMMON.items() if key in known}, **own}
+
+
+def configuration(model_type):
+    own = MODELS[model_type] or {}
+    whole = CONFIG_MAPPING[model_type]
+    default = whole()
+    text = default.get_text_config()
+    if text is default:
+        return whole(**settings(default, own))
+    name = next(key for key, value in vars(default).items() if value is text)
+    parts = {name: type(text)(**settings(text, own)).to_dict()}
+    if getattr(default, "vision_config", None) is not None:
+        vision = default.vision_config.to_dict()
+        parts["vision_config"] = {**vision, **{key: value for key, value in VISION.items() if key in vision}}
+    return whole(**parts)
+
+
+def make(model_type):
+    """A model whose values stay near 1; its weights depend on the type's name alone."""
+    config = configuration(model_type)
+    try:
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except ValueError:
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(sum(map(ord, model_type)))
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if not tensor.is_floating_point() or "inv_freq" in name:
+                continue
+            if tensor.dim() >= 2:
+                tensor.copy_(torch.randn(tensor.shape, generator=generator) * tensor.shape[-1] ** -0.5)
+            elif "bias" in name:
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2)
+    return model.eval()
+
+
+def blocks(model):
+    """The MoE block of each layer that has one."""
+    named = {name: module for name, module in model.named_modules() if hasattr(module, "experts") and BLOCK.search(name)}
+    return {int(BLOCK.search(name)[1]): module for name, module in named.items()}
+
+
+def answer(block, rows):
+    with torch.no_grad():
+        out = block(torch.from_numpy(rows)[None])
+    return (out[0] if isinstance(out, tuple) else out).reshape(rows.shape).numpy()
