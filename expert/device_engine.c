@@ -10,19 +10,18 @@
 
 enum { PIECE_ALIGN = 256, ROW_ALIGN = 64 };
 
-// One device's scratch, all device memory. Row numbers are the plan's on every device; each fills those of its ranks.
+// One device's scratch, all device memory.
 struct device_scratch {
     void *memory;
     size_t bytes;
-    char *hidden;                     // [max_tokens, H] in D, hidden_stride apart
-    char *expanded;                   // [max_choices, H] where a layer weighs its inputs
-    char *inner;                      // [max_choices, I] in D
-    char *results;                    // [max_choices, H] in D; on the first device of all ranks
-    int32_t *ids;                     // [max_choices]
-    float *weights;                   // [max_choices]
-    uint32_t *row_token, *row_choice; // [max_choices]
-    struct device_tile *tiles;        // [engine->max_tiles]
-    // the first device's only
+    char *inner;               // [max_choices, I] in D: of one rank at a time
+    struct device_tile *tiles; // [engine->max_tiles] of its ranks, one after another
+    // the front's only, which is the first device
+    char *hidden;                                     // [max_tokens, H] in D, hidden_stride apart
+    char *expanded;                                   // [max_choices, H] where a layer weighs its inputs
+    int32_t *ids;                                     // [max_choices]
+    float *weights;                                   // [max_choices]
+    uint32_t *row_token, *row_choice;                 // [max_choices] where a layer weighs its inputs
     struct device_tile *token_tiles[DEVICE_VARIANTS]; // all tokens in order, for each variant's tiles: written once
     float *logits;                                    // [max_tokens, router outputs]
     uint32_t *choice_row;                             // [max_choices]
@@ -79,18 +78,18 @@ static void lay_out(const struct device_engine *d, bool first, struct device_scr
     const struct layer_limits *limits = &d->engine->limits;
     size_t tokens = limits->max_tokens, choices = limits->max_choices, row = row_bytes(d, model->max_hidden_size);
     s->bytes = 0;
-    s->hidden = piece(s, tokens * row);
-    s->expanded = piece(s, d->weighs_inputs ? choices * row : 0);
     s->inner = piece(s, choices * row_bytes(d, model->max_intermediate_size));
-    s->results = piece(s, choices * row);
-    s->ids = piece(s, choices * sizeof *s->ids);
-    s->weights = piece(s, choices * sizeof *s->weights);
-    s->row_token = piece(s, choices * sizeof *s->row_token);
-    s->row_choice = piece(s, choices * sizeof *s->row_choice);
     s->tiles = piece(s, device_engine_tiles(limits, model) * sizeof *s->tiles);
     if (!first) {
         return;
     }
+    size_t weighed = d->weighs_inputs ? choices : 0;
+    s->hidden = piece(s, tokens * row);
+    s->expanded = piece(s, weighed * row);
+    s->row_token = piece(s, weighed * sizeof *s->row_token);
+    s->row_choice = piece(s, weighed * sizeof *s->row_choice);
+    s->ids = piece(s, choices * sizeof *s->ids);
+    s->weights = piece(s, choices * sizeof *s->weights);
     for (int v = 0; v < DEVICE_VARIANTS; v++) {
         s->token_tiles[v] = piece(s, tiles_of(tokens, device_variant_rows((enum device_variant)v)) * sizeof **s->token_tiles);
     }
@@ -318,85 +317,72 @@ FALLIBLE device_routed(struct batch *b) {
 
 // ---- dispatch
 
-// The rows of each rank's experts, cut into tiles for the variant that suits them.
-static uint32_t cut_tiles(const struct batch *b) {
+// The rows of each rank's experts, cut into tiles for the variant that suits them; a rank's rows are numbered from 0.
+static void cut_tiles(const struct batch *b) {
     struct device_engine *d = b->engine->device;
     uint32_t count = 0, ranks = b->shards->placement->ranks;
     for (uint32_t rank = 0; rank < ranks; rank++) {
         struct plan_rank plan = plan_for_rank(&b->engine->plan, rank);
         d->variant[rank] = device_variant_for(&variants_of(b)->experts, plan.group_sizes, plan.num_actual_groups);
         d->first_tile[rank] = count;
-        count += device_cut_tiles(plan.group_sizes, plan.num_actual_groups, (uint32_t)plan.first_row,
-                                  device_variant_rows(d->variant[rank]), b->engine->tiles + count);
+        count += device_cut_tiles(plan.group_sizes, plan.num_actual_groups, 0, device_variant_rows(d->variant[rank]),
+                                  b->engine->tiles + count);
     }
     d->first_tile[ranks] = count;
-    return count;
 }
 
-// A device's rows: those of its ranks, which follow each other.
-struct span {
-    size_t first, rows;
-};
-
-static struct span rows_of_device(const struct batch *b, uint32_t device) {
-    uint32_t ranks = b->shards->placement->ranks, first = ranks, last = 0;
-    for (uint32_t rank = 0; rank < ranks; rank++) {
-        if (device_of_rank(b->engine->device->devices, ranks, rank) == device) {
-            first = rank < first ? rank : first;
-            last = rank + 1;
-        }
-    }
-    const uint32_t *rank_rows = b->engine->plan.rank_rows;
-    return first < last ? (struct span){rank_rows[first], rank_rows[last] - rank_rows[first]} : (struct span){0};
+static uint32_t device_of(const struct batch *b, uint32_t rank) {
+    return device_of_rank(b->engine->devices, b->shards->placement->ranks, rank);
 }
 
-static FALLIBLE dispatch_to(struct batch *b, uint32_t device, uint32_t tile_count) {
-    struct device_engine *d = b->engine->device;
-    const struct engine *engine = b->engine;
-    const struct device_scratch *s = &d->scratch[device];
-    struct span rows = rows_of_device(b, device);
-    if (rows.rows == 0) {
-        return OK;
+// Each rank's tiles to its device, where they keep their numbers.
+static FALLIBLE upload_tiles(const struct batch *b) {
+    const struct device_engine *d = b->engine->device;
+    for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
+        uint32_t first = d->first_tile[rank], count = d->first_tile[rank + 1] - first, device = device_of(b, rank);
+        TRY(upload(d, device, d->scratch[device].tiles + first, b->engine->tiles + first, count * sizeof(struct device_tile)));
     }
-    if (device > 0) {
-        TRY(upload(d, device, s->hidden, engine->hidden, b->tokens * engine->hidden_stride));
-    }
-    TRY(upload(d, device, s->tiles, engine->tiles, tile_count * sizeof *s->tiles));
-    TRY(upload(d, device, s->row_token + rows.first, engine->plan.row_token + rows.first, rows.rows * sizeof *s->row_token));
-    if (!b->layer->params.weights_on_input) {
-        return OK;
-    }
-    TRY(upload(d, device, s->row_choice + rows.first, engine->plan.row_choice + rows.first, rows.rows * sizeof *s->row_choice));
-    TRY(upload(d, device, s->weights, engine->weights, b->tokens * b->top_k * sizeof *s->weights));
-    struct device_weigh weigh = {
-        .dtype = dtype_of(b),
-        .hidden = s->hidden,
-        .stride = engine->hidden_stride,
-        .width = b->layer->params.hidden_size,
-        .rows = (uint32_t)rows.rows,
-        .token = s->row_token + rows.first,
-        .choice = s->row_choice + rows.first,
-        .weights = s->weights,
-        .out = s->expanded + rows.first * engine->hidden_stride,
-    };
-    CALL(device, weigh, &weigh);
     return OK;
 }
 
-FALLIBLE device_dispatch(struct batch *b) {
+// Weights on the input: an expert sees round_D(w * x), a row for each choice.
+static FALLIBLE weigh_inputs(const struct batch *b) {
+    const struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    const struct plan *plan = &b->engine->plan;
+    TRY(upload(d, 0, s->row_token, plan->row_token, plan->rows * sizeof *s->row_token));
+    TRY(upload(d, 0, s->row_choice, plan->row_choice, plan->rows * sizeof *s->row_choice));
+    struct device_weigh weigh = {
+        .dtype = dtype_of(b),
+        .hidden = s->hidden,
+        .stride = b->engine->hidden_stride,
+        .width = b->layer->params.hidden_size,
+        .rows = (uint32_t)plan->rows,
+        .token = s->row_token,
+        .choice = s->row_choice,
+        .weights = s->weights,
+        .out = s->expanded,
+    };
+    if (plan->rows > 0) {
+        CALL(0, weigh, &weigh);
+    }
+    return OK;
+}
+
+FALLIBLE device_dispatch(struct batch *b, const void **hidden) {
     struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct engine *engine = b->engine;
     size_t choices = b->tokens * b->top_k;
-    uint32_t tile_count = cut_tiles(b);
-    for (uint32_t i = 0; i < d->devices->count; i++) {
-        TRY(dispatch_to(b, i, tile_count));
-    }
+    cut_tiles(b);
+    TRY(upload_tiles(b));
     TRY(upload(d, 0, s->ids, engine->ids, choices * sizeof *s->ids));
     TRY(upload(d, 0, s->weights, engine->weights, choices * sizeof *s->weights));
     TRY(upload(d, 0, s->choice_row, engine->plan.choice_row, choices * sizeof *s->choice_row));
     TRY(upload(d, 0, s->shared_tokens, engine->shared_tokens, b->shared_count * sizeof *s->shared_tokens));
-    return upload(d, 0, s->shared_rows, engine->shared_rows, b->tokens * sizeof *s->shared_rows);
+    TRY(upload(d, 0, s->shared_rows, engine->shared_rows, b->tokens * sizeof *s->shared_rows));
+    *hidden = b->layer->params.weights_on_input ? s->expanded : s->hidden;
+    return b->layer->params.weights_on_input ? weigh_inputs(b) : OK;
 }
 
 // ---- experts
@@ -408,7 +394,8 @@ struct network {
     const struct activation *activation;
     uint32_t width; // I
     struct device_rows rows;
-    char *inner, *results; // rows of this device, by the tiles' numbers
+    char *inner; // the device's scratch
+    void *results;
     const float *row_scale;
 };
 
@@ -444,23 +431,27 @@ static FALLIBLE run_network(const struct batch *b, const struct network *n) {
 static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
     const struct device_engine *d = b->engine->device;
     const struct layer_params *p = &b->layer->params;
-    uint32_t device = device_of_rank(d->devices, b->shards->placement->ranks, rank), first = d->first_tile[rank];
-    const struct device_scratch *s = &d->scratch[device];
+    uint32_t device = device_of(b, rank), first = d->first_tile[rank], tiles = d->first_tile[rank + 1] - first;
+    struct exchange_work work;
+    TRY(exchange_inbox(b->engine->exchange, rank, &work));
+    if (tiles == 0) {
+        return OK;
+    }
     struct network network = {
         .device = device,
         .weights = &layer_of(b)->ranks[rank],
         .activation = &p->activation,
         .width = p->intermediate_size,
         .rows = {.dtype = dtype_of(b),
-                 .data = p->weights_on_input ? s->expanded : s->hidden,
-                 .stride = b->engine->hidden_stride,
-                 .index = p->weights_on_input ? NULL : s->row_token,
+                 .data = work.hidden,
+                 .stride = work.hidden_stride,
+                 .index = work.hidden_rows,
                  .variant = d->variant[rank],
-                 .tiles = s->tiles + first,
-                 .tile_count = d->first_tile[rank + 1] - first,
-                 .rows = (uint32_t)b->engine->plan.rows},
-        .inner = s->inner,
-        .results = s->results,
+                 .tiles = d->scratch[device].tiles + first,
+                 .tile_count = tiles,
+                 .rows = (uint32_t)work.plan.rows},
+        .inner = d->scratch[device].inner,
+        .results = work.results,
     };
     return run_network(b, &network);
 }
@@ -501,20 +492,7 @@ FALLIBLE device_shared_experts(struct batch *b) {
     return run_network(b, &network);
 }
 
-// ---- collect, combine
-
-FALLIBLE device_collect(struct batch *b) {
-    const struct device_engine *d = b->engine->device;
-    size_t stride = b->engine->hidden_stride;
-    for (uint32_t i = 1; i < d->devices->count; i++) {
-        struct span rows = rows_of_device(b, i);
-        if (rows.rows > 0) {
-            CALL(0, copy_from, d->scratch[0].results + rows.first * stride, d->devices->all[i],
-                 d->scratch[i].results + rows.first * stride, rows.rows * stride);
-        }
-    }
-    return OK;
-}
+// ---- combine
 
 static FALLIBLE combine_request(const struct batch *b, const struct layer_request *request, size_t token, size_t out_at) {
     const struct device_engine *d = b->engine->device;
@@ -527,7 +505,7 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
         .choices = (uint32_t)b->top_k,
         .dtype = dtype_of(b),
         .stride = stride,
-        .rows = s->results,
+        .rows = exchange_result(b->engine->exchange, 0),
         .choice_row = s->choice_row + choice,
         .ids = s->ids + choice,
         .weights = p->weights_on_input ? NULL : s->weights + choice,
@@ -560,7 +538,7 @@ FALLIBLE device_combine(struct batch *b) {
         bytes += output_room(b, &b->requests[r]);
     }
     CALL(0, copy, DEVICE_DOWNLOAD, b->engine->outputs, d->scratch[0].out, bytes);
-    TRY(wait_for(d, 0));
+    TRY(exchange_wait(b->engine->exchange));
     for (size_t r = 0; r < b->count; r++) {
         size_t written = output_bytes(b, &b->requests[r]);
         if (written > 0) {
@@ -569,12 +547,4 @@ FALLIBLE device_combine(struct batch *b) {
         at += output_room(b, &b->requests[r]);
     }
     return OK;
-}
-
-void device_settle(struct batch *b) {
-    const struct device_engine *d = b->engine->device;
-    for (uint32_t i = 0; i < d->devices->count; i++) {
-        struct device_error error;
-        (void)d->devices->table->wait(d->devices->all[i], &error); // what failed is told already
-    }
 }

@@ -24,12 +24,10 @@ FALLIBLE device_take_in(struct batch *b);
 // One request's own router: ids and weights are there after device_routed.
 FALLIBLE device_route(struct batch *b, const struct router_args *args);
 FALLIBLE device_routed(struct batch *b);
-FALLIBLE device_dispatch(struct batch *b);
+// *hidden: the rows that leave for the ranks, in the first device's memory; [plan.rows] where the layer weighs its inputs.
+FALLIBLE device_dispatch(struct batch *b, const void **hidden);
 FALLIBLE device_experts(struct batch *b);
 FALLIBLE device_shared_experts(struct batch *b);
-FALLIBLE device_collect(struct batch *b);
-FALLIBLE device_combine(struct batch *b); // writes every request's output
-// After an error: nothing of the batch is under way any more.
-void device_settle(struct batch *b);
+FALLIBLE device_combine(struct batch *b); // waits for the exchange, writes every request's output
 
 #endif

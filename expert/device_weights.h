@@ -27,11 +27,6 @@ struct device_weights {
     size_t bytes[DEVICES_MAX];
 };
 
-// The device that computes a rank: as even as can be, ranks of one device one after another.
-static inline uint32_t device_of_rank(const struct devices *devices, uint32_t ranks, uint32_t rank) {
-    return (uint32_t)((uint64_t)rank * devices->count / ranks);
-}
-
 // ERR_NOMEM with figures; ERR_UNAVAILABLE for weights that devices do not compute with yet. Blocks until everything is there.
 FALLIBLE device_weights_create(struct devices *devices, const struct model *model, struct device_weights **out);
 void device_weights_destroy(struct device_weights *weights); // NULL is legal

@@ -2,9 +2,14 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "expert/device_engine.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/routing.h"
+
+// A batch takes a GPU milliseconds; a simulated one is through with a batch whenever it is asked.
+#define EXCHANGE_TIMEOUT_NS ((int64_t)10 * NS_PER_S)
+#define JOIN_TIMEOUT_NS ((int64_t)60 * NS_PER_S) // NCCL's bootstrap takes seconds, more on a machine with many GPUs
 
 struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tokens, uint32_t max_top_k) {
     uint32_t top_k = model->max_top_k ? model->max_top_k : 1;
@@ -136,6 +141,12 @@ static void destroy_nodes(struct engine *engine) {
     free(engine->nodes);
 }
 
+static FALLIBLE create_on_devices(struct engine *engine, const struct exchange_options *exchange,
+                                  const struct exchange_over_nccl *over) {
+    TRY(device_engine_create(engine, engine->devices, &engine->device));
+    return exchange_create_nccl(exchange, over, &engine->exchange);
+}
+
 FALLIBLE engine_create(const struct engine_options *options, struct engine **out) {
     *out = NULL;
     struct engine *engine = calloc(1, sizeof *engine);
@@ -151,8 +162,15 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     struct exchange_options exchange = {
         .ranks = options->model->ranks,
         .layers = (uint32_t)options->model->num_layers,
+        .max_tokens = options->limits.max_tokens,
         .max_rows = options->limits.max_choices,
         .row_bytes_max = needs.row_bytes,
+        .expanded = needs.weights_on_input,
+    };
+    struct exchange_over_nccl over = {
+        .devices = options->devices,
+        .timeout_ns = options->exchange_timeout_ns ? options->exchange_timeout_ns : EXCHANGE_TIMEOUT_NS,
+        .join_timeout_ns = JOIN_TIMEOUT_NS,
     };
     err_t e;
     TRY_OUT(e, arena_init(&engine->arena, lay_out(engine, &needs, NULL)));
@@ -161,13 +179,14 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     if (engine->node_teams) {
         TRY_OUT(e, create_nodes(engine, &needs));
     }
-    TRY_OUT(e, exchange_create_inproc(&exchange, &engine->exchange));
     if (engine->devices) {
-        e = device_engine_create(engine, engine->devices, &engine->device);
+        e = create_on_devices(engine, &exchange, &over);
         if (err_is(e)) {
             engine_destroy(engine);
             return e;
         }
+    } else {
+        TRY_OUT(e, exchange_create_inproc(&exchange, &engine->exchange));
     }
     *out = engine;
     return OK;
@@ -178,8 +197,8 @@ out:
 
 void engine_destroy(struct engine *engine) {
     if (engine) {
-        device_engine_destroy(engine->device);
         exchange_destroy(engine->exchange);
+        device_engine_destroy(engine->device);
         destroy_nodes(engine);
         arena_deinit(&engine->arena);
         free(engine);
@@ -193,6 +212,12 @@ uint64_t engine_scratch_bytes(const struct engine *engine) {
         bytes += engine->nodes[n].memory.bytes;
     }
     return bytes;
+}
+
+void engine_exchange_state(const struct engine *engine, struct engine_exchange *out) {
+    struct exchange_state state;
+    exchange_state(engine->exchange, &state);
+    *out = (struct engine_exchange){.rebuilds = state.rebuilds, .lost = state.lost};
 }
 
 uint64_t engine_device_bytes(const struct engine *engine) {

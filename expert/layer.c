@@ -174,10 +174,10 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
 static FALLIBLE dispatch(struct batch *b) {
     struct engine *engine = b->engine;
     bool expanded = b->layer->params.weights_on_input;
+    const void *hidden = expanded ? engine->expanded : engine->hidden;
     if (engine->device) {
-        return device_dispatch(b);
-    }
-    if (expanded) {
+        TRY(device_dispatch(b, &hidden));
+    } else if (expanded) {
         team_run(engine->team, engine->plan.rows, weigh_input_row, b);
     }
     struct exchange_batch out = {
@@ -185,7 +185,7 @@ static FALLIBLE dispatch(struct batch *b) {
         .epoch = b->shards->placement->epoch,
         .batch = ++engine->batches,
         .plan = &engine->plan,
-        .hidden = expanded ? engine->expanded : engine->hidden,
+        .hidden = hidden,
         .hidden_stride = engine->hidden_stride,
         .expanded = expanded,
     };
@@ -359,7 +359,7 @@ static void combine_token(void *context, size_t token, unsigned thread) {
 }
 
 static FALLIBLE collect(struct batch *b) {
-    return b->engine->device ? device_collect(b) : exchange_collect(b->engine->exchange);
+    return exchange_collect(b->engine->exchange);
 }
 
 static FALLIBLE combine(struct batch *b) {
@@ -462,8 +462,8 @@ FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, s
     spent.combine = lap(&clock_ns);
     count_load(&b, expert_load);
 out:
-    if (engine->device && err_is(e)) {
-        device_settle(&b);
+    if (err_is(e)) {
+        exchange_settle(engine->exchange);
     }
     if (timings) {
         *timings = spent;

@@ -62,6 +62,7 @@ struct engine_options {
     struct team *team;             // borrowed; of the front, and of all ranks where node_teams is NULL
     struct node_teams *node_teams; // borrowed, or NULL: each serves the ranks of its memory node
     struct devices *devices;       // borrowed, or NULL: compute the ranks in place of the teams
+    int64_t exchange_timeout_ns;   // of a batch on several devices: a rank that takes longer does not answer. 0: 10 s
 };
 
 // Reserves everything that a batch needs. ERR_NOMEM with figures.
@@ -69,6 +70,13 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
 void engine_destroy(struct engine *engine);
 uint64_t engine_scratch_bytes(const struct engine *engine);
 uint64_t engine_device_bytes(const struct engine *engine); // of devices' memory, weights and scratch; 0 without any
+
+// Of the exchange between devices; all zero on the CPU. Any thread.
+struct engine_exchange {
+    uint64_t rebuilds; // communicators that took the place of one that was given up, each after an ERR_SHARD_LOST
+    bool lost;         // a device has failed for good: every batch is ERR_SHARD_LOST from then on
+};
+void engine_exchange_state(const struct engine *engine, struct engine_exchange *out);
 
 // Computes `count` requests of one layer as one batch; their tokens together are at most limits.max_tokens. No allocation.
 // expert_load (may be NULL) [E] is increased by the rows each expert got. timings may be NULL.

@@ -30,6 +30,7 @@ struct device_error {
 };
 
 struct device;
+struct device_links; // device_links.h
 
 // How a product is made: by which instruction, and how many rows of a group a block of threads takes at once. Each gives a row the
 // same bits whatever stands beside it; whether two of them give the same ones is the device's to say.
@@ -123,7 +124,7 @@ struct device_choose {
     float *weights;   // [T, columns]
 };
 
-// out[r] = round_D(weights[choice[r]] * row of token[r]).
+// out[r] = round_D(weights[choice[r]] * row of token[r]), or that row itself.
 struct device_weigh {
     enum dtype dtype;
     const void *hidden;
@@ -131,8 +132,8 @@ struct device_weigh {
     uint32_t width, rows;   // H, R
     const uint32_t *token;  // [R]
     const uint32_t *choice; // [R] into weights
-    const float *weights;
-    void *out; // [R, H]
+    const float *weights;   // NULL: rows are gathered as they are, `choice` is not read
+    void *out;              // [R, H]
 };
 
 // out = round_D(activation(rows x gate^T + gate_bias, rows x up^T + up_bias)). Gate and up are both plain, or both quantised in one
@@ -212,6 +213,9 @@ struct device_table {
     enum device_code (*copy_from)(struct device *device, void *to, struct device *other, const void *from, size_t bytes,
                                   struct device_error *error);
     enum device_code (*wait)(struct device *device, struct device_error *error); // the thread sleeps
+    // The same without sleeping, for what may never end: marks what the stream was given so far, and asks whether that is done.
+    enum device_code (*mark)(struct device *device, struct device_error *error);
+    enum device_code (*finished)(struct device *device, int *out, struct device_error *error);
 
     enum device_code (*logits)(struct device *device, const struct device_logits *args, struct device_error *error);
     enum device_code (*choose)(struct device *device, const struct device_choose *args, struct device_error *error);
@@ -222,8 +226,13 @@ struct device_table {
 
     enum device_code (*grouped_gemm)(struct device *device, const struct device_grouped_gemm *args, struct device_error *error);
 
-    // Simulated devices only, else NULL: the (after + 1)-th of CUDA's calls of that name fails, for tests. NULL: none any more.
+    const struct device_links *links; // between devices
+
+    // Simulated devices only, else NULL: the (after + 1)-th of CUDA's or NCCL's calls of that name fails, for tests. NULL: none any
+    // more.
     void (*plant_failure)(const char *call, unsigned after);
+    // The same: how often CUDA's call of that name was made.
+    uint64_t (*calls)(const char *call);
 };
 
 #define DEVICE_TABLE_SYMBOL "expertd_device_table"

@@ -20,6 +20,11 @@ struct devices {
     enum device_variant forced; // DEVICE_VARIANTS: none is
 };
 
+// The device that computes a rank: as even as can be, ranks of one device one after another.
+static inline uint32_t device_of_rank(const struct devices *devices, uint32_t ranks, uint32_t rank) {
+    return (uint32_t)((uint64_t)rank * devices->count / ranks);
+}
+
 // What is asked for by "cuda", "cuda:0,2", "sim" or "sim:3", each perhaps with the variant that all products of its dtype are to be
 // made by: "cuda/wgmma_128". ERR_CONFIG: it is none of these, says what they are.
 struct devices_request {

@@ -1,11 +1,18 @@
-// Rows between the front and its ranks: one interface, an engine behind it (in process here; UCX and NCCL are to follow).
+// Rows between the front and its ranks: one interface, an engine behind it: inside the process, or over NCCL between devices (UCX
+// is to follow).
 //
 // A batch is dispatch (hidden rows leave for their ranks), each local rank's work between exchange_inbox and its outbox, and
-// collect (result rows are back at the front). Rows are D, H wide; a result row per (token, choice) travels, never a partial sum.
-// Collective per batch: every rank of the epoch takes part, also with no rows. One thread calls; batches do not overlap yet.
+// collect (result rows leave for the front); after exchange_wait they are there. Rows are D, H wide; a result row per (token,
+// choice) travels, never a partial sum. Collective per batch: every rank of the epoch takes part, also with no rows. One thread
+// calls; batches do not overlap.
+//
+// Where rows lie is the engine's: in process it is the host's memory. Over NCCL the front is the first device: hidden rows and
+// results are its memory, a rank's work is that of its own device, and dispatch, inbox and collect only put work into the devices'
+// streams, where a rank's kernels follow.
 #ifndef EXPERTD_SHARD_EXCHANGE_H
 #define EXPERTD_SHARD_EXCHANGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,8 +25,10 @@ struct exchange;
 struct exchange_options {
     uint32_t ranks;
     uint32_t layers;      // whose epochs are told apart
+    size_t max_tokens;    // of a batch
     size_t max_rows;      // result rows of a batch, over all ranks
     size_t row_bytes_max; // H * sizeof(D) of the widest layer
+    bool expanded;        // batches may be `expanded`
 };
 
 struct exchange_batch {
@@ -36,22 +45,43 @@ struct exchange_work {
     struct plan_rank plan;
     const void *hidden; // rows, hidden_stride bytes apart
     size_t hidden_stride;
-    const uint32_t *hidden_rows; // [plan.rows] row of `hidden` for each of the rank's rows; NULL: in order
+    const uint32_t *hidden_rows; // [plan.rows], where the rows are: row of `hidden` for each of the rank's rows; NULL: in order
     void *results;               // [plan.rows] rows of results_stride bytes, to be filled
     size_t results_stride;
 };
 
 // ERR_NOMEM where max_rows * row_bytes_max cannot be reserved.
 FALLIBLE exchange_create_inproc(const struct exchange_options *options, struct exchange **out);
+
+struct devices;
+struct exchange_over_nccl {
+    struct devices *devices; // borrowed; each is a rank of NCCL's, and has the plan's ranks that device_of_rank says
+    int64_t timeout_ns;      // of a batch, from exchange_wait; what takes longer is a rank that does not answer
+    int64_t join_timeout_ns; // of a communicator
+};
+// Reserves on every device what exchange_nccl_bytes says. ERR_NOMEM; ERR_UNAVAILABLE: see links_create.
+FALLIBLE exchange_create_nccl(const struct exchange_options *options, const struct exchange_over_nccl *over, struct exchange **out);
+size_t exchange_nccl_bytes(const struct exchange_options *options, const struct exchange_over_nccl *over, uint32_t device);
+
 void exchange_destroy(struct exchange *exchange); // NULL is legal
 
 // ERR_SHARD_LOST where the layer has had a batch of a later epoch, or the plan is of another: a placement that is out of force may
-// name ranks that hold its experts no more.
+// name ranks that hold its experts no more. From here to exchange_wait ERR_SHARD_LOST also says that a rank failed or did not
+// answer: then exchange_settle, and the next batch finds a new communicator.
 FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batch *batch, size_t row_bytes);
 FALLIBLE exchange_inbox(struct exchange *exchange, uint32_t rank, struct exchange_work *out);
 // After every local rank has filled its results: row i of the plan lies at exchange_result(exchange, i) until the next dispatch.
-// ERR_SHARD_LOST where a rank did not answer.
 FALLIBLE exchange_collect(struct exchange *exchange);
 const void *exchange_result(const struct exchange *exchange, uint32_t row);
+// Until the results are there, with everything that the streams were given since.
+FALLIBLE exchange_wait(struct exchange *exchange);
+// After an error, also the caller's own: nothing of the batch is under way any more.
+void exchange_settle(struct exchange *exchange);
+
+struct exchange_state {
+    uint64_t rebuilds; // communicators that took the place of one that was given up
+    bool lost;         // a rank has failed for good: every batch will be ERR_SHARD_LOST
+};
+void exchange_state(const struct exchange *exchange, struct exchange_state *out); // any thread
 
 #endif

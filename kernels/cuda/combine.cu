@@ -26,7 +26,15 @@ __device__ __forceinline__ void write(void *row, enum dtype dtype, size_t column
 
 __global__ void __launch_bounds__(THREADS) weigh(const __grid_constant__ device_weigh a) {
     const size_t column = (size_t)blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
-    if (column < a.width) {
+    if (column < a.width && !a.weights) { // as they are: no conversion may touch a NaN's bits
+        const char *from = (const char *)a.hidden + a.token[row] * a.stride;
+        char *to = (char *)a.out + row * a.stride;
+        if (a.dtype == DTYPE_BF16) {
+            ((uint16_t *)to)[column] = ((const uint16_t *)from)[column];
+        } else {
+            ((uint32_t *)to)[column] = ((const uint32_t *)from)[column];
+        }
+    } else if (column < a.width) {
         const float x = read((const char *)a.hidden + a.token[row] * a.stride, a.dtype, column);
         write((char *)a.out + row * a.stride, a.dtype, column, a.weights[a.choice[row]] * x);
     }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/device_links.h"
 
 struct device {
     int number;
@@ -30,6 +31,7 @@ void arithmetic_of(const cudaDeviceProp &properties, struct device_facts *out) {
 }
 
 constexpr void (*PLANT_FAILURE)(const char *, unsigned) = nullptr;
+constexpr uint64_t (*CALLS)(const char *) = nullptr;
 #else
 constexpr char KIND[] = "sim";
 
@@ -49,6 +51,8 @@ void PLANT_FAILURE(const char *call, unsigned after) {
         sim_fail_nothing();
     }
 }
+
+constexpr uint64_t (*CALLS)(const char *) = sim_calls;
 #endif
 
 constexpr int CAPABILITY_LEAST = 8;
@@ -193,6 +197,19 @@ enum device_code wait(struct device *d, struct device_error *error) {
     return done(code, "waiting for its work", error);
 }
 
+enum device_code mark(struct device *d, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaEventRecord(d->done, d->stream) : code;
+    return done(code, "marking its work", error);
+}
+
+enum device_code finished(struct device *d, int *out, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaEventQuery(d->done) : code;
+    *out = code == cudaSuccess;
+    return code == cudaErrorNotReady ? DEVICE_OK : done(code, "asking for its work", error);
+}
+
 template <typename Args, int (*LAUNCHER)(const Args *, struct CUstream_st *)>
 enum device_code launch(struct device *d, const Args *args, struct device_error *error) {
     cudaError_t code = enter(d);
@@ -212,6 +229,11 @@ enum device_code grouped_gemm(struct device *d, const struct device_grouped_gemm
 
 } // namespace
 
+extern "C" struct CUstream_st *device_enter(struct device *d, struct device_error *error) {
+    cudaError_t code = enter(d);
+    return code == cudaSuccess ? d->stream : ((void)failed(code, "choosing it", error), nullptr);
+}
+
 extern "C" __attribute__((visibility("default"))) const struct device_table expertd_device_table = {
     DEVICE_VERSION,
     sizeof(struct device_table),
@@ -227,6 +249,8 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     copy,
     copy_from,
     wait,
+    mark,
+    finished,
     launch<device_logits, cuda_logits>,
     launch<device_choose, cuda_choose>,
     launch<device_weigh, cuda_weigh>,
@@ -234,5 +258,7 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     launch<device_down, cuda_down>,
     launch<device_combine, cuda_combine>,
     grouped_gemm,
+    &expertd_device_links,
     PLANT_FAILURE,
+    CALLS,
 };

@@ -3,22 +3,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
-#include <mutex>
-#include <string>
 
-using operation = std::function<cudaError_t()>;
-
-struct CUstream_st {
-    int device;
-    uint64_t taken, done; // operations, in order
-    std::deque<operation> waiting;
-};
+#include "kernels/cuda/sim/stream.h"
 
 struct CUevent_st {
     cudaStream_t stream;
     uint64_t after; // of its operations
+    bool asked;     // since it was recorded
 };
 
 namespace {
@@ -33,7 +25,7 @@ struct allocation {
 };
 constexpr int PINNED = -1;
 
-// What all threads share; the mutex guards all of it and is never held while a kernel runs.
+// What all threads share; the mutex guards all of it and is never held while a kernel runs. Taken after `driving`.
 struct machine {
     std::mutex mutex;
     std::map<const char *, allocation> memory; // by address
@@ -44,6 +36,7 @@ struct machine {
     unsigned failing_after = 0;
     cudaError_t failing_as = cudaSuccess;
     std::string fault;
+    std::map<std::string, uint64_t> calls;
 };
 
 machine &the_machine() {
@@ -60,8 +53,9 @@ cudaError_t fail(cudaError_t error) {
 }
 
 // The planted failure of this call, if it is due. Holds the mutex.
-cudaError_t planted(const char *call) {
+cudaError_t planted_here(const char *call) {
     machine &m = the_machine();
+    m.calls[call]++;
     if (m.failing != call) {
         return cudaSuccess;
     }
@@ -75,7 +69,7 @@ cudaError_t planted(const char *call) {
 
 cudaError_t enter(const char *call) {
     std::lock_guard<std::mutex> lock(the_machine().mutex);
-    cudaError_t error = planted(call);
+    cudaError_t error = planted_here(call);
     return error != cudaSuccess ? error : the_machine().failed[chosen_device];
 }
 
@@ -83,7 +77,7 @@ cudaError_t allocate(void **out, size_t bytes, int device) {
     machine &m = the_machine();
     std::lock_guard<std::mutex> lock(m.mutex);
     *out = nullptr;
-    cudaError_t error = planted(device == PINNED ? "cudaHostAlloc" : "cudaMalloc");
+    cudaError_t error = planted_here(device == PINNED ? "cudaHostAlloc" : "cudaMalloc");
     if (error != cudaSuccess) {
         return fail(error);
     }
@@ -138,52 +132,111 @@ bool lies_in(const void *at, size_t bytes, bool pinned) {
     return offset <= a.bytes && bytes <= a.bytes - offset && (a.device == PINNED) == pinned;
 }
 
-void enqueue(cudaStream_t stream, operation what) {
-    stream->waiting.push_back(std::move(what));
-    stream->taken++;
-}
-
-// Everything the stream was given up to its `until`-th operation.
-cudaError_t drain(cudaStream_t stream, uint64_t until) {
+cudaError_t failure_of(int device) {
     machine &m = the_machine();
-    while (stream->done < until) {
-        operation next = std::move(stream->waiting.front());
-        stream->waiting.pop_front();
-        stream->done++;
-        bool broken;
-        {
-            std::lock_guard<std::mutex> lock(m.mutex);
-            broken = m.failed[stream->device] != cudaSuccess;
-        }
-        cudaError_t error = broken ? cudaSuccess : next(); // the first failure is the one that is told
-        if (error != cudaSuccess) {
-            std::lock_guard<std::mutex> lock(m.mutex);
-            m.failed[stream->device] = error;
-        }
-    }
     std::lock_guard<std::mutex> lock(m.mutex);
-    return m.failed[stream->device] != cudaSuccess ? fail(m.failed[stream->device]) : cudaSuccess;
+    return m.failed[device];
 }
 
-cudaError_t run_launch(const sim::launch &what) {
+sim::outcome run_launch(const sim::launch &what) {
     machine &m = the_machine();
     std::string fault;
     {
         std::lock_guard<std::mutex> lock(m.mutex);
-        if (planted("launch") != cudaSuccess) {
+        if (planted_here("launch") != cudaSuccess) {
             m.fault = "a planted fault";
-            return cudaErrorLaunchFailure;
+            return {cudaErrorLaunchFailure, false};
         }
     }
     if (sim::run(what, &fault)) {
-        return cudaSuccess;
+        return sim::DONE;
     }
     std::lock_guard<std::mutex> lock(m.mutex);
     m.fault = fault;
-    return cudaErrorLaunchFailure;
+    return {cudaErrorLaunchFailure, false};
+}
+
+// Waits for it: what is blocked now stays so, for whoever would go on is the thread that waits, or one that gives no sign of it.
+cudaError_t synchronize(cudaStream_t stream, uint64_t until) {
+    std::lock_guard<std::recursive_mutex> lock(sim::driving());
+    if (!stream->drive(until)) {
+        return fail(sim::break_device(stream->device,
+                                      "a stream is waited for that stands still at a transfer whose other side is not "
+                                      "there: this would be for ever, so ask for its events, with a deadline"));
+    }
+    cudaError_t error = failure_of(stream->device);
+    return error != cudaSuccess ? fail(error) : cudaSuccess;
 }
 
 } // namespace
+
+std::recursive_mutex &sim::driving() {
+    static std::recursive_mutex mutex;
+    return mutex;
+}
+
+cudaError_t sim::planted(const char *call) {
+    std::lock_guard<std::mutex> lock(the_machine().mutex);
+    return planted_here(call);
+}
+
+cudaError_t sim::break_device(int device, const std::string &fault) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    m.fault = fault;
+    m.failed[device] = cudaErrorLaunchFailure;
+    return cudaErrorLaunchFailure;
+}
+
+int sim::chosen() {
+    return chosen_device;
+}
+
+bool sim::lies_on_device(const void *at, size_t bytes, int device) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    auto above = m.memory.upper_bound(static_cast<const char *>(at));
+    if (above == m.memory.begin()) {
+        return false;
+    }
+    const auto &[base, a] = *std::prev(above);
+    size_t offset = static_cast<const char *>(at) - base;
+    return offset <= a.bytes && bytes <= a.bytes - offset && a.device == device;
+}
+
+cudaError_t CUstream_st::put(sim::operation what) {
+    std::lock_guard<std::recursive_mutex> lock(sim::driving());
+    if (unsettled > 0) {
+        return fail(sim::break_device(device, "work was put into a stream while a group of NCCL's has no place in it yet: ask "
+                                              "ncclCommGetAsyncError until it is no longer in progress"));
+    }
+    waiting.push_back(std::move(what));
+    taken++;
+    return cudaSuccess;
+}
+
+bool CUstream_st::drive(uint64_t until) {
+    while (done < until) {
+        if (running) {
+            return false; // whoever tries it asks for this very stream, in a circle
+        }
+        bool broken = failure_of(device) != cudaSuccess; // the first failure is the one that is told
+        running = true;
+        sim::outcome came = broken ? sim::DONE : waiting.front()();
+        running = false;
+        if (came.blocked) {
+            return false;
+        }
+        waiting.pop_front();
+        done++;
+        if (came.error != cudaSuccess) {
+            machine &m = the_machine();
+            std::lock_guard<std::mutex> lock(m.mutex);
+            m.failed[device] = came.error;
+        }
+    }
+    return true;
+}
 
 void sim::launch_on(cudaStream_t stream, launch what) {
     cudaError_t error = enter("cudaLaunchKernel");
@@ -194,7 +247,7 @@ void sim::launch_on(cudaStream_t stream, launch what) {
         fail(error);
         return;
     }
-    enqueue(stream, [what = std::move(what)] { return run_launch(what); });
+    stream->put([what = std::move(what)] { return run_launch(what); });
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
@@ -235,6 +288,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 }
 
 cudaError_t cudaFree(void *memory) {
+    (void)sim::planted("cudaFree");
     return release(memory, false);
 }
 
@@ -249,7 +303,7 @@ cudaError_t cudaFreeHost(void *memory) {
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned) {
     machine &m = the_machine();
     std::lock_guard<std::mutex> lock(m.mutex);
-    cudaError_t error = planted("cudaHostRegister");
+    cudaError_t error = planted_here("cudaHostRegister");
     if (error == cudaSuccess && (!memory || bytes == 0 || m.memory.count(static_cast<char *>(memory)) > 0)) {
         error = cudaErrorInvalidValue;
     }
@@ -270,7 +324,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
     *out = nullptr;
     cudaError_t error = enter("cudaStreamCreate");
     if (error == cudaSuccess) {
-        *out = new CUstream_st{chosen_device, 0, 0, {}};
+        *out = new CUstream_st{chosen_device, 0, 0, {}, false, 0};
     }
     return error == cudaSuccess ? error : fail(error);
 }
@@ -289,13 +343,12 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     if (!fits) {
         return fail(cudaErrorInvalidValue);
     }
-    enqueue(stream, [=] {
+    return stream->put([=] {
         if (bytes > 0) {
             memcpy(to, from, bytes);
         }
-        return cudaSuccess;
+        return sim::DONE;
     });
-    return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes, cudaStream_t stream) {
@@ -310,20 +363,19 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     if (error != cudaSuccess) {
         return fail(error);
     }
-    enqueue(stream, [=] {
+    return stream->put([=] {
         memset(to, value, bytes);
-        return cudaSuccess;
+        return sim::DONE;
     });
-    return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    cudaError_t error = drain(stream, stream->taken);
+    cudaError_t error = synchronize(stream, stream->taken);
     return error != cudaSuccess ? error : enter("cudaStreamSynchronize");
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
-    *out = new CUevent_st{nullptr, 0};
+    *out = new CUevent_st{nullptr, 0, false};
     return cudaSuccess;
 }
 
@@ -333,18 +385,35 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    *event = {stream, stream->taken};
-    return cudaSuccess;
+    std::lock_guard<std::recursive_mutex> lock(sim::driving());
+    cudaError_t error = stream->put([] { return sim::DONE; });
+    *event = {stream, stream->taken, false};
+    return error;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    return event->stream ? drain(event->stream, event->after) : cudaSuccess;
+    return event->stream ? synchronize(event->stream, event->after) : cudaSuccess;
+}
+
+// As a real one is seldom done at once, so this one is not when it is asked for the first time.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    std::lock_guard<std::recursive_mutex> lock(sim::driving());
+    cudaError_t error = enter("cudaEventQuery");
+    if (error != cudaSuccess) {
+        return fail(error);
+    }
+    bool first = !event->asked;
+    event->asked = true;
+    if (event->stream && (first || !event->stream->drive(event->after))) {
+        return cudaErrorNotReady;
+    }
+    error = event->stream ? failure_of(event->stream->device) : cudaSuccess;
+    return error != cudaSuccess ? fail(error) : cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     CUevent_st until = *event;
-    enqueue(stream, [until] { return until.stream ? drain(until.stream, until.after) : cudaSuccess; });
-    return cudaSuccess;
+    return stream->put([until] { return until.stream && !until.stream->drive(until.after) ? sim::BLOCKED : sim::DONE; });
 }
 
 cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int value) {
@@ -369,6 +438,8 @@ const char *cudaGetErrorString(cudaError_t error) {
         return "invalid configuration argument";
     case cudaErrorInvalidDevice:
         return "invalid device ordinal";
+    case cudaErrorNotReady:
+        return "device not ready";
     case cudaErrorLaunchFailure:
         return "unspecified launch failure";
     default:
@@ -407,6 +478,13 @@ const char *sim_fault(void) {
     std::lock_guard<std::mutex> lock(m.mutex);
     copy = m.fault;
     return copy.c_str();
+}
+
+uint64_t sim_calls(const char *call) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    auto found = m.calls.find(call);
+    return found == m.calls.end() ? 0 : found->second;
 }
 
 size_t sim_allocations(void) {

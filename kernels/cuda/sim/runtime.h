@@ -3,7 +3,7 @@
 //
 // Stricter than CUDA, so that mistakes show here: what a stream is given happens only when it is waited for, in order; new memory
 // is poisoned with NaN; copies are checked against the allocations they touch, and their host side must be pinned; a fault in a
-// kernel fails everything on that device from then on. A device may be used from any thread, by one at a time.
+// kernel fails everything on that device from then on. Any thread may call; the simulation does one thing at a time.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_RUNTIME_H
 #define EXPERTD_KERNELS_CUDA_SIM_RUNTIME_H
 
@@ -20,6 +20,7 @@ typedef enum cudaError {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
     cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600,
     cudaErrorLaunchFailure = 719,
     cudaErrorUnknown = 999
 } cudaError_t;
@@ -63,6 +64,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event); // goes on with the stream, as far as that goes
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
 cudaError_t cudaGetLastError(void);
@@ -79,6 +81,8 @@ void sim_fail_nothing(void);
 void sim_memory(size_t bytes);
 // What the last fault in a kernel was, "" at first.
 const char *sim_fault(void);
+// How often the call of that name was made.
+uint64_t sim_calls(const char *call);
 // Allocations that were not freed, device and pinned.
 size_t sim_allocations(void);
 

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/safetensors.h"
 #include "expert/layer.h"
 #include "kernels/backend.h"
@@ -20,6 +21,7 @@ static const char *const CASES[] = {
     "mixtral", "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe", "deepseek_v3", "gpt_oss", "llama4",
     "phimoe",  "ernie4_5_moe"};
 enum { CASE_COUNT = sizeof CASES / sizeof CASES[0], MAX_TOKENS = 96, FLOATS_MAX = 96 * 160 };
+enum { TIMEOUT_MS = 150 }; // of a rank that does not answer: simulated ones are never merely slow
 
 struct served {
     struct model model;
@@ -53,7 +55,11 @@ static err_t try_to_serve(struct served *s, const char *name, enum dtype dtype, 
     }
     TRY(model_load(&options, &s->model));
     s->limits = layer_limits_for(&s->model, MAX_TOKENS, 16);
-    struct engine_options engine = {.model = &s->model, .limits = s->limits, .team = s->team, .devices = s->devices};
+    struct engine_options engine = {.model = &s->model,
+                                    .limits = s->limits,
+                                    .team = s->team,
+                                    .devices = s->devices,
+                                    .exchange_timeout_ns = (int64_t)TIMEOUT_MS * NS_PER_MS};
     TRY(engine_create(&engine, &s->engine));
     snprintf(path, sizeof path, "%s/layers/%s/golden.safetensors", GOLDENS, name);
     return safetensors_open(path, &s->golden);
@@ -194,7 +200,9 @@ static void quantised_weights_are_refused_by_layer(void **state) {
 // Each of CUDA's calls of a start fails once.
 static void a_start_that_fails_says_so_and_leaves_nothing(void **state) {
     (void)state;
-    static const char *const CALLS[] = {"cudaMalloc", "cudaHostRegister", "cudaMemcpyAsync", "cudaStreamCreate"};
+    static const char *const CALLS[] = {"cudaMalloc",  "cudaHostRegister", "cudaMemcpyAsync",        "cudaStreamCreate",
+                                        "ncclLibrary", "ncclGetUniqueId",  "ncclCommInitRankConfig", "ncclGroupEnd",
+                                        "ncclJoin"};
     const struct device_table *table = NULL;
     size_t failures = 0;
     for (size_t c = 0; c < sizeof CALLS / sizeof *CALLS; c++) {
@@ -215,18 +223,27 @@ static void a_start_that_fails_says_so_and_leaves_nothing(void **state) {
                 failures++;
                 continue;
             }
-            bool memory = strcmp(CALLS[c], "cudaMalloc") == 0;
-            assert_int_equal(e.code, memory ? ERR_NOMEM : ERR_SHARD_LOST);
+            bool memory = strcmp(CALLS[c], "cudaMalloc") == 0, nccl = strncmp(CALLS[c], "nccl", 4) == 0;
+            assert_int_equal(e.code, memory ? ERR_NOMEM : nccl ? ERR_UNAVAILABLE : ERR_SHARD_LOST);
+            assert_true(!nccl || strstr(err_message(), "2 devices"));
             failures++;
         }
     }
     assert_true(failures > 20);
 }
 
-// Each of CUDA's calls of a batch fails once: the batch has an error that names the device, and the next one is right.
+static uint64_t rebuilds_of(const struct served *s) {
+    struct engine_exchange exchange;
+    engine_exchange_state(s->engine, &exchange);
+    return exchange.rebuilds;
+}
+
+// Each of CUDA's and NCCL's calls of a batch fails once, each group of transfers fails under way and stands still: the batch has an
+// error that names the device, and the next one is right.
 static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
     (void)state;
-    static const char *const CALLS[] = {"cudaMemcpyAsync", "cudaLaunchKernel", "launch"};
+    static const char *const CALLS[] = {"cudaMemcpyAsync", "cudaLaunchKernel", "launch",       "ncclSend",
+                                        "ncclRecv",        "ncclGroupEnd",     "ncclTransfer", "ncclStuck"};
     struct served s;
     must(kernel_select("scalar_sim90"));
     must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
@@ -235,6 +252,7 @@ static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
     must(forward(&s, layer, cpu_out));
     size_t failures = 0;
     for (size_t c = 0; c < sizeof CALLS / sizeof *CALLS; c++) {
+        uint64_t rebuilds = rebuilds_of(&s);
         for (unsigned after = 0;; after++, failures++) {
             s.devices->table->plant_failure(CALLS[c], after);
             err_t e = forward(&s, layer, device_out);
@@ -252,8 +270,61 @@ static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
             must(forward(&s, layer, device_out));
             assert_memory_equal(device_out, cpu_out, sizeof cpu_out);
         }
+        assert_true(strncmp(CALLS[c], "nccl", 4) != 0 || rebuilds_of(&s) >= rebuilds + 2); // dispatch and collect, each
     }
-    assert_true(failures > 20);
+    assert_true(failures > 30);
+    stop(&s);
+}
+
+// A device whose error stays is lost until the process ends; a communicator is not made anew for it again and again.
+static void a_device_that_is_lost_for_good_says_so(void **state) {
+    (void)state;
+    struct served s;
+    struct engine_exchange exchange;
+    must(kernel_select("scalar_sim90"));
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
+    s.tokens_max = 1;
+    const struct model_layer *layer = &s.model.layers[0];
+    s.devices->table->plant_failure("launch", 3);
+    assert_int_equal(forward(&s, layer, device_out).code, ERR_SHARD_LOST);
+    engine_exchange_state(s.engine, &exchange);
+    assert_true(exchange.lost);
+    assert_int_equal(forward(&s, layer, device_out).code, ERR_SHARD_LOST);
+    assert_int_equal(rebuilds_of(&s), 0);
+    s.devices->table->plant_failure(NULL, 0);
+    stop(&s);
+}
+
+// Of a batch that is answered late, and of hundreds of communicators: the same bits, and nothing is left behind.
+static void communicators_come_and_go(void **state) {
+    (void)state;
+    enum { ROUNDS = 40 };
+    struct served s;
+    must(kernel_select("scalar_sim90"));
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 3, "sim:3"));
+    s.tokens_max = 1;
+    const struct model_layer *layer = &s.model.layers[0];
+    must(forward(&s, layer, cpu_out));
+    s.devices->table->plant_failure("ncclLate", 1);
+    must(forward(&s, layer, device_out));
+    assert_memory_equal(device_out, cpu_out, sizeof cpu_out);
+    uint64_t allocated = s.devices->table->calls("cudaMalloc");
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        s.devices->table->plant_failure("ncclTransfer", round % 4);
+        assert_int_equal(forward(&s, layer, device_out).code, ERR_SHARD_LOST);
+        must(forward(&s, layer, device_out));
+        assert_memory_equal(device_out, cpu_out, sizeof cpu_out);
+    }
+    assert_int_equal(rebuilds_of(&s), ROUNDS);
+    assert_int_equal(s.devices->table->calls("cudaMalloc"), allocated);
+    // One that cannot be made is tried again with the next batch.
+    s.devices->table->plant_failure("ncclTransfer", 0);
+    assert_int_equal(forward(&s, layer, device_out).code, ERR_SHARD_LOST);
+    s.devices->table->plant_failure("ncclJoin", 0);
+    assert_int_equal(forward(&s, layer, device_out).code, ERR_SHARD_LOST);
+    assert_non_null(strstr(err_message(), "a new communicator"));
+    must(forward(&s, layer, device_out));
+    assert_memory_equal(device_out, cpu_out, sizeof cpu_out);
     stop(&s);
 }
 
@@ -265,6 +336,8 @@ int main(void) {
         cmocka_unit_test(quantised_weights_are_refused_by_layer),
         cmocka_unit_test(a_start_that_fails_says_so_and_leaves_nothing),
         cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
+        cmocka_unit_test(a_device_that_is_lost_for_good_says_so),
+        cmocka_unit_test(communicators_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

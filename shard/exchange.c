@@ -1,0 +1,74 @@
+#include "shard/exchange.h"
+
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "shard/exchange_engine.h"
+
+FALLIBLE exchange_begin(struct exchange *exchange, const struct exchange_engine *engine, const struct exchange_options *options) {
+    exchange->engine = engine;
+    exchange->options = *options;
+    exchange->options.row_bytes_max = arena_rounded(options->row_bytes_max);
+    exchange->epochs = calloc(options->layers + 1, sizeof *exchange->epochs);
+    if (!exchange->epochs) {
+        FAIL(ERR_NOMEM, "no memory for the epochs of %u layers", options->layers);
+    }
+    return OK;
+}
+
+void exchange_end(struct exchange *exchange) {
+    free(exchange->epochs);
+}
+
+FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batch *batch, size_t row_bytes) {
+    const struct exchange_options *options = &exchange->options;
+    INVARIANT(batch->plan->placement->ranks == options->ranks);
+    INVARIANT(batch->plan->rows <= options->max_rows && row_bytes <= options->row_bytes_max);
+    INVARIANT(batch->layer < options->layers);
+    if (batch->epoch < exchange->epochs[batch->layer] || batch->epoch != batch->plan->placement->epoch) {
+        FAIL(ERR_SHARD_LOST, "a batch planned from placement %llu, dispatched for %llu, after one of %llu: plan it anew",
+             (unsigned long long)batch->plan->placement->epoch, (unsigned long long)batch->epoch,
+             (unsigned long long)exchange->epochs[batch->layer]);
+    }
+    exchange->epochs[batch->layer] = batch->epoch;
+    exchange->batch = *batch;
+    exchange->row_bytes = row_bytes;
+    return exchange->engine->dispatch(exchange);
+}
+
+FALLIBLE exchange_inbox(struct exchange *exchange, uint32_t rank, struct exchange_work *out) {
+    INVARIANT(rank < exchange->options.ranks);
+    return exchange->engine->inbox(exchange, rank, out);
+}
+
+FALLIBLE exchange_collect(struct exchange *exchange) {
+    return exchange->engine->collect(exchange);
+}
+
+FALLIBLE exchange_wait(struct exchange *exchange) {
+    return exchange->engine->wait ? exchange->engine->wait(exchange) : OK;
+}
+
+void exchange_settle(struct exchange *exchange) {
+    if (exchange->engine->settle) {
+        exchange->engine->settle(exchange);
+    }
+}
+
+const void *exchange_result(const struct exchange *exchange, uint32_t row) {
+    INVARIANT(row < exchange->options.max_rows);
+    return exchange->results + row * exchange->row_bytes;
+}
+
+void exchange_state(const struct exchange *exchange, struct exchange_state *out) {
+    *out = (struct exchange_state){0};
+    if (exchange->engine->state) {
+        exchange->engine->state(exchange, out);
+    }
+}
+
+void exchange_destroy(struct exchange *exchange) {
+    if (exchange) {
+        exchange->engine->destroy(exchange);
+    }
+}

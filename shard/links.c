@@ -1,0 +1,298 @@
+#include "shard/links.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+
+enum { STEP_MIN_NS = 20 * NS_PER_US, STEP_MAX_NS = NS_PER_MS, STEP_SHARE = 16 };
+
+struct links {
+    struct links_options options;
+    const struct device_links *calls;
+    struct device_link *all[DEVICES_MAX]; // NULL: given up, or not joined yet
+    bool joined;
+    _Atomic uint64_t rebuilds;
+    _Atomic bool lost;
+    char why[DEVICE_MESSAGE_MAX + 64];
+    char version[DEVICE_LINKS_TEXT_MAX];
+};
+
+static uint32_t count_of(const struct links *links) {
+    return links->options.devices->count;
+}
+
+static FALLIBLE check(const struct links *links, uint32_t device, enum device_code code, const struct device_error *error) {
+    return devices_check(links->options.devices, device, code, error);
+}
+
+// A sixteenth of what was spent so far: little is added to a long wait, and a short one costs few questions. Nobody spins: the
+// threads of the host need their cores.
+static void sleep_a_step(int64_t started_ns) {
+    int64_t step = (clock_now_ns() - started_ns) / STEP_SHARE;
+    step = step < STEP_MIN_NS ? STEP_MIN_NS : step > STEP_MAX_NS ? STEP_MAX_NS : step;
+    struct timespec t = {.tv_nsec = step};
+    nanosleep(&t, NULL);
+}
+
+// Every link is aborted: the peers of one that failed would wait for it. The message at hand is kept.
+static err_t give_up(struct links *links, err_t e) {
+    links->joined = false;
+    snprintf(links->why, sizeof links->why, "%.*s", (int)sizeof links->why - 1, err_message());
+    for (uint32_t i = 0; i < count_of(links); i++) {
+        links->calls->abort(links->all[i]);
+        links->all[i] = NULL;
+    }
+    return e;
+}
+
+// ---- joining
+
+// Asks until nothing is under way in any link.
+static FALLIBLE settle_links(struct links *links, int64_t timeout_ns, const char *what) {
+    int64_t started_ns = clock_now_ns();
+    for (uint32_t i = 0; i < count_of(links); i++) {
+        int busy = 1;
+        for (;;) {
+            struct device_error error;
+            TRY(check(links, i, links->calls->settled(links->all[i], &busy, &error), &error));
+            if (!busy) {
+                break;
+            }
+            if (clock_now_ns() - started_ns > timeout_ns) {
+                FAIL(ERR_SHARD_LOST, "%s device %u: %s did not end within %lld ms", links->options.devices->table->kind,
+                     links->options.devices->numbers[i], what, (long long)(timeout_ns / NS_PER_MS));
+            }
+            sleep_a_step(started_ns);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE start_joining(struct links *links) {
+    struct device_error error;
+    struct device_link_id id;
+    TRY(check(links, 0, links->calls->make_id(&id, &error), &error));
+    TRY(check(links, 0, links->calls->begin(&error), &error));
+    err_t e = OK;
+    for (uint32_t i = 0; i < count_of(links) && !err_is(e); i++) {
+        struct device *device = links->options.devices->all[i];
+        e = check(links, i, links->calls->join(device, &id, i, count_of(links), &links->all[i], &error), &error);
+    }
+    enum device_code closed = links->calls->end(&error);
+    return err_is(e) ? e : check(links, 0, closed, &error);
+}
+
+static FALLIBLE join(struct links *links) {
+    err_t e = start_joining(links);
+    if (!err_is(e)) {
+        e = settle_links(links, links->options.join_timeout_ns, "joining the other ranks");
+    }
+    if (err_is(e)) {
+        return give_up(links, e);
+    }
+    links->joined = true;
+    return OK;
+}
+
+FALLIBLE links_create(const struct links_options *options, struct links **out) {
+    *out = NULL;
+    struct links *links = calloc(1, sizeof *links);
+    struct device_error error;
+    if (!links) {
+        FAIL(ERR_NOMEM, "no memory for the links between devices");
+    }
+    links->options = *options;
+    links->calls = options->devices->table->links;
+    err_t e = OK;
+    if (options->devices->count > 1) {
+        if (links->calls->load(links->version, &error) != DEVICE_OK) {
+            e = err_record(ERR_UNAVAILABLE, NULL,
+                           "%u devices exchange rows over NCCL. %s; or serve from one device (--device %s:%u)",
+                           options->devices->count, error.message, options->devices->table->kind, options->devices->numbers[0]);
+            goto out;
+        }
+        e = join(links);
+        if (err_is(e)) { // whatever it was, a peer is not to be had
+            e = err_context((err_t){ERR_UNAVAILABLE}, "the communicator of %u devices", options->devices->count);
+            goto out;
+        }
+    }
+    *out = links;
+    return OK;
+out:
+    free(links);
+    return e;
+}
+
+static FALLIBLE leave(struct links *links) {
+    struct device_error error;
+    TRY(check(links, 0, links->calls->begin(&error), &error));
+    err_t e = OK;
+    for (uint32_t i = 0; i < count_of(links) && !err_is(e); i++) {
+        e = check(links, i, links->calls->leave(links->all[i], &error), &error);
+    }
+    enum device_code closed = links->calls->end(&error);
+    TRY(err_is(e) ? e : check(links, 0, closed, &error));
+    return settle_links(links, links->options.timeout_ns, "leaving the other ranks");
+}
+
+void links_destroy(struct links *links) {
+    if (!links) {
+        return;
+    }
+    if (links->joined) {
+        err_t e = leave(links);
+        if (err_is(e)) {
+            (void)give_up(links, e);
+        }
+        for (uint32_t i = 0; i < count_of(links) && !err_is(e); i++) {
+            links->calls->destroy(links->all[i]);
+        }
+    }
+    free(links);
+}
+
+// ---- lost for good
+
+// A device that cannot even be waited for has failed for good: CUDA's errors of that kind stay until the process ends.
+static void look_for_lost(struct links *links) {
+    const struct devices *devices = links->options.devices;
+    bool lost = false;
+    for (uint32_t i = 0; i < count_of(links) && !lost; i++) {
+        struct device_error error;
+        int ended = 0;
+        enum device_code code = devices->table->mark(devices->all[i], &error);
+        code = code == DEVICE_OK ? devices->table->finished(devices->all[i], &ended, &error) : code;
+        if (code != DEVICE_OK) {
+            lost = true;
+            snprintf(links->why, sizeof links->why, "%s device %u: %s", devices->table->kind, devices->numbers[i], error.message);
+        }
+    }
+    atomic_store(&links->lost, lost);
+}
+
+FALLIBLE links_ready(struct links *links) {
+    if (atomic_load(&links->lost)) {
+        look_for_lost(links);
+    }
+    if (atomic_load(&links->lost)) {
+        FAIL(ERR_SHARD_LOST, "%s: it is lost for good: restart the service", links->why);
+    }
+    if (links->joined || count_of(links) == 1) {
+        return OK;
+    }
+    TRY_IN(join(links), "a new communicator");
+    atomic_fetch_add(&links->rebuilds, 1);
+    return OK;
+}
+
+// ---- transfers
+
+static FALLIBLE start_transfers(struct links *links, const struct link_transfers *of_device) {
+    struct device_error error;
+    TRY(check(links, 0, links->calls->begin(&error), &error));
+    err_t e = OK;
+    for (uint32_t i = 0; i < count_of(links) && !err_is(e); i++) {
+        if (of_device[i].count > 0) {
+            e = check(links, i, links->calls->transfer(links->all[i], of_device[i].all, of_device[i].count, &error), &error);
+        }
+    }
+    enum device_code closed = links->calls->end(&error);
+    return err_is(e) ? e : check(links, 0, closed, &error);
+}
+
+FALLIBLE links_transfer(struct links *links, const struct link_transfers *of_device) {
+    size_t count = 0;
+    for (uint32_t i = 0; i < count_of(links); i++) {
+        count += of_device[i].count;
+    }
+    if (count == 0) {
+        return OK;
+    }
+    INVARIANT(links->joined);
+    err_t e = start_transfers(links, of_device);
+    if (!err_is(e)) {
+        e = settle_links(links, links->options.timeout_ns, "the start of a transfer");
+    }
+    return err_is(e) ? give_up(links, e) : OK;
+}
+
+// ---- waiting
+
+static FALLIBLE mark_all(struct links *links) {
+    const struct devices *devices = links->options.devices;
+    for (uint32_t i = 0; i < count_of(links); i++) {
+        struct device_error error;
+        TRY(check(links, i, devices->table->mark(devices->all[i], &error), &error));
+    }
+    return OK;
+}
+
+// One question to every device and link. *waiting: the first device that is not done; count_of where all are.
+static FALLIBLE look(struct links *links, uint32_t *waiting) {
+    const struct devices *devices = links->options.devices;
+    *waiting = count_of(links);
+    for (uint32_t i = count_of(links); i-- > 0;) {
+        struct device_error error;
+        int ended = 0, busy = 0;
+        TRY(check(links, i, devices->table->finished(devices->all[i], &ended, &error), &error));
+        *waiting = ended ? *waiting : i;
+        if (!ended && links->joined) {
+            TRY(check(links, i, links->calls->settled(links->all[i], &busy, &error), &error));
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE watch(struct links *links) {
+    int64_t started_ns = clock_now_ns(), timeout_ns = links->options.timeout_ns;
+    TRY(mark_all(links));
+    for (;;) {
+        uint32_t waiting;
+        int64_t asked_ns = clock_now_ns();
+        TRY(look(links, &waiting));
+        if (waiting == count_of(links)) {
+            return OK;
+        }
+        if (asked_ns - started_ns > timeout_ns) {
+            FAIL(ERR_SHARD_LOST, "%s device %u did not end its part of a batch within %lld ms (exchange_timeout_ms)",
+                 links->options.devices->table->kind, links->options.devices->numbers[waiting],
+                 (long long)(timeout_ns / NS_PER_MS));
+        }
+        sleep_a_step(started_ns);
+    }
+}
+
+FALLIBLE links_wait(struct links *links) {
+    const struct devices *devices = links->options.devices;
+    if (count_of(links) == 1) { // nobody else has to answer: it sleeps until an interrupt
+        struct device_error error;
+        return check(links, 0, devices->table->wait(devices->all[0], &error), &error);
+    }
+    err_t e = watch(links);
+    return err_is(e) ? give_up(links, e) : OK;
+}
+
+void links_settle(struct links *links) {
+    struct err_copy error;
+    err_save((err_t){ERR_SHARD_LOST}, &error); // what failed is told already
+    err_t e = links_wait(links);
+    if (err_is(e) && count_of(links) > 1) {
+        e = links_wait(links); // after the abort the streams go on
+    }
+    if (err_is(e)) {
+        look_for_lost(links);
+    }
+    (void)err_restore(&error);
+}
+
+void links_state(const struct links *links, struct links_state *out) {
+    out->rebuilds = atomic_load(&links->rebuilds);
+    out->lost = atomic_load(&links->lost);
+    memcpy(out->why, links->why, sizeof out->why);
+    memcpy(out->version, links->version, sizeof out->version);
+}

@@ -1,0 +1,53 @@
+// The communicator between the devices of this process, a rank each: joined at start, watched while rows are under way, given up
+// when a rank fails or does not answer, joined anew for the next batch. The host program's side of device_links.h. One device needs
+// none.
+//
+// The thread that has a batch issues its transfers, watches and gives up: so no thread is inside NCCL when a communicator is
+// aborted. It never waits without a deadline where another rank has to answer.
+#ifndef EXPERTD_SHARD_LINKS_H
+#define EXPERTD_SHARD_LINKS_H
+
+#include <stdbool.h>
+
+#include "kernels/device_links.h"
+#include "kernels/devices.h"
+
+struct links;
+
+struct links_options {
+    struct devices *devices; // borrowed; rank i is devices->all[i]
+    int64_t timeout_ns;      // of what was put into the devices' streams, from when it is waited for; and of a group's start
+    int64_t join_timeout_ns;
+};
+
+// ERR_UNAVAILABLE: NCCL is missing (what, and what mends it), or the ranks do not find each other.
+FALLIBLE links_create(const struct links_options *options, struct links **out);
+void links_destroy(struct links *links); // leaves in order; NULL is legal
+
+// Before a batch: joins anew where the communicator was given up. ERR_SHARD_LOST: a device has failed for good, or joining did.
+FALLIBLE links_ready(struct links *links);
+
+// What one device sends and takes.
+struct link_transfers {
+    const struct device_transfer *all;
+    size_t count;
+};
+// of_device [devices->count]: all of it as one group, put into the devices' streams. ERR_SHARD_LOST: the communicator was given up.
+FALLIBLE links_transfer(struct links *links, const struct link_transfers *of_device);
+
+// Until everything that the devices' streams were given is done; the thread sleeps in between. ERR_SHARD_LOST names the device that
+// failed or did not end in time; the communicator was given up.
+FALLIBLE links_wait(struct links *links);
+// After any error: nothing is under way any more, or the device that still has something is lost.
+void links_settle(struct links *links);
+
+struct links_state {
+    uint64_t rebuilds;                 // communicators that took another's place
+    bool lost;                         // a device has failed for good: no batch will be answered any more
+    char why[DEVICE_MESSAGE_MAX + 64]; // of the last that was given up, or of `lost`
+    char version[DEVICE_LINKS_TEXT_MAX];
+};
+// Any thread may read `rebuilds` and `lost`; the texts are the using thread's.
+void links_state(const struct links *links, struct links_state *out);
+
+#endif
