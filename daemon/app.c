@@ -16,9 +16,16 @@ enum {
 
 // ---- loading
 
+// On the computing thread.
+static void device_lost(void *context) {
+    struct app *app = context;
+    event_loop_post(app->loop, EVENT_LOOP_LOST);
+}
+
 static void *loader_main(void *context) {
     struct app *app = context;
-    err_save(loading_load(&app->options, app->serve, &app->loaded), &app->load_error);
+    struct loading_listener listener = {.lost = device_lost, .context = app};
+    err_save(loading_load(&app->options, app->serve, &listener, &app->loaded), &app->load_error);
     event_loop_post(app->loop, EVENT_LOOP_LOADED);
     return NULL;
 }
@@ -36,6 +43,7 @@ static void begin_serving(struct app *app) {
     app->phase = APP_SERVING;
     app->status.model = &loaded->model;
     app->status.metrics = loaded->metrics;
+    app->status.engine = loaded->engine;
     app->status.scratch_bytes = engine_scratch_bytes(loaded->engine);
     app->status.backend = loaded->devices ? loaded->devices->table->kind : kernel_selected()->name;
     struct serve_backend backend = {
@@ -64,6 +72,14 @@ static void load_ended(struct app *app) {
     log_line(LOG_LEVEL_ERROR, "load_failed", "reason=%s message=%s", err_name(app->load_error.code),
              log_quote(app->load_error.message, quoted, sizeof quoted));
     app_begin_drain(app, err_exit_code(app->load_error.code));
+}
+
+// CUDA's errors of that kind end with the process alone: whoever balances the load goes elsewhere, whoever restarts services may.
+static void become_useless(struct app *app) {
+    log_line(LOG_LEVEL_ERROR, "device_lost", "answers=none mend=\"restart the service\"");
+    app->status.lost = true;
+    health_set_serving(app->health, false);
+    notify_status("a device is lost: restart the service");
 }
 
 // ---- the end
@@ -197,6 +213,9 @@ static void on_message(void *context, enum event_loop_message message) {
     case EVENT_LOOP_ADMIN_DOWN:
         app->admin_is_down = true;
         drain_step(app);
+        break;
+    case EVENT_LOOP_LOST:
+        become_useless(app);
         break;
     case EVENT_LOOP_MESSAGES:
         break;

@@ -11,6 +11,7 @@ enum event_loop_message {
     EVENT_LOOP_RPC_DOWN,   // the transport has shut down
     EVENT_LOOP_DRAIN,      // an operator asked for the end
     EVENT_LOOP_ADMIN_DOWN, // the admin service has shut down
+    EVENT_LOOP_LOST,       // a device has failed for good
     EVENT_LOOP_MESSAGES
 };
 

@@ -169,15 +169,20 @@ static FALLIBLE open_devices(struct options *options, struct loaded *out) {
     return OK;
 }
 
-static FALLIBLE load_all(struct options *options, struct serve *serve, struct loaded *out) {
+static FALLIBLE load_all(struct options *options, struct serve *serve, const struct loading_listener *listener,
+                         struct loaded *out) {
     log_device(options);
     TRY(open_devices(options, out));
     TRY(start_teams(options, out));
     TRY(load_model(options, out));
     TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
-    struct engine_options engine = {
-        .model = &out->model, .limits = out->limits, .team = out->team, .node_teams = out->node_teams, .devices = out->devices};
+    struct engine_options engine = {.model = &out->model,
+                                    .limits = out->limits,
+                                    .team = out->team,
+                                    .node_teams = out->node_teams,
+                                    .devices = out->devices,
+                                    .exchange_timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS};
     TRY(engine_create(&engine, &out->engine));
     log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " max_batch_tokens=%u",
              out->model.ranks, engine_scratch_bytes(out->engine), engine_device_bytes(out->engine), options->max_batch_tokens);
@@ -204,13 +209,15 @@ static FALLIBLE load_all(struct options *options, struct serve *serve, struct lo
         .done = serve_done,
         .batched = serve_batched,
         .context = serve,
+        .lost = listener->lost,
+        .lost_context = listener->context,
     };
     return worker_start(&worker, &out->worker);
 }
 
-FALLIBLE loading_load(struct options *options, struct serve *serve, struct loaded *out) {
+FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out) {
     *out = (struct loaded){0};
-    err_t e = load_all(options, serve, out);
+    err_t e = load_all(options, serve, listener, out);
     if (err_is(e)) {
         struct err_copy error;
         err_save(e, &error); // taking down must not hide it

@@ -29,9 +29,15 @@ struct loaded {
     struct layer_limits limits, request_limits; // of a batch; of one request
 };
 
+// Told on the computing thread, once: a device has failed for good, and no batch will be answered any more.
+struct loading_listener {
+    void (*lost)(void *context);
+    void *context;
+};
+
 // Loads everything that `options` ask for, and logs what was loaded. options->shards becomes the number of devices where that was
 // left at one. Blocks; any thread. On error nothing is left.
-FALLIBLE loading_load(struct options *options, struct serve *serve, struct loaded *out);
+FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out);
 void loading_unload(struct loaded *loaded); // legal on a zeroed struct
 
 #endif

@@ -335,6 +335,12 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
     }
 }
 
+static void put_exchange(const struct metrics_gauges *gauges, FILE *out) {
+    put_family(out, "exchange_rebuilds_total", "counter",
+               "Communicators between devices that took the place of one that was given up, each after a batch with SHARD_LOST.");
+    fprintf(out, "expertd_exchange_rebuilds_total %" PRIu64 "\n", gauges->exchange_rebuilds);
+}
+
 static void put_refused(const struct metrics_gauges *gauges, FILE *out) {
     put_family(out, "refused_total", "counter",
                "Calls, streams, requests and connections turned away for want of room, by reason.");
@@ -346,6 +352,7 @@ static void put_refused(const struct metrics_gauges *gauges, FILE *out) {
 void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges, FILE *out) {
     put_build_info(metrics, out);
     put_gauges(gauges, out);
+    put_exchange(gauges, out);
     put_refused(gauges, out);
     put_calls(metrics, out);
     put_histograms(metrics, out);

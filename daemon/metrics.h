@@ -46,6 +46,7 @@ struct metrics_gauges {
     uint64_t weights_bytes, scratch_bytes, resident_bytes;
     uint64_t open_fds, threads;
     uint64_t regions, region_bytes;
+    uint64_t exchange_rebuilds;          // since start
     uint64_t open_streams, read_slots;   // taken
     const struct metrics_count *refused; // [num_refused]
     size_t num_refused;

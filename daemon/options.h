@@ -30,6 +30,7 @@ struct options {
     char *placement_counts;        // --placement-counts FILE.json: rows per expert, for balanced
     uint32_t replicas;             // --replicas: of each layer's experts, beyond one copy each
     uint64_t move_bytes_max;       // memory that moving experts may take for a while, 1 GiB
+    uint32_t exchange_timeout_ms;  // of a batch on several devices, 10000
     char *kernels;                 // --kernels auto|scalar|avx2|...: a backend of kernels/
     char *tuning;                  // --tuning heuristic|cached|tune
     char *tuning_cache;            // --tuning-cache FILE: of schedules; for cached and tune

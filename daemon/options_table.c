@@ -149,6 +149,16 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                .greatest = INT64_MAX,
                                .value = "BYTES",
                                .help = "Memory that moving experts between shards may take beside the weights."},
+    [OPTION_EXCHANGE_TIMEOUT_MS] = {.name = "exchange_timeout_ms",
+                                    .type = OPTIONS_NUMBER,
+                                    .offset = FIELD(exchange_timeout_ms),
+                                    .fallback = "10000",
+                                    .least = 10,
+                                    .greatest = DAY_MS,
+                                    .value = "MS",
+                                    .help =
+                                        "Time that several devices have for a batch. A device that takes longer does not answer: "
+                                        "the batch gets SHARD_LOST, and the devices a new communicator."},
     [OPTION_THREADS] = {.name = "threads",
                         .type = OPTIONS_NUMBER,
                         .offset = FIELD(threads),

@@ -58,9 +58,19 @@ static void collect_refused(const struct status *status, const struct serve_coun
     out[REFUSED_COUNT + 1] = (struct metrics_count){"connections", connections_of(status->listeners).turned_away};
 }
 
+static uint64_t rebuilds_of(const struct status *status) {
+    struct engine_exchange exchange;
+    engine_exchange_state(status->engine, &exchange);
+    return exchange.rebuilds;
+}
+
+static bool is_ready(const struct status *status, const struct serve_counts *counts) {
+    return counts->ready && !counts->draining && !status->lost;
+}
+
 static struct metrics_gauges gauges_of(const struct status *status, const struct serve_counts *counts) {
     return (struct metrics_gauges){
-        .ready = counts->ready && !counts->draining,
+        .ready = is_ready(status, counts),
         .draining = counts->draining,
         .open_calls = counts->open_calls,
         .open_connections = connections_of(status->listeners).open,
@@ -75,6 +85,7 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
         .region_bytes = counts->region_bytes,
         .open_streams = counts->streams,
         .read_slots = counts->read_slots,
+        .exchange_rebuilds = counts->ready ? rebuilds_of(status) : 0,
     };
 }
 
@@ -93,14 +104,14 @@ static struct http_answer metrics_page(const struct status *status, FILE *body) 
     return (struct http_answer){200, "text/plain; version=0.0.4; charset=utf-8"};
 }
 
-static const char *state_of(const struct serve_counts *counts) {
-    return counts->draining ? "draining" : counts->ready ? "ready" : "loading";
+static const char *state_of(const struct status *status, const struct serve_counts *counts) {
+    return counts->draining ? "draining" : status->lost ? "device lost" : counts->ready ? "ready" : "loading";
 }
 
 static struct http_answer ready_page(const struct status *status, FILE *body) {
     struct serve_counts counts = serve_counts(status->serve);
-    fprintf(body, "%s\n", state_of(&counts));
-    return (struct http_answer){counts.ready && !counts.draining ? 200 : 503, "text/plain; charset=utf-8"};
+    fprintf(body, "%s\n", state_of(status, &counts));
+    return (struct http_answer){is_ready(status, &counts) ? 200 : 503, "text/plain; charset=utf-8"};
 }
 
 static json_t *layers_json(const struct status *status) {
@@ -131,9 +142,9 @@ static json_t *refused_json(const struct status *status, const struct serve_coun
 static json_t *status_json(const struct status *status) {
     struct serve_counts counts = serve_counts(status->serve);
     struct metrics_gauges gauges = gauges_of(status, &counts);
-    json_t *root = json_pack("{s:s, s:s, s:f, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "state", state_of(&counts), "version",
-                             EXPERTD_VERSION, "uptime_s", (double)(clock_now_ns() - status->started_ns) / NS_PER_S, "model_asked",
-                             status->model_asked, "open_calls", (json_int_t)counts.open_calls, "queued_requests",
+    json_t *root = json_pack("{s:s, s:s, s:f, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "state", state_of(status, &counts),
+                             "version", EXPERTD_VERSION, "uptime_s", (double)(clock_now_ns() - status->started_ns) / NS_PER_S,
+                             "model_asked", status->model_asked, "open_calls", (json_int_t)counts.open_calls, "queued_requests",
                              (json_int_t)counts.queued, "queued_bytes", (json_int_t)counts.queued_bytes, "resident_bytes",
                              (json_int_t)gauges.resident_bytes, "weights_bytes", (json_int_t)gauges.weights_bytes, "scratch_bytes",
                              (json_int_t)gauges.scratch_bytes, "threads", (json_int_t)status->threads);
@@ -193,7 +204,7 @@ static struct http_answer people_page(const struct status *status, FILE *body) {
         "<style>body{font:15px/1.5 sans-serif;margin:2em auto;max-width:46em}td,th{padding:.1em 1em .1em 0;text-align:left}</style>"
         "<h1>expertd</h1><p>",
         body);
-    fprintf(body, "Version %s, %s, up %" PRId64 " s, serving <b>", EXPERTD_VERSION, state_of(&counts),
+    fprintf(body, "Version %s, %s, up %" PRId64 " s, serving <b>", EXPERTD_VERSION, state_of(status, &counts),
             (clock_now_ns() - status->started_ns) / NS_PER_S);
     put_escaped(status->model_asked, body);
     fprintf(body, "</b>.</p><p>%u calls open, %u requests queued (%" PRIu64 " bytes).</p>", counts.open_calls, counts.queued,

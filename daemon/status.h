@@ -17,11 +17,13 @@ struct listeners {
     struct tcp_listener *on_tcp[OPTIONS_LISTEN_MAX];
 };
 
-// All borrowed; model, metrics and scratch_bytes are read only once `ready` is set.
+// All borrowed; model, metrics, engine and scratch_bytes are read only once `ready` is set.
 struct status {
     struct serve *serve;
     const struct model *model;
     struct metrics *metrics;
+    const struct engine *engine;
+    bool lost; // a device has failed for good
     uint64_t scratch_bytes;
     const char *backend; // the kernels' name
     const char *model_asked;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "daemon/log.h"
 #include "daemon/metrics.h"
 #include "expert/layer_piece.h"
 
@@ -19,6 +20,7 @@ struct worker {
     struct batcher batcher;
     struct batcher_layer *layers; // the batcher's
     bool stopping;
+    bool told_lost; // the computing thread's
 };
 
 // One batch on its way.
@@ -146,6 +148,22 @@ static FALLIBLE compute(struct worker *worker, struct batch *batch, struct layer
     return OK;
 }
 
+// A shard was lost: once for all of the batch's requests, and whether it is for good.
+static void tell_lost(struct worker *worker, const struct batch *batch) {
+    struct engine_exchange exchange;
+    struct err_copy error;
+    char quoted[2 * ERR_MESSAGE_MAX];
+    err_save((err_t){ERR_SHARD_LOST}, &error); // the requests are told next
+    engine_exchange_state(worker->options.engine, &exchange);
+    log_line(LOG_LEVEL_WARNING, "shard_lost", "requests=%zu tokens=%zu for_good=%d message=%s", batch->count, batch->tokens,
+             exchange.lost, log_quote(error.message, quoted, sizeof quoted));
+    if (exchange.lost && !worker->told_lost && worker->options.lost) {
+        worker->told_lost = true;
+        worker->options.lost(worker->options.lost_context);
+    }
+    (void)err_restore(&error);
+}
+
 static void run_batch(struct worker *worker, struct batch *batch) {
     int64_t started_ns = clock_now_ns();
     drop_expired(worker, batch, started_ns);
@@ -154,6 +172,9 @@ static void run_batch(struct worker *worker, struct batch *batch) {
     }
     struct layer_timings timings = {0};
     err_t e = compute(worker, batch, &timings);
+    if (e.code == ERR_SHARD_LOST) {
+        tell_lost(worker, batch);
+    }
     if (worker->options.batched) {
         worker->options.batched(worker->options.context, batch->tokens, clock_now_ns() - started_ns, batch->idle);
     }

@@ -38,6 +38,9 @@ struct worker_options {
     // A batch was computed; idle: nothing had waited before it. On the same thread, before its requests' `done`. May be NULL.
     void (*batched)(void *context, uint64_t tokens, int64_t spent_ns, bool idle);
     void *context;
+    // The engine can answer nothing any more: a device has failed for good. Once, on the same thread. May be NULL.
+    void (*lost)(void *context);
+    void *lost_context;
 };
 
 FALLIBLE worker_start(const struct worker_options *options, struct worker **out);

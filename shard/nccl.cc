@@ -37,7 +37,6 @@ constexpr int VERSION_LEAST = 21800; // ncclConfig_t as it is initialised here, 
     X(Recv)
 
 struct nccl {
-    bool loaded;
 #define POINTER(name) decltype(&nccl##name) name;
     NCCL_FUNCTIONS(POINTER)
 #undef POINTER
@@ -90,15 +89,13 @@ enum device_code find_functions(struct device_error *error) {
 
 enum device_code load(char version[DEVICE_LINKS_TEXT_MAX], struct device_error *error) {
     int number = 0;
-    if (!nccl.loaded) {
-        enum device_code code = find_functions(error);
-        if (code != DEVICE_OK) {
-            return code;
-        }
+    enum device_code code = find_functions(error);
+    if (code != DEVICE_OK) {
+        return code;
     }
-    nccl.loaded = nccl.GetVersion(&number) == ncclSuccess && number >= VERSION_LEAST;
+    bool known = nccl.GetVersion(&number) == ncclSuccess && number >= VERSION_LEAST;
     snprintf(version, DEVICE_LINKS_TEXT_MAX, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
-    if (!nccl.loaded) {
+    if (!known) {
         snprintf(error->message, sizeof error->message, "libnccl.so.2 is version %s: NCCL 2.18 or later is needed", version);
         return DEVICE_MISSING;
     }

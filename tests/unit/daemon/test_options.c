@@ -33,6 +33,7 @@ static void defaults_are_those_documented(void **state) {
     assert_null(o.placement_counts);
     assert_int_equal(o.replicas, 0);
     assert_int_equal(o.move_bytes_max, 1 << 30);
+    assert_int_equal(o.exchange_timeout_ms, 10000);
     assert_int_equal(o.threads, options_cpu_count("/proc/self/cgroup", "/sys/fs/cgroup"));
     assert_int_equal(o.compute_dtype, DTYPE_NONE);
     assert_string_equal(o.device, "auto");

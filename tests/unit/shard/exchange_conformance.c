@@ -7,33 +7,75 @@
 
 #include <cmocka.h>
 
-enum { TOKENS = 24, CHOICES = 5, EXPERTS = 16, RANKS = 6, WIDTH = 12, LAYERS = 2, HIDDEN_STRIDE = WIDTH + 4 };
+enum {
+    TOKENS = 24,
+    CHOICES = 5,
+    EXPERTS = 16,
+    RANKS = CONFORMANCE_RANKS,
+    WIDTH = 12,
+    LAYERS = 2,
+    HIDDEN_STRIDE = WIDTH + 4,
+    ROW_BYTES = WIDTH * sizeof(float)
+};
+
+typedef float hidden_row[HIDDEN_STRIDE];
 
 struct front {
+    const struct exchange_subject *subject;
     struct exchange *exchange;
     struct plan plan;
     void *memory;
     int32_t ids[TOKENS * CHOICES];
-    float hidden[TOKENS * CHOICES][HIDDEN_STRIDE]; // [T], or [rows] where expanded
+    hidden_row hidden[TOKENS * CHOICES]; // [T], or [rows] where expanded
+    void *hidden_there;                  // the same in the front's memory
     uint64_t batches;
 };
 
-static void front_init(struct front *f, exchange_factory *create) {
-    struct exchange_options options = {
-        .ranks = RANKS, .layers = LAYERS, .max_rows = TOKENS * CHOICES, .row_bytes_max = WIDTH * sizeof(float)};
-    *f = (struct front){.memory = aligned_alloc(64, plan_bytes(TOKENS, CHOICES, EXPERTS, RANKS))};
-    assert_false(err_is(create(&options, &f->exchange)));
+static void front_init(struct front *f, const struct exchange_subject *subject) {
+    struct exchange_options options = {.ranks = RANKS,
+                                       .layers = LAYERS,
+                                       .max_tokens = TOKENS * CHOICES,
+                                       .max_rows = TOKENS * CHOICES,
+                                       .row_bytes_max = sizeof(hidden_row),
+                                       .expanded = true};
+    *f = (struct front){.subject = subject, .memory = aligned_alloc(64, plan_bytes(TOKENS, CHOICES, EXPERTS, RANKS))};
+    if (err_is(subject->create(&options, &f->exchange))) {
+        fail_msg("%s", err_message());
+    }
+    f->hidden_there = subject->front_memory ? subject->front_memory(sizeof f->hidden) : malloc(sizeof f->hidden);
     plan_init(&f->plan, f->memory, TOKENS, CHOICES, EXPERTS, RANKS);
 }
 
 static void front_deinit(struct front *f) {
     exchange_destroy(f->exchange);
     free(f->memory);
+    f->subject->front_free ? f->subject->front_free(f->hidden_there) : free(f->hidden_there);
+}
+
+static void write_there(const struct front *f, uint32_t rank, void *to, const void *from, size_t bytes) {
+    f->subject->write ? f->subject->write(rank, to, from, bytes) : (void)memcpy(to, from, bytes);
+}
+
+static void read_there(const struct front *f, uint32_t rank, void *to, const void *from, size_t bytes) {
+    f->subject->read ? f->subject->read(rank, to, from, bytes) : (void)memcpy(to, from, bytes);
 }
 
 // What an expert makes of a row, told apart by expert and column; every holder makes the same.
 static float answer(uint32_t expert, float x, uint32_t column) {
     return x * 64 + (float)(expert * WIDTH + column);
+}
+
+static void answer_row(const struct front *f, uint32_t rank, const struct exchange_work *work, size_t row, uint32_t expert) {
+    uint32_t at = (uint32_t)row;
+    float x[WIDTH], result[WIDTH];
+    if (work->hidden_rows) {
+        read_there(f, rank, &at, work->hidden_rows + row, sizeof at);
+    }
+    read_there(f, rank, x, (const char *)work->hidden + at * work->hidden_stride, sizeof x);
+    for (uint32_t c = 0; c < WIDTH; c++) {
+        result[c] = answer(expert, x[c], c);
+    }
+    write_there(f, rank, (char *)work->results + row * work->results_stride, result, sizeof result);
 }
 
 // Plays one rank: every row that lies before it is of an expert it holds. Returns its rows.
@@ -49,56 +91,64 @@ static size_t work_rank(struct front *f, uint32_t rank) {
         assert_int_equal(work.plan.group_sizes[g], want.group_sizes[g]);
         uint32_t expert = placement->rank_experts[placement->rank_first[rank] + g];
         for (int32_t i = 0; i < work.plan.group_sizes[g]; i++, row++) {
-            size_t at = work.hidden_rows ? work.hidden_rows[row] : row;
-            const float *x = (const float *)((const char *)work.hidden + at * work.hidden_stride);
-            float *result = (float *)((char *)work.results + row * work.results_stride);
-            for (uint32_t c = 0; c < WIDTH; c++) {
-                result[c] = answer(expert, x[c], c);
-            }
+            answer_row(f, rank, &work, row, expert);
         }
     }
     assert_int_equal(row, work.plan.rows);
     return row;
 }
 
-// One batch from the plan to its results; `expanded` has a hidden row of its own for each row of the plan.
-static void run_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k, bool expanded) {
+static struct exchange_batch next_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k,
+                                        bool expanded) {
     assert_false(err_is(plan_make(&f->plan, placement, f->ids, tokens, top_k, 0)));
     for (size_t i = 0; i < TOKENS * CHOICES; i++) {
         for (uint32_t c = 0; c < HIDDEN_STRIDE; c++) {
-            f->hidden[i][c] = c < WIDTH ? (float)(i * 3 + c) : -1e30f; // what lies between rows belongs to nobody
+            f->hidden[i][c] = c < WIDTH ? (float)(i * 3 + c + f->batches) : -1e30f; // what lies between rows belongs to nobody
         }
     }
-    struct exchange_batch batch = {
+    write_there(f, CONFORMANCE_FRONT, f->hidden_there, f->hidden, sizeof f->hidden);
+    return (struct exchange_batch){
         .epoch = placement->epoch,
         .batch = ++f->batches,
         .plan = &f->plan,
-        .hidden = f->hidden,
+        .hidden = f->hidden_there,
         .hidden_stride = sizeof f->hidden[0],
         .expanded = expanded,
     };
-    assert_false(err_is(exchange_dispatch(f->exchange, &batch, WIDTH * sizeof(float))));
-    size_t rows = 0;
-    for (uint32_t r = 0; r < RANKS; r++) {
-        rows += work_rank(f, r);
-    }
-    assert_int_equal(rows, f->plan.rows);
-    assert_false(err_is(exchange_collect(f->exchange)));
-    for (size_t i = 0; i < tokens * top_k; i++) {
+}
+
+static void check_results(const struct front *f, size_t choices, size_t top_k, bool expanded) {
+    for (size_t i = 0; i < choices; i++) {
         uint32_t row = f->plan.choice_row[i];
         if (row == PLAN_NO_ROW) {
             continue;
         }
-        const float *result = exchange_result(f->exchange, row), *x = f->hidden[expanded ? row : i / top_k];
+        float result[WIDTH];
+        const float *x = f->hidden[expanded ? row : i / top_k];
+        read_there(f, CONFORMANCE_FRONT, result, exchange_result(f->exchange, row), sizeof result);
         for (uint32_t c = 0; c < WIDTH; c++) {
             assert_true(result[c] == answer((uint32_t)f->ids[i], x[c], c));
         }
     }
 }
 
-void exchange_conforms_over_random_placements(exchange_factory *create) {
+// One batch from the plan to its results; `expanded` has a hidden row of its own for each row of the plan.
+static void run_batch(struct front *f, const struct placement *placement, size_t tokens, size_t top_k, bool expanded) {
+    struct exchange_batch batch = next_batch(f, placement, tokens, top_k, expanded);
+    assert_false(err_is(exchange_dispatch(f->exchange, &batch, ROW_BYTES)));
+    size_t rows = 0;
+    for (uint32_t r = 0; r < RANKS; r++) {
+        rows += work_rank(f, r);
+    }
+    assert_int_equal(rows, f->plan.rows);
+    assert_false(err_is(exchange_collect(f->exchange)));
+    assert_false(err_is(exchange_wait(f->exchange)));
+    check_results(f, tokens * top_k, top_k, expanded);
+}
+
+void exchange_conforms_over_random_placements(const struct exchange_subject *subject) {
     struct front f;
-    front_init(&f, create);
+    front_init(&f, subject);
     uint64_t random = 77;
     for (uint64_t round = 0; round < 200; round++) { // every round is a new epoch
         struct placement *placement = random_placement(&random, EXPERTS, RANKS, round % 3, round + 1);
@@ -113,10 +163,10 @@ void exchange_conforms_over_random_placements(exchange_factory *create) {
     front_deinit(&f);
 }
 
-void exchange_conforms_with_one_hot_rank(exchange_factory *create) {
+void exchange_conforms_with_one_hot_rank(const struct exchange_subject *subject) {
     struct front f;
     struct placement *placement;
-    front_init(&f, create);
+    front_init(&f, subject);
     assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 1, &placement)));
     for (size_t i = 0; i < TOKENS * CHOICES; i++) {
         f.ids[i] = EXPERTS - 1;
@@ -127,10 +177,10 @@ void exchange_conforms_with_one_hot_rank(exchange_factory *create) {
     front_deinit(&f);
 }
 
-void exchange_conforms_with_an_empty_batch(exchange_factory *create) {
+void exchange_conforms_with_an_empty_batch(const struct exchange_subject *subject) {
     struct front f;
     struct placement *placement;
-    front_init(&f, create);
+    front_init(&f, subject);
     assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 1, &placement)));
     run_batch(&f, placement, 0, 1, false);
     memset(f.ids, 0xff, sizeof f.ids); // and one whose choices are all dropped
@@ -141,20 +191,21 @@ void exchange_conforms_with_an_empty_batch(exchange_factory *create) {
 }
 
 static enum err_code dispatch(struct front *f, const struct placement *placement, uint32_t layer, uint64_t epoch) {
-    assert_false(err_is(plan_make(&f->plan, placement, f->ids, TOKENS, 1, 0)));
-    struct exchange_batch batch = {.layer = layer,
-                                   .epoch = epoch,
-                                   .batch = ++f->batches,
-                                   .plan = &f->plan,
-                                   .hidden = f->hidden,
-                                   .hidden_stride = sizeof f->hidden[0]};
-    return exchange_dispatch(f->exchange, &batch, WIDTH * sizeof(float)).code;
+    struct exchange_batch batch = next_batch(f, placement, TOKENS, 1, false);
+    batch.layer = layer;
+    batch.epoch = epoch;
+    enum err_code code = exchange_dispatch(f->exchange, &batch, ROW_BYTES).code;
+    if (code == ERR_OK) { // no rank plays along, so that the rows are what they are
+        assert_false(err_is(exchange_collect(f->exchange)));
+        assert_false(err_is(exchange_wait(f->exchange)));
+    }
+    return code;
 }
 
-void exchange_refuses_an_old_epoch(exchange_factory *create) {
+void exchange_refuses_an_old_epoch(const struct exchange_subject *subject) {
     struct front f;
     struct placement *old, *new;
-    front_init(&f, create);
+    front_init(&f, subject);
     assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 4, &old)));
     assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 5, &new)));
     assert_int_equal(dispatch(&f, old, 0, 4), ERR_OK);
@@ -165,5 +216,67 @@ void exchange_refuses_an_old_epoch(exchange_factory *create) {
     assert_int_equal(dispatch(&f, new, 0, 5), ERR_OK);
     placement_destroy(old);
     placement_destroy(new);
+    front_deinit(&f);
+}
+
+// ---- ranks that fail
+
+enum { STAGES = 2 }; // groups of transfers of a batch: the dispatch, the collect
+
+// A batch in which every rank has rows, with nobody's work between its two ends.
+static enum err_code run_ends(struct front *f, const struct placement *placement) {
+    struct exchange_batch batch = next_batch(f, placement, TOKENS, 1, false);
+    err_t e = exchange_dispatch(f->exchange, &batch, ROW_BYTES);
+    e = err_is(e) ? e : exchange_collect(f->exchange);
+    return (err_is(e) ? e : exchange_wait(f->exchange)).code;
+}
+
+static void init_with_work_for_all(struct front *f, const struct exchange_subject *subject, struct placement **placement) {
+    front_init(f, subject);
+    assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 1, placement)));
+    for (size_t i = 0; i < TOKENS; i++) {
+        f->ids[i] = (int32_t)(i % EXPERTS);
+    }
+}
+
+static void survive(const struct exchange_subject *subject, enum conformance_fault fault) {
+    struct front f;
+    struct placement *placement;
+    struct exchange_state state;
+    init_with_work_for_all(&f, subject, &placement);
+    for (unsigned stage = 0; stage < STAGES; stage++) {
+        subject->plant(fault, stage * RANKS / 2); // a group of either stage, whoever's comes first
+        assert_int_equal(run_ends(&f, placement), ERR_SHARD_LOST);
+        exchange_settle(f.exchange);
+        run_batch(&f, placement, TOKENS, 1, false);
+        exchange_state(f.exchange, &state);
+        assert_int_equal(state.rebuilds, stage + 1);
+        assert_false(state.lost);
+    }
+    placement_destroy(placement);
+    front_deinit(&f);
+}
+
+void exchange_survives_a_rank_that_dies(const struct exchange_subject *subject) {
+    survive(subject, RANK_DIES);
+}
+
+void exchange_survives_a_rank_that_stops(const struct exchange_subject *subject) {
+    survive(subject, RANK_STOPS);
+}
+
+void exchange_waits_for_a_rank_that_is_late(const struct exchange_subject *subject) {
+    struct front f;
+    struct placement *placement;
+    struct exchange_state state;
+    init_with_work_for_all(&f, subject, &placement);
+    for (unsigned stage = 0; stage < STAGES; stage++) {
+        subject->plant(RANK_IS_LATE, stage * RANKS / 2);
+        assert_int_equal(run_ends(&f, placement), ERR_OK);
+        run_batch(&f, placement, TOKENS, 1, false);
+    }
+    exchange_state(f.exchange, &state);
+    assert_int_equal(state.rebuilds, 0);
+    placement_destroy(placement);
     front_deinit(&f);
 }

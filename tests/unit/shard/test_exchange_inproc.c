@@ -8,24 +8,26 @@
 
 #include "tests/unit/shard/exchange_conformance.h"
 
+static const struct exchange_subject INPROC = {.create = exchange_create_inproc};
+
 static void rows_reach_their_experts_over_random_placements(void **state) {
     (void)state;
-    exchange_conforms_over_random_placements(exchange_create_inproc);
+    exchange_conforms_over_random_placements(&INPROC);
 }
 
 static void one_hot_rank_gets_every_row(void **state) {
     (void)state;
-    exchange_conforms_with_one_hot_rank(exchange_create_inproc);
+    exchange_conforms_with_one_hot_rank(&INPROC);
 }
 
 static void an_empty_batch_passes_every_rank(void **state) {
     (void)state;
-    exchange_conforms_with_an_empty_batch(exchange_create_inproc);
+    exchange_conforms_with_an_empty_batch(&INPROC);
 }
 
 static void a_batch_of_an_old_epoch_is_refused(void **state) {
     (void)state;
-    exchange_refuses_an_old_epoch(exchange_create_inproc);
+    exchange_refuses_an_old_epoch(&INPROC);
 }
 
 // What is special here: nothing is copied, ranks read and write the front's own memory.

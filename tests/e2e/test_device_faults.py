@@ -1,0 +1,179 @@
+"""Several devices, and one that fails: a batch gets SHARD_LOST, the next one the right answer from a new communicator, and nothing is
+left behind. Failures are planted in simulated devices through a preloaded library (planter.c)."""
+
+import os
+import socket
+import tempfile
+import threading
+import time
+
+import grpc
+import pytest
+
+from harness.daemon import Daemon
+from harness.errors import raises
+from harness.paths import BUILD, SANITIZER, SLOW
+from harness.tensors import tensor
+
+LAYER, HIDDEN, TIMEOUT_MS = 1, 96, 300 * SLOW
+ROUNDS = 300 if not SANITIZER else 30
+
+
+class Planter:
+    """A daemon on simulated devices in which failures can be planted."""
+
+    def __init__(self, model, *arguments):
+        self.folder = tempfile.TemporaryDirectory(prefix="expertd-planter-")
+        self.path = os.path.join(self.folder.name, "socket")
+        env = {"LD_PRELOAD": str(BUILD / "tests/planter.so"), "EXPERTD_TEST_PLANTER": self.path}
+        if SANITIZER == "asan":
+            env["ASAN_OPTIONS"] = "exitcode=99:detect_leaks=1:verify_asan_link_order=0"
+        self.daemon = Daemon("--exchange-timeout-ms", TIMEOUT_MS, *arguments, model=model, env=env)
+
+    def ask(self, line):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(self.path)
+            s.sendall(f"{line}\n".encode())
+            return s.recv(128).decode().strip()
+
+    def plant(self, call, after=0):
+        assert self.ask(f"{call} {after}") == "ok"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        try:
+            if kind is None:
+                self.daemon.stop()
+        finally:
+            self.daemon.kill()
+            self.folder.cleanup()
+
+
+@pytest.fixture
+def golden(case):
+    return case("qwen2_moe")
+
+
+def request_of(golden, tokens=2):
+    return {"layer": LAYER, "hidden": tensor(golden.get(LAYER, "input")[:tokens])}
+
+
+def lost(client, **fields):
+    with raises("UNAVAILABLE") as raised:
+        client.forward(**fields)
+    assert raised.failure.reason == "SHARD_LOST"
+    return raised.failure.message
+
+
+@pytest.mark.parametrize("device", ("sim:2", "sim:3"))
+def test_a_failed_or_silent_rank_costs_its_batch_and_nothing_else(golden, device):
+    fields = request_of(golden)
+    with Planter(golden.folder, "--device", device) as planter, planter.daemon.client() as client:
+        right = client.forward(**fields).output.data
+        rebuilds = 0
+        for call, after, says in (("ncclTransfer", 0, "NCCL"), ("ncclTransfer", 2, "NCCL"), ("ncclStuck", 0, f"{TIMEOUT_MS} ms"),
+                                  ("ncclStuck", 2, f"{TIMEOUT_MS} ms"), ("ncclSend", 0, "ncclSend"), ("ncclRecv", 1, "ncclRecv"),
+                                  ("ncclGroupEnd", 1, "ncclGroupEnd")):
+            planter.plant(call, after)
+            assert says in lost(client, **fields), call
+            assert client.forward(**fields).output.data == right, call
+            rebuilds += 1
+            assert planter.daemon.metric("expertd_exchange_rebuilds_total") == rebuilds
+        assert len(planter.daemon.events("shard_lost")) == rebuilds
+        assert planter.daemon.get("/health/ready")[0] == 200
+
+
+def test_a_late_rank_is_waited_for(golden):
+    fields = request_of(golden)
+    with Planter(golden.folder, "--device", "sim:2") as planter, planter.daemon.client() as client:
+        right = client.forward(**fields).output.data
+        planter.plant("ncclLate", 1)
+        assert client.forward(**fields).output.data == right
+        assert planter.daemon.metric("expertd_exchange_rebuilds_total") == 0
+
+
+def test_a_communicator_that_cannot_be_made_is_tried_again(golden):
+    fields = request_of(golden)
+    with Planter(golden.folder, "--device", "sim:2") as planter, planter.daemon.client() as client:
+        right = client.forward(**fields).output.data
+        planter.plant("ncclTransfer")
+        lost(client, **fields)
+        planter.plant("ncclJoin")
+        assert "a new communicator" in lost(client, **fields)
+        assert client.forward(**fields).output.data == right
+        assert planter.daemon.metric("expertd_exchange_rebuilds_total") == 1
+
+
+def test_those_who_were_not_in_the_batch_wait_and_are_answered(golden):
+    """Eight callers at once while ranks stop: whoever is not answered is told, and every answer is right."""
+    fields = request_of(golden)
+    with Planter(golden.folder, "--device", "sim:2", "--max-batch-tokens", "4") as planter, planter.daemon.client() as client:
+        right = client.forward(**fields).output.data
+        answers, failures = [], []
+
+        def call():
+            for _ in range(6):
+                try:
+                    answers.append(client.forward(**fields).output.data)
+                except grpc.RpcError as error:
+                    failures.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            planter.plant("ncclStuck")
+            time.sleep(0.05 * SLOW)
+        for thread in threads:
+            thread.join()
+        assert len(answers) + len(failures) == 48 and set(answers) == {right}
+        assert failures and all(error.code() == grpc.StatusCode.UNAVAILABLE for error in failures)
+        assert client.forward(**fields).output.data == right
+
+
+def test_hundreds_of_communicators_leave_nothing_behind(golden):
+    fields = request_of(golden, tokens=1)
+    with Planter(golden.folder, "--device", "sim:2") as planter, planter.daemon.client() as client:
+        right = client.forward(**fields).output.data
+
+        def rounds():
+            for number in range(ROUNDS // 3):
+                planter.plant("ncclTransfer", number % 4)
+                lost(client, **fields)
+                assert client.forward(**fields).output.data == right
+
+        rounds()
+        first = planter.daemon.memory()
+        rounds(), rounds()
+        last = planter.daemon.memory()
+        assert planter.daemon.metric("expertd_exchange_rebuilds_total") == ROUNDS // 3 * 3
+        assert last["fds"] <= first["fds"] and last["threads"] <= first["threads"] + 2
+        assert SANITIZER or last["rss"] <= first["rss"] + (2 << 20), (first, last)
+
+
+def test_nothing_is_reserved_or_waited_for_as_a_whole_while_serving(golden):
+    """CUDA's calls that take memory or stop a device: none after READY, whatever is served."""
+    calls = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaStreamCreate", "cudaStreamSynchronize")
+    with Planter(golden.folder, "--device", "sim:3") as planter, planter.daemon.client() as client:
+        before = {call: planter.ask(f"calls {call}") for call in calls}
+        assert int(before["cudaMalloc"]) > 0 and int(before["cudaHostRegister"]) > 0
+        copies = int(planter.ask("calls cudaMemcpyAsync"))
+        for tokens in (1, 5, 2):
+            client.forward(**request_of(golden, tokens))
+        assert {call: planter.ask(f"calls {call}") for call in calls} == before
+        assert int(planter.ask("calls cudaMemcpyAsync")) > copies
+
+
+def test_a_device_that_is_lost_for_good_takes_the_service_out(golden):
+    fields = request_of(golden)
+    with Planter(golden.folder, "--device", "sim:2") as planter, planter.daemon.client() as client:
+        client.forward(**fields)
+        planter.plant("launch", 1)
+        assert "sim device" in lost(client, **fields)
+        planter.daemon.wait_for("device_lost")
+        assert planter.daemon.get("/health/ready") == (503, "device lost\n")
+        assert "sim device" in lost(client, **fields)
+        assert planter.daemon.metric("expertd_ready") == 0
+        assert len(planter.daemon.events("device_lost")) == 1
