@@ -16,7 +16,7 @@ from harness.paths import BUILD, SANITIZER, SLOW
 from harness.tensors import tensor
 
 LAYER, HIDDEN, TIMEOUT_MS = 1, 96, 300 * SLOW
-ROUNDS = 300 if not SANITIZER else 30
+ROUNDS = 210 if not SANITIZER else 30
 
 
 class Planter:

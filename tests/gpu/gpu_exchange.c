@@ -1,0 +1,319 @@
+// Two ranks that send each other rows over NCCL: exact counts, sides without rows, a rank that stops, a communicator made anew.
+//   gpu-exchange --device cuda[:N]|sim
+// On a GPU the ranks are two processes on the one GPU, which NCCL takes for two machines (NCCL_HOSTID): for correctness, not for
+// speed. In simulation, which knows the devices of one process, they are two threads with a device each. A line per finding; closes
+// with "N passed, N failed"; exit status 1 where any failed, 69 where something is missing.
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "kernels/device_links.h"
+#include "kernels/devices.h"
+
+enum { RANKS = 2, BYTES_MAX = 1 << 22, JOIN_S = 60, TRANSFER_S = 10, SILENT_MS = 500 };
+
+// One rank: a thread or a process.
+struct rank {
+    struct devices_request request; // one device
+    int number, peer;               // peer: a socket to the other one
+    struct devices *devices;
+    struct device_link *link;
+    struct arena host; // pinned: what is sent, then what came
+    char *there;       // the same two on the device
+    int passed, failed;
+};
+
+static void tell(struct rank *r, int good, const char *what) {
+    printf("%s: rank %d: %s\n", good ? "ok" : "FAILED", r->number, what);
+    *(good ? &r->passed : &r->failed) += 1;
+}
+
+// Nothing more can be found out.
+static void give_up(const struct rank *r, const char *why) {
+    printf("FAILED: rank %d: %s\n", r->number, why);
+    fflush(stdout);
+    _exit(69);
+}
+
+static void must(const struct rank *r, enum device_code code, const struct device_error *error) {
+    if (code != DEVICE_OK) {
+        give_up(r, error->message);
+    }
+}
+
+static const struct device_table *table_of(const struct rank *r) {
+    return r->devices->table;
+}
+
+static struct device *device_of(const struct rank *r) {
+    return r->devices->all[0];
+}
+
+static void short_sleep(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 50 * NS_PER_US}, NULL);
+}
+
+// ---- the two of them, beside NCCL
+
+static void say(const struct rank *r, const void *data, size_t bytes) {
+    if (write(r->peer, data, bytes) != (ssize_t)bytes) {
+        give_up(r, "the other rank is gone");
+    }
+}
+
+static void hear(const struct rank *r, void *data, size_t bytes) {
+    struct pollfd wait = {.fd = r->peer, .events = POLLIN};
+    for (size_t got = 0; got < bytes;) {
+        ssize_t more = poll(&wait, 1, JOIN_S * 1000) == 1 ? read(r->peer, (char *)data + got, bytes - got) : 0;
+        if (more <= 0) {
+            give_up(r, "the other rank is gone");
+        }
+        got += (size_t)more;
+    }
+}
+
+// Both have come here.
+static void meet(const struct rank *r) {
+    char byte = 0;
+    say(r, &byte, 1);
+    hear(r, &byte, 1);
+}
+
+// ---- the communicator
+
+// False where it took too long; an error of NCCL's ends it.
+static int settle(const struct rank *r, int64_t deadline_ns) {
+    for (int busy = 1; busy;) {
+        struct device_error error;
+        must(r, table_of(r)->links->settled(r->link, &busy, &error), &error);
+        if (busy && clock_now_ns() > deadline_ns) {
+            return 0;
+        }
+        short_sleep();
+    }
+    return 1;
+}
+
+static int64_t after_ms(int64_t ms) {
+    return clock_add_ns(clock_now_ns(), ms * NS_PER_MS);
+}
+
+static void join(struct rank *r) {
+    struct device_error error;
+    struct device_link_id id;
+    if (r->number == 0) {
+        must(r, table_of(r)->links->make_id(&id, &error), &error);
+        say(r, &id, sizeof id);
+    } else {
+        hear(r, &id, sizeof id);
+    }
+    must(r, table_of(r)->links->join(device_of(r), &id, (uint32_t)r->number, RANKS, &r->link, &error), &error);
+    tell(r, settle(r, after_ms(JOIN_S * 1000)), "joined");
+}
+
+// ---- transfers
+
+static int ended(const struct rank *r) {
+    struct device_error error;
+    int out = 0;
+    must(r, table_of(r)->finished(device_of(r), &out, &error), &error);
+    return out;
+}
+
+static int wait_until(const struct rank *r, int64_t deadline_ns) {
+    struct device_error error;
+    must(r, table_of(r)->mark(device_of(r), &error), &error);
+    while (!ended(r)) {
+        if (clock_now_ns() > deadline_ns) {
+            return 0;
+        }
+        short_sleep();
+    }
+    return 1;
+}
+
+static unsigned char byte_of(int rank, size_t round, size_t at) {
+    return (unsigned char)(at * 31 + at / 251 + round * 7 + (size_t)rank * 101);
+}
+
+// Puts the round's transfers into the stream; a side without bytes names none, on either end.
+static void transfer(const struct rank *r, size_t round, size_t out_bytes, size_t in_bytes) {
+    struct device_error error;
+    struct device_transfer all[2];
+    size_t count = 0;
+    unsigned char *out = (unsigned char *)r->host.base;
+    for (size_t i = 0; i < out_bytes; i++) {
+        out[i] = byte_of(r->number, round, i);
+    }
+    memset(out + BYTES_MAX, 0xee, in_bytes);
+    must(r, table_of(r)->copy(device_of(r), DEVICE_UPLOAD, r->there, out, out_bytes, &error), &error);
+    if (out_bytes > 0) {
+        all[count++] = (struct device_transfer){.memory = r->there, .bytes = out_bytes, .peer = (uint32_t)!r->number};
+    }
+    if (in_bytes > 0) {
+        all[count++] = (struct device_transfer){
+            .memory = r->there + BYTES_MAX, .bytes = in_bytes, .peer = (uint32_t)!r->number, .incoming = 1};
+    }
+    if (count > 0) {
+        must(r, table_of(r)->links->transfer(r->link, all, count, &error), &error);
+    }
+}
+
+static void exchange(struct rank *r, size_t round, const size_t bytes[RANKS]) {
+    struct device_error error;
+    size_t in_bytes = bytes[!r->number], wrong = 0;
+    const unsigned char *in = (const unsigned char *)r->host.base + BYTES_MAX;
+    char what[120];
+    transfer(r, round, bytes[r->number], in_bytes);
+    int came = settle(r, after_ms(TRANSFER_S * 1000));
+    must(r, table_of(r)->copy(device_of(r), DEVICE_DOWNLOAD, r->host.base + BYTES_MAX, r->there + BYTES_MAX, in_bytes, &error),
+         &error);
+    came = came && wait_until(r, after_ms(TRANSFER_S * 1000));
+    for (size_t i = 0; came && i < in_bytes; i++) {
+        wrong += in[i] != byte_of(!r->number, round, i);
+    }
+    snprintf(what, sizeof what, "%zu bytes sent, %zu received, %zu of them wrong%s", bytes[r->number], in_bytes, wrong,
+             came ? "" : ", and they did not come in time");
+    tell(r, came && wrong == 0, what);
+}
+
+// Rank 1 does not answer: rank 0 sees no end, gives the communicator up, and its stream goes on. Then a new one.
+static void survive_silence(struct rank *r) {
+    if (r->number == 0) {
+        transfer(r, 0, 64, 64);
+        int answered = settle(r, after_ms(SILENT_MS)) && wait_until(r, after_ms(SILENT_MS));
+        tell(r, !answered, "a rank that does not answer is not taken for one that did");
+    }
+    meet(r);
+    table_of(r)->links->abort(r->link);
+    r->link = NULL;
+    tell(r, wait_until(r, after_ms(TRANSFER_S * 1000)), "the stream goes on after the abort");
+    meet(r);
+    join(r);
+}
+
+static void leave(struct rank *r) {
+    struct device_error error;
+    must(r, table_of(r)->links->leave(r->link, &error), &error);
+    tell(r, settle(r, after_ms(TRANSFER_S * 1000)), "left");
+    table_of(r)->links->destroy(r->link);
+}
+
+static void prepare(struct rank *r) {
+    struct device_error error;
+    char version[DEVICE_LINKS_TEXT_MAX];
+    if (err_is(devices_open(&r->request, &r->devices)) || err_is(arena_init(&r->host, 2 * BYTES_MAX))) {
+        give_up(r, err_message());
+    }
+    must(r, table_of(r)->links->load(version, &error), &error);
+    printf("rank %d: %s, NCCL %s\n", r->number, r->devices->facts.name, version);
+    must(r, table_of(r)->pin(device_of(r), r->host.base, r->host.bytes, &error), &error);
+    must(r, table_of(r)->reserve(device_of(r), 2 * BYTES_MAX, (void **)&r->there, &error), &error);
+}
+
+static void *run(void *context) {
+    static const size_t ROUNDS[][RANKS] = {{64, 64}, {4096, 12288}, {0, 4096}, {4096, 0}, {0, 0}, {BYTES_MAX, 192}, {1, 3}};
+    struct rank *r = context;
+    prepare(r);
+    join(r);
+    for (size_t i = 0; i < sizeof ROUNDS / sizeof *ROUNDS; i++) {
+        exchange(r, i, ROUNDS[i]);
+    }
+    survive_silence(r);
+    exchange(r, 100, ROUNDS[1]);
+    leave(r);
+    table_of(r)->release(device_of(r), r->there);
+    table_of(r)->unpin(device_of(r), r->host.base);
+    arena_deinit(&r->host);
+    devices_close(r->devices);
+    return NULL;
+}
+
+// ---- threads, or processes
+
+static int close_with(int passed, int failed) {
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0;
+}
+
+static int run_threads(int sockets[RANKS]) {
+    struct rank ranks[RANKS];
+    pthread_t threads[RANKS];
+    for (int i = 0; i < RANKS; i++) {
+        ranks[i] = (struct rank){.request = {.kind = "sim", .count = 1, .numbers = {(uint32_t)i}}, .number = i, .peer = sockets[i]};
+        if (pthread_create(&threads[i], NULL, run, &ranks[i]) != 0) {
+            give_up(&ranks[i], "no thread");
+        }
+    }
+    for (int i = 0; i < RANKS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    return close_with(ranks[0].passed + ranks[1].passed, ranks[0].failed + ranks[1].failed);
+}
+
+// What NCCL is told so that it takes two processes on one GPU for two machines, and sends through the loopback.
+static void look_like_two_machines(int rank) {
+    char host[32];
+    snprintf(host, sizeof host, "gpu-exchange-%d", rank);
+    setenv("NCCL_HOSTID", host, 1);
+    setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
+    setenv("NCCL_NET", "Socket", 1);
+    setenv("NCCL_IB_DISABLE", "1", 1);
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    setenv("NCCL_MNNVL_ENABLE", "0", 1);
+}
+
+// Forks before anything of CUDA is touched; each child is a rank and says how it went.
+static int run_processes(const struct devices_request *request, int sockets[RANKS]) {
+    pid_t children[RANKS];
+    int worst = 0;
+    for (int i = 0; i < RANKS; i++) {
+        fflush(stdout);
+        children[i] = fork();
+        if (children[i] == 0) {
+            struct rank rank = {.request = *request, .number = i, .peer = sockets[i]};
+            close(sockets[!i]);
+            look_like_two_machines(i);
+            run(&rank);
+            int status = close_with(rank.passed, rank.failed);
+            fflush(stdout);
+            _exit(status);
+        }
+    }
+    close(sockets[0]);
+    close(sockets[1]);
+    for (int i = 0; i < RANKS; i++) {
+        int status = 0;
+        if (children[i] < 0 || waitpid(children[i], &status, 0) < 0 || !WIFEXITED(status)) {
+            worst = worst ? worst : 1;
+        } else if (WEXITSTATUS(status) > worst) {
+            worst = WEXITSTATUS(status);
+        }
+    }
+    printf("%s\n", worst ? "FAILED: a rank" : "both ranks passed");
+    return worst;
+}
+
+int main(int argc, char **argv) {
+    int sockets[RANKS];
+    struct devices_request request;
+    if (argc != 3 || strcmp(argv[1], "--device") != 0 || err_is(devices_parse(argv[2], &request)) || request.count > 1) {
+        fprintf(stderr, "usage: gpu-exchange --device cuda[:N]|sim\n");
+        return 64;
+    }
+    request.count = 1; // "cuda" names them all: the first one
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) {
+        perror("gpu-exchange: socketpair");
+        return 70;
+    }
+    return strcmp(request.kind, "sim") == 0 ? run_threads(sockets) : run_processes(&request, sockets);
+}
