@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "expert/memory.h"
+#include "kernels/device_codes.h"
+#include "kernels/quantised.h"
 
 enum { PIECE_ALIGN = 256 }; // what a device's own allocations have
 
@@ -23,17 +25,64 @@ static void *piece(struct filling *f, size_t bytes) {
     return at;
 }
 
-// Staging to the device, and the device is done with it.
-static FALLIBLE send(const struct filling *f, void *to, size_t bytes) {
+// From `offset` of the staging to the device, and the device is done with it.
+static FALLIBLE send_from(const struct filling *f, size_t offset, void *to, size_t bytes) {
     struct device_error error;
     struct devices *devices = f->weights->devices;
     const struct device_table *table = devices->table;
     struct device *device = devices->all[f->device];
-    TRY(devices_check(devices, f->device, table->copy(device, DEVICE_UPLOAD, to, f->staging.base, bytes, &error), &error));
+    TRY(devices_check(devices, f->device, table->copy(device, DEVICE_UPLOAD, to, f->staging.base + offset, bytes, &error), &error));
     return devices_check(devices, f->device, table->wait(device, &error), &error);
 }
 
+static FALLIBLE send(const struct filling *f, void *to, size_t bytes) {
+    return send_from(f, 0, to, bytes);
+}
+
+// Codes, scales and zero points, each of all groups together.
+static FALLIBLE put_codes(struct filling *f, const struct packed_weights *packed, struct device_matrix *out) {
+    const struct quantised_format *format = packed->format;
+    struct device_codes_size bytes = device_codes_bytes(format, packed->n, packed->k);
+    char *codes = piece(f, packed->groups * bytes.codes), *scales = piece(f, packed->groups * bytes.scales);
+    char *zeros = piece(f, packed->groups * bytes.zeros), *staging = f->staging.base;
+    for (size_t g = 0; codes && g < packed->groups; g++) {
+        char *staged_scales = staging + bytes.codes, *staged_zeros = staged_scales + bytes.scales;
+        device_codes_pack(format, packed->data[g], packed->n, packed->k, staging, staged_scales, staged_zeros);
+        TRY(send_from(f, 0, codes + g * bytes.codes, bytes.codes));
+        TRY(send_from(f, bytes.codes, scales + g * bytes.scales, bytes.scales));
+        TRY(send_from(f, bytes.codes + bytes.scales, zeros + g * bytes.zeros, bytes.zeros));
+    }
+    out->data = codes;
+    out->quantised = (struct device_quantised){
+        .format = *format, .scales = scales, .zeros = format->zero_points ? (const uint8_t *)zeros : NULL};
+    return OK;
+}
+
+// Of each group, as its packed panels begin with it.
+static FALLIBLE put_globals(struct filling *f, const struct packed_weights *packed, struct device_matrix *out) {
+    if (packed->format->global == GLOBAL_NONE || packed->format->scale_of_panel) {
+        return OK;
+    }
+    char *to = piece(f, packed->groups * sizeof(float));
+    out->quantised.globals = (const float *)(const void *)to;
+    for (size_t g = 0; to && g < packed->groups; g++) {
+        memcpy(f->staging.base, packed->data[g], sizeof(float));
+        TRY(send(f, to + g * sizeof(float), sizeof(float)));
+    }
+    return OK;
+}
+
+static FALLIBLE put_quantised(struct filling *f, const struct packed_weights *packed, struct device_matrix *out) {
+    *out = (struct device_matrix){
+        .dtype = packed->dtype, .groups = (uint32_t)packed->groups, .n = (uint32_t)packed->n, .k = (uint32_t)packed->k};
+    TRY(put_codes(f, packed, out));
+    return put_globals(f, packed, out);
+}
+
 static FALLIBLE put_matrix(struct filling *f, const struct packed_weights *packed, struct device_matrix *out) {
+    if (packed->format) {
+        return put_quantised(f, packed, out);
+    }
     size_t bytes = packed->n * packed->k * dtype_size(packed->dtype);
     *out = (struct device_matrix){
         .dtype = packed->dtype, .groups = (uint32_t)packed->groups, .n = (uint32_t)packed->n, .k = (uint32_t)packed->k};
@@ -63,6 +112,32 @@ static FALLIBLE put_vector(struct filling *f, const float *vector, size_t count,
     return vector ? put_vectors(f, &one, 1, count, out) : OK;
 }
 
+// [groups][k]; NULL: in order.
+static FALLIBLE put_order(struct filling *f, void *const *orders, size_t groups, size_t k, const uint32_t **out) {
+    size_t bytes = k * sizeof(uint32_t);
+    *out = NULL;
+    if (!orders) {
+        return OK;
+    }
+    char *to = piece(f, groups * bytes);
+    *out = (const uint32_t *)(const void *)to;
+    for (size_t g = 0; to && g < groups; g++) {
+        memcpy(f->staging.base, orders[g], bytes);
+        TRY(send(f, to + g * bytes, bytes));
+    }
+    return OK;
+}
+
+// Gate and up read their rows in one order.
+static FALLIBLE put_orders(struct filling *f, const struct expert_weights *w, struct device_experts *out) {
+    const uint32_t *hidden, *inner;
+    TRY(put_order(f, w->hidden_order, w->up.groups, w->up.k, &hidden));
+    TRY(put_order(f, w->inner_order, w->down.groups, w->down.k, &inner));
+    out->matrix[EXPERT_GATE].quantised.order = out->matrix[EXPERT_UP].quantised.order = hidden;
+    out->matrix[EXPERT_DOWN].quantised.order = inner;
+    return OK;
+}
+
 static FALLIBLE put_experts(struct filling *f, const struct expert_weights *w, struct device_experts *out) {
     const struct packed_weights *matrices[EXPERT_MATRICES] = {&w->gate, &w->up, &w->down};
     void *const *const biases[EXPERT_MATRICES] = {w->gate_bias, w->up_bias, w->down_bias};
@@ -75,7 +150,7 @@ static FALLIBLE put_experts(struct filling *f, const struct expert_weights *w, s
             TRY(put_vectors(f, biases[i], w->up.groups, matrices[i]->n, &out->bias[i]));
         }
     }
-    return OK;
+    return put_orders(f, w, out);
 }
 
 static FALLIBLE put_front(struct filling *f, const struct model_layer *layer, struct device_layer *out) {
@@ -114,6 +189,17 @@ static FALLIBLE put_all(struct filling *f, const struct model *model) {
     return OK;
 }
 
+// Of one group: a plain matrix in fp32 and a vector, or codes with all that belongs to them, or an order.
+static size_t staging_of(const struct packed_weights *m) {
+    size_t n = m->n > 0 ? m->n : 1, bytes = n * (m->k + 1) * sizeof(float);
+    if (m->format) {
+        struct device_codes_size codes = device_codes_bytes(m->format, m->n, m->k);
+        size_t all = codes.codes + codes.scales + codes.zeros;
+        bytes = all > bytes ? all : bytes;
+    }
+    return bytes;
+}
+
 static size_t staging_bytes(const struct model *model) {
     size_t most = sizeof(float);
     for (size_t i = 0; i < model->num_layers; i++) {
@@ -125,19 +211,32 @@ static size_t staging_bytes(const struct model *model) {
                                               &layer->router,
                                               &layer->shared_gate};
         for (size_t m = 0; m < sizeof all / sizeof *all; m++) {
-            size_t n = all[m]->n > 0 ? all[m]->n : 1, bytes = n * (all[m]->k + 1) * sizeof(float); // and a vector of n
+            size_t bytes = staging_of(all[m]);
             most = bytes > most ? bytes : most;
         }
     }
     return most;
 }
 
+static bool same_format(const struct packed_weights *a, const struct packed_weights *b) {
+    const struct quantised_format *f = a->format, *g = b->format;
+    if (!f || !g) {
+        return f == g;
+    }
+    return f->code == g->code && f->scale == g->scale && f->global == g->global && f->zero_points == g->zero_points &&
+           f->scale_of_panel == g->scale_of_panel && f->scale_k == g->scale_k;
+}
+
+// Gate and up are multiplied together.
 static FALLIBLE check_formats(const struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
-        if (layer->shape.matrix[EXPERT_UP].format || layer->shared.up.format) {
+        const struct packed_weights *gate = &layer->shape.matrix[EXPERT_GATE], *shared = &layer->shared.gate;
+        bool differ = gate->group_bytes > 0 && !same_format(gate, &layer->shape.matrix[EXPERT_UP]);
+        if (differ || (shared->data && !same_format(shared, &layer->shared.up))) {
             FAIL(ERR_UNAVAILABLE,
-                 "layer %u: quantised weights are not computed with on GPUs yet: serve them with --widen, or with --device cpu",
+                 "layer %u: gate_proj and up_proj are quantised in two ways, which GPUs do not compute with: serve them with "
+                 "--widen, or with --device cpu",
                  layer->params.layer);
         }
     }

@@ -1,5 +1,6 @@
-// A model's weights in the memory of devices: copied there once, row-major, from the packed ones on the host, which stay. Each
-// device holds the experts of its ranks; the first one also the routers and the shared experts. Private to expert/.
+// A model's weights in the memory of devices: copied there once from the packed ones on the host, which stay: row-major, or
+// quantised as device_codes.h lays them out. Each device holds the experts of its ranks; the first one also the routers and the
+// shared experts. Private to expert/.
 #ifndef EXPERTD_EXPERT_DEVICE_WEIGHTS_H
 #define EXPERTD_EXPERT_DEVICE_WEIGHTS_H
 
@@ -27,7 +28,7 @@ struct device_weights {
     size_t bytes[DEVICES_MAX];
 };
 
-// ERR_NOMEM with figures; ERR_UNAVAILABLE for weights that devices do not compute with yet. Blocks until everything is there.
+// ERR_NOMEM with figures; ERR_UNAVAILABLE for weights that devices do not compute with. Blocks until everything is there.
 FALLIBLE device_weights_create(struct devices *devices, const struct model *model, struct device_weights **out);
 void device_weights_destroy(struct device_weights *weights); // NULL is legal
 

@@ -49,7 +49,7 @@ static void put_scales(const struct packing *p, size_t g, uint8_t *scales, uint8
 
 void device_codes_pack(const struct quantised_format *format, const void *packed, size_t n, size_t k, void *codes, void *scales,
                        void *zeros) {
-    struct device_codes_bytes bytes = device_codes_bytes(format, n, k);
+    struct device_codes_size bytes = device_codes_bytes(format, n, k);
     size_t panel_bytes = quantised_group_bytes(format, k, KERNEL_PANEL);
     struct packing p = {.format = format,
                         .panel = packed,

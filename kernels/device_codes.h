@@ -41,13 +41,13 @@ INLINE_ON_DEVICE size_t device_codes_scales(const struct quantised_format *forma
 }
 
 // Bytes of one group's codes, scales and zero points.
-struct device_codes_bytes {
+struct device_codes_size {
     size_t codes, scales, zeros;
 };
 
-static inline struct device_codes_bytes device_codes_bytes(const struct quantised_format *format, size_t n, size_t k) {
+static inline struct device_codes_size device_codes_bytes(const struct quantised_format *format, size_t n, size_t k) {
     size_t tiles = device_codes_tiles(n), scales = device_codes_scales(format, k);
-    struct device_codes_bytes bytes = {tiles * device_codes_units(format->code, k) * DEVICE_CODES_UNIT, 0, 0};
+    struct device_codes_size bytes = {tiles * device_codes_units(format->code, k) * DEVICE_CODES_UNIT, 0, 0};
     bytes.scales = format->scale_of_panel ? tiles / 4 * scales * sizeof(float) : tiles * scales * 16 * dtype_size(format->scale);
     bytes.zeros = format->zero_points ? tiles * scales * DEVICE_CODES_TILE : 0;
     return bytes;

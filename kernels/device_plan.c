@@ -47,9 +47,14 @@ FALLIBLE device_variants_of(const struct device_variants *device, const struct d
                             enum device_variant forced, struct device_variants *out) {
     bool copied = shape->hidden % 8 == 0 && shape->width % 8 == 0;
     *out = *device;
-    if (shape->quantised) {
-        *out = (struct device_variants){.has = device->has, .alone = dtype == DTYPE_F32 ? DEVICE_FMA_64 : DEVICE_MMA_64};
-        return OK; // the format, not the variant, says which kernel
+    if (shape->quantised) { // the format says which kernel; its tiles are mma.sync's
+        uint32_t tiles = dtype == DTYPE_F32 ? 1u << DEVICE_FMA_64 : 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64;
+        *out = (struct device_variants){
+            .has = tiles, .equal = device->equal & tiles, .alone = dtype == DTYPE_F32 ? DEVICE_FMA_64 : DEVICE_MMA_64};
+        if (has(tiles, forced)) {
+            *out = (struct device_variants){.has = 1u << forced, .alone = forced};
+        }
+        return OK;
     }
     if (!copied) {
         out->has &= ~WGMMA;

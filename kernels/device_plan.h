@@ -22,7 +22,7 @@ FALLIBLE device_variant_parse(const char *text, enum device_variant *out); // ER
 // Two products one after another: gate and up, then down.
 struct device_network_shape {
     uint32_t hidden, width; // H, I
-    bool quantised;         // computed by kernels of their own, in tiles of 64 rows
+    bool quantised;         // computed by kernels of their own, in tiles of 16 or 64 rows
 };
 
 // Those of the device's variants that a network of that shape may use. wgmma's weights come by the copy engine, which takes rows of

@@ -217,6 +217,21 @@ enum device_code launch(struct device *d, const Args *args, struct device_error 
     return done(code, "starting a kernel", error);
 }
 
+// By how the weights are held and the dtype of the rows.
+int gate_up(const struct device_gate_up *a, struct CUstream_st *stream) {
+    if (!a->up.quantised.scales) {
+        return cuda_gate_up(a, stream);
+    }
+    return (a->rows.dtype == DTYPE_BF16 ? cuda_quantised_gate_up_bf16 : cuda_quantised_gate_up_f32)(a, stream);
+}
+
+int down(const struct device_down *a, struct CUstream_st *stream) {
+    if (!a->down.quantised.scales) {
+        return cuda_down(a, stream);
+    }
+    return (a->rows.dtype == DTYPE_BF16 ? cuda_quantised_down_bf16 : cuda_quantised_down_f32)(a, stream);
+}
+
 enum device_code grouped_gemm(struct device *d, const struct device_grouped_gemm *a, struct device_error *error) {
     struct cuda_grouped_gemm args = {a->a,           a->b,      a->d,      a->sizes,          (int)a->rows,
                                      (int)a->groups, (int)a->n, (int)a->k, d->multiprocessors};
@@ -254,8 +269,8 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     launch<device_logits, cuda_logits>,
     launch<device_choose, cuda_choose>,
     launch<device_weigh, cuda_weigh>,
-    launch<device_gate_up, cuda_gate_up>,
-    launch<device_down, cuda_down>,
+    launch<device_gate_up, gate_up>,
+    launch<device_down, down>,
     launch<device_combine, cuda_combine>,
     grouped_gemm,
     &expertd_device_links,

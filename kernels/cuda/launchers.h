@@ -16,6 +16,11 @@ int cuda_choose(const struct device_choose *args, struct CUstream_st *stream);
 int cuda_weigh(const struct device_weigh *args, struct CUstream_st *stream);
 int cuda_gate_up(const struct device_gate_up *args, struct CUstream_st *stream);
 int cuda_down(const struct device_down *args, struct CUstream_st *stream);
+// Of quantised matrices, by the dtype of the rows.
+int cuda_quantised_gate_up_bf16(const struct device_gate_up *args, struct CUstream_st *stream);
+int cuda_quantised_gate_up_f32(const struct device_gate_up *args, struct CUstream_st *stream);
+int cuda_quantised_down_bf16(const struct device_down *args, struct CUstream_st *stream);
+int cuda_quantised_down_f32(const struct device_down *args, struct CUstream_st *stream);
 int cuda_combine(const struct device_combine *args, struct CUstream_st *stream);
 
 #ifdef __cplusplus

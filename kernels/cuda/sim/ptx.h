@@ -30,6 +30,12 @@
 struct uint4 {
     uint32_t x, y, z, w;
 };
+struct int2 {
+    int x, y;
+};
+struct float2 {
+    float x, y;
+};
 using dim3 = sim::dimensions;
 
 namespace ptx {

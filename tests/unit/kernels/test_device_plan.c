@@ -97,6 +97,10 @@ static void odd_shapes_and_quantised_weights_go_to_mma(void **state) {
         }
         assert_int_equal(layer.alone, DEVICE_MMA_64);
     }
+    assert_int_equal(layer.has, 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64); // what quantised weights have
+    must(device_variants_of(&ALL, &SHAPES[2], DTYPE_BF16, DEVICE_MMA_16, &layer));
+    assert_int_equal(chosen(&layer, 4000, 4), DEVICE_MMA_16);
+    must(device_variants_of(&ALL, &SHAPES[2], DTYPE_BF16, DEVICE_WGMMA_64, &layer)); // says nothing of them
     assert_int_equal(device_variants_of(&ALL, &SHAPES[0], DTYPE_BF16, DEVICE_WGMMA_64, &layer).code, ERR_CONFIG);
     assert_non_null(strstr(err_message(), "multiples of 8"));
     must(device_variants_of(&ALL, &SHAPES[0], DTYPE_F32, DEVICE_WGMMA_64, &layer)); // says nothing of layers in f32

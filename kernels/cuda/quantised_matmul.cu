@@ -1,0 +1,332 @@
+// Rows of bf16 by quantised weights: codes become bf16 in registers, each scale's partial sum is closed by an fma.
+//
+// The weights are mma.sync's first operand (16 columns of the output by 16 k), the rows its second, so that the same instruction
+// with the same operands makes an element whatever the number of rows: up to 16 for decode, up to 64 for prefill. A block of four
+// warps makes 64 columns, a warp 16, of one tile's rows. K in blocks of 128 through shared memory, several on their way by
+// cp.async: a lane copies the codes that it reads itself, 16 bytes each; the block shares the rows, gathered by index, and a warp
+// its scales.
+#include "kernels/cuda/expert_finish.cuh"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/quantised_matmul.cuh"
+
+namespace {
+
+constexpr int BK = 128, WARPS = 4, THREADS = WARPS * 32, PITCH = BK + 8; // 16 bytes more: rows of ldmatrix meet no banks twice
+constexpr int SCALES_MAX = BK / 16;                                      // that meet a block of K
+
+template <int BITS, int OPERANDS, int BT> struct stage {
+    alignas(16) uint16_t rows[BT][PITCH];
+    unsigned char codes[OPERANDS][WARPS][BK * BITS * 2];
+    unsigned char scales[OPERANDS][WARPS][SCALES_MAX * 16 * 4];
+    unsigned char zeros[OPERANDS][WARPS][SCALES_MAX * 16];
+};
+
+// As many as let two blocks share a multiprocessor's 227 KiB, and one that of the smallest, of 99 KiB.
+template <int BITS, int OPERANDS, int BT> constexpr int STAGES = (BT == 16 ? 4 : 3) - (BITS == 8 && OPERANDS == 2);
+
+template <int BITS, int OPERANDS, int BT> struct shared {
+    stage<BITS, OPERANDS, BT> stages[STAGES<BITS, OPERANDS, BT>];
+    float table[OPERANDS][256]; // of F8_E4M3 scales
+};
+
+// The rows of a tile that this block takes.
+struct rows {
+    uint32_t group, first;
+    int count;
+};
+
+// Scales that meet the block of K at k0: the first, and how many.
+__device__ __forceinline__ int2 scales_at(const quantised_product &p, int k0) {
+    const int span = p.span, first = k0 / span, last = (k0 + BK - 1) / span;
+    return {first, (last < p.scales ? last + 1 : p.scales) - first};
+}
+
+template <int BT>
+__device__ __forceinline__ void load_rows(const quantised_product &p, const rows &r, int k0, uint16_t (*to)[PITCH]) {
+    for (int i = threadIdx.x; i < (r.count + 7) / 8 * 8 * (BK / 8); i += THREADS) {
+        const int y = i / (BK / 8), x = i % (BK / 8) * 8;
+        const char *from = (const char *)p.rows;
+        int bytes = 0;
+        if (y < r.count && k0 + x < p.k) {
+            from += (p.index ? p.index[r.first + y] : r.first + y) * p.stride + (size_t)(k0 + x) * 2;
+            bytes = p.k - k0 - x < 8 ? (p.k - k0 - x) * 2 : 16;
+        }
+        ptx::copy_16(&to[y][x], from, bytes);
+    }
+}
+
+// In the order of the codes' k, an element at a time.
+template <int BT>
+__device__ __forceinline__ void load_rows_in_order(const quantised_product &p, const rows &r, int k0, uint16_t (*to)[PITCH]) {
+    const uint32_t *order = p.order + (size_t)r.group * p.k;
+    for (int i = threadIdx.x; i < (r.count + 7) / 8 * 8 * BK; i += THREADS) {
+        const int y = i / BK, x = i % BK;
+        uint16_t value = 0;
+        if (y < r.count && k0 + x < p.k) {
+            const size_t row = p.index ? p.index[r.first + y] : r.first + y;
+            value = ((const uint16_t *)((const char *)p.rows + row * p.stride))[order[k0 + x]];
+        }
+        to[y][x] = value;
+    }
+}
+
+template <int BITS, int OPERANDS, int BT>
+__device__ __forceinline__ void load(const quantised_product &p, const rows &r, int k0, stage<BITS, OPERANDS, BT> &s) {
+    constexpr int UNITS = BK * BITS * 2 / DEVICE_CODES_UNIT;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t tile = (size_t)r.group * p.tiles + blockIdx.x * WARPS + warp;
+    p.order ? load_rows_in_order<BT>(p, r, k0, s.rows) : load_rows<BT>(p, r, k0, s.rows);
+    const int2 scales = scales_at(p, k0);
+#pragma unroll
+    for (int o = 0; o < OPERANDS; o++) {
+        const quantised_operand &w = p.operands[o];
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            const int unit = k0 / (BK / UNITS) + u;
+            if (unit < p.units) {
+                ptx::copy_16(s.codes[o][warp] + u * DEVICE_CODES_UNIT + lane * 16,
+                             w.codes + (tile * p.units + unit) * DEVICE_CODES_UNIT + lane * 16, 16);
+            }
+        }
+        if (p.scale_of_panel) {
+            const size_t panel = (size_t)r.group * (p.tiles / WARPS) + blockIdx.x;
+            if (lane < scales.y) {
+                ptx::copy_4(s.scales[o][warp] + lane * 4, w.scales + (panel * p.scales + scales.x + lane) * 4);
+            }
+        } else if (lane < scales.y * p.scale_size) { // of 16 columns
+            ptx::copy_16(s.scales[o][warp] + lane * 16, w.scales + (tile * p.scales + scales.x) * 16 * p.scale_size + lane * 16,
+                         16);
+        }
+        if (w.zeros && lane < scales.y) {
+            ptx::copy_16(s.zeros[o][warp] + lane * 16, w.zeros + (tile * p.scales + scales.x + lane) * 16, 16);
+        }
+    }
+}
+
+// Of the thread: columns lane / 4 and 8 further, of each eight rows two. part: the sum of the scale that is under way.
+template <int OPERANDS, int BT> struct sums { float part[OPERANDS][BT / 8][4], all[OPERANDS][BT / 8][4]; };
+
+// The scales of the lane's two columns; `at` counts those of the stage.
+template <int BITS, int OPERANDS, int BT>
+__device__ __forceinline__ float2 scales_of(const quantised_product &p, const stage<BITS, OPERANDS, BT> &s, const float *table,
+                                            int o, int at) {
+    const unsigned char *scales = s.scales[o][threadIdx.x / 32];
+    if (p.scale_of_panel) {
+        const float scale = ((const float *)scales)[at];
+        return {scale, scale};
+    }
+    const unsigned char *column = scales + (at * 16 + threadIdx.x % 32 / 4) * p.scale_size;
+    return {scale_value(p.scale, column, table), scale_value(p.scale, column + 8 * p.scale_size, table)};
+}
+
+template <int OPERANDS, int BT>
+__device__ __forceinline__ void close_scale(float2 scales, int o, int fragments, sums<OPERANDS, BT> &sum) {
+#pragma unroll
+    for (int f = 0; f < BT / 8; f++) {
+        if (f < fragments) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sum.all[o][f][i] = ptx::fma(sum.part[o][f][i], i < 2 ? scales.x : scales.y, sum.all[o][f][i]);
+                sum.part[o][f][i] = 0.0f;
+            }
+        }
+    }
+}
+
+// A block of K. Steps past K are none: what pads the last one is +0 in the rows and a number in the codes.
+template <weight_code CODE, int BITS, int OPERANDS, int BT>
+__device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
+                                         const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = k0 / p.span;
+    constexpr int STEP = BITS, STEPS_OF_UNIT = 16 / STEP; // bytes of a lane's codes
+    int scale = 0;
+    uint32_t less[OPERANDS][2] = {};
+    bool begins = true;
+#pragma unroll 2
+    for (int step = 0; step < BK / 16; step++) {
+        const int k = k0 + step * 16;
+        if (k >= p.k) {
+            break;
+        }
+        uint32_t a[OPERANDS][4];
+#pragma unroll
+        for (int o = 0; o < OPERANDS; o++) {
+            if (begins && (CODE == CODE_INT4 || CODE == CODE_INT8)) {
+                const uint8_t *zero = p.operands[o].zeros ? at.zeros[o][warp] + scale * 16 + lane / 4 : nullptr;
+                less[o][0] = less_zero(zero_of(CODE, zero));
+                less[o][1] = less_zero(zero_of(CODE, zero ? zero + 8 : nullptr));
+            }
+            const int unit = step / STEPS_OF_UNIT, inside = step % STEPS_OF_UNIT;
+            widen_step<CODE>(at.codes[o][warp] + unit * DEVICE_CODES_UNIT + lane * 16 + inside * STEP, less[o], a[o]);
+        }
+#pragma unroll
+        for (int f = 0; f < BT / 8; f += 2) {
+            if (f < fragments) {
+                uint32_t b[4];
+                const int row = (f + (f + 1 < fragments ? lane / 16 : 0)) * 8 + lane % 8;
+                ptx::load_matrix_x4(b, &at.rows[row][step * 16 + lane / 8 % 2 * 8]);
+#pragma unroll
+                for (int o = 0; o < OPERANDS; o++) {
+                    const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+                    ptx::mma_bf16(sum.part[o][f], a[o], low);
+                    if (f + 1 < fragments) {
+                        ptx::mma_bf16(sum.part[o][f + 1], a[o], high);
+                    }
+                }
+            }
+        }
+        begins = k + 16 == (first + scale + 1) * p.span || k + 16 >= p.k;
+        if (begins) {
+#pragma unroll
+            for (int o = 0; o < OPERANDS; o++) {
+                close_scale<OPERANDS, BT>(scales_of(p, at, s.table[o], o, scale), o, fragments, sum);
+            }
+            scale++;
+        }
+    }
+}
+
+template <int OPERANDS, int BT> struct sums_of_block { float of[OPERANDS][BT][64 + 1]; };
+
+template <int OPERANDS, int BT>
+__device__ __forceinline__ void put_sums(const sums<OPERANDS, BT> &sum, sums_of_block<OPERANDS, BT> &to) {
+    const int lane = threadIdx.x % 32, x = threadIdx.x / 32 * 16 + lane / 4, y = lane % 4 * 2;
+#pragma unroll
+    for (int o = 0; o < OPERANDS; o++) {
+#pragma unroll
+        for (int f = 0; f < BT / 8; f++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                to.of[o][f * 8 + y + i % 2][x + i / 2 * 8] = sum.all[o][f][i];
+            }
+        }
+    }
+}
+
+template <weight_code CODE, int OPERANDS, int BT, typename Finish>
+__global__ void __launch_bounds__(THREADS, 2)
+    quantised_matmul(const __grid_constant__ quantised_product p, const __grid_constant__ Finish finish) {
+    constexpr int BITS = CODE == CODE_E2M1 || CODE == CODE_INT4 ? 4 : 8, DEPTH = STAGES<BITS, OPERANDS, BT>;
+    auto &s = *(shared<BITS, OPERANDS, BT> *)ptx::shared_base();
+    const device_tile tile = p.tile_list[blockIdx.y];
+    const rows r = {tile.group, tile.row, (int)(p.rows_all - tile.row < tile.rows ? p.rows_all - tile.row : tile.rows)};
+    const int fragments = (r.count + 7) / 8, blocks = (p.k + BK - 1) / BK;
+    fill_e4m3_table(p, r.group, s.table);
+    for (int b = 0; b < DEPTH - 1; b++) {
+        if (b < blocks) {
+            load(p, r, b * BK, s.stages[b]);
+        }
+        ptx::copy_commit();
+    }
+    sums<OPERANDS, BT> sum = {};
+    for (int b = 0; b < blocks; b++) {
+        ptx::copy_wait<DEPTH - 2>();
+        ptx::sync_block(); // this stage is there for all, and all are done with the one before
+        if (b + DEPTH - 1 < blocks) {
+            load(p, r, (b + DEPTH - 1) * BK, s.stages[(b + DEPTH - 1) % DEPTH]);
+        }
+        ptx::copy_commit();
+        multiply<CODE>(p, s, s.stages[b % DEPTH], b * BK, fragments, sum);
+    }
+    ptx::copy_wait<0>();
+    ptx::sync_block(); // all are done with the stages: the sums take their place, so that rows are written as wholes
+    auto &all = *(sums_of_block<OPERANDS, BT> *)ptx::shared_base();
+    put_sums(sum, all);
+    ptx::sync_block();
+    for (int i = threadIdx.x; i < r.count * 64; i += THREADS) {
+        const int y = i / 64, x = i % 64, column = blockIdx.x * 64 + x;
+        if (column < p.n) {
+            const float both[2] = {all.of[0][y][x], all.of[OPERANDS - 1][y][x]};
+            finish(both, r.group, r.first + y, column, p.n);
+        }
+    }
+}
+
+// ---- launches
+
+// Of one operand: down, or up where there is no gate.
+struct finish_single {
+    finish_gate_up<uint16_t> up;
+    finish_down<uint16_t> down;
+    int is_down;
+    __device__ void operator()(const float (&sum)[2], uint32_t group, size_t row, int column, int n) const {
+        if (is_down) {
+            down(sum, group, row, column, n);
+        } else {
+            up(sum, group, row, column, n);
+        }
+    }
+};
+
+// Grid: 64 columns by tiles. Shared memory, decode: 71 KiB with 4 bits and two operands, so that three blocks share a
+// multiprocessor of sm_90 and keep 72 KiB of codes on their way; with 8 bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two
+// blocks.
+template <weight_code CODE, int OPERANDS, int BT, typename Finish>
+int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish, cudaStream_t stream) {
+    constexpr int BITS = CODE == CODE_E2M1 || CODE == CODE_INT4 ? 4 : 8;
+    auto *kernel = quantised_matmul<CODE, OPERANDS, BT, Finish>;
+    constexpr int bytes = sizeof(shared<BITS, OPERANDS, BT>);
+    static_assert(sizeof(sums_of_block<OPERANDS, BT>) <= bytes, "the sums take the stages' place");
+    cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) {
+        return error;
+    }
+    if (tile_count == 0 || p.n == 0) {
+        return cudaSuccess;
+    }
+    LAUNCH(kernel, dim3(p.tiles / WARPS, tile_count), dim3(THREADS), bytes, stream, p, finish);
+    return cudaGetLastError();
+}
+
+template <weight_code CODE, int OPERANDS, typename Finish>
+int launch_rows(const quantised_product &p, const device_rows &rows, const Finish &finish, cudaStream_t stream) {
+    switch (rows.variant) {
+    case DEVICE_MMA_16:
+        return launch<CODE, OPERANDS, 16>(p, rows.tile_count, finish, stream);
+    case DEVICE_MMA_64:
+        return launch<CODE, OPERANDS, 64>(p, rows.tile_count, finish, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+template <int OPERANDS, typename Finish>
+int launch_code(const quantised_product &p, weight_code code, const device_rows &rows, const Finish &finish, cudaStream_t stream) {
+    switch (code) {
+    case CODE_E4M3:
+        return launch_rows<CODE_E4M3, OPERANDS>(p, rows, finish, stream);
+    case CODE_E5M2:
+        return launch_rows<CODE_E5M2, OPERANDS>(p, rows, finish, stream);
+    case CODE_E2M1:
+        return launch_rows<CODE_E2M1, OPERANDS>(p, rows, finish, stream);
+    case CODE_INT4:
+        return launch_rows<CODE_INT4, OPERANDS>(p, rows, finish, stream);
+    case CODE_INT8:
+        return launch_rows<CODE_INT8, OPERANDS>(p, rows, finish, stream);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+} // namespace
+
+int cuda_quantised_gate_up_bf16(const struct device_gate_up *a, struct CUstream_st *stream) {
+    finish_gate_up<uint16_t> finish = {a->gate_bias,   a->up_bias,   a->activation.kind, activation_limits_of(&a->activation),
+                                       (char *)a->out, a->out_stride};
+    quantised_product p;
+    if (!quantised_product_of(a->rows, a->up, a->gate, &p)) {
+        return cudaErrorInvalidValue;
+    }
+    const weight_code code = a->up.quantised.format.code;
+    return a->gate.data ? launch_code<2>(p, code, a->rows, finish, stream)
+                        : launch_code<1>(p, code, a->rows, finish_single{finish, {}, 0}, stream);
+}
+
+int cuda_quantised_down_bf16(const struct device_down *a, struct CUstream_st *stream) {
+    finish_down<uint16_t> finish = {a->bias, a->row_scale, (char *)a->out, a->out_stride};
+    quantised_product p;
+    if (!quantised_product_of(a->rows, a->down, {}, &p)) {
+        return cudaErrorInvalidValue;
+    }
+    return launch_code<1>(p, a->down.quantised.format.code, a->rows, finish_single{{}, finish, 1}, stream);
+}
