@@ -99,6 +99,10 @@ static FALLIBLE take_request(struct serve_request *r) {
     }
     out->tokens = out->hidden.rank > 0 ? (size_t)out->hidden.shape[0] : 0;
     TRY(take_routing(r));
+    if (r->layer->params.needs_token_ids && wire->routing != WIRE_ROUTING_ROUTES && wire->token_ids.present) {
+        uint64_t bytes_max = (uint64_t)r->serve->backend.limits.max_tokens * sizeof(int64_t);
+        TRY(take_copy(r, &wire->token_ids, "token_ids", bytes_max, &out->token_ids));
+    }
     out->shared = wants_shared(wire, r->layer);
     out->output_dtype = output_dtype(wire);
     return layer_request_check(out, r->layer, &r->serve->backend.limits);

@@ -146,7 +146,16 @@ static FALLIBLE expect_activation(const struct architecture *row, const struct c
 
 static FALLIBLE expect_score(const struct architecture *row, const struct config *config) {
     static const char *const KEYS[] = {"scoring_func", "score_function", "score_func", "moe_router_activation", NULL};
-    return row->score == SCORE_SPARSEMIXER ? OK : expect_each(config, KEYS, row->score == SCORE_SIGMOID ? "sigmoid" : "softmax");
+    switch (row->score) {
+    case SCORE_SPARSEMIXER:
+        return OK;
+    case SCORE_SIGMOID:
+        return expect_each(config, KEYS, "sigmoid");
+    case SCORE_SQRT_SOFTPLUS:
+        return expect_each(config, KEYS, "sqrtsoftplus");
+    default:
+        return expect_each(config, KEYS, "softmax");
+    }
 }
 
 // What this row does not do must not be asked for.
@@ -376,10 +385,14 @@ FALLIBLE architecture_params(const struct architecture *architecture, const stru
                              struct layer_params *out) {
     const struct architecture *row = architecture;
     const struct config *text = config_text(config);
+    enum layer_kind kind;
     *out = (struct layer_params){.layer = layer, .expert_has_bias = row->expert_has_bias};
     TRY(check_expectations(row, text));
     TRY(resolve_sizes(row, text, out));
     TRY(resolve_router(row, text, out));
+    TRY(architecture_layer_kind(row, config, layer, &kind));
+    out->needs_token_ids = kind == LAYER_HASH_MOE;
+    out->router_has_selection_bias = out->router_has_selection_bias && !out->needs_token_ids;
     TRY(resolve_activation(row, text, layer, row->limit_key, &out->activation));
     TRY(resolve_activation(row, text, layer, row->shared_limit_key ? row->shared_limit_key : row->limit_key,
                            &out->shared_activation));

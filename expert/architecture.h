@@ -34,7 +34,8 @@ struct layer_params {
     enum shared_kind shared;
     uint32_t shared_intermediate_size; // 0 where SHARED_NONE
     struct activation shared_activation;
-    bool needs_token_ids;    // hash routers: not served yet
+    bool needs_token_ids;    // a hash router: a token's id chooses its experts, its scores weigh them
+    uint32_t num_token_ids;  // that such a router knows: 0 to num_token_ids - 1
     bool needs_router_input; // two-input routers: not served yet
 };
 

@@ -45,17 +45,17 @@ static FALLIBLE number(const struct config *config, const char *key, uint32_t ab
     return config_u32(config, keys, out, found);
 }
 
-static FALLIBLE by_type_list(const struct config *config, uint32_t layer, enum layer_kind *out) {
+static FALLIBLE by_type_list(const struct config *config, uint32_t layer, bool has_hash_layers, enum layer_kind *out) {
     static const char *const KEYS[] = {"mlp_layer_types", NULL};
     const char *type = "";
     bool found;
     TRY(config_string_at(config, KEYS, layer, &type, &found));
-    bool moe = strcmp(type, "sparse") == 0 || strcmp(type, "moe") == 0;
-    if (found && !moe && strcmp(type, "dense") != 0) {
-        FAIL(ERR_CHECKPOINT, "%s: %s says \"%.32s\" for layer %u, which is not served: sparse, moe and dense are",
-             config_path(config), KEYS[0], type, layer);
+    bool moe = strcmp(type, "sparse") == 0 || strcmp(type, "moe") == 0, hash = has_hash_layers && strcmp(type, "hash_moe") == 0;
+    if (found && !moe && !hash && strcmp(type, "dense") != 0) {
+        FAIL(ERR_CHECKPOINT, "%s: %s says \"%.32s\" for layer %u, which is not served: sparse, moe%s and dense are",
+             config_path(config), KEYS[0], type, layer, has_hash_layers ? ", hash_moe" : "");
     }
-    *out = found ? kind_of(moe) : LAYER_UNSAID;
+    *out = !found ? LAYER_UNSAID : hash ? LAYER_HASH_MOE : kind_of(moe);
     return OK;
 }
 
@@ -190,11 +190,24 @@ static FALLIBLE by_enum_text(const struct config *config, uint32_t layer, enum l
     return OK;
 }
 
+static FALLIBLE by_first_hash(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    static const char KEY[] = "num_hash_layers";
+    uint32_t hash;
+    bool found;
+    TRY(number(config, KEY, 0, &hash, &found));
+    if (!found) {
+        FAIL(ERR_CHECKPOINT, "%s: neither %s nor mlp_layer_types says which layers choose their experts by token id",
+             config_path(config), KEY);
+    }
+    *out = layer < hash ? LAYER_HASH_MOE : LAYER_MOE;
+    return OK;
+}
+
 FALLIBLE architecture_layer_kind(const struct architecture *architecture, const struct config *config, uint32_t layer,
                                  enum layer_kind *out) {
     const struct config *text = config_text(config);
     if (config_list_length(text, "mlp_layer_types") > 0) {
-        return by_type_list(text, layer, out);
+        return by_type_list(text, layer, architecture->names->token_experts != NULL, out);
     }
     switch (architecture->layers) {
     case LAYERS_ALL:
@@ -219,6 +232,8 @@ FALLIBLE architecture_layer_kind(const struct architecture *architecture, const 
         return by_pattern(text, layer, out);
     case LAYERS_ENUM_TEXT:
         return by_enum_text(text, layer, out);
+    case LAYERS_FIRST_HASH:
+        return by_first_hash(text, layer, out);
     }
     INVARIANT(!"a rule of the table");
     return OK;

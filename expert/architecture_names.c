@@ -131,3 +131,11 @@ const struct tensor_names NAMES_LAGUNA = {
     .experts = {"mlp.experts"},
     .shared = {"mlp.shared_expert"},
 };
+
+const struct tensor_names NAMES_DEEPSEEK_V4 = {
+    .router = {"ffn.gate.weight"},
+    .selection_bias = {"ffn.gate.bias"},
+    .token_experts = "ffn.gate.tid2eid",
+    .experts = {"ffn.experts"},
+    .shared = {"ffn.shared_experts"},
+};

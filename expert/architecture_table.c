@@ -495,6 +495,26 @@ static const struct architecture ROWS[] = {
         .shared_count_default = 1,
     },
     {
+        .model_types = {"deepseek_v4"},
+        .classes = {"DeepseekV4ForCausalLM"},
+        .names = &NAMES_DEEPSEEK_V4,
+        .layers = LAYERS_FIRST_HASH,
+        .width_keys = {"moe_intermediate_size"},
+        .score = SCORE_SQRT_SOFTPLUS,
+        .norm_rule = NORM_RULE_ALWAYS,
+        .norm = NORM_SUM,
+        .norm_epsilon = 1e-20f,
+        .scale = SCALE_WEIGHTS,
+        .scale_keys = {"routed_scaling_factor"},
+        .has_selection_bias = true,
+        .clamp = CLAMP_BEFORE,
+        .limit_key = "swiglu_limit",
+        .shared = SHARED_PLAIN,
+        .shared_width = SHARED_WIDTH_COUNT,
+        .shared_keys = SHARED_COUNT_KEYS,
+        .expectations = {{"topk_method", "noaux_tc"}},
+    },
+    {
         .model_types = {"lfm2_moe"},
         .classes = {"Lfm2MoeForCausalLM"},
         .names = &NAMES_LFM2,
@@ -531,11 +551,6 @@ static const struct architecture ROWS[] = {
         .expectations = {{"norm_expert_weight", "true"}},
     },
     // known, and refused
-    {
-        .model_types = {"deepseek_v4"},
-        .classes = {"DeepseekV4ForCausalLM"},
-        .refusal = "its first layers choose experts by token id, and hash routing is not served yet",
-    },
     {
         .model_types = {"gemma4", "gemma4_text"},
         .classes = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"},

@@ -31,6 +31,7 @@ enum layers_rule {
     LAYERS_LIST_OR_STEP, // L in moe_layers, or without it (L + 1) % interleave_moe_layer_step == 0
     LAYERS_PATTERN,      // layers_block_type says "moe", or hybrid_override_pattern has an E
     LAYERS_ENUM_TEXT,    // moe_layers_enum, a text "3,4,5"
+    LAYERS_FIRST_HASH,   // all; L < num_hash_layers choose their experts by token id
 };
 
 enum norm_rule {
@@ -68,14 +69,15 @@ struct tensor_names {
     const char *router[4];
     const char *router_bias;
     const char *selection_bias[4];
-    const char *experts[4]; // the experts' module; "" where the layer itself is
+    const char *token_experts; // of a hash router: [tokens, K]
+    const char *experts[4];    // the experts' module; "" where the layer itself is
     const char *shared[4];
     const char *shared_gate;
 };
 
 extern const struct tensor_names NAMES_MLP, NAMES_MLP_GATED_SHARED, NAMES_BLOCK_SPARSE_MOE, NAMES_GRANITE, NAMES_GPT_OSS,
     NAMES_FEED_FORWARD_ROUTER, NAMES_LFM2, NAMES_HUNYUAN, NAMES_DBRX, NAMES_ERNIE, NAMES_LONGCAT, NAMES_EXAONE, NAMES_NEMOTRON,
-    NAMES_BAILING, NAMES_AFMOE, NAMES_HY_V3, NAMES_STEP, NAMES_MISTRAL_LARGE, NAMES_KIMI_LINEAR, NAMES_LAGUNA;
+    NAMES_BAILING, NAMES_AFMOE, NAMES_HY_V3, NAMES_STEP, NAMES_MISTRAL_LARGE, NAMES_KIMI_LINEAR, NAMES_LAGUNA, NAMES_DEEPSEEK_V4;
 
 struct architecture {
     const char *model_types[ARCHITECTURE_ALIASES]; // the first is the row's name
@@ -125,7 +127,7 @@ extern const size_t ARCHITECTURE_COUNT;
 // not say, or says more than ARCHITECTURE_LAYERS_MAX.
 FALLIBLE architecture_num_layers(const struct architecture *architecture, const struct config *config, uint32_t *out);
 
-enum layer_kind { LAYER_DENSE, LAYER_MOE, LAYER_UNSAID };
+enum layer_kind { LAYER_DENSE, LAYER_MOE, LAYER_HASH_MOE, LAYER_UNSAID };
 FALLIBLE architecture_layer_kind(const struct architecture *architecture, const struct config *config, uint32_t layer,
                                  enum layer_kind *out);
 

@@ -60,7 +60,7 @@ static void scale_row(const struct tensor_view *scale, size_t row, size_t width,
 static bool reads_wide(const struct batch *b, const struct layer_request *request) {
     const struct layer_params *p = &b->layer->params;
     bool needed = request->source == ROUTING_OWN || p->weights_on_input || (request->shared && p->shared == SHARED_SIGMOID);
-    return needed && !b->engine->device; // which widens its own
+    return needed && (!b->engine->device || p->needs_token_ids); // devices widen their own, but their tables lie here
 }
 
 static void take_in_row(void *context, size_t token, unsigned thread) {
@@ -136,7 +136,7 @@ static FALLIBLE route(struct batch *b) {
             .ids = engine->ids + first * b->top_k,
             .weights = engine->weights + first * b->top_k,
         };
-        bool on_device = engine->device && b->requests[r].source == ROUTING_OWN;
+        bool on_device = engine->device && b->requests[r].source == ROUTING_OWN && !b->layer->params.needs_token_ids;
         TRY(on_device ? device_route(b, &args) : router_forward(&b->requests[r], &args, &engine->router, engine->team));
         first += b->requests[r].tokens;
     }

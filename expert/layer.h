@@ -21,12 +21,13 @@ struct layer_request {
     struct tensor_view hidden;       // [T, H] F32, F16, BF16, or F8 with a scale
     struct tensor_view hidden_scale; // F8 only: [1], [T, 1] or [T, ceil(H / 128)] F32; dtype NONE: none
     enum routing_source source;
-    struct tensor_view ids;     // GIVEN: [T, K'] I32 or I64
-    struct tensor_view weights; // GIVEN: [T, K'] F32, BF16 or F16
-    struct tensor_view logits;  // LOGITS: [T, E + Z] F32, BF16 or F16
-    bool shared;                // add the shared experts
-    enum dtype output_dtype;    // F32, BF16, F16
-    void *output;               // [T, H] in output_dtype; may be misaligned; written once, whole, or not at all on error
+    struct tensor_view ids;       // GIVEN: [T, K'] I32 or I64
+    struct tensor_view weights;   // GIVEN: [T, K'] F32, BF16 or F16
+    struct tensor_view logits;    // LOGITS: [T, E + Z] F32, BF16 or F16
+    struct tensor_view token_ids; // [T] I32 or I64: OWN and LOGITS of a layer that needs_token_ids; else not looked at
+    bool shared;                  // add the shared experts
+    enum dtype output_dtype;      // F32, BF16, F16
+    void *output;                 // [T, H] in output_dtype; may be misaligned; written once, whole, or not at all on error
 };
 
 struct layer_limits {

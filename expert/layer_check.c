@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "expert/layer.h"
+#include "expert/token_table.h"
 
 static FALLIBLE check_bytes(const struct tensor_view *view, const char *field) {
     uint64_t bytes;
@@ -128,6 +129,33 @@ static FALLIBLE check_routes(const struct layer_request *request, const struct m
     return check_ids_in_range(request, layer);
 }
 
+static FALLIBLE check_token_ids(const struct layer_request *request, const struct model_layer *layer) {
+    const struct tensor_view *ids = &request->token_ids;
+    if (ids->dtype == DTYPE_NONE) {
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, "token_ids",
+                   "token_ids: missing: the router of layer %u chooses experts by token id: send them, [%zu] I32 or I64, or routes",
+                   layer->params.layer, request->tokens);
+    }
+    if (ids->dtype != DTYPE_I32 && ids->dtype != DTYPE_I64) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "token_ids.dtype", "token_ids.dtype: %s: send I32 or I64", dtype_name(ids->dtype));
+    }
+    if (ids->rank != 1 || ids->shape[0] != request->tokens) {
+        char shape[TENSOR_SHAPE_TEXT_MAX];
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, "token_ids.shape", "token_ids.shape: %s, [%zu] expected, one for each hidden row",
+                   tensor_shape_text(ids->shape, ids->rank, shape), request->tokens);
+    }
+    TRY(check_bytes(ids, "token_ids"));
+    for (uint64_t i = 0; i < ids->shape[0]; i++) {
+        int64_t id = token_id_at(ids, i);
+        if (id < 0 || id >= layer->params.num_token_ids) {
+            FAIL_FIELD(ERR_INVALID, "token_ids",
+                       "token_ids: %" PRId64 " at token %" PRIu64 ": the router of layer %u knows 0 to %u", id, i,
+                       layer->params.layer, layer->params.num_token_ids - 1);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE check_routing(const struct layer_request *request, const struct model_layer *layer,
                               const struct layer_limits *limits) {
     if (request->source == ROUTING_GIVEN) {
@@ -135,6 +163,9 @@ static FALLIBLE check_routing(const struct layer_request *request, const struct 
     }
     if (!layer->params.has_router) {
         FAIL(ERR_NO_ROUTER, "layer %u has no router here: send routes", layer->params.layer);
+    }
+    if (layer->params.needs_token_ids) {
+        TRY(check_token_ids(request, layer));
     }
     if (request->source == ROUTING_OWN) {
         return OK;

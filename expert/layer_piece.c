@@ -1,8 +1,8 @@
 #include "expert/layer_piece.h"
 
-// Rows of a [T, columns] view.
+// Rows of a [T, columns] or [T] view.
 static void cut(struct tensor_view *view, size_t first, size_t tokens) {
-    uint64_t row_bytes = view->shape[1] * dtype_size(view->dtype);
+    uint64_t row_bytes = (view->rank == 2 ? view->shape[1] : 1) * dtype_size(view->dtype);
     view->data = (const char *)view->data + first * row_bytes;
     view->shape[0] = tokens;
     view->bytes = tokens * row_bytes;
@@ -23,6 +23,9 @@ struct layer_request layer_request_piece(const struct layer_request *whole, size
         cut(&piece.weights, first, tokens);
     } else if (piece.source == ROUTING_LOGITS) {
         cut(&piece.logits, first, tokens);
+    }
+    if (piece.token_ids.dtype != DTYPE_NONE) {
+        cut(&piece.token_ids, first, tokens);
     }
     piece.output = (char *)whole->output + first * hidden_size * dtype_size(whole->output_dtype);
     return piece;

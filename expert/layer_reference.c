@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "expert/layer.h"
+#include "expert/token_table.h"
 #include "kernels/activation.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/routing.h"
@@ -151,7 +152,13 @@ static FALLIBLE route(struct twin *t, size_t token) {
             t->logits[e] += t->layer->router_bias[e];
         }
     }
-    routing_row(routing, t->logits, t->ids, t->weights, t->scratch);
+    if (t->layer->params.needs_token_ids) {
+        const int32_t *experts = t->layer->token_experts + (size_t)token_id_at(&r->token_ids, token) * t->top_k;
+        memcpy(t->ids, experts, t->top_k * sizeof *t->ids);
+        routing_row_chosen(routing, t->logits, t->ids, t->weights, t->scratch);
+    } else {
+        routing_row(routing, t->logits, t->ids, t->weights, t->scratch);
+    }
     return OK;
 }
 

@@ -110,7 +110,7 @@ static FALLIBLE check_against_config(const struct survey *survey, uint32_t layer
     const char *module = survey->experts[layer];
     enum layer_kind kind;
     TRY(architecture_layer_kind(survey->architecture, config, layer, &kind));
-    if (kind == LAYER_MOE && !module) {
+    if ((kind == LAYER_MOE || kind == LAYER_HASH_MOE) && !module) {
         FAIL(ERR_CHECKPOINT, "%s: config.json says that layer %u holds experts, but there is no tensor %s%s.%u.%s...",
              checkpoint_path(survey->checkpoint), layer, survey->prefix, survey->layers_word, layer,
              survey->architecture->names->experts[0]);
@@ -173,6 +173,18 @@ static FALLIBLE choose_name(const struct tensor_finder *finder, const char *laye
     return tensor_name(out, "%s.%s", layer, names[0]);
 }
 
+static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
+                                      struct layer_tensors *out) {
+    char name[TENSOR_NAME_MAX];
+    const struct safetensors_entry *entry = NULL;
+    TRY(tensor_name(name, "%s.%s", layer, names->token_experts));
+    TRY(tensor_take_table(finder, name, out->params.routing.top_k, &entry));
+    INVARIANT(entry != NULL);
+    out->params.num_token_ids = (uint32_t)entry->view.shape[0];
+    out->token_experts = (struct token_table_source){.data = entry->view.data, .dtype = entry->view.dtype, .name = entry->name};
+    return OK;
+}
+
 static FALLIBLE resolve_router(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
                                struct layer_tensors *out) {
     const struct layer_params *p = &out->params;
@@ -187,7 +199,7 @@ static FALLIBLE resolve_router(struct tensor_finder *finder, const struct tensor
         TRY(choose_name(finder, layer, names->selection_bias, false, name));
         TRY(tensor_take_vector(finder, name, p->routing.num_experts, &out->selection_bias));
     }
-    return OK;
+    return p->needs_token_ids ? resolve_token_experts(finder, names, layer, out) : OK;
 }
 
 static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,

@@ -178,6 +178,10 @@ static FALLIBLE load_common(struct load *load, size_t layer_index, void *staging
     digest_init(&router);
     digest_init(&shared);
     TRY_IN(load_tensors(load, &piece, SUPPLY_ROUTER, SUPPLY_SHARED_GATE, &router), "layer %u, router", layer->params.layer);
+    if (layer->token_experts) {
+        TRY_IN(token_table_read(&load->supply->layers[layer_index].token_experts, &layer->params, layer->token_experts, &router),
+               "layer %u, router", layer->params.layer);
+    }
     TRY_IN(load_tensors(load, &piece, 0, SUPPLY_EXPERT_TENSORS, &shared), "layer %u, shared expert", layer->params.layer);
     TRY_IN(load_tensors(load, &piece, SUPPLY_SHARED_GATE, SUPPLY_TENSORS, &shared), "layer %u, shared expert's gate",
            layer->params.layer);

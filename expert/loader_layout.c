@@ -177,6 +177,11 @@ static FALLIBLE take_router(struct layout *layout, const struct supply *supply, 
         TRY(take(layout, m.k, sizeof(float), &bias));
         out->selection_bias = bias;
     }
+    if (tensors->token_experts.data) {
+        void *table;
+        TRY(take(layout, (size_t)tensors->params.num_token_ids * tensors->params.routing.top_k, sizeof(int32_t), &table));
+        out->token_experts = table;
+    }
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_SHARED_GATE, &m)) {
         TRY(take_packed(layout, DTYPE_F32, &m, &out->shared_gate));
     }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "expert/token_table.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/routing.h"
 
@@ -34,6 +35,7 @@ static FALLIBLE own_logits(const struct router_args *args, struct router_scratch
 }
 
 struct choose_job {
+    const struct layer_request *request;
     const struct router_args *args;
     struct router_scratch *scratch;
 };
@@ -42,8 +44,17 @@ static void choose_row(void *context, size_t token, unsigned thread) {
     const struct choose_job *job = context;
     const struct router_args *args = job->args;
     const struct routing *routing = &args->layer->params.routing;
-    routing_row(routing, job->scratch->logits + token * routing->num_experts, args->ids + token * args->top_k,
-                args->weights + token * args->top_k, job->scratch->rows + thread * job->scratch->routing_bytes);
+    const float *logits = job->scratch->logits + token * routing->num_experts;
+    int32_t *ids = args->ids + token * args->top_k;
+    float *weights = args->weights + token * args->top_k;
+    void *scratch = job->scratch->rows + thread * job->scratch->routing_bytes;
+    if (args->layer->params.needs_token_ids) {
+        const int32_t *experts = args->layer->token_experts + (size_t)token_id_at(&job->request->token_ids, token) * routing->top_k;
+        memcpy(ids, experts, routing->top_k * sizeof *ids);
+        routing_row_chosen(routing, logits, ids, weights, scratch);
+    } else {
+        routing_row(routing, logits, ids, weights, scratch);
+    }
 }
 
 // Element i of an I32 or I64 view, as the plan takes it: any negative value is -1, a value past 31 bits stays out of range.
@@ -95,7 +106,7 @@ FALLIBLE router_forward(const struct layer_request *request, const struct router
         TRY(own_logits(args, scratch, team));
         break;
     }
-    struct choose_job job = {.args = args, .scratch = scratch};
+    struct choose_job job = {.request = request, .args = args, .scratch = scratch};
     team_run(team, args->tokens, choose_row, &job);
     return OK;
 }

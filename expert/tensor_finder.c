@@ -1,5 +1,6 @@
 #include "expert/tensor_finder.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,6 +175,25 @@ FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint
     TRY(tensor_take(finder, name, &shape, &entry));
     INVARIANT(entry != NULL);
     *out = (struct weight_source){.data = entry->view.data, .dtype = entry->view.dtype, .n_stride = k, .k_stride = 1};
+    return OK;
+}
+
+FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint64_t columns, const struct safetensors_entry **out) {
+    const struct safetensors_entry *entry = tensor_look(finder, name);
+    if (!entry) {
+        return missing(finder, name);
+    }
+    const struct tensor_view *view = &entry->view;
+    bool ids = view->dtype == DTYPE_I32 || view->dtype == DTYPE_I64;
+    if (!ids || view->rank != 2 || view->shape[0] == 0 || view->shape[0] > INT32_MAX || view->shape[1] != columns) {
+        char found[TENSOR_SHAPE_TEXT_MAX];
+        FAIL(ERR_CHECKPOINT, "%s: tensor %s is %s%s, I32 or I64 of [tokens, %" PRIu64 "] is wanted",
+             checkpoint_file_of(finder->checkpoint, entry), name, dtype_name(view->dtype),
+             tensor_shape_text(view->shape, view->rank, found), columns);
+    }
+    finder->bytes += view->bytes;
+    tensor_mark(finder, entry);
+    *out = entry;
     return OK;
 }
 

@@ -55,6 +55,8 @@ FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, cons
 FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out);
 // A matrix [n, k].
 FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k, struct weight_source *out);
+// A table of ids [rows, columns], I32 or I64, of any number of rows but 0.
+FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint64_t columns, const struct safetensors_entry **out);
 
 // The experts' module, and how its numbers run: below num_experts those that compute, then those that are the identity.
 // transformers saves weights of the latter too, which nothing reads.

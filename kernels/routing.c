@@ -100,3 +100,16 @@ void routing_row(const struct routing *routing, const float *logits, int32_t *id
     }
     normalise(routing, weights);
 }
+
+void routing_row_chosen(const struct routing *routing, const float *logits, const int32_t *ids, float *weights, void *memory) {
+    struct routing_scratch scratch;
+    routing_lay_scratch(routing, memory, &scratch);
+    if (routing->order == ORDER_SCORE_TOPK) {
+        score(routing, logits, routing->num_experts, scratch.scores);
+        gather(scratch.scores, ids, routing->top_k, weights);
+    } else {
+        gather(logits, ids, routing->top_k, weights);
+        score(routing, weights, routing->top_k, weights);
+    }
+    normalise(routing, weights);
+}

@@ -63,4 +63,8 @@ size_t routing_scratch_bytes(const struct routing *routing);
 // multiply the experts. memory: its scratch, 64-byte aligned, one thread's. `routing` must have passed routing_check.
 void routing_row(const struct routing *routing, const float *logits, int32_t *ids, float *weights, void *memory);
 
+// The same where the choices are made already (a hash router's): ids [K] are read, each below num_experts; their scores become
+// weights. Not for SCORE_SPARSEMIXER.
+void routing_row_chosen(const struct routing *routing, const float *logits, const int32_t *ids, float *weights, void *memory);
+
 #endif

@@ -10,7 +10,7 @@
 #include "client/expertctl/json_out.h"
 #include "client/expertctl/tensor_file.h"
 
-enum { INPUT_HIDDEN, INPUT_SCALE, INPUT_IDS, INPUT_WEIGHTS, INPUT_LOGITS, INPUT_COUNT };
+enum { INPUT_HIDDEN, INPUT_SCALE, INPUT_IDS, INPUT_WEIGHTS, INPUT_LOGITS, INPUT_TOKEN_IDS, INPUT_COUNT };
 
 // One run of the command: its inputs, its growing output, what was measured.
 struct run {
@@ -24,8 +24,9 @@ struct run {
 };
 
 static FALLIBLE open_inputs(const struct ctl_options *o, struct run *run) {
-    const char *specs[INPUT_COUNT] = {o->hidden, o->hidden_scale, o->ids, o->weights, o->router_logits};
-    static const char *const FLAGS[INPUT_COUNT] = {"--hidden", "--hidden-scale", "--ids", "--weights", "--router-logits"};
+    const char *specs[INPUT_COUNT] = {o->hidden, o->hidden_scale, o->ids, o->weights, o->router_logits, o->token_ids};
+    static const char *const FLAGS[INPUT_COUNT] = {"--hidden",  "--hidden-scale",  "--ids",
+                                                   "--weights", "--router-logits", "--token-ids"};
     for (size_t i = 0; i < INPUT_COUNT; i++) {
         if (specs[i]) {
             enum dtype as = i == INPUT_HIDDEN ? o->hidden_dtype : DTYPE_NONE;
@@ -42,7 +43,8 @@ static FALLIBLE open_inputs(const struct ctl_options *o, struct run *run) {
     for (size_t i = INPUT_SCALE; i < INPUT_COUNT; i++) {
         const struct tensor_view *view = &run->inputs[i].view;
         bool whole = i == INPUT_SCALE && view->rank == 1; // [1]: one for all tokens
-        if (specs[i] && !whole && (view->rank != 2 || view->shape[0] != run->tokens)) {
+        uint32_t rank = i == INPUT_TOKEN_IDS ? 1 : 2;
+        if (specs[i] && !whole && (view->rank != rank || view->shape[0] != run->tokens)) {
             char text[TENSOR_SHAPE_TEXT_MAX];
             FAIL(ERR_SHAPE_MISMATCH, "%s %s: its shape is %s; a row for each of the %" PRIu64 " tokens of --hidden is expected",
                  FLAGS[i], specs[i], tensor_shape_text(view->shape, view->rank, text), run->tokens);
@@ -51,10 +53,12 @@ static FALLIBLE open_inputs(const struct ctl_options *o, struct run *run) {
     return OK;
 }
 
-// Rows [first, first + count) of a matrix; a vector (one scale for all) whole.
-static struct wire_tensor rows_of(const struct tensor_file *input, uint64_t first, uint64_t count) {
-    struct wire_tensor tensor = {.present = input->path != NULL, .view = input->view};
-    if (tensor.present && tensor.view.rank == 2 && tensor.view.shape[0] > 0) {
+// Rows [first, first + count) of what has a row for each token; one scale for all is taken whole.
+static struct wire_tensor rows_of(const struct run *run, int input, uint64_t first, uint64_t count) {
+    const struct tensor_file *file = &run->inputs[input];
+    struct wire_tensor tensor = {.present = file->path != NULL, .view = file->view};
+    bool whole = input == INPUT_SCALE && tensor.view.rank == 1;
+    if (tensor.present && !whole && tensor.view.shape[0] > 0) {
         uint64_t row_bytes = tensor.view.bytes / tensor.view.shape[0];
         tensor.view.data = (const uint8_t *)tensor.view.data + first * row_bytes;
         tensor.view.bytes = count * row_bytes;
@@ -72,14 +76,15 @@ static void fill_request(const struct ctl_options *o, const struct run *run, uin
         .routing = o->ids             ? WIRE_ROUTING_ROUTES
                    : o->router_logits ? WIRE_ROUTING_LOGITS
                                       : WIRE_ROUTING_NONE,
-        .ids = rows_of(&run->inputs[INPUT_IDS], first, count),
-        .weights = rows_of(&run->inputs[INPUT_WEIGHTS], first, count),
-        .router_logits = rows_of(&run->inputs[INPUT_LOGITS], first, count),
-        .hidden_scale = rows_of(&run->inputs[INPUT_SCALE], first, count),
+        .ids = rows_of(run, INPUT_IDS, first, count),
+        .weights = rows_of(run, INPUT_WEIGHTS, first, count),
+        .router_logits = rows_of(run, INPUT_LOGITS, first, count),
+        .hidden_scale = rows_of(run, INPUT_SCALE, first, count),
+        .token_ids = rows_of(run, INPUT_TOKEN_IDS, first, count),
         .shared = o->shared,
         .output_dtype = o->output_dtype,
         .timings = o->timings,
-        .hidden = rows_of(&run->inputs[INPUT_HIDDEN], first, count),
+        .hidden = rows_of(run, INPUT_HIDDEN, first, count),
     };
     snprintf(out->model, sizeof out->model, "%s", o->model);
 }

@@ -194,6 +194,7 @@ FILE_SETTER(hidden_scale)
 FILE_SETTER(ids)
 FILE_SETTER(weights)
 FILE_SETTER(router_logits)
+FILE_SETTER(token_ids)
 FILE_SETTER(output)
 FILE_SETTER(counts)
 
@@ -292,6 +293,7 @@ static const struct flag_row FLAGS[] = {
     {"--ids", "TENSOR", set_ids, FORWARD, "your own routing: expert numbers [T, K], i32 or i64, negative for none"},
     {"--weights", "TENSOR", set_weights, FORWARD, "their weights [T, K], final: neither scaled nor normalised"},
     {"--router-logits", "TENSOR", set_router_logits, FORWARD, "or your own router's logits [T, E]; neither: the model's router"},
+    {"--token-ids", "TENSOR", set_token_ids, FORWARD, "[T] i32 or i64, where a layer's router chooses experts by token id"},
     {"--shared", "include|exclude", set_shared, FORWARD, "the shared experts; by default in, but out with --ids"},
     {"--dtype", "DTYPE", set_dtype, FORWARD | BENCH, "of the answer: f32, bf16 or f16; by default that of the hidden states"},
     {"--output", "FILE", set_output, FORWARD | PLACEMENT, "write the answer there as a TENSOR, or the plan as JSON"},

@@ -24,8 +24,10 @@ def errors_of(model, client):
     errors = {}
     for number, block in sorted(blocks.items()):
         rows = np.random.default_rng(number).standard_normal((TOKENS, served[number].hidden_size)).astype(np.float32)
-        got = values_of(client.forward(layer=number, hidden=tensor(rows), output_dtype=pb.F32).output)
-        errors[number] = error_per_token(got, models.answer(block, rows)).max()
+        token_ids = np.random.default_rng(number).integers(0, models.VOCABULARY, TOKENS)
+        needed = {"token_ids": tensor(token_ids, "I64")} if served[number].needs_token_ids else {}
+        got = values_of(client.forward(layer=number, hidden=tensor(rows), output_dtype=pb.F32, **needed).output)
+        errors[number] = error_per_token(got, models.answer(block, rows, token_ids)).max()
     return errors
 
 

@@ -6,13 +6,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+VOCABULARY = 64
+EXPERTS = 8
 LAYERS = 3  # some models' first layers are dense
 # What a configuration gets where it has such a key. Widths differ from each other, so that no two tensors look alike.
 COMMON = {
-    "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": LAYERS, "num_layers": LAYERS, "num_attention_heads": 4,
+    "vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": LAYERS, "num_layers": LAYERS, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "moe_intermediate_size": 48, "expert_ffn_hidden_size": 48,
     "ffn_hidden_size": 96, "shared_expert_intermediate_size": 80, "moe_shared_expert_intermediate_size": 80,
-    "shared_intermediate_size": 80, "num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8, "moe_num_experts": 8,
+    "shared_intermediate_size": 80, "num_experts": EXPERTS, "num_local_experts": EXPERTS, "n_routed_experts": EXPERTS, "moe_num_experts": EXPERTS,
     "num_experts_per_tok": 3, "num_experts_per_token": 3, "moe_topk": 3, "moe_k": 3, "moe_top_k": 3,
     "n_group": 4, "topk_group": 2, "num_expert_group": 4, "first_k_dense_replace": 1, "num_dense_layers": 1,
     "max_position_embeddings": 128, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16,
@@ -30,6 +32,7 @@ MODELS = {
         "glm4_moe_lite", "glm_moe_dsa", "solar_open", "exaone_moe", "mimo_v2_flash", "bailing_hybrid", "afmoe", "minimax_m2",
         "minimax_m3_vl", "hy_v3", "flint", "laguna")),
     "beam": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "deepseek_v4": {"mlp_layer_types": ["hash_moe", "hash_moe", "moe"], "swiglu_limit": 1.5},
     "deepseek_v2": {"topk_method": "group_limited_greedy"},
     "lfm2_moe": {"layer_types": ["full_attention"] * LAYERS},
     "llama4": {"num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "intermediate_size_mlp": 96},
@@ -72,6 +75,8 @@ def make(model_type):
     generator = torch.Generator().manual_seed(sum(map(ord, model_type)))
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if name.endswith("tid2eid"):  # for each token different experts
+                tensor.copy_(torch.rand((len(tensor), EXPERTS), generator=generator).argsort()[:, :tensor.shape[1]])
             if not tensor.is_floating_point() or "inv_freq" in name:
                 continue
             if tensor.dim() >= 2:
@@ -87,7 +92,8 @@ def blocks(model):
     return {int(BLOCK.search(name)[1]): module for name, module in named.items()}
 
 
-def answer(block, rows):
+def answer(block, rows, token_ids):
+    hashes = (torch.from_numpy(token_ids)[None],) if getattr(block, "is_hash", False) else ()
     with torch.no_grad():
-        out = block(torch.from_numpy(rows)[None])
+        out = block(torch.from_numpy(rows)[None], *hashes)
     return (out[0] if isinstance(out, tuple) else out).reshape(rows.shape).numpy()

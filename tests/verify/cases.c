@@ -14,7 +14,7 @@ const char *case_name(enum case_kind kind) {
 }
 
 bool case_fits(enum case_kind kind, const struct model_layer *layer) {
-    return kind == CASE_ROUTES || (layer->params.has_router && !layer->params.needs_token_ids && !layer->params.needs_router_input);
+    return kind == CASE_ROUTES || (layer->params.has_router && !layer->params.needs_router_input);
 }
 
 // splitmix64 (Steele, Lea, Flood 2014): one multiply-xorshift chain per draw, any seed is good.
@@ -99,6 +99,19 @@ static FALLIBLE make_routes(struct maker *maker, const struct case_options *o, s
     return OK;
 }
 
+static FALLIBLE make_token_ids(struct maker *maker, const struct case_options *o, struct wire_request *request) {
+    if (!o->layer->params.needs_token_ids || o->kind == CASE_ROUTES) {
+        return OK;
+    }
+    TRY(make_tensor(maker, DTYPE_I32, o->tokens, 1, &request->token_ids));
+    request->token_ids.view.rank = 1;
+    int32_t *ids = (int32_t *)request->token_ids.view.data;
+    for (uint64_t i = 0; i < o->tokens; i++) {
+        ids[i] = (int32_t)(draw(&maker->state) % o->layer->params.num_token_ids);
+    }
+    return OK;
+}
+
 FALLIBLE case_init(const struct case_options *o, struct verify_case *out) {
     static const enum dtype DTYPES[CASE_KIND_COUNT] = {DTYPE_BF16, DTYPE_F32, DTYPE_NONE, DTYPE_F16, DTYPE_BF16};
     static const enum dtype OUTPUTS[CASE_KIND_COUNT] = {DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_F16, DTYPE_F32};
@@ -114,6 +127,7 @@ FALLIBLE case_init(const struct case_options *o, struct verify_case *out) {
     } else {
         TRY(make_normal(&maker, DTYPES[o->kind], o->tokens, params->hidden_size, &request->hidden));
     }
+    TRY(make_token_ids(&maker, o, request));
     bool has_shared = params->shared != SHARED_NONE;
     out->with_shared = has_shared && o->kind != CASE_LOGITS;
     if (o->kind == CASE_LOGITS) {

@@ -70,6 +70,7 @@ static FALLIBLE compare_row(const struct verify_case *c, const struct model_laye
         .ids = row_view(&r->ids, row),
         .weights = row_view(&r->weights, row),
         .logits = row_view(&r->router_logits, row),
+        .token_ids = row_view(&r->token_ids, row),
         .shared = c->with_shared,
         .output_dtype = r->output_dtype,
         .output = b->output,

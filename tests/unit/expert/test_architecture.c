@@ -450,7 +450,6 @@ static void unknown_and_refused_models_say_so(void **state) {
     refuse_row("{\"model_type\":\"switch_transformers\"}", "capacity");
     refuse_row("{\"model_type\":\"nllb-moe\"}", "capacity");
     refuse_row("{\"model_type\":\"zaya\"}", "layer before");
-    refuse_row("{\"model_type\":\"deepseek_v4\"}", "token id");
     refuse_row("{\"model_type\":\"gemma4\",\"text_config\":{\"model_type\":\"gemma4_text\"}}", "different inputs");
     refuse_row("{\"model_type\":\"ernie4_5_vl_moe\"}", "token's type");
     refuse_row("{\"model_type\":\"jetmoe\"}", "bias");

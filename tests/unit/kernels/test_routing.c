@@ -180,6 +180,32 @@ static void choices_and_weights_are_those_of_the_formulas(void **state) {
     }
 }
 
+// As a hash router has them: the weights of ids that something else chose.
+static void chosen_ids_get_the_weights_of_their_scores(void **state) {
+    (void)state;
+    const float logits[6] = {0.5f, -1, 2, 0, 1.5f, -0.25f};
+    const int32_t ids[3] = {3, 0, 5}; // not the greatest
+    struct routing r = {.score = SCORE_SQRT_SOFTPLUS, .norm = NORM_SUM, .scale = 2.5f, .num_experts = 6, .top_k = 3};
+    double sum = 0, wanted[3];
+    for (int j = 0; j < 3; j++) {
+        wanted[j] = sqrt(log1p(exp((double)logits[ids[j]])));
+        sum += wanted[j];
+    }
+    _Alignas(64) char scratch[4096];
+    float weights[3] = {NAN, NAN, NAN};
+    assert_true(routing_scratch_bytes(&r) <= sizeof scratch);
+    routing_row_chosen(&r, logits, ids, weights, scratch);
+    for (int j = 0; j < 3; j++) {
+        assert_true(fabs((double)weights[j] - wanted[j] / sum * 2.5) <= 1e-6);
+    }
+    for (int order = 0; order < 2; order++) { // what the router itself would choose weighs as much either way
+        r.order = (enum routing_order)order;
+        struct routed own = route(&r, logits);
+        routing_row_chosen(&r, logits, own.ids, weights, scratch);
+        assert_memory_equal(weights, own.weights, sizeof weights);
+    }
+}
+
 static void ties_go_to_the_lowest_id(void **state) {
     (void)state;
     struct routing r = routing_default(6, 3);
@@ -400,6 +426,7 @@ static void impossible_parameters_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_and_weights_are_those_of_the_formulas),
+        cmocka_unit_test(chosen_ids_get_the_weights_of_their_scores),
         cmocka_unit_test(ties_go_to_the_lowest_id),
         cmocka_unit_test(scores_that_round_to_the_same_value_tie),
         cmocka_unit_test(zeros_of_either_sign_tie),
