@@ -8,6 +8,8 @@
 #include "expert/digest.h"
 #include "kernels/backend.h"
 
+enum { CHUNK = 256 };
+
 static size_t code_bytes(unsigned bits, size_t count) {
     return bits == 8 ? count : (count + 1) / 2;
 }
@@ -17,18 +19,6 @@ size_t quantised_scales(const struct quantised_format *format, size_t k) {
 }
 
 // ---- from the file's order to rows ----
-
-static size_t code_index(const struct code_words *c, size_t n, size_t k) {
-    size_t in_word = c->order ? c->order[n % c->word] : n % c->word;
-    return n / c->word * c->n_word_stride + in_word * c->n_stride + k / c->word * c->k_word_stride + k % c->word * c->k_stride;
-}
-
-static uint8_t read_code(const struct code_words *c, size_t n, size_t k) {
-    size_t index = code_index(c, n, k);
-    const uint8_t *data = c->data;
-    unsigned code = c->bits == 8 ? data[index] : data[index / 2] >> (index % 2 * 4) & 15;
-    return (uint8_t)((code ^ c->flip) + c->add);
-}
 
 // Rows of codes already, each beginning with a byte?
 static bool are_rows(const struct code_words *c) {
@@ -54,6 +44,7 @@ static void *piece(struct staging *staging, size_t bytes) {
 struct pieces {
     uint32_t *order; // [k]
     uint32_t *next;  // [scales]
+    void *sorting;   // scratch
     uint8_t *codes;  // [n] rows
     uint8_t *zeros;  // [n][scales]
 };
@@ -64,6 +55,7 @@ static size_t lay_out(const struct quantised_matrix *m, size_t n, size_t k, char
     if (m->ordered) {
         out->order = piece(&staging, k * sizeof *out->order);
         out->next = piece(&staging, quantised_scales(&m->format, k) * sizeof *out->next);
+        out->sorting = piece(&staging, quantised_sorting_bytes(&m->codes, k));
     }
     if (codes_are_staged(m)) {
         out->codes = piece(&staging, n * code_bytes(m->codes.bits, k));
@@ -79,31 +71,20 @@ size_t quantised_rows_bytes(const struct quantised_matrix *m, size_t n, size_t k
     return lay_out(m, n, k, NULL, &none);
 }
 
-enum { TILE_ROWS = 256 }; // whose lines stay in cache while words of 8 rows at one k are taken apart
-
-static void stage_codes(const struct code_words *c, const uint32_t *order, size_t n, size_t k, uint8_t *out) {
-    size_t row_bytes = code_bytes(c->bits, k);
-    memset(out, 0, n * row_bytes);
-    for (size_t n0 = 0; n0 < n; n0 += TILE_ROWS) {
-        size_t end = n - n0 < TILE_ROWS ? n : n0 + TILE_ROWS;
-        for (size_t i = 0; i < k; i++) {
-            size_t from = order ? order[i] : i;
-            for (size_t row = n0; row < end; row++) {
-                uint8_t code = read_code(c, row, from);
-                out[row * row_bytes + (c->bits == 8 ? i : i / 2)] |= (uint8_t)(c->bits == 8 ? code : (code & 15) << (i % 2 * 4));
-            }
-        }
+static void stage_codes(const struct quantised_matrix *m, const struct pieces *pieces, size_t n, size_t k) {
+    if (pieces->order) {
+        quantised_codes_as_sorted_rows(&m->codes, pieces->order, n, k, pieces->sorting, pieces->codes);
+    } else {
+        quantised_codes_as_rows(&m->codes, n, k, pieces->codes);
     }
 }
 
-static FALLIBLE stage_zeros(const struct code_words *c, size_t n, size_t scales, uint8_t *out) {
-    for (size_t row = 0; row < n; row++) {
-        for (size_t g = 0; g < scales; g++) {
-            uint8_t zero = read_code(c, row, g);
-            if (c->bits == 8 && c->flip && (uint8_t)(zero - c->add) == 0x7f && c->add) { // 255, one less than it means
-                FAIL(ERR_CHECKPOINT, "zero point %zu of row %zu is 256: codes of 8 bits end at 255", g, row);
-            }
-            out[row * scales + g] = zero;
+// Zero points that are stored less one: 255 means 256.
+static FALLIBLE check_zeros(const struct code_words *c, size_t n, size_t scales, const uint8_t *zeros) {
+    bool may_be = c->bits == 8 && c->flip && c->add;
+    for (size_t i = 0; may_be && i < n * scales; i++) {
+        if ((uint8_t)(zeros[i] - c->add) == 0x7f) {
+            FAIL(ERR_CHECKPOINT, "zero point %zu of row %zu is 256: codes of 8 bits end at 255", i % scales, i / scales);
         }
     }
     return OK;
@@ -173,13 +154,76 @@ static size_t scale_rows(const struct quantised_source *source, size_t n) {
     return n / source->scale_columns + (n % source->scale_columns != 0);
 }
 
-static FALLIBLE check_scales(const struct quantised_rows *r, size_t n) {
-    if (!isfinite(r->source.global)) {
-        FAIL(ERR_CHECKPOINT, "the global scale is %g: the file is damaged", r->source.global);
+// Scales of neighbouring g of a row, side by side.
+static void gather_scales(const struct quantised_rows *r, size_t row, size_t g, size_t count, char *out) {
+    size_t size = dtype_size(r->format.scale);
+    const char *at = scale_at(r, row, g);
+    size_t stride = r->source.scale_g_stride * size;
+    if (stride == size) {
+        memcpy(out, at, count * size);
+        return;
     }
-    if (r->format.global == GLOBAL_DIVIDE && r->source.global == 0) {
-        FAIL(ERR_CHECKPOINT, "the global scale, which scales are divided by, is 0: the file is damaged");
+    for (size_t i = 0; i < count; i++, at += stride, out += size) {
+        switch (size) { // copies of a constant size are moves
+        case 1:
+            *out = *at;
+            break;
+        case 2:
+            memcpy(out, at, 2);
+            break;
+        default:
+            memcpy(out, at, 4);
+            break;
+        }
     }
+}
+
+// By their bits: an exponent that is all ones; E4M3 has a single NaN of each sign, E8M0 one.
+static uint32_t bits_of_not_finite(enum dtype dtype) {
+    switch (dtype) {
+    case DTYPE_F32:
+        return 0x7f800000;
+    case DTYPE_BF16:
+        return 0x7f80;
+    case DTYPE_F16:
+        return 0x7c00;
+    default:
+        return dtype == DTYPE_F8_E4M3 ? 0x7f : 0xff;
+    }
+}
+
+static bool are_finite(enum dtype dtype, const char *scales, size_t count) {
+    uint32_t mask = bits_of_not_finite(dtype), found = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = 0;
+        switch (dtype_size(dtype)) { // copies of a constant size are moves
+        case 1:
+            memcpy(&bits, scales + i, 1);
+            break;
+        case 2:
+            memcpy(&bits, scales + 2 * i, 2);
+            break;
+        default:
+            memcpy(&bits, scales + 4 * i, 4);
+            break;
+        }
+        found |= (bits & mask) == mask;
+    }
+    return !found;
+}
+
+// Those that lie side by side at once; false also where none do.
+static bool all_are_finite(const struct quantised_rows *r, size_t n) {
+    bool by_row = r->source.scale_g_stride == 1, by_depth = r->source.scale_n_stride == 1, finite = by_row || by_depth;
+    size_t rows = scale_rows(&r->source, n);
+    for (size_t i = 0; finite && i < (by_row ? rows : r->scales); i++) {
+        const char *first = by_row ? scale_at(r, i, 0) : scale_at(r, 0, i);
+        finite = are_finite(r->format.scale, first, by_row ? r->scales : rows);
+    }
+    return finite;
+}
+
+static FALLIBLE check_each_scale(const struct quantised_rows *r, size_t n) {
     for (size_t row = 0; row < scale_rows(&r->source, n); row++) {
         for (size_t g = 0; g < r->scales; g++) {
             float value = scale_value(&r->format, scale_at(r, row, g));
@@ -192,9 +236,19 @@ static FALLIBLE check_scales(const struct quantised_rows *r, size_t n) {
     return OK;
 }
 
-static struct code_source row_source(const void *data, unsigned bits, size_t stride) {
-    return (struct code_source){
-        .data = data, .n_stride = stride, .n8_stride = 8 * stride, .k_stride = 1, .k8_stride = 8, .bits = bits};
+static FALLIBLE check_scales(const struct quantised_rows *r, size_t n) {
+    if (!isfinite(r->source.global)) {
+        FAIL(ERR_CHECKPOINT, "the global scale is %g: the file is damaged", r->source.global);
+    }
+    if (r->format.global == GLOBAL_DIVIDE && r->source.global == 0) {
+        FAIL(ERR_CHECKPOINT, "the global scale, which scales are divided by, is 0: the file is damaged");
+    }
+    return all_are_finite(r, n) ? OK : check_each_scale(r, n);
+}
+
+static struct code_words row_source(const void *data, unsigned bits, size_t stride) {
+    return (struct code_words){
+        .data = data, .bits = bits, .word = 8, .n_stride = stride, .n_word_stride = 8 * stride, .k_stride = 1, .k_word_stride = 8};
 }
 
 FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t k, void *staging, struct quantised_rows *out) {
@@ -214,12 +268,13 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     TRY(check_scales(out, n));
     TRY(m->ordered ? sort_k(m, k, pieces.next, pieces.order) : check_in_order(m, k));
     if (codes_are_staged(m)) {
-        stage_codes(&m->codes, pieces.order, n, k, pieces.codes);
+        stage_codes(m, &pieces, n, k);
         size_t row_bytes = code_bytes(m->codes.bits, k);
         out->source.codes = row_source(pieces.codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
     }
     if (m->zeros.data) {
-        TRY(stage_zeros(&m->zeros, n, out->scales, pieces.zeros));
+        quantised_codes_as_bytes(&m->zeros, n, out->scales, pieces.zeros);
+        TRY(check_zeros(&m->zeros, n, out->scales, pieces.zeros));
         out->source.zeros = row_source(pieces.zeros, 8, out->scales);
     }
     out->order = pieces.order;
@@ -228,24 +283,19 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
 
 // ---- digest ----
 
-enum { CHUNK = 256 };
-
 static void digest_scales(const struct quantised_rows *r, size_t n, struct digest *digest) {
     char chunk[CHUNK * sizeof(float)];
-    size_t size = dtype_size(r->format.scale);
     for (size_t row = 0; row < scale_rows(&r->source, n); row++) {
-        for (size_t g0 = 0; g0 < r->scales; g0 += CHUNK) {
-            size_t count = r->scales - g0 < CHUNK ? r->scales - g0 : CHUNK;
-            for (size_t g = 0; g < count; g++) {
-                memcpy(chunk + g * size, scale_at(r, row, g0 + g), size);
-            }
-            digest_update(digest, chunk, count * size);
+        for (size_t g = 0; g < r->scales; g += CHUNK) {
+            size_t count = r->scales - g < CHUNK ? r->scales - g : CHUNK;
+            gather_scales(r, row, g, count, chunk);
+            digest_update(digest, chunk, count * dtype_size(r->format.scale));
         }
     }
 }
 
 void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, struct digest *digest) {
-    const struct code_source *codes = &r->source.codes;
+    const struct code_words *codes = &r->source.codes;
     size_t row_bytes = code_bytes(codes->bits, k), stride = code_bytes(codes->bits, codes->n_stride);
     for (size_t row = 0; row < n; row++) {
         digest_update(digest, (const char *)codes->data + row * stride, row_bytes);
@@ -314,7 +364,7 @@ struct run {
 
 static void widen_run(const struct quantised_rows *r, const struct run *run, const float values[256], enum dtype dtype, char *row) {
     float wide[CHUNK];
-    const struct code_source *codes = &r->source.codes;
+    const struct code_words *codes = &r->source.codes;
     const uint8_t *from = (const uint8_t *)codes->data + run->row * code_bytes(codes->bits, codes->n_stride);
     size_t size = dtype_size(dtype);
     for (size_t i = 0; i < run->count; i++) {

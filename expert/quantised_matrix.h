@@ -13,17 +13,6 @@
 
 struct digest;
 
-// Codes in words of `word` codes: (n, k) is code number n / word * n_word_stride + order[n % word] * n_stride +
-// k / word * k_word_stride + k % word * k_stride; of two 4-bit codes in a byte the first is the low one.
-struct code_words {
-    const void *data; // NULL: there are none
-    unsigned bits;    // 4 or 8
-    size_t word;
-    size_t n_stride, n_word_stride, k_stride, k_word_stride;
-    const uint8_t *order; // [word] or NULL
-    uint8_t flip, add;    // as struct code_source's
-};
-
 struct byte_range {
     const void *data;
     size_t bytes;

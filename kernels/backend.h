@@ -18,6 +18,7 @@ struct finish_args;
 struct decode_args;
 struct pack_args;
 struct offsets_args;
+struct place_args;
 struct quantised_format;
 
 enum {
@@ -103,6 +104,7 @@ struct kernel_backend {
     void (*pack_along)(const struct pack_args *args);                            // pack.h
     void (*pack_across)(const struct pack_args *args);                           // pack.h
     void (*quad_offsets)(const struct offsets_args *args);                       // pack.h
+    void (*place_codes)(const struct place_args *args);                          // pack.h
 };
 
 // Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried and checked in some 10

@@ -34,6 +34,14 @@ struct offsets_args {
     int32_t *offsets; // [64]
 };
 
+// Words of neighbouring codes, as codes_to_words gives them, to lines of a panel of quantised weights (quantised_layout.h).
+struct place_args {
+    const uint32_t *words; // [count][64]
+    size_t count;
+    unsigned bits;  // 4 or 8
+    uint8_t *lines; // [count] of 256 bytes, 64-byte aligned
+};
+
 struct kernel_backend;
 struct weight_source;
 

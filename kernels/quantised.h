@@ -13,24 +13,25 @@
 #include "base/err.h"
 #include "kernels/quantised_format.h"
 
-// Where codes of one size lie: the element (n, k) is number n / 8 * n8_stride + order[n % 8] * n_stride + k / 8 * k8_stride +
-// k % 8 * k_stride, counted in codes; of two 4-bit codes in a byte the first is the low one, as in little-endian words of 8.
-struct code_source {
-    const void *data;
-    size_t n_stride, n8_stride; // plain rows: n8_stride = 8 * n_stride
-    size_t k_stride, k8_stride;
-    const uint8_t *order; // [8] a permutation (AWQ's 0 4 1 5 2 6 3 7); NULL: in order
-    unsigned bits;        // 4 or 8
+// Codes in words of `word` codes: (n, k) is code number n / word * n_word_stride + order[n % word] * n_stride +
+// k / word * k_word_stride + k % word * k_stride; of two 4-bit codes in a byte the first is the low one, as in little-endian words.
+// Rows of plain codes: any word, n_word_stride = word * n_stride, k_stride 1, k_word_stride = word.
+struct code_words {
+    const void *data; // any alignment; NULL: there are none
+    unsigned bits;    // 4 or 8
+    size_t word;      // a power of two
+    size_t n_stride, n_word_stride, k_stride, k_word_stride;
+    const uint8_t *order; // [word] a permutation (AWQ's 0 4 1 5 2 6 3 7); NULL: in order
     uint8_t flip;         // xored into each: 0x80 (0x08) turns two's complement into offset binary and back
     uint8_t add;          // then added: GPTQ stores its zero points less one
 };
 
 // One group's matrix as it lies in a file. Codes are as enum weight_code says once flip and add are done.
 struct quantised_source {
-    struct code_source codes;
-    struct code_source zeros; // data NULL: none. k counts scales; of 4 or 8 bits whatever the codes are
-    const void *scales;       // in format.scale's dtype, any alignment: of column n and scale g at
-    size_t scale_columns;     // (n / scale_columns) * scale_n_stride + g * scale_g_stride elements; 1 for a scale of each column
+    struct code_words codes;
+    struct code_words zeros; // data NULL: none. k counts scales; of 4 or 8 bits whatever the codes are
+    const void *scales;      // in format.scale's dtype, any alignment: of column n and scale g at
+    size_t scale_columns;    // (n / scale_columns) * scale_n_stride + g * scale_g_stride elements; 1 for a scale of each column
     size_t scale_n_stride, scale_g_stride;
     float global;            // of the matrix, where format.global asks for one
     const uint32_t *k_order; // [k] the k of the file that becomes the k-th here (GPTQ's g_idx: the stable sort by group);
@@ -46,6 +47,28 @@ size_t quantised_group_bytes(const struct quantised_format *format, size_t k, si
 // Packs one group. dst: quantised_group_bytes, 64-byte aligned. Any thread. ERR_INVALID where source and format do not fit.
 FALLIBLE pack_quantised(const struct quantised_source *source, const struct quantised_format *format, size_t k, size_t n,
                         void *dst);
+
+// Code (n, k), after flip and add.
+static inline uint8_t quantised_code(const struct code_words *c, size_t n, size_t k) {
+    unsigned log2 = (unsigned)__builtin_ctzll(c->word);
+    size_t n_in = n & (c->word - 1), k_in = k & (c->word - 1);
+    size_t of_n = (n >> log2) * c->n_word_stride + (c->order ? c->order[n_in] : n_in) * c->n_stride;
+    size_t index = of_n + (k >> log2) * c->k_word_stride + k_in * c->k_stride;
+    const uint8_t *data = (const uint8_t *)c->data;
+    unsigned code = c->bits == 8 ? data[index] : data[index / 2] >> (index % 2 * 4) & 15;
+    return (uint8_t)((code ^ c->flip) + c->add);
+}
+
+// The codes as rows[n] of ceil(k * bits / 8) bytes, in order, a spare nibble 0. Any thread.
+void quantised_codes_as_rows(const struct code_words *codes, size_t n, size_t k, uint8_t *rows);
+
+// The same with k in an order (struct quantised_source's k_order). scratch: quantised_sorting_bytes, 64-byte aligned.
+void quantised_codes_as_sorted_rows(const struct code_words *codes, const uint32_t *k_order, size_t n, size_t k, void *scratch,
+                                    uint8_t *rows);
+size_t quantised_sorting_bytes(const struct code_words *codes, size_t k);
+
+// The codes as bytes [n][k], as quantised_code gives them.
+void quantised_codes_as_bytes(const struct code_words *codes, size_t n, size_t k, uint8_t *bytes);
 
 // The scalar twin: row x (BF16 or F32 elements) against column n of a packed group, in the arithmetic of the chosen backend.
 float dot_quantised_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x,

@@ -1,121 +1,141 @@
 // Packing, scale by scale: once at load.
 #include <string.h>
 
+#include "kernels/pack.h"
+#include "kernels/quantised_codes.h"
 #include "kernels/quantised_layout.h"
 
 struct packing {
     const struct quantised_source *source;
     const struct quantised_format *format;
+    const struct kernel_backend *backend;
     struct quantised_layout layout;
     size_t k, n;
-    size_t column;  // the first of the panel
-    uint8_t *panel; // all 0
+    size_t column; // the first of the panel
+    uint8_t *panel;
 };
 
-static uint8_t read_code(const struct code_source *source, size_t n, size_t k) {
-    size_t in_8 = source->order ? source->order[n % 8] : n % 8;
-    size_t index = n / 8 * source->n8_stride + in_8 * source->n_stride + k / 8 * source->k8_stride + k % 8 * source->k_stride;
-    const uint8_t *data = source->data;
-    unsigned code = source->bits == 8 ? data[index] : data[index / 2] >> (index % 2 * 4) & 15;
-    return (uint8_t)((code ^ source->flip) + source->add);
+static size_t columns_of(const struct packing *p) {
+    return p->n - p->column < KERNEL_PANEL ? p->n - p->column : KERNEL_PANEL;
 }
 
-// The code whose value is 0 with the zero point `zero`.
-static uint8_t code_of_zero(const struct quantised_format *format) {
-    return format->code == CODE_INT4 && !format->zero_points ? 8 : 0;
+// The code whose value is 0 with the zero point `zero`, in each place of a word.
+static uint32_t word_of_zero(const struct quantised_format *format) {
+    return format->code == CODE_INT4 && !format->zero_points ? 0x88888888u : 0;
 }
 
-// Most files have rows of codes as they are to be: eight of 4 bits or four of 8 are then one word, taken apart as a whole.
-static bool are_rows(const struct code_source *codes) {
-    bool rows = codes->k_stride == 1 && codes->k8_stride == 8 && !codes->order && codes->flip == 0 && codes->add == 0;
-    return rows && (codes->bits == 8 || (codes->n_stride % 2 == 0 && codes->n8_stride % 2 == 0));
-}
+enum { ZEROS_G = 16, CHUNK_WORDS = 64 }; // of all columns: 16 KiB, which stay in the first cache on their way
 
-// Even nibbles into the low half, odd ones into the high half.
-static uint32_t part_nibbles(uint32_t word) {
-    uint32_t even = word & 0x0f0f0f0fu, odd = word >> 4 & 0x0f0f0f0fu;
-    even = (even | even >> 4) & 0x00ff00ffu;
-    odd = (odd | odd >> 4) & 0x00ff00ffu;
-    return ((even | even >> 8) & 0xffffu) | (odd | odd >> 8) << 16;
-}
-
-// The line's k of one column, from its row's codes: what quantised_code_at says of each.
-static void put_word(const uint8_t *row, size_t line_k, size_t column, uint8_t *lines) {
-    uint32_t word;
-    unsigned none;
-    memcpy(&word, row, sizeof word);
-    uint8_t *at = lines + quantised_code_at(line_k, 0, column, &none);
-    if (line_k == 8) {
-        word = part_nibbles(word);
-        memcpy(at, &word, sizeof word);
-    } else {
-        memcpy(at, row, sizeof(uint16_t));
-        memcpy(lines + quantised_code_at(line_k, 2, column, &none), row + 2, sizeof(uint16_t));
+// Columns that are not there, over `depth` k.
+static void pad_columns(const struct packing *p, size_t columns, size_t depth, uint32_t *words) {
+    uint32_t zero = word_of_zero(p->format);
+    size_t count = (depth + p->layout.line_k - 1) / p->layout.line_k, left = depth % p->layout.line_k;
+    for (size_t w = 0; w < count; w++) {
+        uint32_t word = w + 1 == count && left ? zero & ((1u << (left * p->source->codes.bits)) - 1) : zero;
+        for (size_t c = columns; c < KERNEL_PANEL; c++) {
+            words[w * KERNEL_PANEL + c] = word;
+        }
     }
 }
 
-enum { CHUNK_K = 128 }; // of all columns, before the next: what is written stays in the first cache
+// Lines [line, line + count) of the panel, which may be several scales'.
+static void place_codes(const struct packing *p, size_t line, size_t count, const uint32_t *words) {
+    size_t lines_of_scale = (p->layout.scale_k + p->layout.line_k - 1) / p->layout.line_k;
+    while (count > 0) {
+        size_t g = line / lines_of_scale, first = line % lines_of_scale;
+        size_t now = lines_of_scale - first < count ? lines_of_scale - first : count;
+        p->backend->place_codes(
+            &(struct place_args){words, now, p->source->codes.bits,
+                                 p->panel + quantised_codes_at(&p->layout, g) + first * KERNEL_PANEL * sizeof *words});
+        words += now * KERNEL_PANEL, line += now, count -= now;
+    }
+}
 
-// Whole lines of the panel's columns below `columns`. Returns the k that are done, of `depth`.
-static size_t pack_rows(const struct packing *p, size_t g, size_t columns, size_t depth, uint8_t *codes) {
-    const struct code_source *source = &p->source->codes;
-    size_t line_k = p->layout.line_k, done = p->source->k_order || !are_rows(source) ? 0 : depth / line_k * line_k;
-    size_t line_bytes = quantised_code_bytes(&p->layout, line_k);
-    for (size_t chunk = 0; chunk < done; chunk += CHUNK_K) {
-        size_t end = done - chunk < CHUNK_K ? done : chunk + CHUNK_K;
+// The panel's codes, all scales': a line of k is a word of each column, and no line has two scales.
+static void pack_codes(const struct packing *p) {
+    _Alignas(64) uint32_t words[CHUNK_WORDS * KERNEL_PANEL];
+    size_t columns = columns_of(p), line_k = p->layout.line_k;
+    struct codes_block block = {&p->source->codes, p->source->k_order, p->column, columns, 0, 0};
+    for (; block.k < p->k; block.k += CHUNK_WORDS * line_k) {
+        block.depth = p->k - block.k < CHUNK_WORDS * line_k ? p->k - block.k : CHUNK_WORDS * line_k;
+        codes_to_words(&block, words);
+        pad_columns(p, columns, block.depth, words);
+        place_codes(p, block.k / line_k, (block.depth + line_k - 1) / line_k, words);
+    }
+}
+
+static FALLIBLE check_zero(const struct packing *p, size_t c, size_t g, uint8_t zero) {
+    if (p->format->code == CODE_INT4 && zero > INT4_ZERO_MAX) {
+        FAIL_FIELD(ERR_INVALID, "zeros", "the zero point of column %zu, scale %zu is %u: those of INT4 codes are 0 to %d",
+                   p->column + c, g, zero, INT4_ZERO_MAX);
+    }
+    return OK;
+}
+
+// Of scales [g, g + count), at most ZEROS_G.
+static FALLIBLE pack_few_zeros(const struct packing *p, size_t g, size_t count) {
+    uint8_t zeros[KERNEL_PANEL][ZEROS_G];
+    size_t columns = columns_of(p);
+    for (size_t c = 0; c < columns; c++) {
+        for (size_t i = 0; i < count; i++) {
+            zeros[c][i] = quantised_code(&p->source->zeros, p->column + c, g + i);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *out = p->panel + quantised_zeros_at(&p->layout, g + i, p->k);
+        memset(out, 0, KERNEL_PANEL);
         for (size_t c = 0; c < columns; c++) {
-            size_t n = p->column + c;
-            size_t index = n / 8 * source->n8_stride + n % 8 * source->n_stride + g * p->layout.scale_k + chunk;
-            const uint8_t *row = (const uint8_t *)source->data + index * source->bits / 8;
-            for (size_t i = chunk; i < end; i += line_k, row += sizeof(uint32_t)) {
-                put_word(row, line_k, c, codes + i / line_k * line_bytes);
-            }
-        }
-    }
-    return done;
-}
-
-static void pack_codes(const struct packing *p, size_t g) {
-    const struct quantised_source *source = p->source;
-    uint8_t *codes = p->panel + quantised_codes_at(&p->layout, g);
-    uint8_t padding = code_of_zero(p->format);
-    size_t depth = quantised_depth(&p->layout, g, p->k);
-    size_t columns = p->n - p->column < KERNEL_PANEL ? p->n - p->column : KERNEL_PANEL;
-    size_t done = pack_rows(p, g, columns, depth, codes);
-    for (size_t c = 0; c < KERNEL_PANEL; c++) {
-        for (size_t i = c < columns ? done : 0; i < depth; i++) {
-            size_t k = g * p->layout.scale_k + i;
-            k = source->k_order ? source->k_order[k] : k;
-            uint8_t code = c < columns ? read_code(&source->codes, p->column + c, k) : padding;
-            unsigned shift;
-            size_t at = quantised_code_at(p->layout.line_k, i, c, &shift);
-            codes[at] |= (uint8_t)(code << shift);
-        }
-    }
-}
-
-static FALLIBLE pack_zeros(const struct packing *p, size_t g, size_t count) {
-    uint8_t *zeros = p->panel + quantised_zeros_at(&p->layout, g, p->k);
-    for (size_t c = 0; c < count; c++) {
-        zeros[c] = read_code(&p->source->zeros, p->column + c, g);
-        if (p->format->code == CODE_INT4 && zeros[c] > INT4_ZERO_MAX) {
-            FAIL_FIELD(ERR_INVALID, "zeros", "the zero point of column %zu, scale %zu is %u: those of INT4 codes are 0 to %d",
-                       p->column + c, g, zeros[c], INT4_ZERO_MAX);
+            out[c] = zeros[c][i];
+            TRY(check_zero(p, c, g + i, out[c]));
         }
     }
     return OK;
 }
 
-static FALLIBLE pack_scales(const struct packing *p, size_t g) {
-    const struct quantised_source *source = p->source;
-    size_t size = dtype_size(p->format->scale);
-    uint8_t *scales = p->panel + quantised_scales_at(&p->layout, g, p->k);
-    size_t count = p->n - p->column < KERNEL_PANEL ? p->n - p->column : KERNEL_PANEL;
-    for (size_t c = 0; c < (p->format->scale_of_panel ? 1 : count); c++) {
-        size_t index = (p->column + c) / source->scale_columns * source->scale_n_stride + g * source->scale_g_stride;
-        memcpy(scales + c * size, (const uint8_t *)source->scales + index * size, size);
+// `size` is a constant at each call, so that copies are moves.
+static inline __attribute__((always_inline)) void gather_scales(const struct quantised_source *source, size_t column, size_t g,
+                                                                size_t count, size_t size, uint8_t *out) {
+    const uint8_t *scales = (const uint8_t *)source->scales + g * source->scale_g_stride * size;
+    if (source->scale_columns == 1 && source->scale_n_stride == 1) {
+        memcpy(out, scales + column * size, count * size);
+        return;
     }
-    return p->format->zero_points ? pack_zeros(p, g, count) : OK;
+    for (size_t c = 0; c < count; c++) {
+        size_t row = source->scale_columns == 1 ? column + c : (column + c) / source->scale_columns;
+        memcpy(out + c * size, scales + row * source->scale_n_stride * size, size);
+    }
+}
+
+static void pack_scales(const struct packing *p, size_t g) {
+    uint8_t *scales = p->panel + quantised_scales_at(&p->layout, g, p->k);
+    size_t count = p->format->scale_of_panel ? 1 : columns_of(p);
+    if (count < KERNEL_PANEL) {
+        memset(scales, 0, p->layout.scale_size);
+    }
+    switch (dtype_size(p->format->scale)) {
+    case 1:
+        gather_scales(p->source, p->column, g, count, 1, scales);
+        return;
+    case 2:
+        gather_scales(p->source, p->column, g, count, 2, scales);
+        return;
+    default:
+        gather_scales(p->source, p->column, g, count, 4, scales);
+        return;
+    }
+}
+
+static FALLIBLE pack_panel(const struct packing *p) {
+    memset(p->panel, 0, QUANTISED_HEADER);
+    memcpy(p->panel, &p->source->global, sizeof p->source->global);
+    pack_codes(p);
+    for (size_t g = 0; g < p->layout.scales; g++) {
+        pack_scales(p, g);
+    }
+    for (size_t g = 0; p->format->zero_points && g < p->layout.scales; g += ZEROS_G) {
+        TRY(pack_few_zeros(p, g, p->layout.scales - g < ZEROS_G ? p->layout.scales - g : ZEROS_G));
+    }
+    return OK;
 }
 
 static FALLIBLE check_source(const struct quantised_source *source, const struct quantised_format *format, size_t n) {
@@ -146,14 +166,10 @@ FALLIBLE pack_quantised(const struct quantised_source *source, const struct quan
     TRY(quantised_check(format));
     TRY(check_source(source, format, n));
     struct packing p = {.source = source, .format = format, .layout = quantised_layout(format, k), .k = k, .n = n, .panel = dst};
+    p.backend = kernel_selected();
     size_t panel_bytes = quantised_group_bytes(format, k, KERNEL_PANEL);
-    memset(dst, 0, quantised_group_bytes(format, k, n));
     for (; p.column < n; p.column += KERNEL_PANEL, p.panel += panel_bytes) {
-        memcpy(p.panel, &source->global, sizeof source->global);
-        for (size_t g = 0; g < p.layout.scales; g++) {
-            pack_codes(&p, g);
-            TRY(pack_scales(&p, g));
-        }
+        TRY(pack_panel(&p));
     }
     return OK;
 }

@@ -162,3 +162,35 @@ void PACK_TARGET(quad_offsets)(const struct offsets_args *args) {
         args->offsets[c] = (int32_t) - ((uint32_t)sums[c] << 7);
     }
 }
+
+// Nibbles 1 and 2 of each half change places, then bytes 1 and 2: even nibbles come to the low half, odd ones to the high half.
+static inline uint32_t part_nibbles(uint32_t word) {
+    uint32_t nibbles = (word ^ word >> 4) & 0x00f000f0u;
+    word ^= nibbles ^ nibbles << 4;
+    uint32_t bytes = (word ^ word >> 8) & 0x0000ff00u;
+    return word ^ bytes ^ bytes << 8;
+}
+
+typedef uint16_t pack_halves __attribute__((vector_size(16)));
+
+// Four columns' low halves, then their high ones.
+static inline void part_halves(const uint32_t *words, uint8_t *line) {
+    pack_halves v;
+    memcpy(&v, words, sizeof v);
+    v = __builtin_shufflevector(v, v, 0, 2, 4, 6, 1, 3, 5, 7);
+    memcpy(line, &v, sizeof v);
+}
+
+void PACK_TARGET(place_codes)(const struct place_args *args) {
+    const uint32_t *restrict words = args->words;
+    uint32_t *restrict lines = (uint32_t *)(void *)args->lines;
+    if (args->bits == 8) {
+        for (size_t i = 0; i < args->count * KERNEL_PANEL; i += 4) {
+            part_halves(words + i, args->lines + i * sizeof *words);
+        }
+        return;
+    }
+    for (size_t i = 0; i < args->count * KERNEL_PANEL; i++) {
+        lines[i] = part_nibbles(words[i]);
+    }
+}

@@ -52,6 +52,16 @@ def test_kernels_measures_every_operation_on_the_operands_it_takes(op, dtypes):
     assert [row["dtype"] for row in rows] == dtypes.split(",")
 
 
+def test_pack_times_what_loading_does_with_a_form():
+    done = bench("pack", "--seconds", "0.01", "--dtype", "fp4", "--threads", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["dtype"], row["threads"]) == ("fp4", 2)
+    assert row["gbytes_per_s"] > 0 and row["ratio_to_read"] > 0 and row["gflops"] == 0
+    refused = bench("pack", "--dtype", "fp5")
+    assert refused.returncode == 64 and "fp5" in refused.stderr
+
+
 def test_kernels_says_what_a_busy_neighbour_leaves_of_its_speed():
     rows = rows_of("kernels", *SMALL, "--dtype", "bf16", "--threads", "1,2", "--busy-neighbour")
     assert [row["threads"] for row in rows] == [1, 2]

@@ -108,7 +108,7 @@ static FALLIBLE set_help(void *options, const char *value) {
 
 static const struct flag_row FLAGS[] = {
     {"--shape", "NAME,NAME", set_shapes, "only these (kernels, tune: a shape, layer: a preset); --list names them"},
-    {"--dtype", "NAME,NAME", set_dtypes, "of the weights (bf16,f32; layer: bf16)"},
+    {"--dtype", "NAME,NAME", set_dtypes, "of the weights (bf16,f32; layer: bf16; pack: all forms)"},
     {"--op", "NAME", set_op, "kernels: gmm on packed weights (else this), gmm-plain on dense ones, tgmm or grouped-gemm"},
     {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k], else [groups, k, n]"},
     {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
@@ -129,7 +129,7 @@ enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 static const struct {
     const char *name;
     enum bench_command command;
-} COMMANDS[] = {{"kernels", BENCH_KERNELS}, {"layer", BENCH_LAYER}, {"tune", BENCH_TUNE}};
+} COMMANDS[] = {{"kernels", BENCH_KERNELS}, {"layer", BENCH_LAYER}, {"tune", BENCH_TUNE}, {"pack", BENCH_PACK}};
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
 static FALLIBLE take_word(struct bench_options *out, char *const *argv, int argc, int *i) {
@@ -167,18 +167,19 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
         FAIL(ERR_USAGE, "--transposed is of --op gmm-plain and --op grouped-gemm");
     }
     if (!out->help && out->command == BENCH_NONE) {
-        FAIL(ERR_USAGE, "a command is missing: expertd-bench kernels, layer or tune; --help says more");
+        FAIL(ERR_USAGE, "a command is missing: expertd-bench kernels, layer, tune or pack; --help says more");
     }
     return OK;
 }
 
 void bench_options_help(FILE *out) {
     fprintf(out,
-            "usage: expertd-bench kernels|layer|tune [flags]\n\n"
+            "usage: expertd-bench kernels|layer|tune|pack [flags]\n\n"
             "Times grouped products (kernels) or whole MoE layers (layer) in this process. Every repetition stands between a\n"
             "loop of nothing but multiplications and a plain read of as many weights, on the same threads: ratios are medians\n"
             "over the repetitions, so they hold on a machine whose speed varies. tune tries every\n"
-            "schedule of a product and says which is fastest.\n\n");
+            "schedule of a product and says which is fastest. pack times what loading does with a matrix of each form that files "
+            "have:\ncodes into rows, the digest, packing, beside a read of as many bytes of the file (nothing is multiplied).\n\n");
     flags_help(FLAGS, FLAG_COUNT, out);
     fprintf(out, "\nexit codes: 0 measured, 64 wrong command line, 69 memory or an instruction set is not to be had, 70 internal, "
                  "78 an\nunknown preset\n");

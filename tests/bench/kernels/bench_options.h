@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 
-enum bench_command { BENCH_NONE, BENCH_KERNELS, BENCH_LAYER, BENCH_TUNE };
+enum bench_command { BENCH_NONE, BENCH_KERNELS, BENCH_LAYER, BENCH_TUNE, BENCH_PACK };
 
 enum bench_op {
     OP_GMM,          // grouped_matmul on packed weights

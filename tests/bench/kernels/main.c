@@ -5,12 +5,15 @@
 #include "tests/bench/kernels/bench_options.h"
 #include "tests/bench/kernels/kernels_bench.h"
 #include "tests/bench/kernels/layer_bench.h"
+#include "tests/bench/kernels/pack_bench.h"
 #include "tests/bench/kernels/selection.h"
 #include "tests/bench/kernels/tune_bench.h"
 
 static void list(enum bench_command command) {
     if (command == BENCH_LAYER) {
         layer_bench_list(stdout);
+    } else if (command == BENCH_PACK) {
+        pack_bench_list(stdout);
     } else {
         selection_list(stdout);
     }
@@ -24,7 +27,9 @@ static FALLIBLE bench(const struct bench_options *options) {
     if (options->command == BENCH_TUNE) {
         return tune_bench(options, &machine);
     }
-    err_t e = options->command == BENCH_LAYER ? layer_bench(options, &machine, &report) : kernels_bench(options, &machine, &report);
+    err_t e = (options->command == BENCH_LAYER  ? layer_bench
+               : options->command == BENCH_PACK ? pack_bench
+                                                : kernels_bench)(options, &machine, &report);
     if (!err_is(e)) {
         e = options->json ? report_print_json(&report) : report_print_table(&report);
     }

@@ -72,7 +72,7 @@ static FALLIBLE pack_codes(const struct pool_options *o, char *block) {
         fill_scale(o->format->scale, scale, i);
     }
     struct quantised_source source = {
-        .codes = {.data = code, .n_stride = o->k, .n8_stride = 8 * o->k, .k_stride = 1, .k8_stride = 8, .bits = bits},
+        .codes = {code, bits, 8, o->k, 8 * o->k, 1, 8, NULL, 0, 0},
         .scales = scale,
         .scale_columns = o->format->scale_of_panel ? SOURCE_ROWS : 1,
         .scale_n_stride = o->format->scale_k ? (o->k + o->format->scale_k - 1) / o->format->scale_k : 1,

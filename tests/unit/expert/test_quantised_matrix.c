@@ -14,7 +14,7 @@
 #include "expert/digest.h"
 #include "expert/quantised_matrix.h"
 
-enum { N = 24, K = 64, SPAN = 16, SCALES = K / SPAN, STAGING = 1 << 14 };
+enum { N = 24, K = 64, SPAN = 16, SCALES = K / SPAN, STAGING = 1 << 15 };
 
 static uint8_t codes[N][K], zeros[N][SCALES];
 static float scales[N][SCALES], scales_by_depth[SCALES][N];

@@ -63,8 +63,8 @@ static inline void random_scale(struct random *random, enum dtype dtype, enum va
     }
 }
 
-static inline struct code_source plain_codes(const void *data, size_t k, unsigned bits) {
-    return (struct code_source){.data = data, .n_stride = k, .n8_stride = 8 * k, .k_stride = 1, .k8_stride = 8, .bits = bits};
+static inline struct code_words plain_codes(const void *data, size_t k, unsigned bits) {
+    return (struct code_words){data, bits, 8, k, 8 * k, 1, 8, NULL, 0, 0};
 }
 
 // Codes of every value; those that are NaN or Inf only where `values` is VALUES_ANY.

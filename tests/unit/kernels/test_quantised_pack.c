@@ -1,6 +1,8 @@
 // Packing of quantised weights from the layouts of checkpoints, against plain evaluation in double; refusals.
 #include "quantised_case.h"
 
+#include "kernels/quantised_layout.h"
+
 static double scale_value(enum dtype dtype, const uint8_t *p) {
     float value;
     if (dtype == DTYPE_F8_E8M0) {
@@ -123,7 +125,7 @@ static void awq_words_are_read_in_their_order(void **state) {
             w.zeros[g * WORDS_N / 8 + n / 8] |= (uint32_t)w.z[n][g] << (4 * ORDER[n % 8]);
         }
     }
-    struct code_source codes = {w.codes, 1, 8, WORDS_N, 8 * WORDS_N, ORDER, 4, 0, 0}, zeros = codes;
+    struct code_words codes = {w.codes, 4, 8, 1, 8, WORDS_N, 8 * WORDS_N, ORDER, 0, 0}, zeros = codes;
     zeros.data = w.zeros;
     uint16_t scales[WORDS_G][WORDS_N];
     for (size_t i = 0; i < WORDS_G * WORDS_N; i++) {
@@ -146,8 +148,8 @@ static void gptq_words_are_read_with_zero_points_less_one(void **state) {
             w.zeros[g * WORDS_N / 8 + n / 8] |= (uint32_t)w.z[n][g] << (4 * (n % 8));
         }
     }
-    struct code_source codes = {w.codes, 8, 64, 1, 8 * WORDS_N, NULL, 4, 0, 0};
-    struct code_source zeros = {w.zeros, 1, 8, WORDS_N, 8 * WORDS_N, NULL, 4, 0, 1};
+    struct code_words codes = {w.codes, 4, 8, 8, 64, 1, 8 * WORDS_N, NULL, 0, 0};
+    struct code_words zeros = {w.zeros, 4, 8, 1, 8, WORDS_N, 8 * WORDS_N, NULL, 0, 1};
     struct quantised_source source = {codes, zeros, w.scales, 1, WORDS_G, 1, 0, NULL};
     check_words(&w, &source, 1);
 }
@@ -167,34 +169,150 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
     check_words(&w, &source, 0);
 }
 
-// Rows are packed a run at a time; that a source names its order, though it is the plain one, makes it go code by code.
-static void check_rows(const struct kernel_backend *backend) {
-    static const uint8_t IN_ORDER[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    static const size_t K[] = {1, 6, 16, 250, 256, 514, 1034}, N[] = {3, 64, 130};
+// The packer's twin: code by code, where quantised_code_at says.
+static void pack_codes_one_by_one(const struct quantised_source *source, const struct quantised_format *format, size_t k, size_t n,
+                                  uint8_t *panels) {
+    struct quantised_layout layout = quantised_layout(format, k);
+    size_t columns = (n + KERNEL_PANEL - 1) / KERNEL_PANEL * KERNEL_PANEL;
+    uint8_t padding = format->code == CODE_INT4 && !format->zero_points ? 8 : 0;
+    memset(panels, 0, quantised_group_bytes(format, k, n));
+    for (size_t column = 0; column < columns; column++) {
+        uint8_t *panel = panels + column / KERNEL_PANEL * quantised_group_bytes(format, k, KERNEL_PANEL);
+        memcpy(panel, &source->global, sizeof source->global);
+        for (size_t i = 0; i < k; i++) {
+            size_t g = i / layout.scale_k;
+            unsigned shift;
+            size_t at = quantised_code_at(layout.line_k, i - g * layout.scale_k, column % KERNEL_PANEL, &shift);
+            size_t from = source->k_order ? source->k_order[i] : i;
+            uint8_t code = column < n ? quantised_code(&source->codes, column, from) : padding;
+            panel[quantised_codes_at(&layout, g) + at] |= (uint8_t)(code << shift);
+        }
+        for (size_t g = 0; column < n && g < layout.scales; g++) {
+            size_t c = column % KERNEL_PANEL, size = dtype_size(format->scale), row = column / source->scale_columns;
+            const uint8_t *scale =
+                (const uint8_t *)source->scales + (row * source->scale_n_stride + g * source->scale_g_stride) * size;
+            if (c == 0 || !format->scale_of_panel) {
+                memcpy(panel + quantised_scales_at(&layout, g, k) + c * size, scale, size);
+            }
+            if (format->zero_points) {
+                panel[quantised_zeros_at(&layout, g, k) + c] = quantised_code(&source->zeros, column, g);
+            }
+        }
+    }
+}
+
+static void assert_packed_as_one_by_one(const struct quantised_source *source, const struct quantised_format *format, size_t k,
+                                        size_t n) {
+    size_t bytes = quantised_group_bytes(format, k, n), row_bytes = (k * source->codes.bits + 7) / 8;
+    uint8_t *packed = test_alloc(bytes), *twin = test_alloc(bytes), *rows = test_alloc(n * row_bytes);
+    memset(packed, 0xaa, bytes);
+    assert_false(err_is(pack_quantised(source, format, k, n, packed)));
+    pack_codes_one_by_one(source, format, k, n, twin);
+    assert_memory_equal(packed, twin, bytes);
+    memset(rows, 0xaa, n * row_bytes);
+    if (source->k_order) {
+        void *scratch = test_alloc(quantised_sorting_bytes(&source->codes, k));
+        quantised_codes_as_sorted_rows(&source->codes, source->k_order, n, k, scratch, rows);
+        free(scratch);
+    } else {
+        quantised_codes_as_rows(&source->codes, n, k, rows);
+    }
+    const struct code_words in_rows = plain_codes(rows, source->codes.bits == 4 ? (k + 1) / 2 * 2 : k, source->codes.bits);
+    for (size_t i = 0; i < n * row_bytes * 8 / source->codes.bits; i++) {
+        size_t row = i / in_rows.n_stride, at = i % in_rows.n_stride;
+        size_t from = at < k && source->k_order ? source->k_order[at] : at;
+        assert_int_equal(quantised_code(&in_rows, row, at), at < k ? quantised_code(&source->codes, row, from) : 0);
+    }
+    free(packed), free(twin), free(rows);
+}
+
+static void assert_bytes_are_the_codes(const struct code_words *codes, size_t k, size_t n) {
+    uint8_t *bytes = test_alloc(n * k);
+    memset(bytes, 0xaa, n * k);
+    quantised_codes_as_bytes(codes, n, k, bytes);
+    for (size_t i = 0; i < n * k; i++) {
+        assert_int_equal(bytes[i], quantised_code(codes, i / k, i % k));
+    }
+    free(bytes);
+}
+
+enum file_order { ORDER_ROWS, ORDER_APART, ORDER_BY_DEPTH, ORDER_ALONG_N, ORDER_AWQ, ORDER_FOURS_OF_ROWS, ORDER_COUNT };
+
+static struct code_words words_of_order(enum file_order order, unsigned bits, size_t k, size_t n) {
+    static const uint8_t AWQ[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    size_t word = 32 / bits, n_words = (n + word - 1) / word;
+    size_t row = (k + 1) / 2 * 2 + (order == ORDER_APART ? 5 : 0); // rows of 4 bits then begin within a byte
+    switch (order) {
+    case ORDER_BY_DEPTH:
+        return (struct code_words){NULL, bits, word, word, word * word, 1, word * (n + 1), NULL, 0, 0};
+    case ORDER_ALONG_N:
+    case ORDER_AWQ:
+        return (struct code_words){
+            NULL, bits, word, 1, word, word * n_words, word * word * n_words, order == ORDER_AWQ && bits == 4 ? AWQ : NULL, 0, 0};
+    case ORDER_FOURS_OF_ROWS: // four rows woven
+        return (struct code_words){NULL, bits, 4, 1, 4 * row, 4, 16, NULL, 0, 0};
+    default:
+        return (struct code_words){NULL, bits, 8, row, 8 * row, 1, 8, NULL, 0, 0};
+    }
+}
+
+// Bytes of the file: no more than its last code needs, or that code's 32-bit word.
+static size_t bytes_of_order(const struct code_words *c, enum file_order order, size_t k, size_t n) {
+    size_t last = 0;
+    for (size_t at = 0; at < n; at++) {
+        size_t in_word = c->order ? c->order[at % c->word] : at % c->word;
+        size_t index = at / c->word * c->n_word_stride + in_word * c->n_stride + (k - 1) / c->word * c->k_word_stride +
+                       (k - 1) % c->word * c->k_stride;
+        last = index > last ? index : last;
+    }
+    size_t unit = order == ORDER_BY_DEPTH || order == ORDER_ALONG_N || order == ORDER_AWQ ? sizeof(uint32_t) : 1;
+    return (last * c->bits / 8 / unit + 1) * unit;
+}
+
+// A permutation.
+static void shuffle(struct random *random, uint32_t *order, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        size_t j = random_below(random, (uint32_t)i + 1);
+        order[i] = order[j];
+        order[j] = (uint32_t)i;
+    }
+}
+
+static void check_orders(const struct kernel_backend *backend) {
+    static const size_t K[] = {1, 6, 16, 250, 256, 514, 1034}, N[] = {3, 64, 136};
     struct random random = {92};
     assert_false(err_is(kernel_select(backend->name)));
-    for (size_t i = 0; i < COUNT_OF(FORMATS) * COUNT_OF(K) * COUNT_OF(N); i++) {
+    for (size_t i = 0; i < ORDER_COUNT * COUNT_OF(FORMATS) * COUNT_OF(N); i++) {
+        enum file_order order = (enum file_order)(i % ORDER_COUNT);
+        const struct quantised_format *format = &FORMATS[i / ORDER_COUNT % COUNT_OF(FORMATS)];
+        size_t n = N[i / ORDER_COUNT / COUNT_OF(FORMATS)], k = K[random_below(&random, COUNT_OF(K))];
         struct quantised_case c;
-        size_t k = K[i % COUNT_OF(K)], n = N[i / COUNT_OF(K) % COUNT_OF(N)];
-        quantised_case_init(&c, &FORMATS[i / COUNT_OF(K) / COUNT_OF(N)], k, n, VALUES_PLAIN, &random);
-        size_t bytes = quantised_group_bytes(&c.format, k, n);
-        uint8_t *rows = test_alloc(bytes), *codes = test_alloc(bytes);
-        memset(rows, 0xaa, bytes);
-        memset(codes, 0x55, bytes);
+        quantised_case_init(&c, format, k, n, VALUES_PLAIN, &random);
         struct quantised_source source = c.source;
-        source.codes.flip = i % 2 ? 0 : format_has_4_bits(&c.format) ? 0x08 : 0x80;
-        assert_false(err_is(pack_quantised(&source, &c.format, k, n, rows)));
-        source.codes.order = IN_ORDER;
-        assert_false(err_is(pack_quantised(&source, &c.format, k, n, codes)));
-        assert_memory_equal(rows, codes, bytes);
-        free(rows), free(codes);
+        unsigned bits = source.codes.bits, misaligned = random_below(&random, 2), flip = random_below(&random, 2);
+        source.codes = words_of_order(order, bits, k, n);
+        size_t bytes = bytes_of_order(&source.codes, order, k, n) + misaligned;
+        uint8_t *file = test_alloc(bytes);
+        for (size_t at = 0; at < bytes; at++) {
+            file[at] = (uint8_t)random_next(&random);
+        }
+        source.codes.data = file + misaligned;
+        source.codes.flip = !flip ? 0 : bits == 4 ? 0x08 : 0x80;
+        source.codes.add = bits == 8 && random_below(&random, 4) == 0 ? 3 : 0;
+        uint32_t *k_order = test_alloc(k * sizeof *k_order);
+        shuffle(&random, k_order, k);
+        source.k_order = random_below(&random, 2) ? k_order : NULL;
+        assert_packed_as_one_by_one(&source, format, k, n);
+        source.codes.add = (uint8_t)random_below(&random, 3); // as zero points have it; 15 and 1 is 16 then
+        assert_bytes_are_the_codes(&source.codes, k, n);
+        free(file), free(k_order);
         quantised_case_deinit(&c);
     }
 }
 
-static void rows_are_packed_as_their_codes_one_by_one(void **state) {
+static void every_order_is_packed_as_its_codes_one_by_one(void **state) {
     (void)state;
-    for_each_backend(check_rows);
+    for_each_backend(check_orders);
     assert_false(err_is(kernel_select("auto")));
 }
 
@@ -284,7 +402,7 @@ int main(void) {
         cmocka_unit_test(awq_words_are_read_in_their_order),
         cmocka_unit_test(gptq_words_are_read_with_zero_points_less_one),
         cmocka_unit_test(twos_complement_is_flipped_to_offset_binary),
-        cmocka_unit_test(rows_are_packed_as_their_codes_one_by_one),
+        cmocka_unit_test(every_order_is_packed_as_its_codes_one_by_one),
         cmocka_unit_test(k_is_taken_in_the_callers_order),
         cmocka_unit_test(formats_that_cannot_be_are_refused_by_name),
         cmocka_unit_test(sources_that_do_not_fit_are_refused_by_name),
