@@ -9,7 +9,14 @@
 #include "kernels/pack.h"
 #include "kernels/weights.h"
 
-enum { CHECK_K = 7, CHECK_COLUMNS = KERNEL_PANEL, CHECK_ROUNDS = 64, CHECK_ROWS = 2 * PANEL_TILE + 1, CHECK_ROW = 48 };
+enum {
+    CHECK_K = 7,
+    CHECK_FIRST_K = 4,
+    CHECK_COLUMNS = KERNEL_PANEL,
+    CHECK_ROUNDS = 64,
+    CHECK_ROWS = 2 * PANEL_TILE + 1,
+    CHECK_ROW = 48
+};
 
 struct check {
     uint64_t random;
@@ -58,22 +65,39 @@ static int same_bits(const float *a, const float *b, size_t count) {
     return 1;
 }
 
-// The same panel by the kernel for groups of them, where the backend has one; args->out holds what is right.
-static int same_by_group(panel_group_kernel *group, const struct panel_args *args) {
-    _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
-    _Alignas(64) float sums[CHECK_ROWS * KERNEL_SUMS];
-    if (!group) {
-        return 1;
-    }
-    struct panel_group_args all = {
-        .x = args->x, .rows = args->rows, .panels = &args->panel, .count = 1, .k = args->k, .sums = sums, .scratch = scratch};
-    group(&all);
+static int same_sums(const float *sums, const struct panel_args *args) {
     for (size_t r = 0; r < args->rows; r++) {
         if (!same_bits(sums + r * KERNEL_SUMS, args->out + r * args->out_stride, CHECK_COLUMNS)) {
             return 0;
         }
     }
     return 1;
+}
+
+// The same panel by the kernel for groups of them, where the backend has one: over the whole of K, and over its first k, then going
+// on from their sums. args->out holds what is right.
+static int same_by_group(panel_group_kernel *group, enum dtype dtype, const struct panel_args *args) {
+    _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
+    _Alignas(64) float sums[CHECK_ROWS * KERNEL_SUMS];
+    if (!group) {
+        return 1;
+    }
+    struct panel_group_args call = {
+        .x = args->x, .rows = args->rows, .panels = &args->panel, .count = 1, .k = args->k, .sums = sums, .scratch = scratch};
+    group(&call);
+    if (!same_sums(sums, args)) {
+        return 0;
+    }
+    size_t size = dtype_size(dtype);
+    const void *rest[CHECK_ROWS], *panel = (const char *)args->panel + CHECK_FIRST_K * KERNEL_PANEL * size;
+    for (size_t r = 0; r < args->rows; r++) {
+        rest[r] = (const char *)args->x[r] + CHECK_FIRST_K * size;
+    }
+    call.k = CHECK_FIRST_K;
+    group(&call);
+    call.x = rest, call.panels = &panel, call.k = args->k - CHECK_FIRST_K, call.goes_on = true;
+    group(&call);
+    return same_sums(sums, args);
 }
 
 static int check_bf16(struct check *check, int round) {
@@ -95,7 +119,7 @@ static int check_bf16(struct check *check, int round) {
     check->backend->panel_bf16(&args);
     args.out = want;
     check->twin->panel_bf16(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, &args);
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, DTYPE_BF16, &args);
 }
 
 // Any bit pattern at all, or the widened bf16 of the round.
@@ -123,46 +147,67 @@ static int check_f32(struct check *check, int round) {
     check->backend->panel_f32(&args);
     args.out = want;
     check->twin->panel_f32(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, &args);
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, DTYPE_F32, &args);
 }
 
-// The ends of int8 among others; k is no multiple of a quad.
-static int check_i8(struct check *check) {
-    int8_t x[CHECK_ROWS][CHECK_K];
-    const int8_t *rows[CHECK_ROWS];
-    _Alignas(64) int32_t panel[(1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL_PANEL]; // the offsets, then quads
-    int32_t got[CHECK_ROWS * CHECK_COLUMNS] = {0}, want[CHECK_ROWS * CHECK_COLUMNS] = {0};
-    int8_t w[CHECK_K * KERNEL_PANEL];
+enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL_PANEL }; // words: the offsets, then quads
+
+// Columns of int8, and rows.
+struct check_i8 {
+    int8_t x[CHECK_ROWS][CHECK_K], w[CHECK_K * KERNEL_PANEL];
+    int32_t want[CHECK_ROWS * CHECK_COLUMNS];
+};
+
+// k of [first, first + count): of another panel than the others'.
+static void add_group_i8(const struct kernel_backend *backend, const struct check_i8 *c, size_t first, size_t count,
+                         int32_t *sums) {
+    _Alignas(64) int32_t panel[CHECK_I8_PANEL];
+    struct weight_source source = {c->w + first, DTYPE_I8, CHECK_K, 1};
+    const void *panels = panel, *rows[CHECK_ROWS];
+    pack_weights_i8(backend, &source, count, KERNEL_PANEL, panel);
     for (size_t r = 0; r < CHECK_ROWS; r++) {
-        for (size_t i = 0; i < CHECK_K; i++) {
-            x[r][i] = next_i8(check);
-        }
-        rows[r] = x[r];
+        rows[r] = c->x[r] + first;
     }
-    for (size_t i = 0; i < sizeof w; i++) {
-        w[i] = next_i8(check);
-    }
-    pack_weights_i8(check->backend, &(struct weight_source){w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, panel);
-    struct panel_i8_args args = {rows, CHECK_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
-    check->backend->panel_i8(&args);
-    args.out = want;
-    check->twin->panel_i8(&args);
-    if (memcmp(got, want, sizeof got) != 0 || !check->backend->group_i8) {
-        return memcmp(got, want, sizeof got) == 0;
-    }
-    _Alignas(64) int32_t sums[CHECK_ROWS * KERNEL_SUMS];
-    const void *panels = panel, *group_rows[CHECK_ROWS];
-    for (size_t r = 0; r < CHECK_ROWS; r++) {
-        group_rows[r] = x[r];
-    }
-    check->backend->group_i8(&(struct panel_group_args){
-        .x = group_rows, .rows = CHECK_ROWS, .panels = &panels, .count = 1, .k = CHECK_K, .sums = (float *)sums});
-    for (size_t r = 0; r < CHECK_ROWS; r++) {
-        if (memcmp(sums + r * KERNEL_SUMS, want + r * CHECK_COLUMNS, CHECK_COLUMNS * sizeof *sums) != 0) {
+    backend->group_i8(&(struct panel_group_args){
+        .x = rows, .rows = CHECK_ROWS, .panels = &panels, .count = 1, .k = count, .sums = (float *)sums, .goes_on = first > 0});
+}
+
+// Over the whole of K, and in two pieces.
+static int same_by_group_i8(const struct kernel_backend *backend, const struct check_i8 *c) {
+    _Alignas(64) int32_t sums[2][CHECK_ROWS * KERNEL_SUMS];
+    add_group_i8(backend, c, 0, CHECK_K, sums[0]);
+    add_group_i8(backend, c, 0, CHECK_FIRST_K, sums[1]);
+    add_group_i8(backend, c, CHECK_FIRST_K, CHECK_K - CHECK_FIRST_K, sums[1]);
+    for (size_t r = 0; r < 2 * CHECK_ROWS; r++) {
+        const int32_t *got = sums[r / CHECK_ROWS] + r % CHECK_ROWS * KERNEL_SUMS;
+        if (memcmp(got, c->want + r % CHECK_ROWS * CHECK_COLUMNS, CHECK_COLUMNS * sizeof *got) != 0) {
             return 0;
         }
     }
     return 1;
+}
+
+// The ends of int8 among others; k is no multiple of a quad.
+static int check_i8(struct check *check) {
+    struct check_i8 c;
+    const int8_t *rows[CHECK_ROWS];
+    _Alignas(64) int32_t panel[CHECK_I8_PANEL];
+    int32_t got[CHECK_ROWS * CHECK_COLUMNS] = {0};
+    for (size_t r = 0; r < CHECK_ROWS; r++) {
+        for (size_t i = 0; i < CHECK_K; i++) {
+            c.x[r][i] = next_i8(check);
+        }
+        rows[r] = c.x[r];
+    }
+    for (size_t i = 0; i < sizeof c.w; i++) {
+        c.w[i] = next_i8(check);
+    }
+    pack_weights_i8(check->backend, &(struct weight_source){c.w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, panel);
+    struct panel_i8_args args = {rows, CHECK_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
+    check->backend->panel_i8(&args);
+    args.out = c.want;
+    check->twin->panel_i8(&args);
+    return memcmp(got, c.want, sizeof got) == 0 && (!check->backend->group_i8 || same_by_group_i8(check->backend, &c));
 }
 
 // The functions over the range in which they are neither 0 nor Inf, and its ends.
