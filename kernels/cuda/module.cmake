@@ -22,15 +22,18 @@ foreach(source ${device_sources})
 endforeach()
 # NCCL is loaded when there is more than one GPU to use; its header is all that is needed here.
 get_filename_component(nvcc_folder ${EXPERTD_NVCC} DIRECTORY)
-find_path(EXPERTD_NCCL_INCLUDE nccl.h HINTS "${EXPERTD_CUDA_ROOT}/include" "${nvcc_folder}/../include" /usr/local/cuda/include)
-if(NOT EXPERTD_NCCL_INCLUDE)
-  message(FATAL_ERROR "${EXPERTD_NVCC} is there, but no nccl.h: install NCCL's headers (libnccl-dev, or pip's nvidia-nccl-cu13), "
-                      "name their folder with -DEXPERTD_NCCL_INCLUDE, or leave the module out with -DEXPERTD_CUDA=OFF")
-endif()
+find_path(EXPERTD_NCCL_INCLUDE nccl.h HINTS "${nvcc_folder}/../include")
 set(object ${CMAKE_CURRENT_BINARY_DIR}/nccl.cuda.o)
 set(source ${CMAKE_SOURCE_DIR}/shard/nccl.cc)
+set(nccl_include -I${EXPERTD_NCCL_INCLUDE})
+if(NOT EXPERTD_NCCL_INCLUDE)
+  message(STATUS "No nccl.h beside ${EXPERTD_NVCC}: the CUDA module is built without NCCL and refuses several GPUs; install "
+                 "libnccl-dev or run deploy/install-deps --cuda, or name its folder with -DEXPERTD_NCCL_INCLUDE")
+  set(source ${CMAKE_SOURCE_DIR}/shard/no_nccl.cc)
+  set(nccl_include "")
+endif()
 add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM COMMENT "Building CUDA object nccl"
-                   COMMAND ${launcher} ${EXPERTD_NVCC} ${flags} -I${EXPERTD_NCCL_INCLUDE} -MD -MF ${object}.d -c ${source} -o ${object})
+                   COMMAND ${launcher} ${EXPERTD_NVCC} ${flags} ${nccl_include} -MD -MF ${object}.d -c ${source} -o ${object})
 list(APPEND device_objects ${object})
 set(module ${CMAKE_BINARY_DIR}/lib/expertd/libexpertd_cuda.so)
 add_custom_command(OUTPUT ${module} DEPENDS ${device_objects} VERBATIM COMMENT "Linking libexpertd_cuda.so"
