@@ -50,6 +50,10 @@ static err_t place_balanced(void *context, const struct layer_params *params, ui
 static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     struct placing placing = {.options = options};
     struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
+    struct model_sink sink = {0};
+    if (out->weights) {
+        sink = device_weights_sink(out->weights);
+    }
     struct model_options model = {
         .model = options->model,
         .hf_cache = options->hf_cache,
@@ -64,6 +68,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL,
         .topology = &out->topology,
         .team = out->team,
+        .sink = out->weights ? &sink : NULL,
         .progress = show_progress,
         .progress_context = &progress,
     };
@@ -169,11 +174,21 @@ static FALLIBLE open_devices(struct options *options, struct loaded *out) {
     return OK;
 }
 
+// Experts go on to the devices as they are packed; the host keeps what is small.
+static FALLIBLE make_room_for_weights(const struct options *options, struct loaded *out) {
+    struct device_weights_options weights = {.devices = out->devices,
+                                             .spare_bytes = options->move_bytes_max,
+                                             .max_batch_tokens = options->max_batch_tokens,
+                                             .max_top_k = options->max_top_k};
+    return out->devices ? device_weights_create(&weights, &out->weights) : OK;
+}
+
 static FALLIBLE load_all(struct options *options, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
     log_device(options);
     TRY(open_devices(options, out));
     TRY(start_teams(options, out));
+    TRY(make_room_for_weights(options, out));
     TRY(load_model(options, out));
     TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
@@ -182,6 +197,7 @@ static FALLIBLE load_all(struct options *options, struct serve *serve, const str
                                     .team = out->team,
                                     .node_teams = out->node_teams,
                                     .devices = out->devices,
+                                    .weights = out->weights,
                                     .exchange_timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS};
     TRY(engine_create(&engine, &out->engine));
     log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " max_batch_tokens=%u",
@@ -196,7 +212,7 @@ static FALLIBLE load_all(struct options *options, struct serve *serve, const str
                                   .metrics = out->metrics,
                                   .move_bytes_max = options->move_bytes_max,
                                   .weights_bytes_max = options->memory_max,
-                                  .fixed = out->devices ? "experts on devices do not move yet" : NULL};
+                                  .engine = out->engine};
     TRY(mover_create(&mover, &out->mover));
     struct worker_options worker = {
         .model = &out->model,
@@ -232,6 +248,7 @@ void loading_unload(struct loaded *loaded) {
     mover_destroy(loaded->mover);
     metrics_destroy(loaded->metrics);
     engine_destroy(loaded->engine);
+    device_weights_destroy(loaded->weights);
     schedules_end(loaded->schedules);
     model_deinit(&loaded->model);
     devices_close(loaded->devices);

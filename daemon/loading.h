@@ -11,6 +11,7 @@
 #include "daemon/options.h"
 #include "daemon/serve.h"
 #include "daemon/worker.h"
+#include "expert/device_weights.h"
 #include "expert/layer.h"
 #include "expert/node_teams.h"
 #include "kernels/devices.h"
@@ -18,8 +19,9 @@
 struct loaded {
     struct topology topology;
     struct team *team;
-    struct node_teams *node_teams; // NULL: `team` serves all shards
-    struct devices *devices;       // NULL: the CPU computes
+    struct node_teams *node_teams;  // NULL: `team` serves all shards
+    struct devices *devices;        // NULL: the CPU computes
+    struct device_weights *weights; // on them; NULL: in the host's memory
     struct model model;
     struct tuning_table *schedules; // NULL: by rule
     struct engine *engine;

@@ -16,6 +16,10 @@ struct mover {
     atomic_bool moving; // by the thread that set it
 };
 
+static bool is_on_devices(const struct mover *mover) {
+    return mover->options.engine && engine_is_on_devices(mover->options.engine);
+}
+
 FALLIBLE mover_create(const struct mover_options *options, struct mover **out) {
     *out = calloc(1, sizeof **out);
     if (!*out) {
@@ -23,6 +27,7 @@ FALLIBLE mover_create(const struct mover_options *options, struct mover **out) {
     }
     (*out)->options = *options;
     (*out)->options.copier.topology = options->model->topology;
+    (*out)->options.copier.share = is_on_devices(*out);
     return OK;
 }
 
@@ -153,6 +158,7 @@ struct move {
     const struct model_layer *layer;
     struct placement *target;
     uint32_t copies_per_step;
+    uint32_t *room; // [ranks] that the devices have, before a step; NULL without devices
     struct mover_progress progress;
 };
 
@@ -205,15 +211,63 @@ static FALLIBLE check_memory(struct move *move) {
     return OK;
 }
 
+// On devices there is room for what was reserved at the start, move_bytes_max deciding.
+static FALLIBLE check_room(struct move *move) {
+    const struct placement *from = now(move)->placement, *to = move->target;
+    move->copies_per_step = UINT32_MAX;
+    move->room = calloc(to->ranks, sizeof *move->room);
+    if (!move->room) {
+        FAIL(ERR_NOMEM, "no memory to move experts of layer %u", move->layer->params.layer);
+    }
+    engine_move_room(move->mover->options.engine, move->layer, move->room);
+    for (uint32_t rank = 0; rank < to->ranks; rank++) {
+        uint32_t places = from->rank_first[rank + 1] - from->rank_first[rank] + move->room[rank];
+        uint32_t wanted = to->rank_first[rank + 1] - to->rank_first[rank];
+        if (wanted > places) {
+            FAIL(ERR_NOMEM,
+                 "shard %u would hold %u experts of layer %u; its device has places for %u of them, of which %u are free: raise "
+                 "move_bytes_max, by which they are reserved at the start",
+                 rank, wanted, move->layer->params.layer, places, move->room[rank]);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE next_placement(struct move *move, uint64_t epoch, struct placement **out) {
+    const struct placement *from = now(move)->placement;
+    if (move->room) {
+        engine_move_room(move->mover->options.engine, move->layer, move->room);
+    }
+    TRY(placement_step(from, move->target, move->copies_per_step, move->room, epoch, out));
+    if (move->room && placement_equal(from, *out)) {
+        placement_destroy(*out);
+        FAIL(ERR_NOMEM,
+             "layer %u: no rank has a free place on its device: raise move_bytes_max, by which they are reserved at the start",
+             move->layer->params.layer);
+    }
+    return OK;
+}
+
 // One step: copy, verify, switch between two batches, let the old go. On error what is in force stays.
 static FALLIBLE step(struct move *move, uint64_t epoch) {
     const struct model_layer *layer = move->layer;
+    const struct mover_options *options = &move->mover->options;
     struct placement *placement;
     struct shards *next;
-    TRY(placement_step(now(move)->placement, move->target, move->copies_per_step, epoch, &placement));
+    TRY(next_placement(move, epoch, &placement));
     uint32_t copied = placement_missing(now(move)->placement, placement);
-    TRY_IN(shards_move(now(move), &layer->shape, placement, &move->mover->options.copier, &next), "layer %u", layer->params.layer);
+    TRY_IN(shards_move(now(move), &layer->shape, placement, &options->copier, &next), "layer %u", layer->params.layer);
+    if (move->room) {
+        err_t e = engine_move_prepare(options->engine, layer, now(move), next);
+        if (err_is(e)) {
+            shards_destroy(next);
+            return err_context(e, "layer %u", layer->params.layer);
+        }
+    }
     shards_switch(layer->in_force, next);
+    if (move->room) {
+        engine_move_finish(options->engine, layer);
+    }
     move->progress.moved_experts += copied;
     move->progress.moved_bytes += copied * (uint64_t)layer->shape.bytes;
     return OK;
@@ -243,7 +297,7 @@ static FALLIBLE apply(struct mover *mover, const struct mover_placement *p, cons
     TRY(placement_from_table(&table, p->epoch, &move.target));
     move.progress.all_experts = placement_missing(now(&move)->placement, move.target);
     move.progress.all_bytes = move.progress.all_experts * (uint64_t)layer->shape.bytes;
-    err_t e = check_memory(&move);
+    err_t e = is_on_devices(mover) ? check_room(&move) : check_memory(&move);
     if (!err_is(e)) {
         e = run_steps(&move, progress, context, new_epoch);
     }
@@ -251,6 +305,7 @@ static FALLIBLE apply(struct mover *mover, const struct mover_placement *p, cons
              "layer=%u epoch=%" PRIu64 " experts=%u of=%u bytes=%" PRIu64 " reason=%s", p->layer, *new_epoch,
              move.progress.moved_experts, move.progress.all_experts, move.progress.moved_bytes, err_name(e.code));
     placement_destroy(move.target);
+    free(move.room);
     return e;
 }
 
@@ -259,9 +314,6 @@ FALLIBLE mover_apply(struct mover *mover, const struct mover_placement *placemen
     const struct model_layer *layer;
     uint64_t unused;
     TRY(find_layer(mover, placement->layer, &layer));
-    if (mover->options.fixed) {
-        FAIL(ERR_UNAVAILABLE, "%s", mover->options.fixed);
-    }
     if (atomic_exchange(&mover->moving, true)) {
         FAIL(ERR_UNAVAILABLE, "another move is under way: wait for its end");
     }

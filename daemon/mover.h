@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "daemon/metrics.h"
+#include "expert/layer.h"
 #include "expert/model.h"
 
 struct mover;
@@ -18,7 +19,7 @@ struct mover_options {
     struct metrics *metrics;    // borrowed; where the load is counted. NULL: none is seen
     uint64_t move_bytes_max;    // memory that a step may take beside the weights before or after the move, whichever are more
     uint64_t weights_bytes_max; // what the weights may grow to by replicas; 0: what the machine has available
-    const char *fixed;          // why nothing moves; NULL: it does
+    struct engine *engine;      // borrowed: where it is on devices, experts move there; NULL: they are in the host's memory
     struct block_copier copier; // {0}, but in tests
 };
 
@@ -62,7 +63,8 @@ struct mover_progress {
 // in force at the end, also of a move that failed on its way. Blocks until it is in force or has failed; `progress` (may be NULL)
 // is called on the calling thread after each step and may return false to stop. On any error the placement of the last completed
 // step stays in force and nothing is lost. ERR_INVALID: it does not fit the layer; ERR_UNAVAILABLE: planned from another epoch, or
-// another move is under way; ERR_NOMEM: move_bytes_max, memory_max or what is available; ERR_IO: a copy's digest differs;
+// another move is under way; ERR_NOMEM: move_bytes_max, memory_max or what is available, on devices what was reserved at the start;
+// ERR_IO: a copy's digest differs;
 // ERR_CANCELLED: progress said no.
 FALLIBLE mover_apply(struct mover *mover, const struct mover_placement *placement,
                      bool (*progress)(void *context, const struct mover_progress *), void *context, uint64_t *new_epoch);

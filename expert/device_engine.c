@@ -5,7 +5,6 @@
 
 #include "expert/device_weights.h"
 #include "expert/layer_piece.h"
-#include "expert/memory.h"
 #include "kernels/device_plan.h"
 
 enum { PIECE_ALIGN = 256, ROW_ALIGN = 64 };
@@ -35,6 +34,7 @@ struct device_engine {
     struct engine *engine;
     struct devices *devices;
     struct device_weights *weights;
+    bool owns_weights;
     struct device_scratch scratch[DEVICES_MAX];
     bool pinned;
     uint32_t max_outputs, max_shared_width; // over the model's layers
@@ -123,15 +123,7 @@ static FALLIBLE wait_for(const struct device_engine *d, uint32_t device) {
 
 static FALLIBLE reserve(struct device_engine *d, uint32_t device) {
     struct device_scratch *s = &d->scratch[device];
-    struct device_facts facts;
-    char needs[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
     lay_out(d, device == 0, s);
-    CALL(device, describe, &facts);
-    if (s->bytes > facts.memory_available) {
-        FAIL(ERR_NOMEM, "%s device %u (%s): batches of %u tokens take %s beside the weights, it has %s left",
-             d->devices->table->kind, d->devices->numbers[device], facts.name, d->engine->limits.max_tokens,
-             memory_text(s->bytes, needs), memory_text(facts.memory_available, has));
-    }
     CALL(device, reserve, s->bytes, &s->memory);
     lay_out(d, device == 0, s);
     return OK;
@@ -184,11 +176,22 @@ static void learn_sizes(struct device_engine *d) {
     }
 }
 
+// The weights are in the host's memory: they go to the devices beside that.
+static FALLIBLE take_loaded(struct device_engine *d) {
+    struct device_weights_options options = {
+        .devices = d->devices, .max_batch_tokens = d->engine->limits.max_tokens, .max_top_k = d->engine->limits.max_top_k};
+    TRY(device_weights_create(&options, &d->weights));
+    d->owns_weights = true;
+    return device_weights_take_loaded(d->weights, d->engine->model);
+}
+
 static FALLIBLE make(struct device_engine *d) {
     struct engine *engine = d->engine;
     learn_sizes(d);
     TRY(learn_variants(d));
-    TRY(device_weights_create(d->devices, engine->model, &d->weights));
+    if (!d->weights) {
+        TRY(take_loaded(d));
+    }
     CALL(0, pin, engine->arena.base, engine->pinned_bytes);
     d->pinned = true;
     for (uint32_t i = 0; i < d->devices->count; i++) {
@@ -197,7 +200,17 @@ static FALLIBLE make(struct device_engine *d) {
     return write_token_tiles(d);
 }
 
-FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, struct device_engine **out) {
+size_t device_engine_scratch_bytes(const struct model *model, const struct layer_limits *limits, uint32_t device) {
+    struct engine engine = {.model = model, .limits = *limits};
+    struct device_engine d = {.engine = &engine};
+    struct device_scratch counted = {0};
+    learn_sizes(&d);
+    lay_out(&d, device == 0, &counted);
+    return counted.bytes;
+}
+
+FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, struct device_weights *weights,
+                              struct device_engine **out) {
     *out = NULL;
     struct device_engine *d = calloc(1, sizeof *d);
     if (!d) {
@@ -205,6 +218,7 @@ FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, st
     }
     d->engine = engine;
     d->devices = devices;
+    d->weights = weights;
     d->variants = calloc(engine->model->num_layers, sizeof *d->variants);
     d->first_tile = calloc(engine->model->ranks + 1, sizeof *d->first_tile);
     d->variant = calloc(engine->model->ranks, sizeof *d->variant);
@@ -229,11 +243,17 @@ void device_engine_destroy(struct device_engine *d) {
     if (d->pinned) {
         table->unpin(d->devices->all[0], d->engine->arena.base);
     }
-    device_weights_destroy(d->weights);
+    if (d->owns_weights) {
+        device_weights_destroy(d->weights);
+    }
     free(d->variants);
     free(d->first_tile);
     free(d->variant);
     free(d);
+}
+
+struct device_weights *device_engine_weights(const struct device_engine *d) {
+    return d->weights;
 }
 
 uint64_t device_engine_bytes(const struct device_engine *d) {
@@ -283,10 +303,6 @@ static enum device_variant fma_for(size_t rows) {
 
 FALLIBLE device_take_in(struct batch *b) {
     const struct device_engine *d = b->engine->device;
-    if (layer_of(b)->epoch != b->shards->placement->epoch) {
-        FAIL(ERR_UNAVAILABLE, "the devices hold the weights of placement %llu, %llu is in force",
-             (unsigned long long)layer_of(b)->epoch, (unsigned long long)b->shards->placement->epoch);
-    }
     return upload(d, 0, d->scratch[0].hidden, b->engine->hidden, b->tokens * b->engine->hidden_stride);
 }
 
@@ -333,6 +349,10 @@ static void cut_tiles(const struct batch *b) {
         d->first_tile[rank] = count;
         count += device_cut_tiles(plan.group_sizes, plan.num_actual_groups, 0, device_variant_rows(d->variant[rank]),
                                   b->engine->tiles + count);
+        const uint32_t *slots = b->shards->device_slots + b->shards->placement->rank_first[rank];
+        for (uint32_t i = d->first_tile[rank]; i < count; i++) {
+            b->engine->tiles[i].group = slots[b->engine->tiles[i].group]; // where the device has that expert
+        }
     }
     d->first_tile[ranks] = count;
 }

@@ -10,16 +10,21 @@
 #include "kernels/devices.h"
 
 struct device_engine;
+struct device_weights;
 
-// Copies the model's weights and reserves scratch for engine->limits. The engine's arrays are laid out. ERR_NOMEM with figures.
-FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, struct device_engine **out);
+// Reserves scratch for engine->limits; the engine's arrays are laid out. weights: filled and borrowed, or NULL: those of the loaded
+// model are copied. ERR_NOMEM, with figures where the weights are copied.
+FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, struct device_weights *weights,
+                              struct device_engine **out);
 void device_engine_destroy(struct device_engine *device);         // NULL is legal
 uint64_t device_engine_bytes(const struct device_engine *device); // of device memory, on all devices
+
+struct device_weights *device_engine_weights(const struct device_engine *device);
+size_t device_engine_scratch_bytes(const struct model *model, const struct layer_limits *limits, uint32_t device);
 
 // Rows of the dtype the engine needs to be told of tiles and outputs: bytes of its pinned arrays.
 size_t device_engine_tiles(const struct layer_limits *limits, const struct model *model);
 
-// ERR_UNAVAILABLE where the placement in force is not the one whose weights the devices hold.
 FALLIBLE device_take_in(struct batch *b);
 // One request's own router: ids and weights are there after device_routed.
 FALLIBLE device_route(struct batch *b, const struct router_args *args);

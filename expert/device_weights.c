@@ -4,219 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/device_engine.h"
 #include "expert/memory.h"
-#include "kernels/device_codes.h"
 #include "kernels/quantised.h"
 
-enum { PIECE_ALIGN = 256 }; // what a device's own allocations have
-
-// One walk over everything that a device holds, done twice: first the bytes are counted, then they are filled.
-struct filling {
-    struct device_weights *weights;
-    uint32_t device;
-    char *memory; // NULL: count
-    size_t used;
-    struct arena staging; // pinned: one matrix
-};
-
-static void *piece(struct filling *f, size_t bytes) {
-    void *at = f->memory ? f->memory + f->used : NULL;
-    f->used += (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
-    return at;
-}
-
-// From `offset` of the staging to the device, and the device is done with it.
-static FALLIBLE send_from(const struct filling *f, size_t offset, void *to, size_t bytes) {
-    struct device_error error;
-    struct devices *devices = f->weights->devices;
-    const struct device_table *table = devices->table;
-    struct device *device = devices->all[f->device];
-    TRY(devices_check(devices, f->device, table->copy(device, DEVICE_UPLOAD, to, f->staging.base + offset, bytes, &error), &error));
-    return devices_check(devices, f->device, table->wait(device, &error), &error);
-}
-
-static FALLIBLE send(const struct filling *f, void *to, size_t bytes) {
-    return send_from(f, 0, to, bytes);
-}
-
-// Codes, scales and zero points, each of all groups together.
-static FALLIBLE put_codes(struct filling *f, const struct packed_weights *packed, struct device_matrix *out) {
-    const struct quantised_format *format = packed->format;
-    struct device_codes_size bytes = device_codes_bytes(format, packed->n, packed->k);
-    char *codes = piece(f, packed->groups * bytes.codes), *scales = piece(f, packed->groups * bytes.scales);
-    char *zeros = piece(f, packed->groups * bytes.zeros), *staging = f->staging.base;
-    for (size_t g = 0; codes && g < packed->groups; g++) {
-        char *staged_scales = staging + bytes.codes, *staged_zeros = staged_scales + bytes.scales;
-        device_codes_pack(format, packed->data[g], packed->n, packed->k, staging, staged_scales, staged_zeros);
-        TRY(send_from(f, 0, codes + g * bytes.codes, bytes.codes));
-        TRY(send_from(f, bytes.codes, scales + g * bytes.scales, bytes.scales));
-        TRY(send_from(f, bytes.codes + bytes.scales, zeros + g * bytes.zeros, bytes.zeros));
-    }
-    out->data = codes;
-    out->quantised = (struct device_quantised){
-        .format = *format, .scales = scales, .zeros = format->zero_points ? (const uint8_t *)zeros : NULL};
-    return OK;
-}
-
-// Of each group, as its packed panels begin with it.
-static FALLIBLE put_globals(struct filling *f, const struct packed_weights *packed, struct device_matrix *out) {
-    if (packed->format->global == GLOBAL_NONE || packed->format->scale_of_panel) {
-        return OK;
-    }
-    char *to = piece(f, packed->groups * sizeof(float));
-    out->quantised.globals = (const float *)(const void *)to;
-    for (size_t g = 0; to && g < packed->groups; g++) {
-        memcpy(f->staging.base, packed->data[g], sizeof(float));
-        TRY(send(f, to + g * sizeof(float), sizeof(float)));
-    }
-    return OK;
-}
-
-static FALLIBLE put_quantised(struct filling *f, const struct packed_weights *packed, struct device_matrix *out) {
-    *out = (struct device_matrix){
-        .dtype = packed->dtype, .groups = (uint32_t)packed->groups, .n = (uint32_t)packed->n, .k = (uint32_t)packed->k};
-    TRY(put_codes(f, packed, out));
-    return put_globals(f, packed, out);
-}
-
-static FALLIBLE put_matrix(struct filling *f, const struct packed_weights *packed, struct device_matrix *out) {
-    if (packed->format) {
-        return put_quantised(f, packed, out);
-    }
-    size_t bytes = packed->n * packed->k * dtype_size(packed->dtype);
-    *out = (struct device_matrix){
-        .dtype = packed->dtype, .groups = (uint32_t)packed->groups, .n = (uint32_t)packed->n, .k = (uint32_t)packed->k};
-    char *to = piece(f, packed->groups * bytes);
-    out->data = to;
-    for (size_t g = 0; to && g < packed->groups; g++) {
-        unpack_weights(packed, g, f->staging.base);
-        TRY(send(f, to + g * bytes, bytes));
-    }
-    return OK;
-}
-
-static FALLIBLE put_vectors(struct filling *f, void *const *vectors, size_t groups, size_t count, const float **out) {
-    size_t bytes = count * sizeof(float);
-    char *to = piece(f, groups * bytes);
-    *out = (const float *)(const void *)to;
-    for (size_t g = 0; to && g < groups; g++) {
-        memcpy(f->staging.base, vectors[g], bytes);
-        TRY(send(f, to + g * bytes, bytes));
-    }
-    return OK;
-}
-
-static FALLIBLE put_vector(struct filling *f, const float *vector, size_t count, const float **out) {
-    void *const one = (void *)vector; // read only
-    *out = NULL;
-    return vector ? put_vectors(f, &one, 1, count, out) : OK;
-}
-
-// [groups][k]; NULL: in order.
-static FALLIBLE put_order(struct filling *f, void *const *orders, size_t groups, size_t k, const uint32_t **out) {
-    size_t bytes = k * sizeof(uint32_t);
-    *out = NULL;
-    if (!orders) {
-        return OK;
-    }
-    char *to = piece(f, groups * bytes);
-    *out = (const uint32_t *)(const void *)to;
-    for (size_t g = 0; to && g < groups; g++) {
-        memcpy(f->staging.base, orders[g], bytes);
-        TRY(send(f, to + g * bytes, bytes));
-    }
-    return OK;
-}
-
-// Gate and up read their rows in one order.
-static FALLIBLE put_orders(struct filling *f, const struct expert_weights *w, struct device_experts *out) {
-    const uint32_t *hidden, *inner;
-    TRY(put_order(f, w->hidden_order, w->up.groups, w->up.k, &hidden));
-    TRY(put_order(f, w->inner_order, w->down.groups, w->down.k, &inner));
-    out->matrix[EXPERT_GATE].quantised.order = out->matrix[EXPERT_UP].quantised.order = hidden;
-    out->matrix[EXPERT_DOWN].quantised.order = inner;
-    return OK;
-}
-
-static FALLIBLE put_experts(struct filling *f, const struct expert_weights *w, struct device_experts *out) {
-    const struct packed_weights *matrices[EXPERT_MATRICES] = {&w->gate, &w->up, &w->down};
-    void *const *const biases[EXPERT_MATRICES] = {w->gate_bias, w->up_bias, w->down_bias};
-    *out = (struct device_experts){0};
-    for (int i = 0; i < EXPERT_MATRICES; i++) {
-        if (matrices[i]->data) {
-            TRY(put_matrix(f, matrices[i], &out->matrix[i]));
-        }
-        if (biases[i]) {
-            TRY(put_vectors(f, biases[i], w->up.groups, matrices[i]->n, &out->bias[i]));
-        }
-    }
-    return put_orders(f, w, out);
-}
-
-static FALLIBLE put_front(struct filling *f, const struct model_layer *layer, struct device_layer *out) {
-    size_t outputs = layer->params.num_experts + layer->params.num_zero_experts;
-    if (layer->router.data) {
-        TRY(put_matrix(f, &layer->router, &out->router));
-    }
-    TRY(put_vector(f, layer->router_bias, outputs, &out->router_bias));
-    TRY(put_vector(f, layer->selection_bias, outputs, &out->selection_bias));
-    if (layer->params.shared != SHARED_NONE) {
-        TRY(put_experts(f, &layer->shared, &out->shared));
-    }
-    return layer->shared_gate.data ? put_matrix(f, &layer->shared_gate, &out->shared_gate) : OK;
-}
-
-static FALLIBLE put_layer(struct filling *f, const struct model *model, size_t index) {
-    const struct model_layer *layer = &model->layers[index];
-    struct device_layer *out = &f->weights->layers[index];
-    const struct shards *shards = shards_take(layer->in_force);
-    err_t e = OK;
-    out->epoch = shards->placement->epoch;
-    for (uint32_t rank = 0; rank < model->ranks && !err_is(e); rank++) {
-        if (device_of_rank(f->weights->devices, model->ranks, rank) == f->device) {
-            e = put_experts(f, &shards->ranks[rank], &out->ranks[rank]);
-        }
-    }
-    shards_give_back(layer->in_force, shards);
-    return f->device == 0 && !err_is(e) ? put_front(f, layer, out) : e;
-}
-
-static FALLIBLE put_all(struct filling *f, const struct model *model) {
-    f->used = 0;
-    for (size_t i = 0; i < model->num_layers; i++) {
-        TRY_IN(put_layer(f, model, i), "layer %u", model->layers[i].params.layer);
-    }
-    return OK;
-}
-
-// Of one group: a plain matrix in fp32 and a vector, or codes with all that belongs to them, or an order.
-static size_t staging_of(const struct packed_weights *m) {
-    size_t n = m->n > 0 ? m->n : 1, bytes = n * (m->k + 1) * sizeof(float);
-    if (m->format) {
-        struct device_codes_size codes = device_codes_bytes(m->format, m->n, m->k);
-        size_t all = codes.codes + codes.scales + codes.zeros;
-        bytes = all > bytes ? all : bytes;
-    }
-    return bytes;
-}
-
-static size_t staging_bytes(const struct model *model) {
-    size_t most = sizeof(float);
-    for (size_t i = 0; i < model->num_layers; i++) {
-        const struct model_layer *layer = &model->layers[i];
-        const struct packed_weights *all[] = {&layer->shape.matrix[EXPERT_UP],
-                                              &layer->shape.matrix[EXPERT_DOWN],
-                                              &layer->shared.up,
-                                              &layer->shared.down,
-                                              &layer->router,
-                                              &layer->shared_gate};
-        for (size_t m = 0; m < sizeof all / sizeof *all; m++) {
-            size_t bytes = staging_of(all[m]);
-            most = bytes > most ? bytes : most;
-        }
-    }
-    return most;
-}
+// ---- what fits
 
 static bool same_format(const struct packed_weights *a, const struct packed_weights *b) {
     const struct quantised_format *f = a->format, *g = b->format;
@@ -243,81 +35,319 @@ static FALLIBLE check_formats(const struct model *model) {
     return OK;
 }
 
-static FALLIBLE reserve(struct filling *f) {
-    struct devices *devices = f->weights->devices;
+static uint32_t device_of(const struct device_weights *w, const struct model *model, uint32_t rank) {
+    return device_of_rank(w->options.devices, model->ranks, rank);
+}
+
+static uint32_t held_by(const struct model_layer *layer, uint32_t rank) {
+    const uint32_t *first = layer->in_force->shards->placement->rank_first;
+    return first[rank + 1] - first[rank];
+}
+
+// Slots that each rank of a device has beyond its own experts, in every layer: what spare_bytes gives.
+static uint32_t spare_slots(const struct device_weights *w, const struct model *model, uint32_t device) {
+    uint64_t of_one = 0;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        for (uint32_t rank = 0; rank < model->ranks; rank++) {
+            of_one += device_of(w, model, rank) == device ? device_slot_bytes(&model->layers[i].shape) : 0;
+        }
+    }
+    uint64_t slots = of_one && model->ranks > 1 ? w->options.spare_bytes / of_one : 0;
+    return slots < model->max_experts ? (uint32_t)slots : model->max_experts;
+}
+
+static uint32_t slots_of(const struct model_layer *layer, uint32_t rank, uint32_t spare) {
+    uint32_t slots = held_by(layer, rank) + spare;
+    return slots < layer->params.num_experts ? slots : layer->params.num_experts;
+}
+
+static void *take_vector(struct device_pool *pool, const float *vector, size_t count) {
+    return vector ? device_pool_take(pool, count * sizeof *vector) : NULL;
+}
+
+static void lay_out_plain(struct device_pool *pool, const struct packed_weights *m, struct device_matrix *out) {
+    *out = (struct device_matrix){.dtype = m->dtype, .groups = 1, .n = (uint32_t)m->n, .k = (uint32_t)m->k};
+    out->data = device_pool_take(pool, m->n * m->k * dtype_size(m->dtype));
+}
+
+static void lay_out_front(struct device_pool *pool, const struct model_layer *layer, struct device_layer *out) {
+    size_t outputs = layer->params.num_experts + layer->params.num_zero_experts;
+    if (layer->router.data) {
+        lay_out_plain(pool, &layer->router, &out->router);
+    }
+    out->router_bias = take_vector(pool, layer->router_bias, outputs);
+    out->selection_bias = take_vector(pool, layer->selection_bias, outputs);
+    if (layer->params.shared != SHARED_NONE) {
+        struct expert_shape shape;
+        device_shape_of(&layer->shared, &shape);
+        device_experts_lay_out(pool, &shape, 1, &out->shared);
+    }
+    if (layer->shared_gate.data) {
+        lay_out_plain(pool, &layer->shared_gate, &out->shared_gate);
+    }
+}
+
+// All that a device holds; twice, first without memory.
+static void lay_out(struct device_weights *w, const struct model *model, uint32_t device, uint32_t spare,
+                    struct device_pool *pool) {
+    pool->used = 0;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        struct device_layer *out = &w->layers[i];
+        for (uint32_t rank = 0; rank < model->ranks; rank++) {
+            if (device_of(w, model, rank) == device) {
+                device_experts_lay_out(pool, &layer->shape, slots_of(layer, rank, spare), &out->ranks[rank]);
+            }
+        }
+        if (device == 0) {
+            lay_out_front(pool, layer, out);
+        }
+    }
+}
+
+// ---- reserving
+
+static FALLIBLE check_fits(const struct device_weights *w, const struct model *model, uint32_t device, size_t weights,
+                           size_t spare) {
+    struct devices *devices = w->options.devices;
     struct device_error error;
     struct device_facts facts;
-    char needs[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
-    struct device *device = devices->all[f->device];
-    TRY(devices_check(devices, f->device, devices->table->describe(device, &facts, &error), &error));
-    if (f->used > facts.memory_available) {
-        FAIL(ERR_NOMEM,
-             "%s device %u (%s): its weights take %s, it has %s available: serve fewer layers, or spread them over more "
-             "devices",
-             devices->table->kind, devices->numbers[f->device], facts.name, memory_text(f->used, needs),
-             memory_text(facts.memory_available, has));
+    TRY(devices_check(devices, device, devices->table->describe(devices->all[device], &facts, &error), &error));
+    struct layer_limits limits = layer_limits_for(model, w->options.max_batch_tokens, w->options.max_top_k);
+    size_t batches = engine_bytes_on_device(model, &limits, devices, device);
+    if (weights + batches <= facts.memory_available) {
+        return OK;
     }
-    f->weights->bytes[f->device] = f->used;
-    void *memory = NULL;
-    TRY(devices_check(devices, f->device, devices->table->reserve(device, f->used, &memory, &error), &error));
-    f->weights->memory[f->device] = f->memory = memory;
+    char text[4][MEMORY_TEXT_MAX];
+    FAIL(ERR_NOMEM,
+         "%s device %u (%s): its weights take %s (%s of it for experts that move here), batches of %u tokens %s, and it has %s "
+         "available: serve fewer layers, spread them over more devices, or lower max_batch_tokens",
+         devices->table->kind, devices->numbers[device], facts.name, memory_text(weights, text[0]), memory_text(spare, text[1]),
+         limits.max_tokens, memory_text(batches, text[2]), memory_text(facts.memory_available, text[3]));
+}
+
+static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, uint32_t device) {
+    struct devices *devices = w->options.devices;
+    struct device_error error;
+    struct device_pool pool = {0};
+    lay_out(w, model, device, 0, &pool);
+    size_t without = pool.used;
+    uint32_t spare = spare_slots(w, model, device);
+    lay_out(w, model, device, spare, &pool);
+    w->bytes[device] = pool.used;
+    w->spare_bytes[device] = pool.used - without;
+    TRY(check_fits(w, model, device, pool.used, pool.used - without));
+    if (pool.used == 0) {
+        return OK; // no rank is its
+    }
+    TRY(devices_check(devices, device, devices->table->reserve(devices->all[device], pool.used, &w->memory[device], &error),
+                      &error));
+    pool.memory = w->memory[device];
+    lay_out(w, model, device, spare, &pool);
     return OK;
 }
 
-static FALLIBLE fill_device(struct filling *f, const struct model *model) {
-    f->memory = NULL;
-    TRY(put_all(f, model)); // counts
-    if (f->used == 0) {
-        return OK; // no rank is its
-    }
-    TRY(reserve(f));
-    return put_all(f, model);
-}
-
-FALLIBLE device_weights_create(struct devices *devices, const struct model *model, struct device_weights **out) {
-    *out = NULL;
-    TRY(check_formats(model));
-    struct device_weights *weights = calloc(1, sizeof *weights);
-    struct device_error error;
-    struct filling f = {.weights = weights};
-    bool pinned = false;
-    err_t e = OK;
-    if (weights) {
-        weights->devices = devices;
-        weights->layers = calloc(model->num_layers, sizeof *weights->layers);
-        weights->ranks = calloc(model->num_layers * model->ranks, sizeof *weights->ranks);
-    }
-    if (!weights || !weights->layers || !weights->ranks) {
-        e = err_record(ERR_NOMEM, NULL, "no memory for the tables of weights on devices");
-        goto out;
-    }
-    for (size_t i = 0; i < model->num_layers; i++) {
-        weights->layers[i].ranks = weights->ranks + i * model->ranks;
-    }
-    TRY_OUT(e, arena_init(&f.staging, staging_bytes(model)));
-    TRY_OUT(e, devices_check(devices, 0, devices->table->pin(devices->all[0], f.staging.base, f.staging.bytes, &error), &error));
-    pinned = true;
-    for (f.device = 0; f.device < devices->count; f.device++) {
-        TRY_OUT(e, fill_device(&f, model));
-    }
-    *out = weights;
-    weights = NULL; // taken
-out:
-    if (pinned) {
-        devices->table->unpin(devices->all[0], f.staging.base);
-    }
-    arena_deinit(&f.staging);
-    device_weights_destroy(weights);
-    return e;
-}
-
-void device_weights_destroy(struct device_weights *weights) {
-    if (weights) {
-        for (uint32_t d = 0; d < weights->devices->count; d++) {
-            weights->devices->table->release(weights->devices->all[d], weights->memory[d]);
+static FALLIBLE make_tables(struct device_weights *w, const struct model *model) {
+    w->num_layers = model->num_layers;
+    w->layers = calloc(model->num_layers, sizeof *w->layers);
+    for (size_t i = 0; w->layers && i < model->num_layers; i++) {
+        w->layers[i].ranks = calloc(model->ranks, sizeof *w->layers[i].ranks);
+        w->layers[i].taken = calloc(model->ranks, sizeof *w->layers[i].taken);
+        if (!w->layers[i].ranks || !w->layers[i].taken) {
+            FAIL(ERR_NOMEM, "no memory for the tables of weights on devices");
         }
-        free(weights->layers);
-        free(weights->ranks);
-        free(weights);
+        w->layers[i].taken[0] = calloc(model->ranks, model->layers[i].params.num_experts);
+        if (!w->layers[i].taken[0]) {
+            FAIL(ERR_NOMEM, "no memory for the tables of weights on devices");
+        }
+        for (uint32_t rank = 1; rank < model->ranks; rank++) {
+            w->layers[i].taken[rank] = w->layers[i].taken[rank - 1] + model->layers[i].params.num_experts;
+        }
     }
+    if (!w->layers) {
+        FAIL(ERR_NOMEM, "no memory for the tables of weights on devices");
+    }
+    return OK;
+}
+
+// A slot's number is at first that of the expert among its rank's.
+static FALLIBLE number_slots(struct device_weights *w, const struct model *model) {
+    for (size_t i = 0; i < model->num_layers; i++) {
+        struct shards *shards = model->layers[i].in_force->shards; // nobody else has the model yet
+        const struct placement *placement = shards->placement;
+        free(shards->device_slots);
+        shards->device_slots = calloc(placement->copies, sizeof *shards->device_slots);
+        if (!shards->device_slots) {
+            FAIL(ERR_NOMEM, "no memory for the slots of %u experts", placement->copies);
+        }
+        for (uint32_t rank = 0; rank < placement->ranks; rank++) {
+            for (uint32_t s = placement->rank_first[rank]; s < placement->rank_first[rank + 1]; s++) {
+                shards->device_slots[s] = s - placement->rank_first[rank];
+                w->layers[i].taken[rank][shards->device_slots[s]] = 1;
+            }
+        }
+    }
+    return OK;
+}
+
+static size_t greater(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t staging_for(const struct model *model) {
+    size_t most = sizeof(float);
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        struct expert_shape shared;
+        device_shape_of(&layer->shared, &shared);
+        most = greater(most, greater(device_staging_bytes(&layer->shape), device_staging_bytes(&shared)));
+        most = greater(most, layer->router.n * layer->router.k * sizeof(float));
+        most = greater(most, layer->shared_gate.n * layer->shared_gate.k * sizeof(float));
+    }
+    return most;
+}
+
+static FALLIBLE pin(struct device_weights *w, size_t bytes, struct arena *out, bool *pinned) {
+    struct devices *devices = w->options.devices;
+    struct device_error error;
+    TRY(arena_init(out, bytes));
+    TRY(devices_check(devices, 0, devices->table->pin(devices->all[0], out->base, out->bytes, &error), &error));
+    *pinned = true;
+    return OK;
+}
+
+static void unpin(struct device_weights *w, struct arena *arena, bool *pinned) {
+    if (*pinned) {
+        w->options.devices->table->unpin(w->options.devices->all[0], arena->base);
+    }
+    *pinned = false;
+    arena_deinit(arena);
+}
+
+FALLIBLE device_weights_begin(struct device_weights *w, const struct model *model, unsigned threads) {
+    TRY(check_formats(model));
+    TRY(make_tables(w, model));
+    TRY(number_slots(w, model));
+    for (uint32_t d = 0; d < w->options.devices->count; d++) {
+        TRY(reserve_on(w, model, d));
+    }
+    w->staging_bytes = arena_rounded(staging_for(model));
+    TRY_IN(pin(w, w->staging_bytes * threads, &w->staging, &w->load_is_pinned), "staging for the load");
+    if (model->ranks == 1) {
+        return OK;
+    }
+    TRY_IN(devices_again(w->options.devices, &w->movers), "for moves");
+    TRY_IN(pin(w, w->staging_bytes, &w->move_staging, &w->moves_are_pinned), "staging for moves");
+    return OK;
+}
+
+// ---- filling
+
+static struct device_lane lane_of(struct device_weights *w, uint32_t device, unsigned thread) {
+    return (struct device_lane){.devices = w->options.devices,
+                                .device = device,
+                                .staging = w->staging.base + thread * w->staging_bytes,
+                                .staging_bytes = w->staging_bytes,
+                                .mutex = &w->mutex};
+}
+
+FALLIBLE device_weights_put(struct device_weights *w, const struct model *model, size_t index, uint32_t expert, unsigned thread) {
+    const struct model_layer *layer = &model->layers[index];
+    const struct shards *shards = layer->in_force->shards;
+    const struct placement *placement = shards->placement;
+    uint32_t first = placement->holder_first[expert], rank = placement->holders[first];
+    size_t group = placement->holder_slots[first] - placement->rank_first[rank]; // where the host has it
+    for (uint32_t h = first; h < placement->holder_first[expert + 1]; h++) {
+        uint32_t to = placement->holders[h];
+        struct device_lane lane = lane_of(w, device_of(w, model, to), thread);
+        TRY_IN(device_experts_put(&w->layers[index].ranks[to], shards->device_slots[placement->holder_slots[h]],
+                                  &shards->ranks[rank], group, &lane),
+               "layer %u, expert %u", layer->params.layer, expert);
+    }
+    return OK;
+}
+
+static FALLIBLE put_vector(const struct device_lane *lane, const float *to, const float *from, size_t count) {
+    return from ? device_put(lane, (void *)to, from, count * sizeof *from) : OK;
+}
+
+static FALLIBLE put_front(const struct device_lane *lane, const struct model_layer *layer, const struct device_layer *to) {
+    size_t outputs = layer->params.num_experts + layer->params.num_zero_experts;
+    if (layer->router.data) {
+        TRY(device_put_plain(lane, &layer->router, (void *)to->router.data));
+    }
+    TRY(put_vector(lane, to->router_bias, layer->router_bias, outputs));
+    TRY(put_vector(lane, to->selection_bias, layer->selection_bias, outputs));
+    if (layer->params.shared != SHARED_NONE) {
+        TRY(device_experts_put(&to->shared, 0, &layer->shared, 0, lane));
+    }
+    return layer->shared_gate.data ? device_put_plain(lane, &layer->shared_gate, (void *)to->shared_gate.data) : OK;
+}
+
+FALLIBLE device_weights_end(struct device_weights *w, const struct model *model) {
+    struct device_lane front = lane_of(w, 0, 0);
+    for (size_t i = 0; i < model->num_layers; i++) {
+        TRY_IN(put_front(&front, &model->layers[i], &w->layers[i]), "layer %u", model->layers[i].params.layer);
+    }
+    unpin(w, &w->staging, &w->load_is_pinned);
+    return OK;
+}
+
+FALLIBLE device_weights_take_loaded(struct device_weights *w, const struct model *model) {
+    TRY(device_weights_begin(w, model, 1));
+    for (size_t i = 0; i < model->num_layers; i++) {
+        for (uint32_t e = 0; e < model->layers[i].params.num_experts; e++) {
+            TRY(device_weights_put(w, model, i, e, 0));
+        }
+    }
+    return device_weights_end(w, model);
+}
+
+static err_t sink_begin(void *context, const struct model *model, unsigned threads) {
+    return device_weights_begin(context, model, threads);
+}
+
+static err_t sink_put(void *context, const struct model *model, size_t layer, uint32_t expert, unsigned thread) {
+    return device_weights_put(context, model, layer, expert, thread);
+}
+
+static err_t sink_end(void *context, const struct model *model) {
+    return device_weights_end(context, model);
+}
+
+struct model_sink device_weights_sink(struct device_weights *weights) {
+    return (struct model_sink){.context = weights, .begin = sink_begin, .put = sink_put, .end = sink_end};
+}
+
+// ---- create and destroy
+
+FALLIBLE device_weights_create(const struct device_weights_options *options, struct device_weights **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out) {
+        FAIL(ERR_NOMEM, "no memory for the table of weights on devices");
+    }
+    (*out)->options = *options;
+    pthread_mutex_init(&(*out)->mutex, NULL);
+    return OK;
+}
+
+void device_weights_destroy(struct device_weights *w) {
+    if (!w) {
+        return;
+    }
+    const struct devices *devices = w->options.devices;
+    unpin(w, &w->staging, &w->load_is_pinned);
+    unpin(w, &w->move_staging, &w->moves_are_pinned);
+    devices_close(w->movers);
+    for (uint32_t d = 0; d < devices->count; d++) {
+        devices->table->release(devices->all[d], w->memory[d]);
+    }
+    for (size_t i = 0; w->layers && i < w->num_layers; i++) {
+        free(w->layers[i].ranks);
+        free(w->layers[i].taken ? w->layers[i].taken[0] : NULL);
+        free(w->layers[i].taken);
+    }
+    free(w->layers);
+    pthread_mutex_destroy(&w->mutex);
+    free(w);
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "expert/device_engine.h"
+#include "expert/device_moves.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/routing.h"
 
@@ -141,9 +142,29 @@ static void destroy_nodes(struct engine *engine) {
     free(engine->nodes);
 }
 
-static FALLIBLE create_on_devices(struct engine *engine, const struct exchange_options *exchange,
+static struct exchange_options exchange_options_of(const struct model *model, const struct layer_limits *limits,
+                                                   const struct engine_needs *needs) {
+    return (struct exchange_options){
+        .ranks = model->ranks,
+        .layers = (uint32_t)model->num_layers,
+        .max_tokens = limits->max_tokens,
+        .max_rows = limits->max_choices,
+        .row_bytes_max = needs->row_bytes,
+        .expanded = needs->weights_on_input,
+    };
+}
+
+size_t engine_bytes_on_device(const struct model *model, const struct layer_limits *limits, struct devices *devices,
+                              uint32_t device) {
+    struct engine_needs needs = needs_of(model);
+    struct exchange_options exchange = exchange_options_of(model, limits, &needs);
+    struct exchange_over_nccl over = {.devices = devices};
+    return device_engine_scratch_bytes(model, limits, device) + exchange_nccl_bytes(&exchange, &over, device);
+}
+
+static FALLIBLE create_on_devices(struct engine *engine, struct device_weights *weights, const struct exchange_options *exchange,
                                   const struct exchange_over_nccl *over) {
-    TRY(device_engine_create(engine, engine->devices, &engine->device));
+    TRY(device_engine_create(engine, engine->devices, weights, &engine->device));
     return exchange_create_nccl(exchange, over, &engine->exchange);
 }
 
@@ -159,14 +180,7 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     engine->node_teams = options->node_teams;
     engine->devices = options->devices;
     struct engine_needs needs = needs_of(options->model);
-    struct exchange_options exchange = {
-        .ranks = options->model->ranks,
-        .layers = (uint32_t)options->model->num_layers,
-        .max_tokens = options->limits.max_tokens,
-        .max_rows = options->limits.max_choices,
-        .row_bytes_max = needs.row_bytes,
-        .expanded = needs.weights_on_input,
-    };
+    struct exchange_options exchange = exchange_options_of(options->model, &options->limits, &needs);
     struct exchange_over_nccl over = {
         .devices = options->devices,
         .timeout_ns = options->exchange_timeout_ns ? options->exchange_timeout_ns : EXCHANGE_TIMEOUT_NS,
@@ -180,7 +194,7 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
         TRY_OUT(e, create_nodes(engine, &needs));
     }
     if (engine->devices) {
-        e = create_on_devices(engine, &exchange, &over);
+        e = create_on_devices(engine, options->weights, &exchange, &over);
         if (err_is(e)) {
             engine_destroy(engine);
             return e;
@@ -212,6 +226,24 @@ uint64_t engine_scratch_bytes(const struct engine *engine) {
         bytes += engine->nodes[n].memory.bytes;
     }
     return bytes;
+}
+
+bool engine_is_on_devices(const struct engine *engine) {
+    return engine->device != NULL;
+}
+
+void engine_move_room(const struct engine *engine, const struct model_layer *layer, uint32_t *room) {
+    device_moves_room(device_engine_weights(engine->device), (size_t)(layer - engine->model->layers), engine->model->ranks, room);
+}
+
+FALLIBLE engine_move_prepare(struct engine *engine, const struct model_layer *layer, const struct shards *from, struct shards *to) {
+    return device_moves_prepare(device_engine_weights(engine->device), (size_t)(layer - engine->model->layers), from, to);
+}
+
+void engine_move_finish(struct engine *engine, const struct model_layer *layer) {
+    const struct shards *now = shards_take(layer->in_force);
+    device_moves_finish(device_engine_weights(engine->device), (size_t)(layer - engine->model->layers), now);
+    shards_give_back(layer->in_force, now);
 }
 
 void engine_exchange_state(const struct engine *engine, struct engine_exchange *out) {

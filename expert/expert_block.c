@@ -76,6 +76,10 @@ static void release_pages(void *data, size_t bytes) {
     }
 }
 
+void expert_block_let_go(const struct expert_block *block) {
+    release_pages(block->data, block->bytes);
+}
+
 void expert_block_drop(struct expert_block *block) {
     if (!block || atomic_fetch_sub(&block->references, 1) > 1) {
         return;

@@ -54,6 +54,7 @@ struct block_copier {
     err_t (*reserve)(void *context, size_t bytes, struct arena *out);
     err_t (*copy)(void *context, void *to, const void *from, size_t bytes);
     const struct topology *topology; // NULL: one node
+    bool share;                      // weights lie on devices: a block only stands for them, and nothing is copied
 };
 
 // A block over memory of the model's arena, which outlives it. One reference, the caller's. ERR_NOMEM.
@@ -63,6 +64,8 @@ FALLIBLE expert_block_over(void *data, size_t bytes, struct expert_block **out);
 FALLIBLE expert_block_copy(struct expert_block *from, const struct block_copier *copier, const struct topology_node *node,
                            struct expert_block **out);
 struct expert_block *expert_block_share(struct expert_block *block); // one reference more
+// What the block held is elsewhere: its whole pages go back to the system, and read as zeros.
+void expert_block_let_go(const struct expert_block *block);
 void expert_block_drop(struct expert_block *block); // with the last one its memory goes back to the system. NULL is legal
 
 // The tables of `groups` experts, whose blocks are given in their order. table: [EXPERT_TABLE * groups], as long-lived as `out`.

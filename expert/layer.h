@@ -55,15 +55,17 @@ struct layer_timings {                          // of a batch
 };
 
 struct devices;
-struct engine; // scratch and teams for one batch at a time; reserved at start
+struct device_weights; // expert/device_weights.h
+struct engine;         // scratch and teams for one batch at a time; reserved at start
 
 struct engine_options {
     const struct model *model; // borrowed for the engine's life
     struct layer_limits limits;
-    struct team *team;             // borrowed; of the front, and of all ranks where node_teams is NULL
-    struct node_teams *node_teams; // borrowed, or NULL: each serves the ranks of its memory node
-    struct devices *devices;       // borrowed, or NULL: compute the ranks in place of the teams
-    int64_t exchange_timeout_ns;   // of a batch on several devices: a rank that takes longer does not answer. 0: 10 s
+    struct team *team;              // borrowed; of the front, and of all ranks where node_teams is NULL
+    struct node_teams *node_teams;  // borrowed, or NULL: each serves the ranks of its memory node
+    struct devices *devices;        // borrowed, or NULL: compute the ranks in place of the teams
+    struct device_weights *weights; // borrowed: the devices have the weights; NULL: they are copied from the host's
+    int64_t exchange_timeout_ns;    // of a batch on several devices: a rank that takes longer does not answer. 0: 10 s
 };
 
 // Reserves everything that a batch needs. ERR_NOMEM with figures.
@@ -71,6 +73,19 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
 void engine_destroy(struct engine *engine);
 uint64_t engine_scratch_bytes(const struct engine *engine);
 uint64_t engine_device_bytes(const struct engine *engine); // of devices' memory, weights and scratch; 0 without any
+
+// What an engine for such batches takes of a device beside the weights.
+size_t engine_bytes_on_device(const struct model *model, const struct layer_limits *limits, struct devices *devices,
+                              uint32_t device);
+
+// Where the weights lie on devices, moves copy them there, on any thread, one at a time, while batches are computed.
+bool engine_is_on_devices(const struct engine *engine);
+void engine_move_room(const struct engine *engine, const struct model_layer *layer,
+                      uint32_t *room); // [ranks] experts that fit beside
+// Copies to the devices what `to` has and `from`, which is in force, has not. Before `to` is put in force. ERR_NOMEM: no room;
+// ERR_IO: a copy's digest differs; ERR_SHARD_LOST: a device failed.
+FALLIBLE engine_move_prepare(struct engine *engine, const struct model_layer *layer, const struct shards *from, struct shards *to);
+void engine_move_finish(struct engine *engine, const struct model_layer *layer); // afterwards: what moved away makes room
 
 // Of the exchange between devices; all zero on the CPU. Any thread.
 struct engine_exchange {

@@ -154,7 +154,17 @@ static void replicate(const struct shards *shards, uint32_t expert) {
     }
 }
 
-static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expert, void *staging) {
+// To the sink; its holders have nothing of it here.
+static FALLIBLE hand_on(const struct load *load, size_t layer_index, uint32_t expert, unsigned thread) {
+    const struct model_sink *sink = load->options->sink;
+    const struct shards *shards = load->model->layers[layer_index].in_force->shards;
+    const struct placement *placement = shards->placement;
+    TRY(sink->put(sink->context, load->model, layer_index, expert, thread));
+    expert_block_let_go(shards->blocks[placement->holder_slots[placement->holder_first[expert]]]);
+    return OK;
+}
+
+static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expert, unsigned thread, void *staging) {
     struct model_layer *layer = &load->model->layers[layer_index];
     const struct shards *shards = layer->in_force->shards; // nobody else has the model yet
     uint32_t holder = shards->placement->holder_first[expert], rank = shards->placement->holders[holder];
@@ -167,6 +177,9 @@ static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expe
     digest_init(&digest);
     TRY_IN(load_tensors(load, &piece, 0, SUPPLY_EXPERT_TENSORS, &digest), "layer %u, expert %u", layer->params.layer, expert);
     layer->expert_digests[expert] = digest_64(&digest);
+    if (load->options->sink) {
+        return hand_on(load, layer_index, expert, thread);
+    }
     replicate(shards, expert);
     return OK;
 }
@@ -206,7 +219,7 @@ static void load_task(void *context, size_t task, unsigned thread) {
         return; // past the end of a layer with fewer experts than the greatest, or all is lost
     }
     void *staging = load->staging_bytes ? load->staging.base + thread * load->staging_bytes : NULL;
-    err_t e = item == experts ? load_common(load, layer, staging) : load_expert(load, layer, (uint32_t)item, staging);
+    err_t e = item == experts ? load_common(load, layer, staging) : load_expert(load, layer, (uint32_t)item, thread, staging);
     if (err_is(e) && !atomic_exchange(&load->failed, true)) {
         err_save(e, &load->error);
     }

@@ -8,8 +8,9 @@
 #include "expert/memory.h"
 
 struct layout {
-    struct arena *arena; // NULL: measure only
-    uint64_t bytes;      // taken so far
+    struct arena *arena;   // NULL: measure only
+    uint64_t bytes;        // taken so far
+    uint64_t expert_bytes; // of them those of the routed experts; counted where there is no arena
 };
 
 static FALLIBLE take(struct layout *layout, uint64_t count, uint64_t size, void **out) {
@@ -159,6 +160,7 @@ static FALLIBLE take_experts(struct layout *layout, const struct model_options *
     for (uint32_t s = 0; s < copies; s++) {
         TRY(take(layout, 1, out->shape.bytes, &memory));
     }
+    layout->expert_bytes += copies * (uint64_t)out->shape.bytes;
     return OK;
 }
 
@@ -249,9 +251,12 @@ void loader_memory_limit(const struct model_options *options, struct memory_limi
     }
 }
 
+static uint64_t threads_of(const struct model_options *options) {
+    return options->team ? team_threads(options->team) : 1;
+}
+
 uint64_t loader_staging_bytes(const struct supply *supply, const struct model_options *options) {
-    uint64_t threads = options->team ? team_threads(options->team) : 1;
-    return threads * arena_rounded(supply_staging_bytes(supply));
+    return threads_of(options) * arena_rounded(supply_staging_bytes(supply));
 }
 
 static FALLIBLE refuse(const struct supply *supply, const struct model *model, const struct memory_limit *limit, uint64_t bytes,
@@ -279,6 +284,7 @@ static FALLIBLE measure(const struct supply *supply, const struct model_options 
     size_t fitting = 0;
     loader_memory_limit(options, &limit);
     uint64_t staging = loader_staging_bytes(supply, options);
+    uint64_t handed_on = 0, window = 0; // to a sink; what of it is here at once: an expert of each thread
     TRY(take(&layout, supply->count, sizeof *model->layers, &none));
     for (size_t i = 0; i < supply->count; i++) {
         struct model_layer layer;
@@ -286,11 +292,15 @@ static FALLIBLE measure(const struct supply *supply, const struct model_options 
         TRY_IN(check_params(params), "layer %u (%s)", params->layer, supply->layers[i].prefix);
         TRY_IN(lay_out_layer(&layout, supply, &supply->layers[i], options, model->compute_dtype, &layer), "layer %u (%s)",
                params->layer, supply->layers[i].prefix);
-        bool fits = layout.bytes <= limit.bytes && staging <= limit.bytes - layout.bytes;
+        handed_on = options->sink ? layout.expert_bytes : 0;
+        window = layer.shape.bytes > window ? layer.shape.bytes : window;
+        uint64_t stays = layout.bytes - handed_on + (options->sink ? threads_of(options) * window : 0);
+        bool fits = stays <= limit.bytes && staging <= limit.bytes - stays;
         fitting = fits ? i + 1 : fitting;
     }
     if (fitting < supply->count) {
-        return refuse(supply, model, &limit, layout.bytes + staging, fitting);
+        uint64_t bytes = layout.bytes - handed_on + (options->sink ? threads_of(options) * window : 0);
+        return refuse(supply, model, &limit, bytes + staging, fitting);
     }
     *arena_bytes = layout.bytes;
     return OK;

@@ -103,7 +103,14 @@ FALLIBLE model_load(const struct model_options *options, struct model *out) {
         e = err_record(ERR_NOMEM, NULL, "no memory for the digests of %zu layers", supply.count);
         goto out;
     }
+    if (options->sink) {
+        unsigned threads = options->team ? team_threads(options->team) : 1;
+        TRY_OUT(e, options->sink->begin(options->sink->context, &model, threads));
+    }
     TRY_OUT(e, loader_pack(&supply, options, &model, digests));
+    if (options->sink) {
+        TRY_OUT(e, options->sink->end(options->sink->context, &model));
+    }
     loader_identify(&supply, digests, &model);
     *out = model;
     model = (struct model){0}; // taken

@@ -48,6 +48,15 @@ struct model {
     uint32_t max_hidden_size, max_intermediate_size, max_experts, max_top_k, ranks;
 };
 
+// Where a load's experts go on to, beyond the host's memory, which lets go of each once it was put there.
+struct model_sink {
+    void *context;
+    err_t (*begin)(void *context, const struct model *model, unsigned threads); // all is laid out, nothing is loaded
+    // An expert's block is packed, at its first holder. Threads of the team, below `threads`, several at a time.
+    err_t (*put)(void *context, const struct model *model, size_t layer, uint32_t expert, unsigned thread);
+    err_t (*end)(void *context, const struct model *model); // the rest is loaded, too
+};
+
 struct model_options {
     const char *model;                       // DIR | ORG/NAME | synthetic:PRESET[,layers=N][,experts=N][,seed=S][,format=F]
     const char *hf_cache;                    // the Hugging Face cache in which ORG/NAME is looked up; NULL: there is none
@@ -63,6 +72,7 @@ struct model_options {
     uint64_t memory_bytes_max;       // 0: what the machine has available; more is refused with the number of layers that would fit
     const struct topology *topology; // each rank's weights lie on its node; borrowed for the model's life. NULL: one node
     struct team *team;               // packs in parallel; borrowed during the load
+    const struct model_sink *sink;   // NULL: the weights stay in the host's memory
     void (*progress)(void *context, uint64_t done_bytes, uint64_t all_bytes); // may be NULL
     void *progress_context;
 };

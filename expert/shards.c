@@ -40,6 +40,7 @@ void shards_destroy(struct shards *shards) {
     free(shards->blocks);
     free(shards->ranks);
     free(shards->table);
+    free(shards->device_slots);
     free(shards);
 }
 
@@ -53,6 +54,10 @@ static FALLIBLE move_slot(const struct shards *from, struct shards *to, uint32_t
         return OK;
     }
     uint32_t source = from->placement->holder_slots[from->placement->holder_first[expert]];
+    if (copier->share) {
+        to->blocks[slot] = expert_block_share(from->blocks[source]);
+        return OK;
+    }
     const struct topology_node *home = topology_home(copier->topology, to->placement->ranks, rank);
     TRY_IN(expert_block_copy(from->blocks[source], copier, home, &to->blocks[slot]), "expert %u to shard %u", expert, rank);
     return OK;

@@ -13,6 +13,7 @@ struct shards {
     struct expert_weights *ranks; // [placement->ranks]
     struct expert_block **blocks; // [placement->copies] by slot; a reference each
     void **table;                 // [placement->copies * EXPERT_TABLE] of `ranks`
+    uint32_t *device_slots;       // [placement->copies] where the rank's device has the slot's expert; NULL without devices. Owned
     uint64_t users;               // batches and readers; guarded by shards_in_force.mutex
 };
 

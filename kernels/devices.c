@@ -195,6 +195,27 @@ FALLIBLE devices_open(const struct devices_request *request, struct devices **ou
     return OK;
 }
 
+FALLIBLE devices_again(const struct devices *devices, struct devices **out) {
+    *out = NULL;
+    struct devices *again = calloc(1, sizeof *again);
+    if (!again) {
+        FAIL(ERR_NOMEM, "no memory for devices");
+    }
+    *again = *devices;
+    memset(again->all, 0, sizeof again->all);
+    for (uint32_t i = 0; i < again->count; i++) {
+        struct device_error error;
+        enum device_code code = again->table->open(again->numbers[i], &again->all[i], &error);
+        if (code != DEVICE_OK) {
+            err_t e = devices_check(again, i, code, &error);
+            devices_close(again);
+            return e;
+        }
+    }
+    *out = again;
+    return OK;
+}
+
 // The library stays loaded: CUDA's runtime has threads and exit handlers of its own, and a process opens its devices once.
 void devices_close(struct devices *devices) {
     for (uint32_t i = 0; devices && i < devices->count; i++) {

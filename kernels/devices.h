@@ -38,6 +38,8 @@ FALLIBLE devices_parse(const char *text, struct devices_request *out);
 // Loads ../lib/expertd/libexpertd_KIND.so beside the folder of the running program and opens the devices. ERR_UNAVAILABLE says what
 // is missing and what would mend it: the module, the driver, the GPU, or one that computes as the first does.
 FALLIBLE devices_open(const struct devices_request *request, struct devices **out);
+// The same devices with streams of their own, for another thread. ERR_SHARD_LOST, ERR_NOMEM.
+FALLIBLE devices_again(const struct devices *devices, struct devices **out);
 void devices_close(struct devices *devices); // NULL is legal
 
 // A device's failure as an error: ERR_UNAVAILABLE (missing), ERR_NOMEM, or ERR_SHARD_LOST (failed), with the device's name.

@@ -1,6 +1,7 @@
 #include "shard/placement_steps.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static bool holds(const struct placement *placement, uint32_t rank, uint32_t expert) {
     return placement_slot(placement, rank, expert) != PLACEMENT_NO_SLOT;
@@ -27,13 +28,16 @@ uint32_t placement_missing(const struct placement *from, const struct placement 
 // One expert's holders after the step: those that stay, and new ones as far as the budget goes. An expert with none of either keeps
 // one of its old holders; the others go at once, which makes the room for what comes.
 static uint32_t step_expert(const struct placement *from, const struct placement *to, uint32_t expert, uint32_t *budget,
-                            uint32_t *holders) {
+                            uint32_t *room, uint32_t *holders) {
     uint32_t count = 0;
     for (uint32_t i = to->holder_first[expert]; i < to->holder_first[expert + 1]; i++) {
         uint32_t rank = to->holders[i];
         bool stays = holds(from, rank, expert);
-        if (stays || *budget > 0) {
+        if (stays || (*budget > 0 && (!room || room[rank] > 0))) {
             *budget -= !stays;
+            if (!stays && room) {
+                room[rank]--;
+            }
             holders[count++] = rank;
         }
     }
@@ -43,18 +47,22 @@ static uint32_t step_expert(const struct placement *from, const struct placement
     return count;
 }
 
-FALLIBLE placement_step(const struct placement *from, const struct placement *to, uint32_t copies_max, uint64_t epoch,
-                        struct placement **out) {
+FALLIBLE placement_step(const struct placement *from, const struct placement *to, uint32_t copies_max, const uint32_t *room,
+                        uint64_t epoch, struct placement **out) {
     INVARIANT(from->num_experts == to->num_experts && from->ranks == to->ranks && copies_max > 0);
     *out = NULL;
     uint32_t experts = to->num_experts, budget = copies_max;
-    uint32_t *numbers = calloc((size_t)experts + 1 + to->copies, sizeof *numbers);
+    uint32_t *numbers = calloc((size_t)experts + 1 + to->copies + experts + to->ranks, sizeof *numbers);
     if (!numbers) {
         FAIL(ERR_NOMEM, "no memory for a placement of %u experts", experts);
     }
-    uint32_t *holders = numbers + experts + 1;
+    uint32_t *holders = numbers + experts + 1, *left = NULL;
+    if (room) {
+        left = holders + to->copies + experts;
+        memcpy(left, room, to->ranks * sizeof *left);
+    }
     for (uint32_t e = 0; e < experts; e++) {
-        numbers[e + 1] = numbers[e] + step_expert(from, to, e, &budget, holders + numbers[e]);
+        numbers[e + 1] = numbers[e] + step_expert(from, to, e, &budget, left, holders + numbers[e]);
     }
     struct placement_table table = {experts, to->ranks, numbers, holders};
     err_t e = placement_from_table(&table, epoch, out);

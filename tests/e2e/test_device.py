@@ -4,10 +4,11 @@ what is missing for real ones is said."""
 import ctypes
 import shutil
 import subprocess
+import threading
 
 import pytest
 
-from harness.admin import admin_of
+from harness.admin import admin_of, placement_of, random_placement
 from harness.daemon import Daemon, run_program
 from harness.errors import raises
 from harness.paths import BUILD, SANITIZER, SERVED_CASES
@@ -81,18 +82,70 @@ def test_quantised_weights_may_be_widened_there_too(case):
         assert error_per_token(values_of(own), golden.get(layer, "output")).max() <= golden.bound("bf16")
 
 
-def test_experts_on_devices_stay_where_they_are(case):
-    daemon = Daemon("--device", "sim:2", model=case("qwen2_moe").folder)
+@pytest.mark.parametrize("name", ("qwen2_moe", "mixtral_awq"))
+def test_experts_move_between_devices_and_no_bit_changes(case, name, random):
+    """Any set of experts on any device, copies too; the answers of calls that go on meanwhile are those from before."""
+    golden = case(name)
+    layer = golden.layers[-1]
+    fields = {"layer": layer, "hidden": tensor(golden.get(layer, "input")[:2])}
+    daemon = Daemon("--device", "sim:3", model=golden.folder)
     try:
-        with admin_of(daemon) as admin:
-            rows = [1000, 1000] + [10] * (len(admin.show(1)[0].copies) - 2)
-            plan = admin.plan(1, policy="POLICY_BALANCED", replicas=1, counts=[{"layer": 1, "rows": rows}])[0].planned
-            with raises("UNAVAILABLE") as raised:
-                admin.apply(plan)
-            assert "experts on devices do not move yet" in raised.failure.message
-            assert admin.show(1)[0].epoch == plan.epoch
+        with admin_of(daemon) as admin, daemon.client() as client:
+            before = client.forward(**fields)
+            epochs = [before.placement_epoch]
+            for _ in range(3):
+                stop, answers = threading.Event(), []
+
+                def call():
+                    while not stop.is_set():
+                        answers.append(client.forward(**fields))
+
+                caller = threading.Thread(target=call)
+                caller.start()
+                end = admin.apply(random_placement(random, admin.show(layer)[0]))[-1]
+                stop.set()
+                caller.join()
+                answers.append(client.forward(**fields))
+                epochs.append(answers[-1].placement_epoch)
+                assert epochs[-1] == end.epoch > epochs[-2]
+                assert {answer.output.data for answer in answers} == {before.output.data}
     finally:
         daemon.stop()
+
+
+def test_experts_move_as_far_as_places_were_reserved(case):
+    golden = case("qwen2_moe")
+    daemon = Daemon("--device", "sim:2", "--move-bytes-max", "1", model=golden.folder)
+    try:
+        with admin_of(daemon) as admin:
+            shown = admin.show(1)[0]
+            with raises("RESOURCE_EXHAUSTED") as raised:
+                admin.apply(placement_of(1, shown.epoch, 2, [[0]] * (len(shown.copies) - 1) + [[1]]))
+            assert "its device has places for" in raised.failure.message and "move_bytes_max" in raised.failure.message
+            assert admin.show(1)[0].epoch == shown.epoch
+    finally:
+        daemon.stop()
+
+
+def test_the_hosts_memory_lets_go_of_what_the_devices_have():
+    """At its peak the host has an expert of each thread, beside what a simulated device's memory is: the weights once, not twice."""
+    model = "synthetic:tiny,layers=4,experts=64"
+    sizes = {}
+    for device in ("cpu", "sim"):
+        daemon = Daemon("--device", device, "--threads", "1", "--max-batch-tokens", "16", model=model)
+        sizes[device] = (daemon.memory()["peak"], daemon.metric("expertd_weights_bytes"))
+        daemon.stop()
+    weights = sizes["cpu"][1]
+    assert weights > 40 << 20
+    assert SANITIZER or sizes["sim"][0] < sizes["cpu"][0] + weights // 2, sizes
+
+
+def test_what_does_not_fit_on_a_device_is_refused_with_figures():
+    """Before anything is copied, or even read."""
+    done = run_program("expertd", "--model", "synthetic:mixtral-8x7b,layers=1", "--device", "sim", "--max-batch-tokens", 1 << 20,
+                       "--listen", "127.0.0.1:0", "--http", "off")
+    assert done.returncode == 69, done.stderr
+    assert "its weights take" in done.stderr and "batches of 1048576 tokens" in done.stderr and "64.0 GiB available" in done.stderr
 
 
 def test_more_devices_than_shards_is_a_configuration_error(case):

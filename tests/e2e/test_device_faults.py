@@ -10,6 +10,7 @@ import time
 import grpc
 import pytest
 
+from harness.admin import admin_of, random_placement
 from harness.daemon import Daemon
 from harness.errors import raises
 from harness.paths import BUILD, SANITIZER, SLOW
@@ -131,6 +132,22 @@ def test_those_who_were_not_in_the_batch_wait_and_are_answered(golden):
         assert len(answers) + len(failures) == 48 and set(answers) == {right}
         assert failures and all(error.code() == grpc.StatusCode.UNAVAILABLE for error in failures)
         assert client.forward(**fields).output.data == right
+
+
+@pytest.mark.parametrize("call,reason", (("damage", "digest"), ("cudaMemcpyAsync", "copying")))
+def test_a_move_that_fails_leaves_the_placement_in_force(golden, random, call, reason):
+    fields = request_of(golden)
+    with Planter(golden.folder, "--device", "sim:2") as planter, planter.daemon.client() as client, admin_of(planter.daemon) as admin:
+        right = client.forward(**fields)
+        target = random_placement(random, admin.show(LAYER)[0])
+        planter.plant(call, 4)
+        with raises() as raised:
+            admin.apply(target)
+        assert reason in raised.failure.message, raised.failure
+        after = client.forward(**fields)
+        assert after.output.data == right.output.data and after.placement_epoch == right.placement_epoch
+        assert admin.apply(target)[-1].epoch > target.epoch
+        assert client.forward(**fields).output.data == right.output.data
 
 
 def test_hundreds_of_communicators_leave_nothing_behind(golden):

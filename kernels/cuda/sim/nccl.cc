@@ -134,14 +134,18 @@ bool all_there(const clique &all, const group &g) {
 std::string misfit(const clique &all, const group &g) {
     for (const transfer &t : g.transfers) {
         auto found = all.posted.find({t.from, t.to, t.turn, !t.incoming});
-        if (found != all.posted.end() && found->second.first->bytes != t.bytes) {
+        bool there = found != all.posted.end();
+        if (there && found->second.first->bytes != t.bytes) {
             const transfer &other = *found->second.first;
             char text[160];
             snprintf(text, sizeof text, "rank %d sends %zu bytes to rank %d, which expects %zu", t.from,
                      t.incoming ? other.bytes : t.bytes, t.to, t.incoming ? t.bytes : other.bytes);
             return text;
         }
-        if (!sim::lies_on_device(t.memory, t.bytes, g.stream->device)) {
+        bool freed = !sim::lies_on_device(t.memory, t.bytes, g.stream->device);
+        freed =
+            freed || (there && !sim::lies_on_device(found->second.first->memory, t.bytes, found->second.second->stream->device));
+        if (freed && !t.landed) {
             return "the memory of a transfer was freed before it took place";
         }
     }

@@ -343,9 +343,13 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     if (!fits) {
         return fail(cudaErrorInvalidValue);
     }
+    bool damaged = sim::planted("damage") != cudaSuccess && bytes > 0;
     return stream->put([=] {
         if (bytes > 0) {
             memcpy(to, from, bytes);
+        }
+        if (damaged) {
+            static_cast<unsigned char *>(to)[bytes - 1] ^= 1;
         }
         return sim::DONE;
     });

@@ -162,7 +162,7 @@ static void steps_lead_to_the_target_within_the_bound(void **state) {
         uint32_t expected = missing ? (missing + budget - 1) / budget : !placement_equal(at, to), steps = 0;
         for (; !placement_equal(at, to); steps++) {
             struct placement *next;
-            assert_false(err_is(placement_step(at, to, budget, steps + 2, &next)));
+            assert_false(err_is(placement_step(at, to, budget, NULL, steps + 2, &next)));
             check_tables(next);
             assert_int_equal(next->epoch, steps + 2);
             assert_true(placement_missing(at, next) <= budget); // what is copied in this step
@@ -172,6 +172,48 @@ static void steps_lead_to_the_target_within_the_bound(void **state) {
             at = next;
         }
         assert_int_equal(steps, expected);
+        placement_destroy(at);
+        placement_destroy(to);
+    }
+}
+
+static uint32_t held(const struct placement *p, uint32_t rank) {
+    return p->rank_first[rank + 1] - p->rank_first[rank];
+}
+
+// Ranks with a fixed number of places, one or more beyond what the beginning and the end need: never more than that, and it ends.
+static void steps_keep_to_the_room_of_ranks(void **state) {
+    (void)state;
+    uint64_t random = 31;
+    for (int round = 0; round < 300; round++) {
+        enum { RANKS_MOST = 4, STEPS_MOST = 200 };
+        uint32_t experts = 4 + (uint32_t)(next_random(&random) % 17),
+                 ranks = 2 + (uint32_t)(next_random(&random) % (RANKS_MOST - 1));
+        struct placement *at = random_placement(&random, experts, ranks, (uint32_t)(next_random(&random) % 2), 1);
+        struct placement *to = random_placement(&random, experts, ranks, (uint32_t)(next_random(&random) % 2), 1);
+        uint32_t places[RANKS_MOST], spare = 1 + (uint32_t)(next_random(&random) % 3), steps = 0;
+        for (uint32_t r = 0; r < ranks; r++) {
+            places[r] = (held(at, r) > held(to, r) ? held(at, r) : held(to, r)) + spare;
+        }
+        for (; !placement_equal(at, to) && steps < STEPS_MOST; steps++) {
+            struct placement *next;
+            uint32_t room[RANKS_MOST];
+            for (uint32_t r = 0; r < ranks; r++) {
+                room[r] = places[r] - held(at, r);
+            }
+            assert_false(err_is(placement_step(at, to, UINT32_MAX, room, steps + 2, &next)));
+            check_tables(next);
+            for (uint32_t r = 0; r < ranks; r++) {
+                uint32_t both = held(at, r); // what is there during the step: the old, and what comes
+                for (uint32_t e = 0; e < experts; e++) {
+                    both += placement_slot(next, r, e) != PLACEMENT_NO_SLOT && placement_slot(at, r, e) == PLACEMENT_NO_SLOT;
+                }
+                assert_true(both <= places[r]);
+            }
+            placement_destroy(at);
+            at = next;
+        }
+        assert_true(steps < STEPS_MOST);
         placement_destroy(at);
         placement_destroy(to);
     }
@@ -187,6 +229,7 @@ int main(void) {
         cmocka_unit_test(balanced_evens_out_a_skewed_load_and_replicas_more_so),
         cmocka_unit_test(balanced_refuses_more_replicas_than_places),
         cmocka_unit_test(steps_lead_to_the_target_within_the_bound),
+        cmocka_unit_test(steps_keep_to_the_room_of_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
