@@ -16,7 +16,7 @@
 #include "kernels/quantised_format.h"
 #include "kernels/routing.h"
 
-enum { DEVICE_VERSION = 2, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 16 };
+enum { DEVICE_VERSION = 3, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 16 };
 
 // Errors are data: the host program makes its own of them.
 enum device_code {
@@ -186,6 +186,54 @@ struct device_grouped_gemm {
     int wide;                    // tiles of 128 x 256, for many rows of a group; else of 64 x 128
 };
 
+// One operand of a product: element (line, k) is number line * line_stride + k * k_stride; of U8 these count E2M1 codes, two a
+// byte, the low one first. A line of the first operand is a row of the output, of the second a column.
+struct device_product_operand {
+    const void *data;
+    const uint32_t *lines; // which line of data stands for each; NULL: in order
+    uint64_t line_stride, k_stride;
+    const void *scales; // of the group
+    uint64_t scale_line_stride, scale_k_stride;
+};
+
+// out = alpha * (A B) + beta * C, one rounding; C is read where beta is not 0. Of integers alpha is 1 and beta 0 or 1.
+struct device_product_group {
+    struct device_product_operand a, b;
+    uint32_t m, n, k; // m and n not 0
+    uint32_t first_tile;
+    void *out; // [m, n] out_stride apart
+    uint64_t out_stride;
+    const void *c; // the same in the dtype of out; may be `out`
+    uint64_t c_stride;
+    float alpha, beta;
+};
+
+struct device_product_format {
+    enum dtype dtype;       // F32, F16, BF16, I8; F8_E4M3, F8_E5M2, U8 (E2M1) where scaled
+    enum dtype scale_dtype; // F32, F8_E8M0; NONE: no scales, of neither operand
+    uint32_t lines_per_scale;
+};
+
+// Independent products, as device_operations.h makes them: two operands of I8 are summed in int32, of bf16 and codes in bf16, all
+// others by one fma per k; of scaled ones a partial sum per scale along K, then fma(partial, scale_a * scale_b, sum).
+struct device_product {
+    const struct device_product_group *groups; // [num_groups]
+    uint32_t num_groups, tiles;                // of 64 x 64 outputs: a group's begin at its first_tile, one after the other
+    struct device_product_format a, b;
+    uint32_t k_per_scale; // a multiple of 16, or 0: one scale over the whole of K
+    enum dtype out_dtype; // F32, BF16, F16; of integers I32
+};
+
+// make_group_metadata on sizes that lie on the device.
+struct device_group_metadata {
+    const int32_t *sizes; // [groups] none negative, together at most `rows`: they are believed
+    uint32_t groups, rows, tile_rows, first_group, local_groups;
+    int visit_empty;
+    int32_t *offsets;     // [groups + 1]
+    int32_t *ids, *tiles; // [group_metadata_capacity]: those past the last tile are left alone
+    int32_t *tile_count;  // [1]
+};
+
 enum device_way { DEVICE_UPLOAD, DEVICE_DOWNLOAD, DEVICE_LOCAL };
 
 // A call that fails fills in *error.
@@ -225,6 +273,8 @@ struct device_table {
     enum device_code (*combine)(struct device *device, const struct device_combine *args, struct device_error *error);
 
     enum device_code (*grouped_gemm)(struct device *device, const struct device_grouped_gemm *args, struct device_error *error);
+    enum device_code (*product)(struct device *device, const struct device_product *args, struct device_error *error);
+    enum device_code (*group_metadata)(struct device *device, const struct device_group_metadata *args, struct device_error *error);
 
     const struct device_links *links; // between devices
 

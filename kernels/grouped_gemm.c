@@ -4,7 +4,7 @@
 
 #include "kernels/grouped_gemm_shape.h"
 #include "kernels/matmul_check.h"
-#include "kernels/product.h"
+#include "kernels/product_lists.h"
 
 struct gemm {
     const struct grouped_gemm_args *args;
@@ -144,6 +144,26 @@ static void run_reference(struct gemm *gemm) {
     zero_rest(gemm->args, &cursor);
 }
 
+// Returns how far the groups reach.
+static struct cursor take_groups(const struct gemm *gemm, struct product_group *groups) {
+    struct cursor cursor = {0};
+    for (size_t g = 0; g < gemm->args->num_groups; g++) {
+        groups[g] = take_group(gemm, g, &cursor);
+    }
+    return cursor;
+}
+
+FALLIBLE grouped_gemm_products(const struct grouped_gemm_args *args, struct product_group *groups, struct product *out,
+                               size_t *out_elements) {
+    struct gemm gemm;
+    TRY(prepare(args, &gemm));
+    *out_elements = take_groups(&gemm, groups).out;
+    *out = gemm.product;
+    out->groups = groups;
+    out->options = NULL;
+    return OK;
+}
+
 FALLIBLE grouped_gemm(const struct grouped_gemm_args *args, struct team *team, void *workspace) {
     struct gemm gemm;
     TRY(prepare(args, &gemm));
@@ -153,10 +173,7 @@ FALLIBLE grouped_gemm(const struct grouped_gemm_args *args, struct team *team, v
         return OK;
     }
     struct product_group *groups = workspace;
-    struct cursor cursor = {0};
-    for (size_t g = 0; g < args->num_groups; g++) {
-        groups[g] = take_group(&gemm, g, &cursor);
-    }
+    struct cursor cursor = take_groups(&gemm, groups);
     zero_rest(args, &cursor);
     gemm.product.groups = groups;
     product_run(&gemm.product, &gemm.limits, team, (char *)workspace + groups_bytes(args->num_groups));

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/matmul_check.h"
-#include "kernels/product.h"
+#include "kernels/product_lists.h"
 
 enum { KEEP_ROWS = 64 }; // rows of other groups that a task sets
 
@@ -147,6 +147,29 @@ static void run_reference(struct general *g) {
     }
 }
 
+static void take_groups(const struct general *g, struct product_group *groups) {
+    size_t row = g->local_begin;
+    for (size_t i = 0; i < g->args->num_actual_groups; i++) {
+        groups[i] = group_at(g, i, row);
+        row += groups[i].m;
+    }
+}
+
+FALLIBLE grouped_matmul_products(const struct grouped_matmul_args *args, struct product_group *groups, struct product *out,
+                                 size_t local[2]) {
+    struct general g;
+    general_init(args, &g);
+    TRY(check_general(&g));
+    find_local_rows(&g);
+    take_groups(&g, groups);
+    local[0] = g.local_begin;
+    local[1] = g.local_end;
+    *out = g.product;
+    out->groups = groups;
+    out->options = NULL;
+    return OK;
+}
+
 FALLIBLE grouped_matmul_general(const struct grouped_matmul_args *args, struct team *team, void *workspace) {
     struct general g;
     general_init(args, &g);
@@ -159,11 +182,7 @@ FALLIBLE grouped_matmul_general(const struct grouped_matmul_args *args, struct t
         return OK;
     }
     struct product_group *groups = workspace;
-    size_t row = g.local_begin;
-    for (size_t i = 0; i < args->num_actual_groups; i++) {
-        groups[i] = group_at(&g, i, row);
-        row += groups[i].m;
-    }
+    take_groups(&g, groups);
     g.product.groups = groups;
     product_run(&g.product, &g.limits, team, (char *)workspace + groups_bytes(args));
     return OK;

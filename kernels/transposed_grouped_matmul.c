@@ -1,7 +1,7 @@
 #include "kernels/transposed_grouped_matmul.h"
 
 #include "kernels/matmul_check.h"
-#include "kernels/product.h"
+#include "kernels/product_lists.h"
 
 struct transposed {
     const struct transposed_grouped_matmul_args *args;
@@ -105,6 +105,26 @@ static void run_reference(struct transposed *t) {
     }
 }
 
+static void take_groups(const struct transposed *t, struct product_group *groups) {
+    size_t row = first_row(t->args);
+    for (size_t i = 0; i < t->args->num_actual_groups; i++) {
+        groups[i] = group_at(t, i, row);
+        row += groups[i].k;
+    }
+}
+
+FALLIBLE transposed_grouped_matmul_products(const struct transposed_grouped_matmul_args *args, struct product_group *groups,
+                                            struct product *out) {
+    struct transposed t;
+    transposed_init(args, &t);
+    TRY(check_transposed(&t));
+    take_groups(&t, groups);
+    *out = t.product;
+    out->groups = groups;
+    out->options = NULL;
+    return OK;
+}
+
 FALLIBLE transposed_grouped_matmul(const struct transposed_grouped_matmul_args *args, struct team *team, void *workspace) {
     struct transposed t;
     transposed_init(args, &t);
@@ -115,11 +135,7 @@ FALLIBLE transposed_grouped_matmul(const struct transposed_grouped_matmul_args *
         return OK;
     }
     struct product_group *groups = workspace;
-    size_t row = first_row(args);
-    for (size_t i = 0; i < args->num_actual_groups; i++) {
-        groups[i] = group_at(&t, i, row);
-        row += groups[i].k;
-    }
+    take_groups(&t, groups);
     t.product.groups = groups;
     product_run(&t.product, &t.limits, team, (char *)workspace + groups_bytes(args));
     return OK;

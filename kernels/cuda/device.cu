@@ -273,6 +273,8 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     launch<device_down, down>,
     launch<device_combine, cuda_combine>,
     grouped_gemm,
+    launch<device_product, cuda_product>,
+    launch<device_group_metadata, cuda_group_metadata>,
     &expertd_device_links,
     PLANT_FAILURE,
     CALLS,

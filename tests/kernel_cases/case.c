@@ -217,21 +217,21 @@ static void poison(enum dtype dtype, uint64_t elements, void *out) {
     }
 }
 
-static FALLIBLE run_poisoned(const struct case_run *run, struct team *team, void **out) {
+static FALLIBLE run_poisoned(const struct case_run *run, struct case_device *device, struct team *team, void **out) {
     if (posix_memalign(out, ALIGNMENT, run->elements * dtype_size(run->dtype) + 1) != 0) {
         *out = NULL;
         FAIL(ERR_NOMEM, "no memory for %llu elements of output", (unsigned long long)run->elements);
     }
     poison(run->dtype, run->elements, *out);
-    return run->run(run->context, team, *out);
+    return run->run(run->context, &(struct case_place){device, team}, *out);
 }
 
-static FALLIBLE same_bits(const struct case_run *run, const void *first, const void *second) {
+static FALLIBLE same_bits(const struct case_run *run, const void *first, const void *second, const char *when) {
     size_t size = dtype_size(run->dtype);
     for (uint64_t i = 0; i < run->elements; i++) {
         if (memcmp((const char *)first + i * size, (const char *)second + i * size, size) != 0) {
-            FAIL(ERR_INTERNAL, "out[%llu] is %.9g at first, but %.9g the second time", (unsigned long long)i,
-                 value_at(run->dtype, first, i), value_at(run->dtype, second, i));
+            FAIL(ERR_INTERNAL, "out[%llu] is %.9g at first, but %.9g %s", (unsigned long long)i, value_at(run->dtype, first, i),
+                 value_at(run->dtype, second, i), when);
         }
     }
     return OK;
@@ -240,14 +240,19 @@ static FALLIBLE same_bits(const struct case_run *run, const void *first, const v
 FALLIBLE case_run_twice(const struct kernel_case *c, const struct case_run *run) {
     const struct tensor_view *expected;
     TRY(case_expected(c, "out", run->dtype, run->elements, &expected)); // bounds the allocation too
-    void *first = NULL, *second = NULL;
+    void *first = NULL, *second = NULL, *twin = NULL;
     err_t e;
-    TRY_OUT(e, run_poisoned(run, NULL, &first));
+    TRY_OUT(e, run_poisoned(run, c->device, NULL, &first));
     TRY_OUT(e, case_compare(c, "out", expected, first));
-    TRY_OUT(e, run_poisoned(run, c->team, &second));
-    TRY_OUT(e, same_bits(run, first, second));
+    TRY_OUT(e, run_poisoned(run, c->device, c->team, &second));
+    TRY_OUT(e, same_bits(run, first, second, "the second time"));
+    if (c->device && c->has_twin) {
+        TRY_OUT(e, run_poisoned(run, NULL, NULL, &twin));
+        TRY_OUT(e, same_bits(run, first, twin, "by the twin"));
+    }
 out:
     free(first);
     free(second);
+    free(twin);
     return e;
 }

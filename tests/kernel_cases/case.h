@@ -10,13 +10,17 @@
 
 enum { CASE_TENSORS_MAX = 32 };
 
+struct case_device;
+
 struct kernel_case {
     struct safetensors file;
     struct tensor_view tensors[CASE_TENSORS_MAX]; // aligned copies, in the order of the file's entries
     const char *expected_error;                   // the argument that must be named; NULL: there is none
     double atol, rtol;
     bool interpret;
-    struct team *team; // of the second run
+    struct team *team;          // of the second run
+    struct case_device *device; // that both runs are on; NULL: the CPU
+    bool has_twin;              // of the device, in the CPU's scalar kernels
 };
 
 FALLIBLE case_open(const char *path, struct kernel_case *out);
@@ -39,16 +43,22 @@ FALLIBLE case_expected(const struct kernel_case *c, const char *name, enum dtype
 // Is every element within the bounds? The error has the first that is not.
 FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struct tensor_view *expected, const void *got);
 
-// What an operation does into a poisoned buffer, on a team or (NULL) the calling thread.
+// Where an operation runs: on the device, on the team, or (both NULL) on the calling thread.
+struct case_place {
+    struct case_device *device;
+    struct team *team;
+};
+
+// What an operation does into a poisoned buffer.
 struct case_run {
-    FALLIBLE (*run)(void *context, struct team *team, void *out);
+    FALLIBLE (*run)(void *context, const struct case_place *place, void *out);
     void *context;
     enum dtype dtype;
     uint64_t elements;
 };
 
 // Runs twice, the second time on the case's team; the first answer must be within the bounds of tensor `out`, the second equal it
-// bit for bit.
+// bit for bit. On a device both times, and a third time on the CPU, where that has the device's twin: equal bits again.
 FALLIBLE case_run_twice(const struct kernel_case *c, const struct case_run *run);
 
 // The operations.

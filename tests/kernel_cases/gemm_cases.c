@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "case.h"
+#include "device.h"
 #include "kernels/grouped_gemm.h"
 
 enum { NAME_MAX_BYTES = 32, GROUPS_MAX = 1 << 20 };
@@ -120,9 +121,36 @@ static FALLIBLE read_args(const struct kernel_case *c, struct grouped_gemm_args 
     return read_c(c, args);
 }
 
-static FALLIBLE multiply(void *context, struct team *team, void *out) {
+static FALLIBLE operand_there(struct case_device *d, struct gemm_operand *operand) {
+    void *data, *scales;
+    TRY(case_there(d, operand->data, operand->count * dtype_size(operand->dtype), &data));
+    TRY(case_there(d, operand->scales, operand->scale_count * dtype_size(operand->scale_dtype), &scales));
+    operand->data = data;
+    operand->scales = scales;
+    return OK;
+}
+
+static FALLIBLE multiply_there(struct case_device *d, struct grouped_gemm_args *args, void *out) {
+    size_t bytes = args->out_count * dtype_size(args->out_dtype);
+    void *c;
+    TRY(operand_there(d, &args->a));
+    TRY(operand_there(d, &args->b));
+    TRY(case_there(d, args->c, args->c_count * dtype_size(args->out_dtype), &c));
+    TRY(case_there(d, out, bytes, &args->out));
+    args->c = c;
+    TRY(device_grouped_gemm(d->operations, args));
+    return case_back(d, args->out, bytes, out);
+}
+
+static FALLIBLE multiply(void *context, const struct case_place *place, void *out) {
     struct grouped_gemm_args args = *(struct grouped_gemm_args *)context;
+    struct team *team = place->team;
     args.out = out;
+    if (place->device) {
+        err_t e = multiply_there(place->device, &args, out);
+        case_device_drop(place->device);
+        return e;
+    }
     void *workspace;
     size_t bytes = grouped_gemm_workspace_bytes(&args, team);
     if (posix_memalign(&workspace, 64, bytes + 1) != 0) {

@@ -1,5 +1,5 @@
-// kernel_cases [--kernels NAME] [--interpret] PATH…: runs golden kernel files, or every one of a folder, and says which do not
-// hold.
+// kernel_cases [--kernels NAME | --device sim|cuda[:N]] [--interpret] PATH…: runs golden kernel files, or every one of a folder,
+// and says which do not hold.
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,13 +7,15 @@
 #include <sys/stat.h>
 
 #include "case.h"
+#include "device.h"
 #include "kernels/backend.h"
 
 enum { EXIT_FAILED = 1, TEAM_THREADS = 2, TEAM_SPIN_US = 20, PATH_BYTES_MAX = 4096 };
 
 struct run {
     struct team *team;
-    bool interpret;
+    struct case_device device; // zeroed: the CPU
+    bool interpret, has_twin;
     size_t passed, failed;
 };
 
@@ -56,6 +58,8 @@ static FALLIBLE run_file(struct run *run, const char *path) {
     TRY(case_open(path, &c));
     c.interpret = run->interpret;
     c.team = run->team;
+    c.device = run->device.devices ? &run->device : NULL;
+    c.has_twin = run->has_twin;
     err_t e = judge(&c, run_operation(&c));
     case_close(&c);
     return e;
@@ -108,23 +112,28 @@ static void count_path(struct run *run, const char *path) {
     }
 }
 
+static const char USAGE[] = "usage: kernel_cases [--kernels NAME | --device sim|cuda[:N]] [--interpret] PATH…";
+
 // Options before paths; returns the index of the first path.
 static FALLIBLE parse_options(int argc, char **argv, struct run *run, int *first_path) {
+    const char *device = NULL, *kernels = NULL;
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
         if (strcmp(argv[i], "--interpret") == 0) {
             run->interpret = true;
         } else if (strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
-            TRY(kernel_select(argv[++i]));
+            TRY(kernel_select(kernels = argv[++i]));
+        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
+            device = argv[++i];
         } else {
-            FAIL(ERR_USAGE, "%s: usage: kernel_cases [--kernels NAME] [--interpret] PATH…", argv[i]);
+            FAIL(ERR_USAGE, "%s: %s", argv[i], USAGE);
         }
     }
-    if (i == argc) {
-        FAIL(ERR_USAGE, "no path: usage: kernel_cases [--kernels NAME] [--interpret] PATH…");
+    if (i == argc || (device && (kernels || run->interpret))) {
+        FAIL(ERR_USAGE, "%s: %s", i == argc ? "no path" : "--device takes neither --kernels nor --interpret", USAGE);
     }
     *first_path = i;
-    return OK;
+    return device ? case_device_open(device, &run->device, &run->has_twin) : OK;
 }
 
 int main(int argc, char **argv) {
@@ -142,6 +151,10 @@ int main(int argc, char **argv) {
         count_path(&run, argv[i]);
     }
     team_destroy(run.team);
+    if (run.device.devices && !run.has_twin) {
+        printf("bits were not compared with the CPU's: this build has no twin of %s\n", run.device.devices->facts.arithmetic);
+    }
+    case_device_close(&run.device);
     printf("%zu passed, %zu failed\n", run.passed, run.failed);
     return run.failed ? EXIT_FAILED : EXIT_SUCCESS;
 }

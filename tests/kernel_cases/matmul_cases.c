@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "case.h"
+#include "device.h"
 #include "kernels/from_tensors.h"
 
 static FALLIBLE existing_mode(const struct kernel_case *c, enum existing_mode *out) {
@@ -30,18 +31,40 @@ static FALLIBLE take_workspace(size_t bytes, void **out) {
     return OK;
 }
 
-static FALLIBLE multiply(void *context, struct team *team, void *out) {
+static enum dtype out_dtype(enum dtype lhs, enum dtype preferred) {
+    return preferred ? preferred : lhs == DTYPE_I8 ? DTYPE_I32 : DTYPE_F32;
+}
+
+static FALLIBLE multiply_there(struct case_device *d, struct grouped_matmul_args *args, void *out) {
+    struct plain_weights plain = *args->rhs.plain;
+    size_t bytes = args->m * args->out_stride * dtype_size(out_dtype(args->lhs_dtype, args->out_dtype));
+    void *lhs, *rhs, *existing;
+    TRY(case_there(d, args->lhs, args->m * args->lhs_stride * dtype_size(args->lhs_dtype), &lhs));
+    TRY(case_there(d, plain.data, plain.groups * plain.k * plain.n * dtype_size(plain.dtype), &rhs));
+    TRY(case_there(d, args->existing_out, bytes, &existing));
+    TRY(case_there(d, out, bytes, &args->out));
+    plain.data = rhs;
+    args->lhs = lhs;
+    args->rhs = rhs_plain(&plain);
+    args->existing_out = existing;
+    TRY(device_grouped_matmul(d->operations, args));
+    return case_back(d, args->out, bytes, out);
+}
+
+static FALLIBLE multiply(void *context, const struct case_place *place, void *out) {
     struct grouped_matmul_args args = *(struct grouped_matmul_args *)context;
+    struct team *team = place->team;
     args.out = out;
+    if (place->device) {
+        err_t e = multiply_there(place->device, &args, out);
+        case_device_drop(place->device);
+        return e;
+    }
     void *workspace;
     TRY(take_workspace(grouped_matmul_workspace_bytes(&args, team), &workspace));
     err_t e = grouped_matmul(&args, team, workspace);
     free(workspace);
     return e;
-}
-
-static enum dtype out_dtype(enum dtype lhs, enum dtype preferred) {
-    return preferred ? preferred : lhs == DTYPE_I8 ? DTYPE_I32 : DTYPE_F32;
 }
 
 FALLIBLE run_grouped_matmul(const struct kernel_case *c) {
@@ -66,9 +89,30 @@ FALLIBLE run_grouped_matmul(const struct kernel_case *c) {
     return c->expected_error ? OK : case_run_twice(c, &run);
 }
 
-static FALLIBLE multiply_transposed(void *context, struct team *team, void *out) {
+static FALLIBLE multiply_transposed_there(struct case_device *d, struct transposed_grouped_matmul_args *args, void *out) {
+    size_t size = dtype_size(out_dtype(args->lhs_dtype, args->out_dtype)),
+           bytes = args->num_actual_groups * args->k * args->n * size;
+    void *lhs, *rhs, *existing;
+    TRY(case_there(d, args->lhs, args->k * args->m * dtype_size(args->lhs_dtype), &lhs));
+    TRY(case_there(d, args->rhs, args->m * args->n * dtype_size(args->rhs_dtype), &rhs));
+    TRY(case_there(d, args->existing_out, bytes, &existing));
+    TRY(case_there(d, out, bytes, &args->out));
+    args->lhs = lhs;
+    args->rhs = rhs;
+    args->existing_out = existing;
+    TRY(device_transposed_grouped_matmul(d->operations, args));
+    return case_back(d, args->out, bytes, out);
+}
+
+static FALLIBLE multiply_transposed(void *context, const struct case_place *place, void *out) {
     struct transposed_grouped_matmul_args args = *(struct transposed_grouped_matmul_args *)context;
+    struct team *team = place->team;
     args.out = out;
+    if (place->device) {
+        err_t e = multiply_transposed_there(place->device, &args, out);
+        case_device_drop(place->device);
+        return e;
+    }
     void *workspace;
     TRY(take_workspace(transposed_grouped_matmul_workspace_bytes(&args, team), &workspace));
     err_t e = transposed_grouped_matmul(&args, team, workspace);

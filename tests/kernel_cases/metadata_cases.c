@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "case.h"
+#include "device.h"
 #include "kernels/group_metadata.h"
 
 enum { TILES_MAX = 1 << 26 }; // of a case that is believed
@@ -57,9 +58,53 @@ static FALLIBLE compare(const struct kernel_case *c, const struct group_metadata
     return compare_visits(c, "m_tile_ids", got->m_tile_ids, got->num_tiles, capacity);
 }
 
+#define CALL(call, ...)                                                                                                            \
+    do {                                                                                                                           \
+        struct device_error call_error_;                                                                                           \
+        TRY(devices_check(d->devices, 0, d->devices->table->call(d->devices->all[0], __VA_ARGS__, &call_error_), &call_error_));   \
+    } while (0)
+
+// From sizes that the host has checked.
+static FALLIBLE make_there(struct case_device *d, const struct group_metadata_args *args, struct group_metadata *out) {
+    size_t entries = group_metadata_capacity(args->m, args->tm, args->num_groups) * sizeof(int32_t);
+    size_t offsets = (args->num_groups + 1) * sizeof(int32_t);
+    int32_t count = -1;
+    void *sizes, *there[4];
+    TRY(case_there(d, args->group_sizes, args->num_groups * sizeof(int32_t), &sizes));
+    TRY(case_there(d, out->group_offsets, offsets, &there[0]));
+    TRY(case_there(d, out->group_ids, entries, &there[1]));
+    TRY(case_there(d, out->m_tile_ids, entries, &there[2]));
+    TRY(case_there(d, &count, sizeof count, &there[3]));
+    struct device_group_metadata metadata = {.sizes = sizes,
+                                             .groups = (uint32_t)args->num_groups,
+                                             .rows = (uint32_t)args->m,
+                                             .tile_rows = (uint32_t)args->tm,
+                                             .first_group = (uint32_t)args->start_group,
+                                             .local_groups = (uint32_t)args->num_local_groups,
+                                             .visit_empty = args->visit_empty_groups,
+                                             .offsets = there[0],
+                                             .ids = there[1],
+                                             .tiles = there[2],
+                                             .tile_count = there[3]};
+    CALL(group_metadata, &metadata);
+    TRY(case_back(d, there[0], offsets, out->group_offsets));
+    TRY(case_back(d, there[1], entries, out->group_ids));
+    TRY(case_back(d, there[2], entries, out->m_tile_ids));
+    TRY(case_back(d, there[3], sizeof count, &count));
+    out->num_tiles = (size_t)count;
+    return OK;
+}
+
 static FALLIBLE make_and_compare(const struct kernel_case *c, const struct group_metadata_args *args, struct group_metadata *out) {
     poison(out, args->num_groups, group_metadata_capacity(args->m, args->tm, args->num_groups));
     TRY(make_group_metadata(args, out));
+    if (c->device && !c->expected_error) {
+        poison(out, args->num_groups, group_metadata_capacity(args->m, args->tm, args->num_groups));
+        out->num_tiles = SIZE_MAX;
+        err_t e = make_there(c->device, args, out);
+        case_device_drop(c->device);
+        TRY(e);
+    }
     return c->expected_error ? OK : compare(c, args, out);
 }
 

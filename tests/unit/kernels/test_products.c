@@ -1,12 +1,8 @@
 // The operations on plain operands against their scalar twin, bit for bit: over dtypes, shapes, ragged dimensions, scalings,
 // tilings, limits, orders, teams and backends, every operand between pages that fault, every output poisoned.
-#include "guarded.h"
+#include "any_operation.h"
 
-#include "kernels/grouped_gemm.h"
-#include "kernels/grouped_matmul.h"
-#include "kernels/transposed_grouped_matmul.h"
-
-enum { GROUPS_MAX = 6, POOL_MAX = 16, CASES = 60 };
+enum { CASES = 60 };
 
 static struct team *teams[3]; // of 1 to 3 threads
 
@@ -28,319 +24,38 @@ static int destroy_teams(void **state) {
     return 0;
 }
 
-// What one case holds, freed together.
-struct pool {
-    struct random random;
-    struct guarded pieces[POOL_MAX];
-    size_t count;
-};
-
-static void *take(struct pool *pool, size_t bytes) {
-    assert_true(pool->count < POOL_MAX);
-    struct guarded *piece = &pool->pieces[pool->count++];
-    *piece = guarded_take(bytes, (int)random_below(&pool->random, 2));
-    return piece->data;
-}
-
-static void pool_free(struct pool *pool) {
-    while (pool->count) {
-        guarded_free(&pool->pieces[--pool->count]);
-    }
-}
-
-// `count` elements of any dtype, of values that meet the flush, overflow, NaN and Inf now and then.
-static void *take_elements(struct pool *pool, enum dtype dtype, size_t count) {
-    uint8_t *data = take(pool, count * dtype_size(dtype));
-    enum values values = (enum values)random_below(&pool->random, VALUES_COUNT);
-    for (size_t i = 0; i < count; i++) {
-        float value = random_f32(&pool->random, values);
-        if (dtype_size(dtype) == 1) {
-            data[i] = (uint8_t)random_below(&pool->random, 256);
-        } else {
-            dtype_narrow(&value, 1, dtype, data + i * dtype_size(dtype));
-        }
-    }
-    return data;
-}
-
-static enum dtype any_float(struct pool *pool) {
-    static const enum dtype FLOATS[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    return FLOATS[random_below(&pool->random, COUNT_OF(FLOATS))];
-}
-
-static size_t any_size(struct pool *pool) {
-    static const size_t SIZES[] = {0, 1, 2, 3, 7, 16, 33, 63, 64, 65, 130, 200};
-    return SIZES[random_below(&pool->random, COUNT_OF(SIZES))];
-}
-
-static struct matmul_tiling some_tiling(void *context, size_t m, size_t k, size_t n) {
-    return (struct matmul_tiling){1 + *(size_t *)context % (m + 1), 1 + k / 2, 1 + n / 2};
-}
-
-static size_t tile_seed;
-
-// Any way of carrying it out.
-static struct matmul_options any_options(struct pool *pool) {
-    struct random *random = &pool->random;
-    struct matmul_options options = matmul_options_default();
-    options.input_buffer_count = random_below(random, 4);
-    if (random_below(random, 2)) {
-        options.tiling = (struct matmul_tiling){1 + random_below(random, 70), 32, 1 + random_below(random, 200)};
-    } else if (random_below(random, 2)) {
-        tile_seed = random_below(random, 50);
-        options.tiling_of = some_tiling;
-        options.tiling_context = &tile_seed;
-    }
-    options.compiler.dimension_semantics[0] = (enum dimension_semantics)random_below(random, 2);
-    options.compiler.dimension_semantics[1] = (enum dimension_semantics)random_below(random, 2);
-    options.compiler.fuse_transposed_lhs_in_matmul = random_below(random, 2);
-    if (random_below(random, 3) == 0) {
-        options.compiler.vmem_limit_bytes = 256 << 10;
-    }
-    return options;
-}
-
-static void poison(enum dtype dtype, size_t count, void *out) {
-    memset(out, 0x7f, count * dtype_size(dtype));
-    for (size_t i = 0; dtype != DTYPE_I32 && i < count; i++) {
-        dtype_narrow(&(float){NAN}, 1, dtype, (char *)out + i * dtype_size(dtype));
-    }
-}
-
-static void assert_same(enum dtype dtype, const void *got, const void *want, size_t count, const char *what) {
-    size_t size = dtype_size(dtype);
-    for (size_t i = 0; i < count; i++) {
-        const char *a = (const char *)got + i * size, *b = (const char *)want + i * size;
-        float x = 0, y = 0;
-        if (dtype != DTYPE_I32) {
-            dtype_widen(dtype, a, 1, &x);
-            dtype_widen(dtype, b, 1, &y);
-        }
-        if (memcmp(a, b, size) != 0 && !(isnan(x) && isnan(y))) { // which NaN is not promised
-            fail_msg("%s, %s: element %zu is %a, not %a", what, kernel_selected()->name, i, (double)x, (double)y);
-        }
-    }
-}
-
-static size_t any_sizes(struct pool *pool, int32_t *sizes, size_t groups) {
-    size_t sum = 0;
-    for (size_t g = 0; g < groups; g++) {
-        sizes[g] = random_below(&pool->random, 4) ? (int32_t)any_size(pool) : 0;
-        sum += (size_t)sizes[g];
-    }
-    return sum;
-}
-
-// Group sizes, which of them are here, and rows past their sum.
-struct grouping {
-    int32_t *sizes;
-    size_t groups, offset, local, m;
-};
-
-static struct grouping any_grouping(struct pool *pool) {
-    struct grouping g = {.groups = random_below(&pool->random, GROUPS_MAX + 1)};
-    g.sizes = take(pool, g.groups * sizeof *g.sizes);
-    g.m = any_sizes(pool, g.sizes, g.groups) + random_below(&pool->random, 2) * random_below(&pool->random, 80);
-    g.offset = random_below(&pool->random, (uint32_t)g.groups + 1);
-    g.local = random_below(&pool->random, (uint32_t)(g.groups - g.offset) + 1);
-    if (random_below(&pool->random, 2)) {
-        g.offset = 0, g.local = g.groups;
-    }
-    return g;
-}
-
-static void any_dtypes(struct pool *pool, enum dtype *lhs, enum dtype *rhs, enum dtype *out) {
-    *lhs = any_float(pool), *rhs = any_float(pool), *out = any_float(pool);
-    if (random_below(&pool->random, 4) == 0) {
-        *lhs = *rhs = DTYPE_I8, *out = DTYPE_I32;
-    } else if (random_below(&pool->random, 2)) {
-        *lhs = *rhs = DTYPE_BF16;
-    }
-}
-
-static void *take_existing(struct pool *pool, enum dtype dtype, size_t count) {
-    if (dtype != DTYPE_I32) {
-        return take_elements(pool, dtype, count);
-    }
-    int32_t *values = take(pool, count * sizeof *values);
-    for (size_t i = 0; i < count; i++) {
-        values[i] = (int32_t)random_below(&pool->random, UINT32_MAX);
-    }
-    return values;
+static struct team *any_team(struct pool *pool) {
+    return teams[random_below(&pool->random, COUNT_OF(teams))];
 }
 
 static void check_grouped_matmul(struct pool *pool) {
-    struct grouping g = any_grouping(pool);
-    struct plain_weights rhs = {.groups = g.local, .k = any_size(pool), .n = any_size(pool)};
-    struct matmul_options options = any_options(pool);
-    struct grouped_matmul_args args = {.rhs = rhs_plain(&rhs), .options = &options};
-    any_dtypes(pool, &args.lhs_dtype, &rhs.dtype, &args.out_dtype);
-    rhs.transposed = random_below(&pool->random, 2);
-    rhs.data = take_elements(pool, rhs.dtype, g.local * rhs.k * rhs.n);
-    args.group_sizes = g.sizes, args.num_groups = g.groups, args.group_offset = g.offset, args.num_actual_groups = g.local;
-    args.m = g.m, args.lhs_stride = rhs.k, args.out_stride = args.existing_stride = rhs.n;
-    args.lhs = take_elements(pool, args.lhs_dtype, g.m * rhs.k);
-    args.existing_mode = (enum existing_mode)random_below(&pool->random, 3);
-    size_t count = g.m * rhs.n, bytes = count * dtype_size(args.out_dtype);
-    if (args.existing_mode) {
-        args.existing_out = take_existing(pool, args.out_dtype, count);
-    }
-    void *want = take(pool, bytes), *got = take(pool, bytes);
-    poison(args.out_dtype, count, want);
-    args.out = want;
-    assert_false(err_is(grouped_matmul_reference(&args)));
-    struct team *team = teams[random_below(&pool->random, COUNT_OF(teams))];
-    poison(args.out_dtype, count, got);
-    args.out = got;
-    void *workspace = test_alloc(grouped_matmul_workspace_bytes(&args, team));
-    assert_false(err_is(grouped_matmul(&args, team, workspace)));
+    struct any_matmul c;
+    any_grouped_matmul(pool, &c);
+    struct team *team = any_team(pool);
+    void *workspace = test_alloc(grouped_matmul_workspace_bytes(&c.args, team));
+    assert_false(err_is(grouped_matmul(&c.args, team, workspace)));
     free(workspace);
-    assert_same(args.out_dtype, got, want, count, "grouped_matmul");
+    assert_same(c.args.out_dtype, c.got, c.want, c.count, "grouped_matmul");
 }
 
 static void check_transposed(struct pool *pool) {
-    struct grouping g = any_grouping(pool);
-    struct matmul_options options = any_options(pool);
-    struct transposed_grouped_matmul_args args = {.k = any_size(pool),
-                                                  .m = g.m,
-                                                  .n = any_size(pool),
-                                                  .group_sizes = g.sizes,
-                                                  .num_groups = g.groups,
-                                                  .group_offset = g.offset,
-                                                  .num_actual_groups = g.local,
-                                                  .options = &options};
-    any_dtypes(pool, &args.lhs_dtype, &args.rhs_dtype, &args.out_dtype);
-    args.lhs = take_elements(pool, args.lhs_dtype, args.k * args.m);
-    args.rhs = take_elements(pool, args.rhs_dtype, args.m * args.n);
-    args.existing_mode = (enum existing_mode)random_below(&pool->random, 3);
-    size_t count = g.local * args.k * args.n, bytes = count * dtype_size(args.out_dtype);
-    if (args.existing_mode) {
-        args.existing_out = take_existing(pool, args.out_dtype, count);
-    }
-    void *want = take(pool, bytes), *got = take(pool, bytes);
-    poison(args.out_dtype, count, want);
-    args.out = want;
-    assert_false(err_is(transposed_grouped_matmul_reference(&args)));
-    struct team *team = teams[random_below(&pool->random, COUNT_OF(teams))];
-    poison(args.out_dtype, count, got);
-    args.out = got;
-    void *workspace = test_alloc(transposed_grouped_matmul_workspace_bytes(&args, team));
-    assert_false(err_is(transposed_grouped_matmul(&args, team, workspace)));
+    struct any_transposed c;
+    any_transposed_grouped_matmul(pool, &c);
+    struct team *team = any_team(pool);
+    void *workspace = test_alloc(transposed_grouped_matmul_workspace_bytes(&c.args, team));
+    assert_false(err_is(transposed_grouped_matmul(&c.args, team, workspace)));
     free(workspace);
-    assert_same(args.out_dtype, got, want, count, "transposed_grouped_matmul");
-}
-
-// One of M, N, K: the same for all groups, or ragged as I32 or I64.
-static struct gemm_dim any_dim(struct pool *pool, size_t groups, int even, size_t *values) {
-    struct gemm_dim dim = {.same = any_size(pool)};
-    int ragged = (int)random_below(&pool->random, 2);
-    enum dtype dtype = random_below(&pool->random, 2) ? DTYPE_I32 : DTYPE_I64;
-    void *sizes = take(pool, groups * dtype_size(dtype));
-    for (size_t g = 0; g < groups; g++) {
-        values[g] = ragged ? any_size(pool) : dim.same;
-        values[g] -= even ? values[g] % 2 : 0;
-        if (dtype == DTYPE_I32) {
-            ((int32_t *)sizes)[g] = (int32_t)values[g];
-        } else {
-            ((int64_t *)sizes)[g] = (int64_t)values[g];
-        }
-    }
-    dim.same -= even ? dim.same % 2 : 0;
-    return ragged ? (struct gemm_dim){.ragged = sizes, .dtype = dtype, .count = groups} : dim;
-}
-
-static void any_scaling(struct pool *pool, struct grouped_gemm_args *args) {
-    static const enum dtype FP8[] = {DTYPE_F8_E4M3, DTYPE_F8_E5M2};
-    struct random *random = &pool->random;
-    enum gemm_scaling scaling = (enum gemm_scaling)random_below(random, GEMM_MXFP4_1X32 + 1);
-    args->a.scaling = args->b.scaling = scaling;
-    args->a.dtype = args->b.dtype = DTYPE_F8_E4M3;
-    if (scaling == GEMM_UNSCALED) {
-        any_dtypes(pool, &args->a.dtype, &args->b.dtype, &args->out_dtype);
-        return;
-    }
-    args->out_dtype = any_float(pool);
-    if (scaling == GEMM_TENSOR || scaling == GEMM_MXFP8_1X32) {
-        args->a.dtype = FP8[random_below(random, 2)], args->b.dtype = FP8[random_below(random, 2)];
-    } else if (scaling == GEMM_MXFP4_1X32) {
-        args->a.dtype = args->b.dtype = DTYPE_U8;
-        args->trans_a = false, args->trans_b = true;
-    } else if (scaling == GEMM_BLOCK_1X128 && random_below(random, 2)) {
-        args->b.scaling = GEMM_BLOCK_128X128;
-    }
-}
-
-static size_t blocks(size_t size, size_t block) {
-    return (size + block - 1) / block;
-}
-
-// Data and scales of an operand whose lines and K are given per group.
-static void fill_operand(struct pool *pool, struct gemm_operand *operand, size_t groups, const size_t *lines, const size_t *k) {
-    size_t elements = 0, scales = 0;
-    enum gemm_scaling scaling = operand->scaling;
-    int wide = scaling == GEMM_BLOCK_128X128 || scaling == GEMM_BLOCK_1X128;
-    for (size_t g = 0; g < groups; g++) {
-        elements += lines[g] * k[g];
-        scales += blocks(lines[g], scaling == GEMM_BLOCK_128X128 ? 128 : 1) * blocks(k[g], wide ? 128 : 32);
-    }
-    operand->count = (scaling == GEMM_MXFP4_1X32 ? elements / 2 : elements) + random_below(&pool->random, 5);
-    operand->data = take_elements(pool, operand->dtype, operand->count);
-    if (scaling == GEMM_UNSCALED) {
-        return;
-    }
-    int codes = scaling == GEMM_MXFP8_1X32 || scaling == GEMM_MXFP4_1X32;
-    operand->scale_count = scaling == GEMM_TENSOR ? (random_below(&pool->random, 2) ? groups : 1) : scales;
-    operand->scale_dtype = codes ? DTYPE_F8_E8M0 : DTYPE_F32;
-    operand->scales = take_elements(pool, codes ? DTYPE_U8 : DTYPE_F32, operand->scale_count);
-}
-
-static const float *any_factor(struct pool *pool, size_t groups, int integers, size_t *count) {
-    *count = random_below(&pool->random, 2) ? groups : 1;
-    float *values = take(pool, *count * sizeof *values);
-    for (size_t i = 0; i < *count; i++) {
-        values[i] = random_below(&pool->random, 3) && !integers ? random_f32(&pool->random, VALUES_PLAIN) : 1.0f;
-    }
-    return random_below(&pool->random, 3) ? values : NULL;
+    assert_same(c.args.out_dtype, c.got, c.want, c.count, "transposed_grouped_matmul");
 }
 
 static void check_gemm(struct pool *pool) {
-    struct random *random = &pool->random;
-    struct matmul_options options = any_options(pool);
-    struct grouped_gemm_args args = {.num_groups = random_below(random, GROUPS_MAX + 1),
-                                     .trans_a = random_below(random, 2),
-                                     .trans_b = random_below(random, 2),
-                                     .options = &options};
-    size_t m[GROUPS_MAX], n[GROUPS_MAX], k[GROUPS_MAX], count = 0;
-    any_scaling(pool, &args);
-    args.out_first = any_dim(pool, args.num_groups, 0, m);
-    args.out_last = any_dim(pool, args.num_groups, 0, n);
-    struct gemm_dim k_dim = any_dim(pool, args.num_groups, args.a.scaling == GEMM_MXFP4_1X32, k);
-    args.a.first = args.trans_a ? k_dim : args.out_first, args.a.last = args.trans_a ? args.out_first : k_dim;
-    args.b.first = args.trans_b ? args.out_last : k_dim, args.b.last = args.trans_b ? k_dim : args.out_last;
-    fill_operand(pool, &args.a, args.num_groups, m, k);
-    fill_operand(pool, &args.b, args.num_groups, n, k);
-    for (size_t g = 0; g < args.num_groups; g++) {
-        count += m[g] * n[g];
-    }
-    args.alpha = any_factor(pool, args.num_groups, args.a.dtype == DTYPE_I8, &args.alpha_count);
-    args.beta = any_factor(pool, args.num_groups, args.a.dtype == DTYPE_I8, &args.beta_count);
-    args.out_count = count + random_below(random, 9), args.c_count = count;
-    args.c = args.beta ? take_existing(pool, args.out_dtype, count) : NULL;
-    size_t bytes = args.out_count * dtype_size(args.out_dtype);
-    void *want = take(pool, bytes), *got = take(pool, bytes);
-    poison(args.out_dtype, args.out_count, want);
-    args.out = want;
-    err_t e = grouped_gemm_reference(&args);
-    if (err_is(e)) {
-        fail_msg("%s", err_message());
-    }
-    struct team *team = teams[random_below(random, COUNT_OF(teams))];
-    poison(args.out_dtype, args.out_count, got);
-    args.out = got;
-    void *workspace = test_alloc(grouped_gemm_workspace_bytes(&args, team));
-    assert_false(err_is(grouped_gemm(&args, team, workspace)));
+    struct any_gemm c;
+    any_grouped_gemm(pool, &c);
+    struct team *team = any_team(pool);
+    void *workspace = test_alloc(grouped_gemm_workspace_bytes(&c.args, team));
+    assert_false(err_is(grouped_gemm(&c.args, team, workspace)));
     free(workspace);
-    assert_same(args.out_dtype, got, want, args.out_count, "grouped_gemm");
+    assert_same(c.args.out_dtype, c.got, c.want, c.args.out_count, "grouped_gemm");
 }
 
 static void check_on_backend(const struct kernel_backend *backend, void (*check)(struct pool *)) {
