@@ -224,6 +224,18 @@ struct device_product {
     enum dtype out_dtype; // F32, BF16, F16; of integers I32
 };
 
+// D[rows of g] = A[rows of g] x B[g]^T in bf16 of two operands of E4M3, by wgmma: per 128 k a partial sum, then
+// fma(partial, a's scale * b's scale, sum). No operation takes it: its sums have to be seen on a GPU first.
+struct device_fp8_gemm {
+    const void *a;               // [rows, k], 16-byte aligned
+    const float *a_scales;       // [rows, ceil(k / 128)]
+    const void *b;               // [groups, n, k], 16-byte aligned
+    const float *b_scales;       // [groups, ceil(n / 128), ceil(k / 128)]
+    void *d;                     // [rows, n]; rows past the sizes' sum are left alone
+    const int32_t *sizes;        // [groups] none negative, together at most `rows`: they are believed
+    uint32_t rows, groups, n, k; // n a multiple of 8, k of 16; at most 512 groups
+};
+
 // make_group_metadata on sizes that lie on the device.
 struct device_group_metadata {
     const int32_t *sizes; // [groups] none negative, together at most `rows`: they are believed
@@ -273,6 +285,7 @@ struct device_table {
     enum device_code (*combine)(struct device *device, const struct device_combine *args, struct device_error *error);
 
     enum device_code (*grouped_gemm)(struct device *device, const struct device_grouped_gemm *args, struct device_error *error);
+    enum device_code (*fp8_gemm)(struct device *device, const struct device_fp8_gemm *args, struct device_error *error); // sm_90a's
     enum device_code (*product)(struct device *device, const struct device_product *args, struct device_error *error);
     enum device_code (*group_metadata)(struct device *device, const struct device_group_metadata *args, struct device_error *error);
 

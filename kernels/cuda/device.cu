@@ -242,6 +242,12 @@ enum device_code grouped_gemm(struct device *d, const struct device_grouped_gemm
     return done(code, "starting a kernel", error);
 }
 
+enum device_code fp8_gemm(struct device *d, const struct device_fp8_gemm *args, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? (cudaError_t)cuda_fp8_gemm_sm90(args, d->multiprocessors, d->stream) : code;
+    return done(code, "starting a kernel", error);
+}
+
 } // namespace
 
 extern "C" struct CUstream_st *device_enter(struct device *d, struct device_error *error) {
@@ -273,6 +279,7 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     launch<device_down, down>,
     launch<device_combine, cuda_combine>,
     grouped_gemm,
+    fp8_gemm,
     launch<device_product, cuda_product>,
     launch<device_group_metadata, cuda_group_metadata>,
     &expertd_device_links,

@@ -21,6 +21,7 @@ int cuda_quantised_gate_up_bf16(const struct device_gate_up *args, struct CUstre
 int cuda_quantised_gate_up_f32(const struct device_gate_up *args, struct CUstream_st *stream);
 int cuda_quantised_down_bf16(const struct device_down *args, struct CUstream_st *stream);
 int cuda_quantised_down_f32(const struct device_down *args, struct CUstream_st *stream);
+int cuda_fp8_gemm_sm90(const struct device_fp8_gemm *args, int multiprocessors, struct CUstream_st *stream);
 int cuda_product(const struct device_product *args, struct CUstream_st *stream);
 int cuda_group_metadata(const struct device_group_metadata *args, struct CUstream_st *stream);
 int cuda_combine(const struct device_combine *args, struct CUstream_st *stream);

@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #include "base/dtype.h"
+#include "kernels/cuda/wgmma_fp8_instructions.cuh"
 #include "kernels/cuda/wgmma_instructions.cuh"
 
 // Kernel launches look the same here and on simulated blocks. cudaGetLastError says whether one was taken.

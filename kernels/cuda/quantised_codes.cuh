@@ -36,15 +36,16 @@ template <weight_code CODE> __device__ __forceinline__ uint32_t widen_pair(uint3
     }
 }
 
-// A step of 16 k: the lane's bytes of it to the four registers of the fragment. less: of columns lane / 4 and lane / 4 + 8.
+// A step of 16 k: the lane's word of it, or two of 8-bit codes, to the four registers of the fragment. less: of columns lane / 4
+// and lane / 4 + 8.
 template <weight_code CODE>
-__device__ __forceinline__ void widen_step(const unsigned char *bytes, const uint32_t (&less)[2], uint32_t (&a)[4]) {
+__device__ __forceinline__ void widen_step(const uint32_t *words, const uint32_t (&less)[2], uint32_t (&a)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         if constexpr (CODE == CODE_E2M1 || CODE == CODE_INT4) {
-            a[i] = widen_pair<CODE>(*(const uint32_t *)bytes >> i * 4 & 15 * ONE_OF_EACH, less[i % 2]);
+            a[i] = widen_pair<CODE>(words[0] >> i * 4 & 15 * ONE_OF_EACH, less[i % 2]);
         } else {
-            a[i] = widen_pair<CODE>(((const uint32_t *)bytes)[i / 2] >> i % 2 * 8 & 255 * ONE_OF_EACH, less[i % 2]);
+            a[i] = widen_pair<CODE>(words[i / 2] >> i % 2 * 8 & 255 * ONE_OF_EACH, less[i % 2]);
         }
     }
 }

@@ -74,7 +74,7 @@ template <int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void load(const quantised_product &p, const rows &r, int k0, stage<BITS, OPERANDS, BT> &s) {
     constexpr int UNITS = BK * BITS * 2 / DEVICE_CODES_UNIT;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const size_t tile = (size_t)r.group * p.tiles + blockIdx.x * WARPS + warp;
+    const size_t tile = (size_t)r.group * p.tiles + blockIdx.y * WARPS + warp;
     p.order ? load_rows_in_order<BT>(p, r, k0, s.rows) : load_rows<BT>(p, r, k0, s.rows);
     const int2 scales = scales_at(p, k0);
 #pragma unroll
@@ -89,7 +89,7 @@ __device__ __forceinline__ void load(const quantised_product &p, const rows &r, 
             }
         }
         if (p.scale_of_panel) {
-            const size_t panel = (size_t)r.group * (p.tiles / WARPS) + blockIdx.x;
+            const size_t panel = (size_t)r.group * (p.tiles / WARPS) + blockIdx.y;
             if (lane < scales.y) {
                 ptx::copy_4(s.scales[o][warp] + lane * 4, w.scales + (panel * p.scales + scales.x + lane) * 4);
             }
@@ -133,55 +133,82 @@ __device__ __forceinline__ void close_scale(float2 scales, int o, int fragments,
     }
 }
 
-// A block of K. Steps past K are none: what pads the last one is +0 in the rows and a number in the codes.
+// The codes of 16 k, which are none past K: what pads the last of them is +0 in the rows and a number in the codes.
 template <weight_code CODE, int BITS, int OPERANDS, int BT>
-__device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
-                                         const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = k0 / p.span;
-    constexpr int STEP = BITS, STEPS_OF_UNIT = 16 / STEP; // bytes of a lane's codes
-    int scale = 0;
-    uint32_t less[OPERANDS][2] = {};
-    bool begins = true;
-#pragma unroll 2
-    for (int step = 0; step < BK / 16; step++) {
-        const int k = k0 + step * 16;
-        if (k >= p.k) {
-            break;
-        }
-        uint32_t a[OPERANDS][4];
+__device__ __forceinline__ void multiply_step(const stage<BITS, OPERANDS, BT> &at, int step, const uint32_t (&a)[OPERANDS][4],
+                                              int fragments, sums<OPERANDS, BT> &sum) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int o = 0; o < OPERANDS; o++) {
-            if (begins && (CODE == CODE_INT4 || CODE == CODE_INT8)) {
-                const uint8_t *zero = p.operands[o].zeros ? at.zeros[o][warp] + scale * 16 + lane / 4 : nullptr;
-                less[o][0] = less_zero(zero_of(CODE, zero));
-                less[o][1] = less_zero(zero_of(CODE, zero ? zero + 8 : nullptr));
-            }
-            const int unit = step / STEPS_OF_UNIT, inside = step % STEPS_OF_UNIT;
-            widen_step<CODE>(at.codes[o][warp] + unit * DEVICE_CODES_UNIT + lane * 16 + inside * STEP, less[o], a[o]);
-        }
+    for (int f = 0; f < BT / 8; f += 2) {
+        if (f < fragments) {
+            uint32_t b[4];
+            const int row = (f + (f + 1 < fragments ? lane / 16 : 0)) * 8 + lane % 8;
+            ptx::load_matrix_x4(b, &at.rows[row][step * 16 + lane / 8 % 2 * 8]);
+            const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
-        for (int f = 0; f < BT / 8; f += 2) {
-            if (f < fragments) {
-                uint32_t b[4];
-                const int row = (f + (f + 1 < fragments ? lane / 16 : 0)) * 8 + lane % 8;
-                ptx::load_matrix_x4(b, &at.rows[row][step * 16 + lane / 8 % 2 * 8]);
-#pragma unroll
-                for (int o = 0; o < OPERANDS; o++) {
-                    const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-                    ptx::mma_bf16(sum.part[o][f], a[o], low);
-                    if (f + 1 < fragments) {
-                        ptx::mma_bf16(sum.part[o][f + 1], a[o], high);
-                    }
+            for (int o = 0; o < OPERANDS; o++) {
+                ptx::mma_bf16(sum.part[o][f], a[o], low);
+                if (f + 1 < fragments) {
+                    ptx::mma_bf16(sum.part[o][f + 1], a[o], high);
                 }
             }
         }
-        begins = k + 16 == (first + scale + 1) * p.span || k + 16 >= p.k;
-        if (begins) {
+    }
+}
+
+// Of the lane's two columns, where the codes are integers.
+template <weight_code CODE, int BITS, int OPERANDS, int BT>
+__device__ __forceinline__ void read_zeros(const quantised_product &p, const stage<BITS, OPERANDS, BT> &at, int scale,
+                                           uint32_t (&less)[OPERANDS][2]) {
+    if (CODE == CODE_INT4 || CODE == CODE_INT8) {
 #pragma unroll
-            for (int o = 0; o < OPERANDS; o++) {
-                close_scale<OPERANDS, BT>(scales_of(p, at, s.table[o], o, scale), o, fragments, sum);
+        for (int o = 0; o < OPERANDS; o++) {
+            const uint8_t *column = at.zeros[o][threadIdx.x / 32] + scale * 16 + threadIdx.x % 32 / 4;
+            const bool has = p.operands[o].zeros != nullptr;
+            less[o][0] = less_zero(zero_of(CODE, has ? column : nullptr));
+            less[o][1] = less_zero(zero_of(CODE, has ? column + 8 : nullptr));
+        }
+    }
+}
+
+// A block of K, a unit of codes at a time: 16 bytes of a lane, which meet no bank twice.
+template <weight_code CODE, int BITS, int OPERANDS, int BT>
+__device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
+                                         const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
+    constexpr int STEPS_OF_UNIT = 16 / BITS, UNITS = BK / 16 / STEPS_OF_UNIT;
+    const int first = k0 / p.span;
+    int scale = 0;
+    uint32_t less[OPERANDS][2] = {};
+    read_zeros<CODE>(p, at, scale, less);
+#pragma unroll 1
+    for (int unit = 0; unit < UNITS && k0 + unit * STEPS_OF_UNIT * 16 < p.k; unit++) {
+        uint4 codes[OPERANDS];
+#pragma unroll
+        for (int o = 0; o < OPERANDS; o++) {
+            codes[o] = *(const uint4 *)(at.codes[o][threadIdx.x / 32] + unit * DEVICE_CODES_UNIT + threadIdx.x % 32 * 16);
+        }
+#pragma unroll
+        for (int inside = 0; inside < STEPS_OF_UNIT; inside++) {
+            const int step = unit * STEPS_OF_UNIT + inside, end = k0 + step * 16 + 16;
+            if (end < p.k + 16) {
+                uint32_t a[OPERANDS][4];
+#pragma unroll
+                for (int o = 0; o < OPERANDS; o++) {
+                    const uint32_t words[4] = {codes[o].x, codes[o].y, codes[o].z, codes[o].w};
+                    widen_step<CODE>(words + inside * BITS / 4, less[o], a[o]);
+                }
+                multiply_step<CODE>(at, step, a, fragments, sum);
+                if (end == (first + scale + 1) * p.span || end >= p.k) {
+#pragma unroll
+                    for (int o = 0; o < OPERANDS; o++) {
+                        close_scale<OPERANDS, BT>(scales_of(p, at, s.table[o], o, scale), o, fragments, sum);
+                    }
+                    scale++;
+                    if (end < p.k && step + 1 < BK / 16) {
+                        read_zeros<CODE>(p, at, scale, less);
+                    }
+                }
             }
-            scale++;
         }
     }
 }
@@ -208,7 +235,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     quantised_matmul(const __grid_constant__ quantised_product p, const __grid_constant__ Finish finish) {
     constexpr int BITS = CODE == CODE_E2M1 || CODE == CODE_INT4 ? 4 : 8, DEPTH = STAGES<BITS, OPERANDS, BT>;
     auto &s = *(shared<BITS, OPERANDS, BT> *)ptx::shared_base();
-    const device_tile tile = p.tile_list[blockIdx.y];
+    const device_tile tile = p.tile_list[blockIdx.x];
     const rows r = {tile.group, tile.row, (int)(p.rows_all - tile.row < tile.rows ? p.rows_all - tile.row : tile.rows)};
     const int fragments = (r.count + 7) / 8, blocks = (p.k + BK - 1) / BK;
     fill_e4m3_table(p, r.group, s.table);
@@ -234,7 +261,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     put_sums(sum, all);
     ptx::sync_block();
     for (int i = threadIdx.x; i < r.count * 64; i += THREADS) {
-        const int y = i / 64, x = i % 64, column = blockIdx.x * 64 + x;
+        const int y = i / 64, x = i % 64, column = blockIdx.y * 64 + x;
         if (column < p.n) {
             const float both[2] = {all.of[0][y][x], all.of[OPERANDS - 1][y][x]};
             finish(both, r.group, r.first + y, column, p.n);
@@ -258,9 +285,9 @@ struct finish_single {
     }
 };
 
-// Grid: 64 columns by tiles. Shared memory, decode: 71 KiB with 4 bits and two operands, so that three blocks share a
-// multiprocessor of sm_90 and keep 72 KiB of codes on their way; with 8 bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two
-// blocks.
+// Grid: tiles by 64 columns, so that blocks that run together share a group's weights in the cache. Shared memory, decode: 71 KiB
+// with 4 bits and two operands, so that three blocks share a multiprocessor of sm_90 and keep 72 KiB of codes on their way; with 8
+// bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two blocks.
 template <weight_code CODE, int OPERANDS, int BT, typename Finish>
 int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish, cudaStream_t stream) {
     constexpr int BITS = CODE == CODE_E2M1 || CODE == CODE_INT4 ? 4 : 8;
@@ -274,7 +301,7 @@ int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish
     if (tile_count == 0 || p.n == 0) {
         return cudaSuccess;
     }
-    LAUNCH(kernel, dim3(p.tiles / WARPS, tile_count), dim3(THREADS), bytes, stream, p, finish);
+    LAUNCH(kernel, dim3(tile_count, p.tiles / WARPS), dim3(THREADS), bytes, stream, p, finish);
     return cudaGetLastError();
 }
 

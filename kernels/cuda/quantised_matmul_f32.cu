@@ -2,7 +2,7 @@
 // correct, and not built for speed.
 //
 // One block of 128 threads makes a tile of up to 64 rows by 32 columns: more sums would spill. K in blocks of 64, widened into
-// shared memory on the way: 35 KiB with two operands, 196 registers: two blocks. Grid: 32 columns by tiles.
+// shared memory on the way: 35 KiB with two operands, 196 registers: two blocks. Grid: tiles by 32 columns.
 #include "kernels/cuda/expert_finish.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/quantised_matmul.cuh"
@@ -50,7 +50,7 @@ __device__ __forceinline__ void load(const quantised_product &p, const device_ti
         }
         s.a[y][x] = value;
         for (int o = 0; o < OPERANDS && y < BN; o++) {
-            s.b[o][y][x] = k < p.k ? weight_at(p, o, tile.group, blockIdx.x * BN + y, k) : 0.0f;
+            s.b[o][y][x] = k < p.k ? weight_at(p, o, tile.group, blockIdx.y * BN + y, k) : 0.0f;
         }
     }
 }
@@ -59,9 +59,9 @@ template <int OPERANDS, typename Finish>
 __global__ void __launch_bounds__(THREADS)
     quantised_matmul_f32(const __grid_constant__ quantised_product p, const __grid_constant__ Finish finish) {
     auto &s = *(shared<OPERANDS> *)ptx::shared_base();
-    device_tile tile = p.tile_list[blockIdx.y];
+    device_tile tile = p.tile_list[blockIdx.x];
     tile.rows = p.rows_all - tile.row < tile.rows ? p.rows_all - tile.row : tile.rows;
-    const int lane = threadIdx.x % 32, y0 = threadIdx.x / 32 * 16 + lane / 4, x0 = lane % 4 * 2, column0 = blockIdx.x * BN;
+    const int lane = threadIdx.x % 32, y0 = threadIdx.x / 32 * 16 + lane / 4, x0 = lane % 4 * 2, column0 = blockIdx.y * BN;
     float part[OPERANDS][FRAGMENTS][4] = {}, all[OPERANDS][FRAGMENTS][4] = {};
     int scale = 0;
     fill_e4m3_table(p, tile.group, s.table);
@@ -114,7 +114,7 @@ int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish
     if (tile_count == 0 || p.n == 0) {
         return cudaSuccess;
     }
-    LAUNCH(kernel, dim3(p.tiles / 2, tile_count), dim3(THREADS), bytes, stream, p, finish);
+    LAUNCH(kernel, dim3(tile_count, p.tiles / 2), dim3(THREADS), bytes, stream, p, finish);
     return cudaGetLastError();
 }
 

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "kernels/cuda/sim/block.h"
 #include "kernels/cuda/sim/matrix.h"
+#include "kernels/cuda/sim/matrix_fp8.h"
 #include "kernels/cuda/sim/runtime.h"
 #include "kernels/cuda/sim/tensor_map.h"
 
@@ -213,6 +214,9 @@ template <int LEFT> void wgmma_wait() {
 }
 template <int N> void wgmma_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
     sim::wgmma_bf16(N, acc, a, b, keep);
+}
+template <int N> void wgmma_e4m3(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
+    sim::wgmma_e4m3(N, acc, a, b, keep);
 }
 inline void mma_bf16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     sim::mma_bf16_m16n8k16(acc, a, b);

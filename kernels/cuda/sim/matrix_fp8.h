@@ -1,0 +1,14 @@
+// wgmma on E4M3. Arithmetic "sim_90" as matrix.h's: one IEEE fma per k, k ascending.
+#ifndef EXPERTD_KERNELS_CUDA_SIM_MATRIX_FP8_H
+#define EXPERTD_KERNELS_CUDA_SIM_MATRIX_FP8_H
+
+#include <cstdint>
+
+namespace sim {
+
+// m64nNk32, both operands K-major E4M3 in shared memory with the 128-byte swizzle, written by the copy engine; else as wgmma_bf16.
+void wgmma_e4m3(unsigned n, float *acc, uint64_t a, uint64_t b, int keep);
+
+} // namespace sim
+
+#endif
