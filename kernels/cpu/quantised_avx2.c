@@ -1,4 +1,5 @@
-// Quantised weights by AVX2: chunks are widened to f32, then multiplied 6 x 16 columns at a time.
+// Quantised weights by AVX2, rows of f32 and those of bf16 that quantised_unflushed.h does not take: chunks are widened to f32,
+// then multiplied 6 x 16 columns at a time.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -6,7 +7,8 @@
 #include <stdint.h>
 
 #include "kernels/cpu/backends.h"
-#include "kernels/quantised_layout.h"
+#include "kernels/cpu/quantised_unflushed.h"
+#include "kernels/cpu/scales_avx2.h"
 
 typedef __m256 vec;
 enum { LANES = 8, PANEL_VECS = 2 };
@@ -52,39 +54,8 @@ static inline bool vec_any_tiny(vec a) {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_set1_ps(0x1p-126f), _CMP_LT_OQ)) != 0;
 }
 
-static inline vec scale_e8m0(const uint8_t *p) {
-    __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
-    __m256i bits = _mm256_max_epu32(_mm256_slli_epi32(code, 23), _mm256_set1_epi32(0x400000)); // 0 is 2^-127
-    __m256i nan = _mm256_cmpeq_epi32(code, _mm256_set1_epi32(255));
-    return _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_and_si256(nan, _mm256_set1_epi32(0x7fc00000))));
-}
-
-// Floats of 8 bits, each in the high byte of 16, by way of f16: E5M2 is its upper half; E4M3 a part of it but for the exponent's
-// bias (2^8) and the NaN, which becomes f16's. VCVTPH2PS keeps subnormals in any mode.
-static inline vec float8_widen(enum weight_code code, __m128i high) {
-    if (code == CODE_E5M2) {
-        return _mm256_cvtph_ps(high);
-    }
-    __m128i magnitude = _mm_set1_epi16(0x7f00);
-    __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(high, magnitude), magnitude);
-    __m128i half = _mm_and_si128(_mm_srai_epi16(high, 1), _mm_set1_epi16((short)0xbf80));
-    half = _mm_or_si128(half, _mm_and_si128(nan, _mm_set1_epi16(0x7e00)));
-    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
-}
-
 static inline vec vec_scale(enum dtype dtype, const uint8_t *p) {
-    switch (dtype) {
-    case DTYPE_F32:
-        return _mm256_loadu_ps((const float *)p);
-    case DTYPE_BF16:
-        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
-    case DTYPE_F16:
-        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-    case DTYPE_F8_E8M0:
-        return scale_e8m0(p);
-    default:
-        return float8_widen(CODE_E4M3, _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p)), 8));
-    }
+    return scale_widen(dtype, p);
 }
 
 // The 8 columns' nibble whose lowest bit is `bit`.
@@ -165,6 +136,8 @@ static void quantised_widen(const struct quantised_format *format, const uint8_t
 }
 
 #define QUANTISED_REGISTER_ROWS 0
+#define QUANTISED_UNFLUSHED
+#define quantised_unflushed avx2_quantised_unflushed
 #define PANEL_TARGET(name) avx2_##name
 #include "kernels/cpu/quantised_body.h"
 #endif

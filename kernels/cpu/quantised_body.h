@@ -5,6 +5,7 @@
 //   quantised_widen(format, codes, zeros, depth, wide)  wide[i][c] = the value of code (i, c), for all 64 columns; may write on to
 //                            the end of the last line of codes; zeros: 64 bytes or NULL
 //   QUANTISED_REGISTER_ROWS  bf16 rows up to which quantised_partial multiplies without widening into memory first; 0: none
+//   QUANTISED_UNFLUSHED      quantised_unflushed(args, format) is asked first for rows of bf16; false: it has done nothing
 // and names the results by PANEL_TARGET(name).
 //
 // K goes in chunks. A chunk's partial sums are made first, under the flush where activations are bf16, and stored; then they are
@@ -17,6 +18,13 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/quantised_chunk.h"
+
+#ifndef QUANTISED_UNFLUSHED
+static inline bool quantised_unflushed(const struct panel_args *args, const struct quantised_format *format) {
+    (void)args, (void)format;
+    return false;
+}
+#endif
 
 enum {
     WIDE_K = 128,                         // of a widened chunk: 32 KiB of f32, which L1 keeps over the rows
@@ -311,6 +319,9 @@ static void register_panel(const struct panel_args *args, const struct quantised
 #endif
 
 void PANEL_TARGET(quantised_bf16)(const struct panel_args *args, const struct quantised_format *format) {
+    if (quantised_unflushed(args, format)) {
+        return;
+    }
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
 #if QUANTISED_REGISTER_ROWS
     if (args->rows <= QUANTISED_REGISTER_ROWS) {

@@ -131,6 +131,47 @@ static void every_backend_gives_the_twins_bits_for_any_number_of_rows(void **sta
     }
 }
 
+// Elements from 2^-126 to 2^-94, most of them 0, so that sums that cancel stay: below some of these magnitudes kernels must mind
+// the flush, above it they may leave it out.
+static void check_small_rows(const struct kernel_backend *backend) {
+    enum { K = 176, N = 40, ROWS = 8, EXPONENT_LEAST = 127 - 126, EXPONENTS = 32 };
+    struct random random = {33};
+    if (backend->arithmetic == ARITHMETIC_SIM_90) {
+        return; // which never flushes
+    }
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        struct quantised_case q;
+        quantised_case_init(&q, &FORMATS[f], K, N, VALUES_PLAIN, &random);
+        for (unsigned least = 0; least < EXPONENTS; least++) {
+            uint16_t x[ROWS][K];
+            const void *rows[ROWS];
+            float out[ROWS][N], want[ROWS][N];
+            for (size_t r = 0; r < ROWS; r++) {
+                for (size_t i = 0; i < K; i++) {
+                    unsigned exponent = EXPONENT_LEAST + least + (unsigned)random_below(&random, 2);
+                    x[r][i] = (uint16_t)((random_next(&random) & 0x807f) | exponent << 7);
+                    x[r][i] = random_below(&random, 4) ? 0x8000 : x[r][i];
+                }
+                rows[r] = x[r];
+                for (size_t n = 0; n < N; n++) {
+                    want[r][n] = dot_quantised_reference(&q.format, q.packed, n, DTYPE_BF16, x[r], K);
+                }
+            }
+            size_t count = 1 + least % ROWS;
+            struct panel_args args = {rows, count, q.packed, K, out[0], N, N};
+            poison_f32(out[0], ROWS * N);
+            backend->quantised_bf16(&args, &q.format);
+            assert_same_f32(out[0], want[0], count * N, backend->name);
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
+static void rows_near_the_flush_give_the_twins_bits(void **state) {
+    (void)state;
+    for_each_backend(check_small_rows);
+}
+
 // What a code is worth, written down apart from the kernels.
 static double value_of(const struct quantised_format *format, unsigned code, int zero) {
     static const double FP4[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
@@ -330,6 +371,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_backend_gives_the_twins_bits_over_all_shapes),
         cmocka_unit_test(every_backend_gives_the_twins_bits_for_any_number_of_rows),
+        cmocka_unit_test(rows_near_the_flush_give_the_twins_bits),
         cmocka_unit_test(each_code_is_worth_what_its_format_says),
         cmocka_unit_test(e8m0_scales_are_powers_of_two_to_both_ends),
         cmocka_unit_test(kernels_leave_the_callers_floating_point_mode),

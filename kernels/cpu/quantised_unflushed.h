@@ -1,0 +1,51 @@
+// Quantised weights against rows of bf16 by fmas on f32, where the flush has nothing to do: what the files of that kind share. Up
+// to FEW_ROWS rows are multiplied as codes are widened in registers, for more they are widened into L1. Private to cpu/quantised_*.
+//
+// All of it runs in IEEE's default mode, which costs no change of it per scale and lets codes pass through f32's subnormals. The
+// flush that bf16 sums have can then be left out, for it has nothing to do: rows are taken only where each element is 0 or at least
+// 2^UNFLUSHED_EXPONENT_MIN in magnitude. Codes are multiples of 2^-16 (E5M2) or more, so products and their sums, rounded or not,
+// are multiples of 2^(UNFLUSHED_EXPONENT_MIN - 7 - 16), above 2^-126. Any other rows are multiplied by quantised_body.h, under the
+// flush.
+//
+// A code may be widened to its value times a power of two, by whose inverse the rows have been multiplied: the products are the
+// same.
+#ifndef EXPERTD_KERNELS_CPU_QUANTISED_UNFLUSHED_H
+#define EXPERTD_KERNELS_CPU_QUANTISED_UNFLUSHED_H
+
+#include "kernels/cpu/quantised_chunk.h"
+
+enum {
+    FEW_ROWS = 4,
+    UNFLUSHED_EXPONENT_MIN = -100,
+};
+
+// Some scales of a panel, or a part of one, against a tile of rows.
+struct few_args {
+    const uint8_t *codes;              // of the first scale
+    const uint8_t *zeros, *last_zeros; // of the first and the last scale; NULL where the format has none
+    size_t scales, stride;             // bytes from one scale's codes to the next one's
+    size_t scale_k, last_k;            // k of each but the last, and of the last: whole lines
+    bool starts, ends;                 // else from the partials that are there; else they are left there
+    const float *const *x;             // [rows], times the decoder's fold, each from the first scale's first k on; past K +0
+    const panel_row *scale;            // [scales]
+    panel_row *partials, *sums;        // [rows]; sum = fma(partial, scale, sum), scales ascending
+};
+
+// True: a code was met that the decoder cannot widen (a NaN, an Inf), and the results are void.
+typedef bool few_function(const struct few_args *args);
+
+struct unflushed_decoder {
+    size_t line_k; // k of a line of codes
+    float fold;    // what rows are multiplied by: a power of 2, at most 1 and at least 2^-24
+    // wide[k] = the values of `lines` lines over the panel, divided by the fold; true as above
+    bool (*widen)(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide);
+    few_function *multiply[FEW_ROWS]; // by rows - 1
+};
+
+extern const struct unflushed_decoder unflushed_e2m1, unflushed_int4, unflushed_int8, unflushed_int8_less_zero, unflushed_e4m3,
+    unflushed_e5m2;
+
+// Rows of a panel. False where a row or a code is of those that cannot be taken; nothing is written then.
+bool avx2_quantised_unflushed(const struct panel_args *args, const struct quantised_format *format);
+
+#endif

@@ -1,0 +1,168 @@
+// The kernels of one way of decoding, written once. The including file defines:
+//   UNFLUSHED_LINE_K               k of a line of codes: 8 or 4
+//   UNFLUSHED_FOLD                 struct unflushed_decoder's
+//   struct tables, tables_load()
+//   zeros_load(zeros)        the zero points of 8 columns as its lines want them; zeros is NULL where the format has none
+//   struct line, line_open(codes, tables, zero)    8 columns' UNFLUSHED_LINE_K codes
+//   line_pair(line, tables, pair), pair_odd(pair, tables, zero), pair_even(...)   a pair of k, and its elements as f32
+//   line_watch(watch, line), watch_seen(watch)     whether there was a code that cannot be widened
+//   UNFLUSHED_DECODER              the name of the result
+#include <immintrin.h>
+
+#include "kernels/cpu/backends.h"
+
+enum {
+    LANES = 8,
+    VECS = KERNEL_PANEL / LANES, // vectors of columns at most
+    LINE_BYTES = 32,             // of 8 columns
+    ROW_BYTES = KERNEL_PANEL / LANES * LINE_BYTES,
+    FEW_AHEAD = 4096, // bytes that codes are fetched ahead
+};
+
+// Where a scale's things lie.
+struct place {
+    const uint8_t *codes, *zeros;
+    const float *scale;
+    size_t lines;
+};
+
+// Keeps rows' elements from being held in registers over the lines: the sums and what is widened need them.
+PANEL_INLINE void few_forget(void) {
+    __asm__ __volatile__("" ::: "memory");
+}
+
+// One vector of columns against all rows: a row's elements are read for each anew, which few rows can afford.
+PANEL_INLINE void few_line(const uint8_t *codes, size_t rows, const struct tables *t, __m256i zero, const float *const *x, size_t k,
+                           __m256i *watch, __m256 sums[][VECS], size_t j) {
+    struct line line = line_open(codes, t, zero);
+    *watch = line_watch(*watch, &line);
+    PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
+        __m256i both = line_pair(&line, t, pair);
+        __m256 odd = pair_odd(both, t, zero), even = pair_even(both, t, zero);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            sums[r][j] = _mm256_fmadd_ps(_mm256_broadcast_ss(x[r] + k + 2 * pair + 1), odd, sums[r][j]);
+        }
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            sums[r][j] = _mm256_fmadd_ps(_mm256_broadcast_ss(x[r] + k + 2 * pair), even, sums[r][j]);
+        }
+    }
+}
+
+// Two vectors of columns, for which each row's element is read once.
+PANEL_INLINE void few_two_lines(const uint8_t *codes, size_t rows, const struct tables *t, const __m256i *zero,
+                                const float *const *x, size_t k, __m256i *watch, __m256 sums[][VECS]) {
+    struct line a = line_open(codes, t, zero[0]), b = line_open(codes + LINE_BYTES, t, zero[1]);
+    *watch = line_watch(line_watch(*watch, &a), &b);
+    PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
+        __m256i pair_a = line_pair(&a, t, pair), pair_b = line_pair(&b, t, pair);
+        __m256 odd_a = pair_odd(pair_a, t, zero[0]), odd_b = pair_odd(pair_b, t, zero[1]);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            __m256 factor = _mm256_broadcast_ss(x[r] + k + 2 * pair + 1);
+            sums[r][0] = _mm256_fmadd_ps(factor, odd_a, sums[r][0]);
+            sums[r][1] = _mm256_fmadd_ps(factor, odd_b, sums[r][1]);
+        }
+        __m256 even_a = pair_even(pair_a, t, zero[0]), even_b = pair_even(pair_b, t, zero[1]);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            __m256 factor = _mm256_broadcast_ss(x[r] + k + 2 * pair);
+            sums[r][0] = _mm256_fmadd_ps(factor, even_a, sums[r][0]);
+            sums[r][1] = _mm256_fmadd_ps(factor, even_b, sums[r][1]);
+        }
+    }
+}
+
+// One scale along `vecs` vectors of columns: partials from +0, then sum = fma(partial, scale, sum).
+PANEL_INLINE void few_scale(const struct few_args *a, const struct place *p, size_t rows, size_t vecs, size_t column,
+                            const struct tables *t, const float *const *x, __m256i *watch) {
+    __m256 sums[FEW_ROWS][VECS];
+    __m256i zero[VECS];
+    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES);
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        zero[j] = zeros_load(p->zeros ? p->zeros + column + j * LANES : NULL);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            sums[r][j] = a->starts ? _mm256_setzero_ps() : _mm256_load_ps(&a->partials[r][column + j * LANES]);
+        }
+    }
+    for (size_t i = 0; i < p->lines; i++, codes += ROW_BYTES) {
+        PANEL_UNROLL for (size_t line = 0; line < vecs * LINE_BYTES; line += 64) {
+            _mm_prefetch((const char *)((uintptr_t)codes + FEW_AHEAD + line), _MM_HINT_T0);
+        }
+        if (vecs == 2) {
+            few_two_lines(codes, rows, t, zero, x, i * UNFLUSHED_LINE_K, watch, sums);
+            continue;
+        }
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            few_line(codes + j * LINE_BYTES, rows, t, zero[j], x, i * UNFLUSHED_LINE_K, watch, sums, j);
+            few_forget();
+        }
+    }
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        __m256 scale = _mm256_load_ps(p->scale + column + j * LANES);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            float *partial = &a->partials[r][column + j * LANES], *sum = &a->sums[r][column + j * LANES];
+            if (a->ends) {
+                _mm256_store_ps(sum, _mm256_fmadd_ps(sums[r][j], scale, _mm256_load_ps(sum)));
+            } else {
+                _mm256_store_ps(partial, sums[r][j]);
+            }
+        }
+    }
+}
+
+PANEL_INLINE bool few_multiply(const struct few_args *a, size_t rows) {
+    const size_t vecs = rows == 1 ? 8 : rows == 2 ? 4 : 2; // so many fmas' chains as hide their latency, and fit the registers
+    const struct tables t = tables_load();
+    const float *x[FEW_ROWS];
+    __m256i watch = _mm256_setzero_si256();
+    struct place p = {.codes = a->codes, .zeros = a->zeros, .scale = a->scale[0], .lines = a->scale_k / UNFLUSHED_LINE_K};
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        x[r] = a->x[r];
+    }
+    for (size_t s = 0; s < a->scales; s++, p.codes += a->stride, p.scale += KERNEL_PANEL) {
+        bool last = s + 1 == a->scales;
+        p.lines = last ? a->last_k / UNFLUSHED_LINE_K : p.lines;
+        p.zeros = last ? a->last_zeros : p.zeros;
+        PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
+            few_scale(a, &p, rows, vecs, column, &t, x, &watch);
+        }
+        p.zeros += p.zeros ? a->stride : 0;
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            x[r] += a->scale_k;
+        }
+    }
+    return watch_seen(watch);
+}
+
+static bool widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
+    const struct tables t = tables_load();
+    __m256i watch = _mm256_setzero_si256(), zero[VECS];
+    PANEL_UNROLL for (size_t j = 0; j < VECS; j++) {
+        zero[j] = zeros_load(zeros ? zeros + j * LANES : NULL);
+    }
+    for (size_t i = 0; i < lines; i++, wide += UNFLUSHED_LINE_K) {
+        PANEL_UNROLL for (size_t j = 0; j < VECS; j++, codes += LINE_BYTES) {
+            struct line line = line_open(codes, &t, zero[j]);
+            watch = line_watch(watch, &line);
+            PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
+                __m256i both = line_pair(&line, &t, pair);
+                _mm256_store_ps(&wide[2 * pair][j * LANES], pair_even(both, &t, zero[j]));
+                _mm256_store_ps(&wide[2 * pair + 1][j * LANES], pair_odd(both, &t, zero[j]));
+            }
+        }
+    }
+    return watch_seen(watch);
+}
+
+#define FEW_FUNCTION(rows)                                                                                                         \
+    static bool multiply_##rows(const struct few_args *args) {                                                                     \
+        return few_multiply(args, rows);                                                                                           \
+    }
+
+FEW_FUNCTION(1)
+FEW_FUNCTION(2)
+FEW_FUNCTION(3)
+FEW_FUNCTION(4)
+
+const struct unflushed_decoder UNFLUSHED_DECODER = {.line_k = UNFLUSHED_LINE_K,
+                                                    .fold = UNFLUSHED_FOLD,
+                                                    .widen = widen,
+                                                    .multiply = {multiply_1, multiply_2, multiply_3, multiply_4}};
