@@ -16,6 +16,7 @@ struct shape {
     size_t n, k;
     bool gather, ordered;
     enum values values;
+    bool every_scale; // scales of one byte, along K one: a column's number is its
 };
 
 struct operand {
@@ -31,6 +32,10 @@ static struct operand operand_of(const struct shape *s, const uint32_t *order, s
     float *globals = test_alloc(GROUPS * sizeof *globals);
     for (size_t g = 0; g < GROUPS; g++) {
         quantised_case_init(&o.group[g], s->format, s->k, s->n, s->values, random);
+        for (size_t i = 0; s->every_scale && i < s->n; i++) {
+            o.group[g].scale_bytes[i] = (uint8_t)i;
+        }
+        assert_false(err_is(pack_quantised(&o.group[g].source, s->format, s->k, s->n, o.group[g].packed)));
         globals[g] = o.group[g].source.global;
         device_codes_pack(s->format, o.group[g].packed, s->n, s->k, codes + g * bytes.codes, scales + g * bytes.scales,
                           zeros + g * bytes.zeros);
@@ -275,7 +280,7 @@ static void every_code_has_its_value(void **state) {
     for (size_t f = 0; f < COUNT_OF(ALONE); f++) {
         struct random random = {45};
         struct device_error error;
-        struct shape s = {&ALONE[f], DTYPE_BF16, DEVICE_MMA_16, {1, 1, 1}, N, K, false, false, VALUES_PLAIN};
+        struct shape s = {&ALONE[f], DTYPE_BF16, DEVICE_MMA_16, {1, 1, 1}, N, K, false, false, VALUES_PLAIN, false};
         struct input in = input_of(&s, &random);
         for (size_t i = 0; i < in.rows * in.stride / 2; i++) {
             ((uint16_t *)(void *)in.x)[i] = i % (in.stride / 2) == 0 ? 0x3f80 : 0;
@@ -327,11 +332,32 @@ static void every_code_has_its_value(void **state) {
     }
 }
 
+// Each scale of eight bits by itself, 0 and 255 of E8M0 among them, with and without a global one: the twin's bits.
+static void every_scale_has_its_value(void **state) {
+    (void)state;
+    static const struct quantised_format BYTES[] = {{CODE_E4M3, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},
+                                                    {CODE_E2M1, DTYPE_F8_E4M3, GLOBAL_MULTIPLY, false, false, 32},
+                                                    {CODE_E2M1, DTYPE_F8_E4M3, GLOBAL_DIVIDE, false, false, 32}};
+    for (size_t f = 0; f < COUNT_OF(BYTES) * 2; f++) {
+        struct random random = {47};
+        bool wide = f % 2;
+        struct shape s = {.format = &BYTES[f / 2],
+                          .dtype = wide ? DTYPE_F32 : DTYPE_BF16,
+                          .variant = wide ? DEVICE_FMA_64 : DEVICE_MMA_16,
+                          .sizes = {1, 0, 2},
+                          .n = 256,
+                          .k = 32,
+                          .every_scale = true,
+                          .values = VALUES_PLAIN};
+        check_down(&s, &random);
+    }
+}
+
 static void formats_that_differ_are_refused_before_anything_runs(void **state) {
     (void)state;
     struct random random = {46};
     struct device_error error;
-    struct shape s = {&FORMATS[11], DTYPE_BF16, DEVICE_MMA_64, {1, 2, 3}, 16, 64, false, false, VALUES_PLAIN};
+    struct shape s = {&FORMATS[11], DTYPE_BF16, DEVICE_MMA_64, {1, 2, 3}, 16, 64, false, false, VALUES_PLAIN, false};
     struct input in = input_of(&s, &random);
     struct operand gate = operand_of(&s, NULL, &random);
     struct device_gate_up args = {
@@ -356,6 +382,7 @@ int main(void) {
         cmocka_unit_test(rows_of_f32_give_the_twins_bits),
         cmocka_unit_test(gate_and_up_of_every_format_give_the_twins_bits),
         cmocka_unit_test(every_code_has_its_value),
+        cmocka_unit_test(every_scale_has_its_value),
         cmocka_unit_test(formats_that_differ_are_refused_before_anything_runs),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

@@ -1,0 +1,265 @@
+// gpu-quantised [--device cuda|sim]: products of quantised weights on a device, every kind of format: do decode's tiles and
+// prefill's give equal bits, and how far are they from sums in double. In simulation the bits must be the twin's. Exit status 1
+// where something is not as it must be: bits of the two tilings that differ are told, and are no failure on a GPU, for until they
+// are known to be equal nothing mixes them.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device_codes.h"
+#include "kernels/device_plan.h"
+#include "kernels/devices.h"
+#include "kernels/quantised.h"
+
+enum { N = 136, K = 600, ROWS = 70, STRIDE = (K * 2 + 15) / 16 * 16, OUT_STRIDE = N * 2, SCALES_MAX = K / 16 + 1, PIECES = 16 };
+
+static const struct {
+    const char *name;
+    struct quantised_format format;
+} FORMATS[] = {
+    {"e4m3 128x128", {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, true, 128}},
+    {"e5m2 of columns", {CODE_E5M2, DTYPE_F32, GLOBAL_NONE, false, false, 0}},
+    {"mxfp8", {CODE_E4M3, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32}},
+    {"mxfp4", {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32}},
+    {"nvfp4", {CODE_E2M1, DTYPE_F8_E4M3, GLOBAL_MULTIPLY, false, false, 16}},
+    {"int4 g128 with zero points", {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 128}},
+    {"int8 g32", {CODE_INT8, DTYPE_BF16, GLOBAL_NONE, false, false, 32}},
+};
+
+struct check {
+    struct devices *devices;
+    const struct device_table *table;
+    struct device *device;
+    uint64_t random;
+    void *pieces[PIECES];
+    int count;
+    uint8_t codes[N * K], zeros[N * SCALES_MAX], scales[N * SCALES_MAX * 4];
+    _Alignas(64) char x[ROWS * STRIDE], staging[ROWS * OUT_STRIDE];
+};
+
+static uint32_t next(struct check *c) {
+    c->random ^= c->random << 13;
+    c->random ^= c->random >> 7;
+    c->random ^= c->random << 17;
+    return (uint32_t)(c->random >> 16);
+}
+
+static void must(const struct check *c, enum device_code code, const struct device_error *error) {
+    if (err_is(devices_check(c->devices, 0, code, error))) {
+        fprintf(stderr, "gpu-quantised: %s\n", err_message());
+        exit(1);
+    }
+}
+
+// A copy there; on the host it is pinned only meanwhile, in pages of its own.
+static void *there(struct check *c, const void *host, size_t bytes) {
+    struct device_error error;
+    void *memory, *pages = NULL;
+    size_t whole = (bytes + 4095) / 4096 * 4096 + 4096;
+    if (posix_memalign(&pages, 4096, whole) != 0 || c->count == PIECES) {
+        fprintf(stderr, "gpu-quantised: no memory\n");
+        exit(1);
+    }
+    memcpy(pages, host, bytes);
+    must(c, c->table->reserve(c->device, bytes + 1, &memory, &error), &error);
+    c->pieces[c->count++] = memory;
+    must(c, c->table->pin(c->device, pages, whole, &error), &error);
+    must(c, c->table->copy(c->device, DEVICE_UPLOAD, memory, pages, bytes, &error), &error);
+    must(c, c->table->wait(c->device, &error), &error);
+    c->table->unpin(c->device, pages);
+    free(pages);
+    return memory;
+}
+
+static void back(struct check *c, const void *memory, size_t bytes, void *host) {
+    struct device_error error;
+    void *pages = NULL;
+    size_t whole = (bytes + 4095) / 4096 * 4096;
+    if (posix_memalign(&pages, 4096, whole) != 0) {
+        exit(1);
+    }
+    must(c, c->table->pin(c->device, pages, whole, &error), &error);
+    must(c, c->table->copy(c->device, DEVICE_DOWNLOAD, pages, memory, bytes, &error), &error);
+    must(c, c->table->wait(c->device, &error), &error);
+    c->table->unpin(c->device, pages);
+    memcpy(host, pages, bytes);
+    free(pages);
+}
+
+static void fill_scale(struct check *c, enum dtype dtype, uint8_t *out) {
+    float value = ldexpf(1.0f + (float)(next(c) % 1024) / 1024, (int)(next(c) % 5) - 4);
+    if (dtype == DTYPE_F8_E8M0) {
+        *out = (uint8_t)(122 + next(c) % 8);
+    } else if (dtype == DTYPE_F8_E4M3) {
+        *out = (uint8_t)(0x28 + next(c) % 0x20);
+    } else {
+        dtype_narrow(&value, 1, dtype, out);
+    }
+}
+
+static struct code_words rows_of_codes(const void *data, size_t k, unsigned bits) {
+    return (struct code_words){
+        .data = data, .bits = bits, .word = 8, .n_stride = k, .n_word_stride = 8 * k, .k_stride = 1, .k_word_stride = 8};
+}
+
+// Random codes that are numbers, packed for the host. Freed by the caller.
+static void *pack(struct check *c, const struct quantised_format *f) {
+    size_t scales = device_codes_scales(f, K), size = dtype_size(f->scale), bits = device_codes_bits(f->code);
+    for (size_t i = 0; i < sizeof c->codes; i++) {
+        uint8_t code = (uint8_t)next(c);
+        bool no_number = f->code == CODE_E4M3 ? (code & 0x7f) == 0x7f : f->code == CODE_E5M2 && (code & 0x7c) == 0x7c;
+        c->codes[i] = no_number ? code & 0xbf : code;
+    }
+    for (size_t i = 0; i < N * scales; i++) {
+        c->zeros[i] = (uint8_t)(next(c) % 17);
+        fill_scale(c, f->scale, c->scales + i * size);
+    }
+    struct quantised_source source = {
+        .codes = rows_of_codes(c->codes, K, (unsigned)bits),
+        .scales = c->scales,
+        .scale_columns = f->scale_of_panel ? 128 : 1,
+        .scale_n_stride = scales,
+        .scale_g_stride = 1,
+        .global = 0.0117f,
+    };
+    if (f->zero_points) {
+        source.zeros = rows_of_codes(c->zeros, scales, 8);
+    }
+    void *packed = NULL;
+    if (posix_memalign(&packed, 64, quantised_group_bytes(f, K, N)) != 0 || err_is(pack_quantised(&source, f, K, N, packed))) {
+        fprintf(stderr, "gpu-quantised: %s\n", err_message());
+        exit(1);
+    }
+    return packed;
+}
+
+static struct device_matrix matrix_there(struct check *c, const struct quantised_format *f, const void *packed) {
+    struct device_codes_size bytes = device_codes_bytes(f, N, K);
+    char *host = malloc(bytes.codes + bytes.scales + bytes.zeros + 1);
+    float global = 0.0117f;
+    if (!host) {
+        exit(1);
+    }
+    device_codes_pack(f, packed, N, K, host, host + bytes.codes, host + bytes.codes + bytes.scales);
+    struct device_matrix matrix = {.dtype = DTYPE_BF16, .groups = 1, .n = N, .k = K, .data = there(c, host, bytes.codes)};
+    matrix.quantised = (struct device_quantised){.format = *f, .scales = there(c, host + bytes.codes, bytes.scales)};
+    matrix.quantised.zeros = f->zero_points ? there(c, host + bytes.codes + bytes.scales, bytes.zeros) : NULL;
+    matrix.quantised.globals = f->global != GLOBAL_NONE ? there(c, &global, sizeof global) : NULL;
+    free(host);
+    return matrix;
+}
+
+static void multiply(struct check *c, const struct device_matrix *matrix, enum device_variant variant, uint16_t *out) {
+    struct device_error error;
+    struct device_tile tiles[ROWS];
+    int32_t rows = ROWS;
+    struct device_down args = {.down = *matrix, .out_stride = OUT_STRIDE};
+    uint32_t count = device_cut_tiles(&rows, 1, 0, device_variant_rows(variant), tiles);
+    memset(c->staging, 0xff, sizeof c->staging);
+    args.rows = (struct device_rows){.dtype = DTYPE_BF16,
+                                     .data = there(c, c->x, sizeof c->x),
+                                     .stride = STRIDE,
+                                     .variant = variant,
+                                     .tiles = there(c, tiles, count * sizeof *tiles),
+                                     .tile_count = count,
+                                     .rows = ROWS};
+    args.out = there(c, c->staging, sizeof c->staging);
+    must(c, c->table->down(c->device, &args, &error), &error);
+    back(c, args.out, sizeof c->staging, out);
+}
+
+// What a column's weights are worth, one by one.
+static void widen_column(const struct quantised_format *f, const void *packed, size_t n, float *out) {
+    static uint16_t alone[K];
+    for (size_t k = 0; k < K; k++) {
+        alone[k] = 0x3f80; // 1
+        out[k] = dot_quantised_sim90_reference(f, packed, n, DTYPE_BF16, alone, K);
+        alone[k] = 0;
+    }
+}
+
+// The greatest error of an element, in units of bf16's last place of the sum of its products' magnitudes.
+static double worst_error(const struct check *c, const struct quantised_format *f, const void *packed, const uint16_t *got) {
+    double worst = 0;
+    for (size_t n = 0; n < N; n++) {
+        float weights[K];
+        widen_column(f, packed, n, weights);
+        for (size_t r = 0; r < ROWS; r++) {
+            double want = 0, magnitude = 0;
+            for (size_t k = 0; k < K; k++) {
+                uint16_t x;
+                memcpy(&x, c->x + r * STRIDE + k * 2, sizeof x);
+                double product = (double)f32_from_bf16(x) * (double)weights[k];
+                want += product;
+                magnitude += fabs(product);
+            }
+            double error = fabs((double)f32_from_bf16(got[r * N + n]) - want) / (magnitude * 0x1p-8);
+            worst = error > worst || isnan(error) ? error : worst;
+        }
+    }
+    return worst;
+}
+
+static size_t differing(const uint16_t *a, const uint16_t *b) {
+    size_t count = 0;
+    for (size_t i = 0; i < ROWS * N; i++) {
+        count += a[i] != b[i];
+    }
+    return count;
+}
+
+static size_t unlike_the_twin(const struct check *c, const struct quantised_format *f, const void *packed, const uint16_t *got) {
+    size_t count = 0;
+    for (size_t i = 0; i < ROWS * N; i++) {
+        count += got[i] != bf16_from_f32(dot_quantised_sim90_reference(f, packed, i % N, DTYPE_BF16, c->x + i / N * STRIDE, K));
+    }
+    return count;
+}
+
+static bool check_format(struct check *c, size_t i) {
+    static uint16_t small[ROWS * N], large[ROWS * N];
+    const struct quantised_format *f = &FORMATS[i].format;
+    void *packed = pack(c, f);
+    struct device_matrix matrix = matrix_there(c, f, packed);
+    multiply(c, &matrix, DEVICE_MMA_16, small);
+    multiply(c, &matrix, DEVICE_MMA_64, large);
+    size_t differ = differing(small, large), unlike = 0;
+    double worst = worst_error(c, f, packed, large);
+    bool simulated = strcmp(c->table->kind, "sim") == 0;
+    printf("%-27s worst error %.3f of bf16's last place; mma_16 and mma_64 differ in %zu of %d elements", FORMATS[i].name, worst,
+           differ, ROWS * N);
+    if (simulated) {
+        unlike = unlike_the_twin(c, f, packed, large);
+        printf(", the twin in %zu", unlike);
+    }
+    printf("\n");
+    free(packed);
+    while (c->count > 0) {
+        c->table->release(c->device, c->pieces[--c->count]);
+    }
+    return worst <= 1.0 && (!simulated || differ + unlike == 0);
+}
+
+int main(int argc, char **argv) {
+    static struct check c = {.random = 88172645463325252u};
+    struct devices_request request;
+    const char *device = argc == 3 && strcmp(argv[1], "--device") == 0 ? argv[2] : "cuda:0";
+    if (err_is(devices_parse(device, &request)) || err_is(devices_open(&request, &c.devices))) {
+        fprintf(stderr, "gpu-quantised: %s\n", err_message());
+        return 69;
+    }
+    c.table = c.devices->table;
+    c.device = c.devices->all[0];
+    for (size_t i = 0; i < ROWS * STRIDE / 2; i++) {
+        float value = ((float)(next(&c) % 2001) - 1000) / 500;
+        uint16_t rounded = bf16_from_f32(value);
+        memcpy(c.x + i * 2, &rounded, 2);
+    }
+    bool good = true;
+    for (size_t i = 0; i < sizeof FORMATS / sizeof *FORMATS; i++) {
+        good &= check_format(&c, i);
+    }
+    devices_close(c.devices);
+    return good ? 0 : 1;
+}
