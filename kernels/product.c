@@ -17,6 +17,7 @@ enum {
     PANELS_BYTES = 1 << 19,  // of panels that a thread holds, untold
     BLOCK_BYTES = 128 << 10, // of a panel's block of K: four of them are PANELS_BYTES
     K_UNIT = 4,              // of the depth of a block: pairs and quads do not straddle two
+    STREAM_BYTES_MIN = 1 << 20,
 };
 
 enum dtype product_sum_dtype(enum dtype a, enum dtype b) {
@@ -258,11 +259,21 @@ static size_t split(struct work *work, const struct product_limits *limits, unsi
     return even_runs(work, all_panels, tasks);
 }
 
+// Do the results outgrow the caches of a core? Their lines are best not read first then.
+static bool streams(const struct product *product) {
+    size_t bytes = 0, size = dtype_size(product->out_dtype);
+    for (size_t g = 0; g < product->num_groups && bytes < STREAM_BYTES_MIN; g++) {
+        bytes += product->groups[g].m * product->groups[g].n * size;
+    }
+    return bytes >= STREAM_BYTES_MIN;
+}
+
 void product_run(const struct product *product, const struct product_limits *limits, struct team *team, void *workspace) {
     char *at = workspace;
     unsigned threads = team ? team_threads(team) : 1;
     struct work work = {.product = product, .backend = kernel_selected(), .holding = holding_of(product, limits)};
     work.first_task = (size_t *)at;
+    work.streams = streams(product);
     work.read_a = (struct line_reader){work.backend, product->a.dtype, work.holding.sum};
     work.read_b = (struct line_reader){work.backend, product->b.dtype, work.holding.sum};
     work.scratch = at + list_bytes(product->num_groups);

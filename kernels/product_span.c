@@ -3,12 +3,19 @@
 // packing is paid once for all rows of a span, and a block stays in L2 over its rows.
 #include <string.h>
 
+#include "kernels/cpu/stream.h"
 #include "kernels/finish.h"
 #include "kernels/product_work.h"
 #include "kernels/quantised.h"
 #include "kernels/weights.h"
 
-enum { FEW_ROWS = 6 }; // a tile
+enum {
+    FEW_ROWS = 6, // a tile
+    // Over a few k (tgmm of few rows) panels of f32 cost nothing to read again, and the sums of so few rows stay in L1 on their way
+    // out. Panels of bf16 may be widened in each call, which costs more than that gains.
+    SHORT_K = 128,
+    SHORT_K_ROWS = 24,
+};
 
 // A thread's scratch.
 struct lane {
@@ -232,6 +239,19 @@ static void finish_i32(const struct call *c) {
     }
 }
 
+// Past the caches, by way of the first one where the sums are not yet the results.
+static void finish_streamed(const struct call *c, const struct finish_args *args) {
+    _Alignas(STREAM_LINE) float row[KERNEL_SUMS];
+    struct finish_args staged = *args;
+    staged.out = row;
+    if (args->dtype == DTYPE_F32 && args->alpha == 1.0f && args->beta == 0.0f) {
+        stream_copy(args->out, args->sums, args->count);
+        return;
+    }
+    c->work->backend->finish(&staged);
+    stream_bytes(args->out, row, args->count * dtype_size(args->dtype));
+}
+
 static void finish_float(const struct call *c) {
     enum dtype dtype = c->work->product->out_dtype;
     size_t size = dtype_size(dtype), column = c->panel * KERNEL_PANEL;
@@ -246,7 +266,11 @@ static void finish_float(const struct call *c) {
             .dtype = dtype,
             .out = (char *)g->out + ((c->row + r) * g->out_stride + column) * size,
         };
-        c->work->backend->finish(&args);
+        if (c->work->streams) {
+            finish_streamed(c, &args);
+        } else {
+            c->work->backend->finish(&args);
+        }
     }
 }
 
@@ -280,10 +304,12 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
     const struct holding *h = &c->work->holding;
     size_t rows = span->end - span->row;
     bool first = c->k == 0, last = c->k + c->depth >= c->group->k;
+    bool is_short = h->sum == DTYPE_F32 && first && last && c->group->k <= SHORT_K;
+    size_t most = is_short ? at_most(h->rows, SHORT_K_ROWS) : h->rows;
     for (size_t at = 0; at < rows; at += c->rows) {
         c->row = span->row + at;
-        c->rows = part_of(rows - at, h->rows);
-        c->sums = c->lane->sums + (rows > h->held_rows ? 0 : at) * h->sums_stride;
+        c->rows = part_of(rows - at, most);
+        c->sums = c->lane->sums + (is_short || rows > h->held_rows ? 0 : at) * h->sums_stride;
         if (c->depth && (new_rows || c->rows < rows)) {
             point_to_rows(c);
         }
@@ -339,4 +365,5 @@ void product_run_span(const struct work *work, const struct span *span, const st
             c.k += c.depth;
         } while (c.k < g->k);
     }
+    stream_end(); // before the team hears that the task is done
 }

@@ -31,6 +31,7 @@ struct work {
     size_t span_rows;   // at most, of a task
     size_t run_panels;  // at most, of a task
     bool m_in_order;    // a task is a run of panels of every group
+    bool streams;       // results go past the caches, which they would only pass through
     size_t tasks;
     _Atomic size_t claimed; // where threads claim them themselves
     char *scratch;

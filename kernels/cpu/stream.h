@@ -32,13 +32,17 @@ static inline void stream_end(void) {
 #endif
 
 // Whole lines past the caches where both begin one, anything else as memcpy does.
-static inline void stream_copy(float *to, const float *from, size_t count) {
-    size_t bytes = count * sizeof *to, lines = 0;
+static inline void stream_bytes(void *to, const void *from, size_t bytes) {
+    size_t lines = 0;
     if ((((uintptr_t)to | (uintptr_t)from) % STREAM_LINE) == 0) {
         lines = bytes / STREAM_LINE * STREAM_LINE;
-        stream_lines((char *)to, (const char *)from, lines);
+        stream_lines(to, from, lines);
     }
     memcpy((char *)to + lines, (const char *)from + lines, bytes - lines);
+}
+
+static inline void stream_copy(float *to, const float *from, size_t count) {
+    stream_bytes(to, from, count * sizeof *to);
 }
 
 #endif
