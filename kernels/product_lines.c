@@ -6,8 +6,11 @@
 #include "kernels/weights.h"
 
 enum {
-    TILE = 64,   // lines and k of a converted or turned block: 16 KiB of f32
+    TILE = 64,   // lines and k of a turned block: 16 KiB of f32
+    LINES = 16,  // of a converted block, which divide a panel's
+    RUN = 256,   // k of a converted block: 16 KiB of f32
     ACROSS = 16, // k of a block of converted rows that lie across K
+    LINE = 64,   // bytes of a cache line
 };
 
 float scale_read(enum dtype dtype, const void *scales, size_t index) {
@@ -92,21 +95,40 @@ void lines_read(const struct line_reader *reader, const struct line_range *range
     (lies_across(range) ? read_across : read_along)(reader, range, dst, dst_stride * dtype_size(reader->to));
 }
 
-// Lines along K, converted block by block.
+// What comes after this run of each line, which are more streams than the hardware follows; to the second cache, for lines that
+// are a power of two apart share sets of the first.
+static void fetch_runs(const struct line_reader *reader, const struct line_range *runs) {
+    size_t bytes = runs->depth * dtype_size(reader->from);
+    for (size_t line = 0; line < runs->count; line++) {
+        uintptr_t next = (uintptr_t)element_at(reader, runs, runs->first + line, runs->k + runs->depth);
+        for (size_t at = 0; at < bytes; at += LINE) {
+            __builtin_prefetch((const void *)(next + at), 0, 2);
+        }
+    }
+}
+
+// Lines along K, converted a few at a time, a run of each.
 static void pack_converted(const struct line_reader *reader, const struct line_range *range, char *panels, size_t panel_bytes) {
     size_t size = dtype_size(reader->to);
-    _Alignas(64) uint32_t block[TILE * TILE];
-    for (size_t line = 0; line < range->count; line += TILE) {
-        for (size_t k = 0; k < range->depth; k += TILE) {
+    _Alignas(64) uint32_t block[LINES * RUN];
+    for (size_t line = 0; line < range->count; line += LINES) {
+        char *columns = panels + line / KERNEL_PANEL * panel_bytes + line % KERNEL_PANEL * sizeof(uint32_t);
+        for (size_t k = 0; k < range->depth; k += RUN) {
             struct line_range part = *range;
             part.first += line, part.k += k;
-            part.count = range->count - line < TILE ? range->count - line : TILE;
-            part.depth = range->depth - k < TILE ? range->depth - k : TILE;
-            read_along(reader, &part, (char *)block, TILE * size);
-            reader->backend->pack_along(&(struct pack_args){block, TILE * size, size, part.count, part.depth,
-                                                            panels + line / TILE * panel_bytes + k * KERNEL_PANEL * size,
-                                                            panel_bytes});
+            part.count = range->count - line < LINES ? range->count - line : LINES;
+            part.depth = range->depth - k < RUN ? range->depth - k : RUN;
+            fetch_runs(reader, &part);
+            read_along(reader, &part, (char *)block, RUN * size);
+            reader->backend->pack_along(&(struct pack_args){block, RUN * size, size, part.count, part.depth,
+                                                            columns + k * KERNEL_PANEL * size, panel_bytes});
         }
+    }
+}
+
+static void fetch_row(const struct line_reader *reader, const char *row, size_t count) {
+    for (size_t at = 0; at < count * dtype_size(reader->from); at += LINE) {
+        __builtin_prefetch((const void *)((uintptr_t)row + at));
     }
 }
 
@@ -118,6 +140,7 @@ static void pack_converted_across(const struct line_reader *reader, const struct
     for (size_t k = 0; k < range->depth; k += ACROSS) {
         size_t depth = range->depth - k < ACROSS ? range->depth - k : ACROSS;
         for (size_t i = 0; i < depth; i++) {
+            fetch_row(reader, element_at(reader, range, range->first, range->k + k + i + ACROSS), range->count);
             read_run(reader, element_at(reader, range, range->first, range->k + k + i), range->count,
                      (char *)block + i * KERNEL_SUMS * size);
         }
