@@ -16,7 +16,8 @@ from harness.protos import pb
 from harness.tensors import error_per_token, tensor, values_of
 
 QUANTISED = ("deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")
-DEVICES = ("sim", "sim:2", "sim:3")
+# A simulated kernel takes ten times as long under a sanitizer, and expert_test_device_layer runs each of them there too.
+DEVICES = ("sim", "sim:2", "sim:3") if not SANITIZER else ("sim:2",)
 
 
 def answers(golden, *arguments, env=None, program="expertd"):
@@ -37,7 +38,7 @@ def answers(golden, *arguments, env=None, program="expertd"):
     return found, ids
 
 
-@pytest.mark.parametrize("name", SERVED_CASES if not SANITIZER else SERVED_CASES[:2])
+@pytest.mark.parametrize("name", SERVED_CASES if not SANITIZER else SERVED_CASES[:1])
 def test_a_simulated_gpu_gives_the_block_of_the_model(case, name):
     golden = case(name)
     for dtype, number in (("bf16", "1/bf16/sim_90"), ("f32", "1/f32/cpu")):
@@ -63,6 +64,7 @@ def test_bits_are_those_of_the_cpu_with_that_arithmetic_on_any_number_of_devices
     assert same == ids and bytes_of(found) == bytes_of(cpu)
 
 
+@pytest.mark.skipif(bool(SANITIZER), reason="calls of the same kinds as in the tests above, for minutes")
 def test_verify_agrees_with_a_simulated_gpu(case):
     folder = case("qwen2_moe").folder
     daemon = Daemon("--device", "sim", "--compute-dtype", "bf16", model=folder)

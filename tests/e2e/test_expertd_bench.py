@@ -184,3 +184,39 @@ def test_more_memory_than_there_is_is_refused_with_figures_before_anything_is_me
     assert done.returncode == 69
     assert "1.0 TiB" in done.stderr and "--weights-mib" in done.stderr
     assert "..." not in done.stderr
+
+
+# ---- devices, simulated: that every step works; no figure of it says anything of a GPU
+
+
+def test_kernels_on_a_device_stand_beside_what_the_device_does_at_best():
+    done = bench("kernels", "--device", "sim", "--seconds", "0.01", "--dtype", "bf16,f32,e4m3-128x128,mxfp4", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert "simulated" in answer["machine"]["backend"] and answer["machine"]["backend"].startswith("sim")
+    assert [row["dtype"] for row in answer["rows"]] == ["bf16", "f32", "e4m3-128x128", "mxfp4"]
+    assert [row["peak"] for row in answer["rows"]] == ["WGMMA", "FFMA", "WGMMA", "WGMMA"]
+    for row in answer["rows"]:
+        assert row["shape"].startswith("tiny ") and all(row[figure] > 0 for figure in FIGURES), row
+
+
+def test_layer_on_a_device_goes_from_the_router_to_the_sum():
+    done = bench("layer", "--device", "sim", "--tokens", "1,3", "--seconds", "0.01", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["shape"] for row in rows] == ["tiny T=1", "tiny T=3"]
+    assert all(row["tokens_per_s"] > 0 and row[figure] > 0 for row in rows for figure in FIGURES)
+
+
+@pytest.mark.parametrize("arguments, status, words", [
+    (("kernels", "--device", "sim", "--shape", "a512"), 64, ("a512", "simulated")),
+    (("layer", "--device", "sim", "--shape", "qwen3-30b-a3b"), 64, ("qwen3-30b-a3b", "simulated")),
+    (("kernels", "--device", "sim:2"), 64, ("one device at a time",)),
+    (("kernels", "--device", "sim", "--dtype", "i8"), 64, ("i8",)),
+    (("kernels", "--device", "sim", "--threads", "2"), 64, ("--threads",)),
+    (("tune", "--device", "sim"), 64, ("--device",)),
+    (("kernels", "--device", "gpu"), 78, ("gpu", "cuda")),
+])
+def test_what_a_device_cannot_be_asked_is_said(arguments, status, words):
+    done = bench(*arguments)
+    assert done.returncode == status and all(word in done.stderr for word in words), done.stderr

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from harness.daemon import Daemon
 from harness.protos import pb
 from harness.tensors import tensor
 
@@ -24,14 +25,21 @@ def untuned(start_daemon):
     return start(start_daemon)[1]
 
 
-def test_tune_keeps_what_it_found_and_cached_takes_it(start_daemon, tmp_path, untuned):
-    cache = tmp_path / "tuning"
-    tuning, answer = start(start_daemon, "--tuning", "tune", "--tuning-cache", cache)
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """What tuning found, its file and the answer then: once, for it takes a second for each kind of matrix."""
+    folder = tmp_path_factory.mktemp("tuned")
+    daemon, answer = start(Daemon, "--tuning", "tune", "--tuning-cache", folder / "tuning")
+    daemon.stop()
+    return daemon.events("tuned"), folder / "tuning", answer
+
+
+def test_tune_keeps_what_it_found_and_cached_takes_it(start_daemon, tuned, untuned):
+    found, cache, answer = tuned
     assert answer == untuned
-    found = tuning.events("tuned")
     assert len(found) == 8  # two matrices at 1, 4, 16 and 64 rows
     assert len(cache.read_text().splitlines()) == 3 + len(found) + 1
-    assert [path.name for path in tmp_path.iterdir()] == ["tuning"]
+    assert [path.name for path in cache.parent.iterdir()] == ["tuning"]
     for policy in ("cached", "tune"):
         again, answer = start(start_daemon, "--tuning", policy, "--tuning-cache", cache)
         assert answer == untuned
@@ -45,11 +53,10 @@ def test_tune_keeps_what_it_found_and_cached_takes_it(start_daemon, tmp_path, un
     (lambda text: "\0" * 100, "no text"),
     (None, "No such file"),
 ])
-def test_a_file_that_cannot_be_used_is_said_and_done_without(start_daemon, tmp_path, untuned, damage, word):
+def test_a_file_that_cannot_be_used_is_said_and_done_without(start_daemon, tmp_path, tuned, untuned, damage, word):
     cache = tmp_path / "tuning"
     if damage:
-        start(start_daemon, "--tuning", "tune", "--tuning-cache", cache)
-        cache.write_text(damage(cache.read_text()))
+        cache.write_text(damage(tuned[1].read_text()))
     daemon, answer = start(start_daemon, "--tuning", "cached", "--tuning-cache", cache)
     assert answer == untuned
     reason, summary = daemon.events("tuning")

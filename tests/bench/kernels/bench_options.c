@@ -29,6 +29,11 @@ static FALLIBLE set_kernels(void *options, const char *value) {
     return OK;
 }
 
+static FALLIBLE set_device(void *options, const char *value) {
+    ((struct bench_options *)options)->device = strcmp(value, "cpu") == 0 ? NULL : value;
+    return OK;
+}
+
 static FALLIBLE set_cache(void *options, const char *value) {
     ((struct bench_options *)options)->cache = value;
     return OK;
@@ -120,6 +125,8 @@ static const struct flag_row FLAGS[] = {
     {"--busy-neighbour", NULL, set_busy_neighbour,
      "kernels: also beside a thread that computes on one CPU: what it leaves of the speed"},
     {"--kernels", "NAME", set_kernels, "instruction set, as expertd's --kernels; else auto"},
+    {"--device", "NAME", set_device,
+     "kernels, layer: on cuda, cuda:N or sim; else cpu. sim: --shape tiny, and its times say nothing of any GPU"},
     {"--json", NULL, set_json, "one JSON object on standard output"},
     {"--list", NULL, set_list, "the names that --shape and --dtype take"},
     {"--help", NULL, set_help, "this text"},
@@ -159,6 +166,12 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
     }
     if (out->command != BENCH_KERNELS && out->busy_neighbour) {
         FAIL(ERR_USAGE, "--busy-neighbour is of expertd-bench kernels");
+    }
+    if (out->device && out->command != BENCH_KERNELS && out->command != BENCH_LAYER) {
+        FAIL(ERR_USAGE, "--device is of expertd-bench kernels and layer");
+    }
+    if (out->device && (out->num_threads > 0 || out->busy_neighbour)) {
+        FAIL(ERR_USAGE, "--threads and --busy-neighbour are of the CPU, and --device %s is none", out->device);
     }
     if (out->command != BENCH_LAYER && out->experts) {
         FAIL(ERR_USAGE, "--experts is of expertd-bench layer");

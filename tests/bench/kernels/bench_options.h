@@ -35,6 +35,7 @@ struct bench_options {
     double seconds;         // of each row
     uint64_t weights_bytes; // that a row's weights rotate over; 0: four times the last-level cache, at least 1.2 GB
     bool busy_neighbour;    // kernels: each repetition again beside a thread that computes
+    const char *device;     // kernels, layer: "cuda", "sim", ...; NULL: the CPU
     bool json, list, help;
 };
 

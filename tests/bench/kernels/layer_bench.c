@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "expert/layer.h"
 #include "expert/synthetic.h"
+#include "tests/bench/kernels/device_rig.h"
 #include "tests/bench/kernels/plain_read.h"
 #include "tests/flags/flags.h"
 
@@ -55,13 +56,23 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
     return OK;
 }
 
-static FALLIBLE select_layers(const struct bench_options *o, const struct machine *machine, struct layer_selection *s) {
+static const char *presets_of(const struct bench_options *o, const struct device_rig *rig) {
+    return o->shapes ? o->shapes : !rig ? "qwen3-30b-a3b,mixtral-8x7b" : rig->simulated ? "tiny" : "qwen3-30b-a3b,deepseek-v3";
+}
+
+static FALLIBLE select_layers(const struct bench_options *o, const struct machine *machine, const struct device_rig *rig,
+                              struct layer_selection *s) {
     *s = (struct layer_selection){.num_threads = o->num_threads};
     memcpy(s->threads, o->threads, sizeof s->threads);
     if (s->num_threads == 0) {
         s->threads[s->num_threads++] = machine->cpus;
     }
-    TRY(flags_names("--shape", o->shapes ? o->shapes : "qwen3-30b-a3b,mixtral-8x7b", take_preset, s));
+    TRY(flags_names("--shape", presets_of(o, rig), take_preset, s));
+    for (size_t i = 0; rig && rig->simulated && i < s->num_presets; i++) {
+        if (strcmp(s->presets[i], "tiny") != 0) {
+            FAIL(ERR_USAGE, "--shape %s: a simulated device would take hours; it has --shape tiny", s->presets[i]);
+        }
+    }
     return flags_names("--dtype", o->dtypes ? o->dtypes : "bf16", take_dtype, s);
 }
 
@@ -71,6 +82,7 @@ struct forward {
     const struct model_layer *layer;
     struct engine *engine;
     struct team *team;
+    struct device_rig *rig; // NULL: the CPU computes
     struct layer_request request;
     uint16_t *hidden; // [T + SPARE_ROWS, H] BF16; a repetition begins at another row
     size_t repetition;
@@ -188,15 +200,6 @@ static err_t run_forward(void *context, int64_t *span_ns) {
     return OK;
 }
 
-static int64_t read_layer(void *context) {
-    struct forward *f = context;
-    size_t count = gather_pieces(f);
-    plain_read_forget(f->pieces, count, f->team);
-    int64_t span_ns = plain_read_ns(f->pieces, count, f->team);
-    plain_read_forget(f->pieces, count, f->team);
-    return span_ns;
-}
-
 static double layer_bytes(void *context) {
     struct forward *f = context;
     size_t count = gather_pieces(f);
@@ -205,6 +208,18 @@ static double layer_bytes(void *context) {
         bytes += (double)f->pieces[i].bytes;
     }
     return bytes;
+}
+
+static int64_t read_layer(void *context) {
+    struct forward *f = context;
+    if (f->rig) {
+        return device_rig_read_ns(f->rig, layer_bytes(f));
+    }
+    size_t count = gather_pieces(f);
+    plain_read_forget(f->pieces, count, f->team);
+    int64_t span_ns = plain_read_ns(f->pieces, count, f->team);
+    plain_read_forget(f->pieces, count, f->team);
+    return span_ns;
 }
 
 static double layer_flops(const struct layer_params *p, uint32_t tokens) {
@@ -222,6 +237,7 @@ struct layer_row {
     const struct model *model;
     struct team *team;
     struct engine *engine;
+    struct device_rig *rig;
     const char *preset;
     uint32_t tokens, experts;
     double seconds;
@@ -236,7 +252,7 @@ static FALLIBLE bench_row(const struct layer_row *r, struct report *report) {
         snprintf(row.shape, sizeof row.shape, "%s T=%u", r->preset, r->tokens);
     }
     fprintf(stderr, "%s %s, %u threads ...\n", row.shape, row.dtype, row.threads);
-    struct forward f = {.engine = r->engine, .team = r->team};
+    struct forward f = {.engine = r->engine, .team = r->team, .rig = r->rig};
     err_t e;
     TRY_OUT(e, forward_init(&f, &r->model->layers[0], r->tokens));
     struct measured what = {
@@ -247,6 +263,11 @@ static FALLIBLE bench_row(const struct layer_row *r, struct report *report) {
         .bytes = layer_bytes,
         .peak = measure_peak_of(r->model->compute_dtype, r->team),
     };
+    if (r->rig) {
+        what.peak_rate = r->model->compute_dtype == DTYPE_F32 ? device_rig_peak_f32 : device_rig_peak_bf16;
+        what.peak_context = r->rig;
+        what.peak_name = device_rig_peak_name(r->rig, r->model->compute_dtype);
+    }
     TRY_OUT(e, measure(&what, r->team, r->seconds, &row.measured));
     row.shares = shares_of(&f.spent, (double)f.all_ns);
     e = report_add(report, &row);
@@ -257,14 +278,15 @@ out:
 
 static FALLIBLE bench_threads(const struct bench_options *o, const struct model *model, const char *preset, uint32_t threads,
                               struct report *report) {
-    struct layer_row row = {.model = model, .preset = preset, .experts = o->experts, .seconds = o->seconds};
+    struct layer_row row = {.model = model, .rig = report->rig, .preset = preset, .experts = o->experts, .seconds = o->seconds};
     struct team_options team = {.threads = threads, .spin_us = SPIN_US};
     TRY(team_create(&team, &row.team));
     uint32_t most = 0;
     for (size_t t = 0; t < o->num_tokens; t++) {
         most = o->tokens[t] > most ? o->tokens[t] : most;
     }
-    struct engine_options engine = {.model = model, .limits = layer_limits_for(model, most, 0), .team = row.team};
+    struct engine_options engine = {
+        .model = model, .limits = layer_limits_for(model, most, 0), .team = row.team, .devices = row.rig ? row.rig->devices : NULL};
     err_t e = engine_create(&engine, &row.engine);
     for (size_t t = 0; t < o->num_tokens && !err_is(e); t++) {
         row.tokens = o->tokens[t];
@@ -275,7 +297,8 @@ static FALLIBLE bench_threads(const struct bench_options *o, const struct model 
     return e;
 }
 
-static FALLIBLE load(const char *preset, uint32_t experts, enum dtype dtype, uint32_t threads, struct model *model) {
+static FALLIBLE load(const char *preset, uint32_t experts, enum dtype dtype, uint32_t threads, const struct device_rig *rig,
+                     struct model *model) {
     char name[96], count[24] = "";
     if (experts) {
         snprintf(count, sizeof count, ",experts=%u", experts);
@@ -286,6 +309,10 @@ static FALLIBLE load(const char *preset, uint32_t experts, enum dtype dtype, uin
     struct team_options options = {.threads = threads, .spin_us = SPIN_US};
     TRY(team_create(&options, &team));
     struct model_options load = {.model = name, .compute_dtype = dtype, .ranks = 1, .team = team};
+    if (rig) {
+        load.arithmetic = rig->devices->facts.arithmetic;
+        load.arithmetic_f32 = rig->devices->facts.arithmetic_f32;
+    }
     err_t e = model_load(&load, model);
     team_destroy(team);
     return e;
@@ -295,7 +322,7 @@ static FALLIBLE bench_model(const struct bench_options *o, const struct layer_se
                             struct report *report) {
     struct model model = {0};
     err_t e;
-    TRY_OUT(e, load(preset, o->experts, dtype, s->threads[0], &model));
+    TRY_OUT(e, load(preset, o->experts, dtype, s->threads[0], report->rig, &model));
     for (size_t t = 0; t < s->num_threads; t++) {
         TRY_OUT(e, bench_threads(o, &model, preset, s->threads[t], report));
     }
@@ -306,9 +333,9 @@ out:
 
 FALLIBLE layer_bench(const struct bench_options *options, const struct machine *machine, struct report *report) {
     struct layer_selection s;
-    TRY(select_layers(options, machine, &s));
+    TRY(select_layers(options, machine, report->rig, &s));
     struct read_piece nothing = {0};
-    if (!plain_read_forget(&nothing, 0, NULL)) {
+    if (!report->rig && !plain_read_forget(&nothing, 0, NULL)) {
         fprintf(stderr, "this machine has no CLFLUSHOPT: weights of small batches may come from a cache\n");
     }
     for (size_t p = 0; p < s.num_presets; p++) {

@@ -3,6 +3,7 @@
 
 #include "kernels/backend.h"
 #include "tests/bench/kernels/bench_options.h"
+#include "tests/bench/kernels/device_bench.h"
 #include "tests/bench/kernels/kernels_bench.h"
 #include "tests/bench/kernels/layer_bench.h"
 #include "tests/bench/kernels/pack_bench.h"
@@ -16,7 +17,21 @@ static void list(enum bench_command command) {
         pack_bench_list(stdout);
     } else {
         selection_list(stdout);
+        device_bench_list(stdout);
     }
+}
+
+static FALLIBLE device_kernels(const struct bench_options *options, const struct machine *machine, struct report *report) {
+    (void)machine;
+    return device_bench(options, report->rig, report);
+}
+
+static FALLIBLE measure_all(const struct bench_options *options, const struct machine *machine, struct report *report) {
+    TRY((options->command == BENCH_LAYER  ? layer_bench
+         : options->command == BENCH_PACK ? pack_bench
+         : report->rig                    ? device_kernels
+                                          : kernels_bench)(options, machine, report));
+    return options->json ? report_print_json(report) : report_print_table(report);
 }
 
 static FALLIBLE bench(const struct bench_options *options) {
@@ -27,12 +42,14 @@ static FALLIBLE bench(const struct bench_options *options) {
     if (options->command == BENCH_TUNE) {
         return tune_bench(options, &machine);
     }
-    err_t e = (options->command == BENCH_LAYER  ? layer_bench
-               : options->command == BENCH_PACK ? pack_bench
-                                                : kernels_bench)(options, &machine, &report);
-    if (!err_is(e)) {
-        e = options->json ? report_print_json(&report) : report_print_table(&report);
+    struct device_rig rig = {0};
+    if (options->device) {
+        TRY(device_rig_open(options->device, &rig));
+        report.rig = &rig;
+        report.backend = rig.name;
     }
+    err_t e = measure_all(options, &machine, &report);
+    device_rig_close(&rig);
     report_deinit(&report);
     return e;
 }

@@ -57,7 +57,7 @@ static void add(struct samples *s, const struct measured *what, double seconds, 
 
 static void summarise(struct samples *s, const struct measured *what, struct measurement *out) {
     *out = (struct measurement){
-        .peak = peak_name(what->peak),
+        .peak = what->peak_name ? what->peak_name : peak_name(what->peak),
         .pairs = s->count,
         .seconds = median(s, SERIES_SECONDS),
         .flops = what->flops,
@@ -95,7 +95,8 @@ static FALLIBLE repeat(const struct measured *what, struct team *team, int64_t s
     TRY(what->run_ns(what->context, &last_ns));
     int64_t end_ns = clock_now_ns() + span_ns;
     while (s->count < MEASURE_PAIRS_MAX && (s->count < MEASURE_PAIRS_MIN || clock_now_ns() < end_ns)) {
-        double rate = peak_rate(what->peak, team, peak_span(last_ns));
+        int64_t peak_ns = peak_span(last_ns);
+        double rate = what->peak_rate ? what->peak_rate(what->peak_context, peak_ns) : peak_rate(what->peak, team, peak_ns);
         TRY(what->run_ns(what->context, &last_ns));
         int64_t read_ns = what->read_ns(what->context);
         add(s, what, (double)last_ns / NS_PER_S, (double)read_ns / NS_PER_S, rate);

@@ -34,6 +34,9 @@ struct measured {
     double flops;                      // of a repetition
     double (*bytes)(void *context);    // of weights, of the last repetition
     enum peak_kind peak;
+    double (*peak_rate)(void *peak_context, int64_t span_ns); // multiplications per second of a device, in peak's place; or NULL
+    void *peak_context;
+    const char *peak_name;       // likewise
     struct neighbour *neighbour; // borrowed: each repetition is done again beside it; NULL: none
 };
 

@@ -22,8 +22,11 @@ struct report_row {
     } shares;
 };
 
+struct device_rig;
+
 struct report {
     const struct machine *machine; // borrowed
+    struct device_rig *rig;        // the device that is measured, borrowed; NULL: the CPU
     const char *backend;
     struct report_row *rows;
     size_t count, reserved;

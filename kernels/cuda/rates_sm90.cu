@@ -1,0 +1,52 @@
+// The peak rate of wgmma: two warpgroups of a block, as in grouped_gemm_sm90.cu's consumers, multiply the same tiles of shared
+// memory again and again, sums in registers. One block fills a multiprocessor's tensor cores: while one warpgroup waits for its
+// sums the other multiplies. 40 KiB of shared memory; registers (128 sums) allow one block or two.
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/rates.h"
+
+namespace {
+
+constexpr int THREADS = DEVICE_RATES_THREADS, ROW_BYTES = 128, A_ROWS = 64, B_ROWS = 256, STEPS = 4;
+constexpr int SHARED_BYTES = (A_ROWS + B_ROWS) * ROW_BYTES;
+constexpr float NEVER = 1.0e38f; // no sum here comes near it
+
+// K-major tiles of 128-byte rows with the 128-byte swizzle; the pattern below is the same wherever a swizzle puts it.
+__device__ __forceinline__ uint64_t operand(const void *tile) {
+    return (uint64_t)(ptx::shared_address(tile) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+__global__ void __launch_bounds__(THREADS, 1) multiply_wgmma(uint32_t rounds, float *sink) {
+    unsigned char *tiles = ptx::shared_base();
+    for (int i = threadIdx.x; i < SHARED_BYTES / 4; i += THREADS) {
+        // Values of both signs, some 1: zeros would take less power, and so run faster, than any product does.
+        ((uint32_t *)tiles)[i] = 0x3f80bf80u ^ ((uint32_t)i * 0x9e3779b9u & 0x807f807fu);
+    }
+    ptx::fence_async();
+    ptx::sync_block();
+    const uint64_t a = operand(tiles), b = operand(tiles + A_ROWS * ROW_BYTES);
+    float sums[B_ROWS / 2];
+    for (uint32_t round = 0; round < rounds; round++) {
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < CUDA_RATES_WGMMAS; i++) {
+            ptx::wgmma_bf16<B_ROWS>(sums, a + 2 * (i % STEPS), b + 2 * (i % STEPS), (int)round + i);
+        }
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+    }
+    float all = 0;
+#pragma unroll
+    for (int i = 0; i < B_ROWS / 2; i++) {
+        all += sums[i];
+    }
+    if (rounds > 0 && all > NEVER) {
+        *sink = all;
+    }
+}
+
+} // namespace
+
+int cuda_rate_wgmma_sm90(uint32_t blocks, uint32_t rounds, void *sink, struct CUstream_st *stream) {
+    LAUNCH(multiply_wgmma, dim3(blocks), dim3(THREADS), SHARED_BYTES, stream, rounds, (float *)sink);
+    return cudaGetLastError();
+}
