@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness.daemon import Daemon
+from harness.daemon import READY_SECONDS, Daemon
 from harness.protos import pb
 from harness.tensors import tensor
 
@@ -28,8 +28,13 @@ def untuned(start_daemon):
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     """What tuning found, its file and the answer then: once, for it takes a second for each kind of matrix."""
+    def patient(*arguments, **options):
+        daemon = Daemon(*arguments, wait=False, **options)
+        daemon.wait_for("ready", 6 * READY_SECONDS)
+        return daemon
+
     folder = tmp_path_factory.mktemp("tuned")
-    daemon, answer = start(Daemon, "--tuning", "tune", "--tuning-cache", folder / "tuning")
+    daemon, answer = start(patient, "--tuning", "tune", "--tuning-cache", folder / "tuning")
     daemon.stop()
     return daemon.events("tuned"), folder / "tuning", answer
 
