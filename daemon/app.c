@@ -44,6 +44,7 @@ static void begin_serving(struct app *app) {
     app->status.model = &loaded->model;
     app->status.metrics = loaded->metrics;
     app->status.engine = loaded->engine;
+    app->status.devices = loaded->devices;
     app->status.scratch_bytes = engine_scratch_bytes(loaded->engine);
     app->status.backend = loaded->devices ? loaded->devices->table->kind : kernel_selected()->name;
     struct serve_backend backend = {

@@ -114,17 +114,33 @@ static struct http_answer ready_page(const struct status *status, FILE *body) {
     return (struct http_answer){is_ready(status, &counts) ? 200 : 503, "text/plain; charset=utf-8"};
 }
 
+// "mxfp4", "BF16": as the checkpoint stores the layer's experts.
+static const char *weights_of(const struct model_layer *layer) {
+    return layer->quantisation[0] ? layer->quantisation : dtype_name(layer->weight_dtype);
+}
+
+static json_t *device_json(const struct status *status) {
+    const struct device_facts *facts = &status->devices->facts;
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I}", "kind", status->devices->table->kind, "name", facts->name, "count",
+                     (json_int_t)status->devices->count, "arithmetic", facts->arithmetic, "memory_bytes",
+                     (json_int_t)facts->memory_bytes, "reserved_bytes", (json_int_t)engine_device_bytes(status->engine));
+}
+
 static json_t *layers_json(const struct status *status) {
     json_t *layers = json_array();
     for (size_t i = 0; i < status->model->num_layers; i++) {
         const struct model_layer *layer = &status->model->layers[i];
-        char id[32];
+        char id[32], variants[ENGINE_VARIANTS_TEXT_MAX];
         snprintf(id, sizeof id, "%016" PRIx64, layer->weights_id);
-        json_array_append_new(layers, json_pack("{s:I, s:s, s:I, s:I, s:I, s:s, s:f}", "layer", (json_int_t)layer->params.layer,
-                                                "prefix", layer->prefix, "hidden_size", (json_int_t)layer->params.hidden_size,
-                                                "num_experts", (json_int_t)layer->params.num_experts, "top_k",
-                                                (json_int_t)layer->params.routing.top_k, "weights_id", id,
-                                                "expert_load_max_over_mean", metrics_expert_imbalance(status->metrics, i)));
+        json_t *json =
+            json_pack("{s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:f}", "layer", (json_int_t)layer->params.layer, "prefix", layer->prefix,
+                      "hidden_size", (json_int_t)layer->params.hidden_size, "num_experts", (json_int_t)layer->params.num_experts,
+                      "top_k", (json_int_t)layer->params.routing.top_k, "weights_id", id, "weights", weights_of(layer),
+                      "expert_load_max_over_mean", metrics_expert_imbalance(status->metrics, i));
+        if (status->devices) {
+            json_object_set_new(json, "device_kernels", json_string(engine_layer_variants(status->engine, i, variants)));
+        }
+        json_array_append_new(layers, json);
     }
     return layers;
 }
@@ -163,6 +179,9 @@ static json_t *status_json(const struct status *status) {
         json_object_set_new(root, "calls_failed", json_integer((json_int_t)totals.calls_failed));
         json_object_set_new(root, "tokens", json_integer((json_int_t)totals.tokens));
         json_object_set_new(root, "batches", json_integer((json_int_t)totals.batches));
+        if (status->devices) {
+            json_object_set_new(root, "device", device_json(status));
+        }
         json_object_set_new(root, "layers", layers_json(status));
     }
     return root;
@@ -197,6 +216,30 @@ static void put_escaped(const char *text, FILE *body) {
     }
 }
 
+static void put_layers(const struct status *status, FILE *body) {
+    fputs("<table><tr><th>layer<th>experts<th>top k<th>hidden<th>weights<th>busiest expert / mean", body);
+    fputs(status->devices ? "<th>kernels on the device</tr>" : "</tr>", body);
+    for (size_t i = 0; i < status->model->num_layers; i++) {
+        const struct model_layer *layer = &status->model->layers[i];
+        const struct layer_params *p = &layer->params;
+        char variants[ENGINE_VARIANTS_TEXT_MAX];
+        fprintf(body, "<tr><td>%u<td>%u<td>%u<td>%u<td>", p->layer, p->num_experts, p->routing.top_k, p->hidden_size);
+        put_escaped(weights_of(layer), body);
+        fprintf(body, "<td>%.2f", metrics_expert_imbalance(status->metrics, i));
+        if (status->devices) {
+            fprintf(body, "<td>%s", engine_layer_variants(status->engine, i, variants));
+        }
+        fputs("</tr>", body);
+    }
+    fputs("</table>", body);
+}
+
+static void put_devices(const struct status *status, FILE *body) {
+    fprintf(body, "<p>Computed on %u %s: ", status->devices->count, status->devices->count == 1 ? "device" : "devices");
+    put_escaped(status->devices->facts.name, body);
+    fprintf(body, ", %" PRIu64 " bytes of device memory reserved.</p>", engine_device_bytes(status->engine));
+}
+
 static struct http_answer people_page(const struct status *status, FILE *body) {
     struct serve_counts counts = serve_counts(status->serve);
     fputs(
@@ -214,13 +257,10 @@ static struct http_answer people_page(const struct status *status, FILE *body) {
         fprintf(body,
                 "<p>%" PRIu64 " calls answered, %" PRIu64 " refused or failed; %" PRIu64 " tokens in %" PRIu64 " batches.</p>",
                 totals.calls_ok, totals.calls_failed, totals.tokens, totals.batches);
-        fputs("<table><tr><th>layer<th>experts<th>top k<th>hidden<th>busiest expert / mean</tr>", body);
-        for (size_t i = 0; i < status->model->num_layers; i++) {
-            const struct layer_params *p = &status->model->layers[i].params;
-            fprintf(body, "<tr><td>%u<td>%u<td>%u<td>%u<td>%.2f</tr>", p->layer, p->num_experts, p->routing.top_k, p->hidden_size,
-                    metrics_expert_imbalance(status->metrics, i));
+        if (status->devices) {
+            put_devices(status, body);
         }
-        fputs("</table>", body);
+        put_layers(status, body);
     }
     fputs("<p><a href=\"/metrics\">metrics</a> · <a href=\"/api/status\">status as JSON</a></p></html>\n", body);
     return (struct http_answer){200, "text/html; charset=utf-8"};

@@ -10,6 +10,7 @@
 #include "daemon/options.h"
 #include "daemon/serve.h"
 #include "expert/model.h"
+#include "kernels/devices.h"
 
 // By the option's index: each is of one kind, and NULL of the other, or of both once it is stopped.
 struct listeners {
@@ -17,13 +18,14 @@ struct listeners {
     struct tcp_listener *on_tcp[OPTIONS_LISTEN_MAX];
 };
 
-// All borrowed; model, metrics, engine and scratch_bytes are read only once `ready` is set.
+// All borrowed; model, metrics, engine, devices and scratch_bytes are read only once `ready` is set.
 struct status {
     struct serve *serve;
     const struct model *model;
     struct metrics *metrics;
     const struct engine *engine;
-    bool lost; // a device has failed for good
+    const struct devices *devices; // NULL: the CPU computes
+    bool lost;                     // a device has failed for good
     uint64_t scratch_bytes;
     const char *backend; // the kernels' name
     const char *model_asked;

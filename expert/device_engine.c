@@ -1,5 +1,6 @@
 #include "expert/device_engine.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -262,6 +263,11 @@ uint64_t device_engine_bytes(const struct device_engine *d) {
         bytes += d->scratch[i].bytes + d->weights->bytes[i];
     }
     return bytes;
+}
+
+const char *device_engine_variants(const struct device_engine *d, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]) {
+    static_assert((int)ENGINE_VARIANTS_TEXT_MAX >= (int)DEVICE_VARIANTS_TEXT_MAX, "it is written by device_variants_text");
+    return device_variants_text(&d->variants[layer].experts, text);
 }
 
 // ---- what the stages share

@@ -16,7 +16,9 @@ struct device_weights;
 // model are copied. ERR_NOMEM, with figures where the weights are copied.
 FALLIBLE device_engine_create(struct engine *engine, struct devices *devices, struct device_weights *weights,
                               struct device_engine **out);
-void device_engine_destroy(struct device_engine *device);         // NULL is legal
+void device_engine_destroy(struct device_engine *device); // NULL is legal
+// Of model->layers[layer]'s experts, as device_variants_text. Returns text.
+const char *device_engine_variants(const struct device_engine *device, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]);
 uint64_t device_engine_bytes(const struct device_engine *device); // of device memory, on all devices
 
 struct device_weights *device_engine_weights(const struct device_engine *device);

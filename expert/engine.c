@@ -255,3 +255,7 @@ void engine_exchange_state(const struct engine *engine, struct engine_exchange *
 uint64_t engine_device_bytes(const struct engine *engine) {
     return engine->device ? device_engine_bytes(engine->device) : 0;
 }
+
+const char *engine_layer_variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]) {
+    return engine->device ? device_engine_variants(engine->device, layer, text) : strcpy(text, "");
+}

@@ -1,5 +1,6 @@
 #include "kernels/device_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -37,6 +38,20 @@ FALLIBLE device_variant_parse(const char *text, enum device_variant *out) {
     }
     FAIL(ERR_CONFIG, "no variant of products is named %s: there are fma_16, fma_64, mma_16 to mma_64 and wgmma_8 to wgmma_128",
          text);
+}
+
+const char *device_variants_text(const struct device_variants *variants, char text[DEVICE_VARIANTS_TEXT_MAX]) {
+    if (!variants->equal) {
+        return strcpy(text, device_variant_name(variants->alone));
+    }
+    size_t used = 0;
+    for (unsigned v = 0; v < DEVICE_VARIANTS; v++) {
+        if (variants->equal >> v & 1) {
+            const char *name = device_variant_name((enum device_variant)v);
+            used += (size_t)snprintf(text + used, DEVICE_VARIANTS_TEXT_MAX - used, "%s%s", used ? "+" : "", name);
+        }
+    }
+    return text;
 }
 
 static bool has(uint32_t set, enum device_variant variant) {

@@ -19,6 +19,10 @@ const char *device_variant_name(enum device_variant variant);              // "w
 uint32_t device_variant_rows(enum device_variant variant);                 // of its tiles
 FALLIBLE device_variant_parse(const char *text, enum device_variant *out); // ERR_CONFIG says which there are
 
+// Those that may compute, as "mma_16+mma_64". Returns text.
+enum { DEVICE_VARIANTS_TEXT_MAX = 160 };
+const char *device_variants_text(const struct device_variants *variants, char text[DEVICE_VARIANTS_TEXT_MAX]);
+
 // Two products one after another: gate and up, then down.
 struct device_network_shape {
     uint32_t hidden, width; // H, I

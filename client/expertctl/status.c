@@ -1,6 +1,7 @@
 // expertctl status.
 #include <inttypes.h>
 #include <jansson.h>
+#include <string.h>
 
 #include "client/expertctl/commands.h"
 #include "client/expertctl/json_out.h"
@@ -35,13 +36,55 @@ static json_t *strings_json(const char *const *texts, size_t count) {
     return list;
 }
 
+// As the checkpoint stores a layer's experts: "mxfp4", "BF16".
+static const char *stored_as(const struct describe_layer *layer) {
+    return layer->quantisation && layer->quantisation[0] ? layer->quantisation : dtype_name(layer->weight_dtype);
+}
+
+// Layers from `at` on whose numbers follow each other and whose weights are alike.
+static struct layer_range alike(const struct describe_model *model, size_t at) {
+    size_t count = 1;
+    const struct describe_layer *first = &model->layers[at];
+    while (at + count < model->num_layers && first[count].layer == first->layer + count &&
+           strcmp(stored_as(&first[count]), stored_as(first)) == 0) {
+        count++;
+    }
+    return (struct layer_range){first, count};
+}
+
+static json_t *weights_json(const struct describe_model *model) {
+    json_t *list = json_array();
+    for (size_t at = 0; at < model->num_layers;) {
+        struct layer_range range = alike(model, at);
+        char text[LAYER_RANGE_TEXT_MAX];
+        json_array_append_new(
+            list, json_pack("{s:s, s:o}", "layers", layer_range_text(&range, text), "weights", json_text(stored_as(range.first))));
+        at += range.count;
+    }
+    return list;
+}
+
+static void print_weights(const struct describe_model *model) {
+    printf("weights         ");
+    for (size_t at = 0; at < model->num_layers;) {
+        struct layer_range range = alike(model, at);
+        char text[LAYER_RANGE_TEXT_MAX];
+        printf("%s %s: %s", at ? ";" : "", layer_range_text(&range, text), stored_as(range.first));
+        at += range.count;
+    }
+    if (model->num_layers > 0) {
+        printf("; computed as %s", model->layers[0].numerics_id ? model->layers[0].numerics_id : "?");
+    }
+    putchar('\n');
+}
+
 static json_t *models_json(const struct describe_response *r) {
     json_t *models = json_array();
     for (size_t i = 0; i < r->num_models; i++) {
         const struct describe_model *model = &r->models[i];
-        json_array_append_new(models, json_pack("{s:o, s:o, s:I, s:I}", "name", json_text(model->name), "architecture",
+        json_array_append_new(models, json_pack("{s:o, s:o, s:I, s:I, s:o}", "name", json_text(model->name), "architecture",
                                                 json_text(model->architecture), "layers", (json_int_t)model->num_layers, "ready",
-                                                (json_int_t)ready_layers(model)));
+                                                (json_int_t)ready_layers(model), "weights", weights_json(model)));
     }
     return models;
 }
@@ -81,6 +124,7 @@ static void print_description(const struct describe_response *r) {
                model->num_layers);
         print_layers(model);
         putchar('\n');
+        print_weights(model);
     }
     printf("limits           %" PRIu64 " bytes a message, %u tokens, %u choices a token, %u in flight on a stream\n",
            r->max_message_bytes, r->max_tokens, r->max_top_k, r->max_inflight);

@@ -2,6 +2,7 @@
 what is missing for real ones is said."""
 
 import ctypes
+import json
 import shutil
 import subprocess
 import threading
@@ -74,6 +75,22 @@ def test_verify_agrees_with_a_simulated_gpu(case):
     daemon.stop()
     assert done.returncode == 0, done.stdout + done.stderr
     assert shown[0]["arithmetic"] == "sim_90" and shown[0]["count"] == "1" and '"sim"' in status
+
+
+def test_status_shows_weights_kernels_and_the_memory_of_devices(case):
+    daemon = Daemon("--device", "sim:2", "--compute-dtype", "bf16", model=case("gpt_oss_mxfp4").folder)
+    status, page = json.loads(daemon.get("/api/status")[1]), daemon.get("/")[1]
+    reserved = daemon.events("engine")[0]["device_bytes"]
+    shown = run_program("expertctl", "--address", f"unix:{daemon.socket}", "status")
+    daemon.stop()
+    device = status["device"]
+    assert (device["kind"], device["count"], device["arithmetic"]) == ("sim", 2, "sim_90")
+    assert device["reserved_bytes"] == int(reserved) > 0 and device["memory_bytes"] >= device["reserved_bytes"]
+    for layer in status["layers"]:
+        assert layer["weights"] == "mxfp4" and "mma_" in layer["device_kernels"]
+        assert "<td>mxfp4<td>" in page and layer["device_kernels"] in page
+    assert f"{reserved} bytes of device memory" in page
+    assert "mxfp4" in shown.stdout and "1/bf16/sim_90" in shown.stdout
 
 
 def test_quantised_weights_may_be_widened_there_too(case):
