@@ -35,8 +35,8 @@ def test_models_lists_the_layers(ctl, client):
 def test_status_exits_0_only_while_it_serves(ctl, served):
     done = ctl("status")
     assert done.returncode == 0 and done.stdout
-    assert "weights          1: F32; computed as 1/f32/cpu" in done.stdout
-    assert json.loads(ctl("status", "--json").stdout)["models"][0]["weights"] == [{"layers": "1", "weights": "F32"}]
+    assert "weights          1: BF16; computed as 1/bf16/cpu" in done.stdout
+    assert json.loads(ctl("status", "--json").stdout)["models"][0]["weights"] == [{"layers": "1", "weights": "BF16"}]
     absent = run_program("expertctl", "--address", "unix:/tmp/there-is-no-such.sock", "--timeout", "2", "status")
     assert absent.returncode != 0 and "/tmp/there-is-no-such.sock" in absent.stderr + absent.stdout
     tcp = run_program("expertctl", "--address", served.tcp, "status")

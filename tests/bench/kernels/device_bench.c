@@ -116,7 +116,7 @@ static FALLIBLE select_rows(const struct bench_options *o, bool simulated, struc
 
 // ---- one shape on the device, its weights in a pool of groups that its groups are dealt from in turn
 
-struct device_product {
+struct timed_product {
     struct device_rig *rig;
     const struct bench_shape *shape;
     const struct device_format *format;
@@ -159,7 +159,7 @@ static void give_pinned(struct device_rig *rig, void *memory) {
 }
 
 // The same pattern over and over; it is there when it returns.
-static FALLIBLE fill(const struct device_product *p, void *there, size_t bytes) {
+static FALLIBLE fill(const struct timed_product *p, void *there, size_t bytes) {
     for (size_t at = 0; at < bytes; at += PATTERN_BYTES) {
         size_t part = bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES;
         DEVICE_RIG_CALL(p->rig, copy, DEVICE_UPLOAD, (char *)there + at, p->pattern, part);
@@ -168,7 +168,7 @@ static FALLIBLE fill(const struct device_product *p, void *there, size_t bytes) 
 }
 
 // Values of both signs around 1, whatever they are read as; of codes of 8 bits none is a NaN.
-static void pattern_of_elements(const struct device_product *p, bool codes) {
+static void pattern_of_elements(const struct timed_product *p, bool codes) {
     uint32_t *words = p->pattern, state = 1;
     for (size_t i = 0; i < PATTERN_BYTES / sizeof *words; i++) {
         state = state * 1664525u + 1013904223u;
@@ -177,7 +177,7 @@ static void pattern_of_elements(const struct device_product *p, bool codes) {
 }
 
 // 1 in the scales' dtype.
-static void pattern_of_scales(const struct device_product *p) {
+static void pattern_of_scales(const struct timed_product *p) {
     uint32_t one = p->format->format.scale == DTYPE_F32    ? 0x3f800000u
                    : p->format->format.scale == DTYPE_BF16 ? 0x3f803f80u
                                                            : 0x7f7f7f7fu;
@@ -186,7 +186,7 @@ static void pattern_of_scales(const struct device_product *p) {
     }
 }
 
-static FALLIBLE reserve_and_fill(struct device_product *p) {
+static FALLIBLE reserve_and_fill(struct timed_product *p) {
     const struct bench_shape *s = p->shape;
     size_t size = dtype_size(p->format->dtype), scales = 0, weights = s->n * s->k * size;
     if (p->format->quantised) {
@@ -217,7 +217,7 @@ static FALLIBLE reserve_and_fill(struct device_product *p) {
 }
 
 // The variant that a layer would take for these rows.
-static FALLIBLE choose_variant(struct device_product *p) {
+static FALLIBLE choose_variant(struct timed_product *p) {
     const struct device_facts *facts = &p->rig->devices->facts;
     struct device_network_shape shape = {(uint32_t)p->shape->k, (uint32_t)p->shape->n, p->format->quantised};
     struct device_variants variants;
@@ -228,7 +228,7 @@ static FALLIBLE choose_variant(struct device_product *p) {
 }
 
 // A list of tiles for each rotation: its groups are `active` further in the pool than the last one's.
-static FALLIBLE cut_tiles(struct device_product *p) {
+static FALLIBLE cut_tiles(struct timed_product *p) {
     uint32_t rows = device_variant_rows(p->variant);
     size_t most = p->shape->rows / rows + p->shape->groups;
     p->rotations = p->rig->simulated ? 1 : ROTATIONS_MAX;
@@ -238,7 +238,7 @@ static FALLIBLE cut_tiles(struct device_product *p) {
     return OK;
 }
 
-static FALLIBLE deal_tiles(struct device_product *p) {
+static FALLIBLE deal_tiles(struct timed_product *p) {
     for (size_t r = 1; r < p->rotations; r++) {
         for (size_t i = 0; i < p->tile_count; i++) {
             struct device_tile tile = p->tiles[i];
@@ -251,7 +251,7 @@ static FALLIBLE deal_tiles(struct device_product *p) {
     return device_rig_wait(p->rig);
 }
 
-static FALLIBLE start(struct device_product *p) {
+static FALLIBLE start(struct timed_product *p) {
     const struct bench_shape *s = p->shape;
     size_t size = dtype_size(p->format->dtype), rotation = p->repetition++ % p->rotations;
     struct device_down down = {
@@ -277,7 +277,7 @@ static FALLIBLE start(struct device_product *p) {
 
 // As many calls as make a repetition long beside the start of one: the stream has the next one while one computes.
 static err_t run_ns(void *context, int64_t *span_ns) {
-    struct device_product *p = context;
+    struct timed_product *p = context;
     int64_t begun_ns = clock_now_ns();
     for (size_t i = 0; i < p->calls; i++) {
         TRY(start(p));
@@ -287,7 +287,7 @@ static err_t run_ns(void *context, int64_t *span_ns) {
     return OK;
 }
 
-static FALLIBLE count_calls(struct device_product *p) {
+static FALLIBLE count_calls(struct timed_product *p) {
     int64_t span_ns = 0;
     p->calls = 1;
     for (int warm = 0; warm < 2 && !p->rig->simulated; warm++) {
@@ -299,16 +299,16 @@ static FALLIBLE count_calls(struct device_product *p) {
 }
 
 static double bytes_of_run(void *context) {
-    const struct device_product *p = context;
+    const struct timed_product *p = context;
     return (double)p->calls * (double)p->active * (double)p->group_bytes;
 }
 
 static int64_t read_ns(void *context) {
-    struct device_product *p = context;
+    struct timed_product *p = context;
     return device_rig_read_ns(p->rig, bytes_of_run(p));
 }
 
-static void product_deinit(struct device_product *p) {
+static void product_deinit(struct timed_product *p) {
     for (int i = 0; i < MEMORY_COUNT; i++) {
         p->rig->devices->table->release(p->rig->devices->all[0], p->memory[i]);
     }
@@ -316,7 +316,7 @@ static void product_deinit(struct device_product *p) {
     give_pinned(p->rig, p->pattern);
 }
 
-static FALLIBLE product_init(struct device_product *p) {
+static FALLIBLE product_init(struct timed_product *p) {
     p->active = shape_sizes(p->shape, p->sizes);
     TRY(take_pinned(p->rig, PATTERN_BYTES, &p->pattern));
     TRY(choose_variant(p));
@@ -326,7 +326,7 @@ static FALLIBLE product_init(struct device_product *p) {
     return count_calls(p);
 }
 
-static FALLIBLE measure_product(struct device_product *p, double seconds, struct measurement *out) {
+static FALLIBLE measure_product(struct timed_product *p, double seconds, struct measurement *out) {
     TRY(product_init(p));
     struct measured what = {
         .context = p,
@@ -348,7 +348,7 @@ static FALLIBLE measure_product(struct device_product *p, double seconds, struct
 static FALLIBLE bench_row(struct device_rig *rig, const struct bench_shape *shape, const struct device_format *format,
                           double seconds, struct report *report) {
     struct report_row row = {.dtype = format->name, .threads = 1};
-    struct device_product product = {.rig = rig, .shape = shape, .format = format};
+    struct timed_product product = {.rig = rig, .shape = shape, .format = format};
     err_t e = measure_product(&product, seconds, &row.measured);
     snprintf(row.shape, sizeof row.shape, "%s %s", shape->name, device_variant_name(product.variant));
     fprintf(stderr, "%s %s on a device\n", row.shape, row.dtype);
