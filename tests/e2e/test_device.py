@@ -250,6 +250,17 @@ def test_a_gpu_that_is_not_there_is_named(case, installed):
     assert done.returncode == 69 and "device 99" in done.stderr and "numbered from 0" in done.stderr, done.stderr
 
 
+def test_an_installation_has_the_modules_where_its_programs_look(case, tmp_path):
+    subprocess.run(["cmake", "--install", str(BUILD), "--prefix", str(tmp_path / "first")], check=True, stdout=subprocess.DEVNULL)
+    (tmp_path / "first").rename(tmp_path / "moved")  # they look beside themselves, wherever that is
+    folder = tmp_path / "moved"
+    assert (folder / "lib/expertd/libexpertd_cuda.so").exists() == (BUILD / "lib/expertd/libexpertd_cuda.so").exists()
+    found, ids = answers(case("qwen2_moe"), "--device", "sim", "--compute-dtype", "bf16", program=folder / "bin/expertd")
+    assert ids == {"1/bf16/sim_90"} and found
+    done = subprocess.run([folder / "bin/expertd-bench", "kernels", "--device", "sim", "--seconds", "0.01"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_expertd_itself_links_nothing_of_cuda():
     needed = subprocess.run(["ldd", str(BUILD / "bin/expertd")], capture_output=True, text=True, check=True).stdout
     assert "libgrpc" in needed and "cuda" not in needed and "nccl" not in needed
