@@ -16,6 +16,15 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "threads: several threads or connections at once; also run under ThreadSanitizer")
 
 
+# Files that take longest, by what they take under AddressSanitizer: begun first, so that no worker has one to itself at the end.
+LONGEST = ("test_overload", "test_device", "test_device_faults", "test_tuning", "test_stream", "test_memory", "test_regions",
+           "test_lifecycle", "test_invariance_matrix", "test_placement")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 def pytest_report_header():
     return f"expertd under test: {paths.BIN / 'expertd'}"
 
