@@ -5,8 +5,8 @@
 // One block of 128 threads makes 64 x 64 of one group, K in blocks of 64 through shared memory, decoded as they are loaded: codes
 // and bf16 to bf16, for mma.sync; what has f32 or f16 in it to fp32, for one fma per k; int8 stays, for sums in int32. Threads go
 // along whichever dimension of an operand is contiguous, so that its lines are read as wholes. Correct before it is fast: no
-// pipeline. Grid: tiles of all groups; a block finds its own by bisection. Shared memory 19 KiB of bf16, 34 KiB of fp32, 10 KiB of
-// int8, and registers bound it to four blocks a multiprocessor.
+// pipeline. Grid: tiles of all groups; a block finds its own by bisection. Shared memory 18 KiB of bf16, 33 KiB of fp32, 10 KiB of
+// int8; 62 to 96 registers (sm_90a): five blocks or more share a multiprocessor.
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/quantised_codes.cuh"
 

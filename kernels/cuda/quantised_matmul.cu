@@ -287,7 +287,8 @@ struct finish_single {
 
 // Grid: tiles by 64 columns, so that blocks that run together share a group's weights in the cache. Shared memory, decode: 71 KiB
 // with 4 bits and two operands, so that three blocks share a multiprocessor of sm_90 and keep 72 KiB of codes on their way; with 8
-// bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two blocks.
+// bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two blocks. Registers, sm_90a: 72 to 98 for decode, which would let five
+// blocks run; 121 to 202 for prefill, two.
 template <weight_code CODE, int OPERANDS, int BT, typename Finish>
 int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish, cudaStream_t stream) {
     constexpr int BITS = CODE == CODE_E2M1 || CODE == CODE_INT4 ? 4 : 8;
