@@ -2,8 +2,9 @@
 // with the same arguments and the same refusals. Data, scales, existing_out, c, out and lhs_rows lie in the device's memory; sizes,
 // dims, alpha and beta on the host, where they are checked before anything is launched. Bits are those of the device's arithmetic.
 //
-// Asynchronous: operands live until devices->table->wait. One thread. Tilings and buffer counts are without effect: the kernel has
-// one tiling. Refused beside what the host refuses: weights packed for the CPU, `interpret`, more groups than there is room for.
+// Asynchronous: operands live until devices->table->wait. One list of products is under way at a time: a call first waits for all
+// that the device was given before. One thread. Tilings and buffer counts are without effect: the kernel has one tiling. Refused
+// beside what the host refuses: weights packed for the CPU, `interpret`, more groups than there is room for.
 #ifndef EXPERTD_KERNELS_DEVICE_OPERATIONS_H
 #define EXPERTD_KERNELS_DEVICE_OPERATIONS_H
 
