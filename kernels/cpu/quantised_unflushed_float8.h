@@ -1,9 +1,9 @@
-// Floats of 8 bits by AVX2: the including file defines UNFLUSHED_DECODER, FLOAT8_EXPONENT_BITS, and FLOAT8_NAN, the least magnitude
-// that is no number. Private to cpu/quantised_*.
+// Floats of 8 bits by AVX2, which E5M2 takes: the including file defines UNFLUSHED_DECODER, FLOAT8_EXPONENT_BITS, and FLOAT8_NAN,
+// the least magnitude that is no number. Private to cpu/quantised_*.
 //
 // A code whose exponent lies on the lower end of an f32's is its value times a power of two, subnormals too, which IEEE's mode
-// keeps and Zen 3 multiplies as fast as others. That power is taken out of the code, for a row's elements have no room for it.
-// What is no number is watched for, and the panel multiplied another way where it occurs: no model has such weights.
+// keeps. That power is taken out of the code, for a row's elements have no room for it. What is no number is watched for, and the
+// panel multiplied another way where it occurs: no model has such weights. Where many codes are subnormal it is slow.
 #include <immintrin.h>
 
 #include "kernels/cpu/backends.h"
