@@ -119,7 +119,7 @@ struct choice {
     size_t waiting;                        // layers
 };
 
-static struct choice look_at_layers(struct batcher *batcher, int64_t now_ns, int32_t class) {
+static struct choice look_at_layers(const struct batcher *batcher, int64_t now_ns, int32_t class) {
     struct choice choice = {0};
     for (size_t i = 0; i < batcher->num_layers; i++) {
         struct batcher_layer *layer = &batcher->layers[i];
@@ -137,14 +137,29 @@ static struct choice look_at_layers(struct batcher *batcher, int64_t now_ns, int
     return choice;
 }
 
-static struct batcher_layer *next_layer(struct batcher *batcher, int64_t now_ns, int64_t *again_ns) {
-    int32_t class = 0;
-    if (!best_class(batcher, now_ns, &class, again_ns)) {
+// NULL: none may leave now.
+static struct batcher_layer *pick_layer(const struct batcher *batcher, int64_t now_ns, int32_t *class, int64_t *again_ns) {
+    if (!best_class(batcher, now_ns, class, again_ns)) {
         return NULL;
     }
-    struct choice choice = look_at_layers(batcher, now_ns, class);
+    struct choice choice = look_at_layers(batcher, now_ns, *class);
     INVARIANT(choice.urgent && choice.passed); // the class was found among them
-    struct batcher_layer *next = choice.passed->passed >= choice.waiting ? choice.passed : choice.urgent;
+    return choice.passed->passed >= choice.waiting ? choice.passed : choice.urgent;
+}
+
+bool batcher_next_is_large(const struct batcher *batcher, int64_t now_ns) {
+    int32_t class = 0;
+    int64_t again_ns;
+    const struct batcher_layer *next = pick_layer(batcher, now_ns, &class, &again_ns);
+    return next && next->tokens >= batcher->limits.max_piece_tokens;
+}
+
+static struct batcher_layer *next_layer(struct batcher *batcher, int64_t now_ns, int64_t *again_ns) {
+    int32_t class = 0;
+    struct batcher_layer *next = pick_layer(batcher, now_ns, &class, again_ns);
+    if (!next) {
+        return NULL;
+    }
     for (size_t i = 0; i < batcher->num_layers; i++) {
         struct batcher_layer *layer = &batcher->layers[i];
         if (layer != next && layer->first && layer->first->priority == class && ripe_at(batcher, layer, now_ns) <= now_ns) {

@@ -69,4 +69,8 @@ bool batcher_remove(struct batcher *batcher, struct batcher_entry *entry);
 // when to ask again (CLOCK_NEVER: after the next push).
 size_t batcher_next(struct batcher *batcher, int64_t now_ns, struct batcher_piece out[BATCH_REQUESTS_MAX], int64_t *again_ns);
 
+// Would the next batch be of a piece's rows and more? Such a one loses nothing when it leaves early: its copies are worth
+// overlapping with the batch before it. Changes nothing.
+bool batcher_next_is_large(const struct batcher *batcher, int64_t now_ns);
+
 #endif

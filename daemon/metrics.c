@@ -58,6 +58,7 @@ struct metrics {
     struct method_row methods[METHODS_MAX];
     struct histogram stages[STAGE_COUNT];
     struct histogram batch_tokens, batch_requests;
+    counter batches_ahead;
     size_t num_layers;
     struct layer_row *layers; // [num_layers]
     counter *rows;            // of all layers' experts
@@ -335,6 +336,16 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
     }
 }
 
+void metrics_batch_ahead(struct metrics *metrics) {
+    add(&metrics->batches_ahead, 1);
+}
+
+static void put_ahead(struct metrics *metrics, FILE *out) {
+    put_family(out, "batches_ahead_total", "counter",
+               "Batches whose rows were taken in, and left for the device, while the one before was computed.");
+    fprintf(out, "expertd_batches_ahead_total %" PRIu64 "\n", read_counter(&metrics->batches_ahead));
+}
+
 static void put_exchange(const struct metrics_gauges *gauges, FILE *out) {
     put_family(out, "exchange_rebuilds_total", "counter",
                "Communicators between devices that took the place of one that was given up, each after a batch with SHARD_LOST.");
@@ -353,6 +364,7 @@ void metrics_render(struct metrics *metrics, const struct metrics_gauges *gauges
     put_build_info(metrics, out);
     put_gauges(gauges, out);
     put_exchange(gauges, out);
+    put_ahead(metrics, out);
     put_refused(gauges, out);
     put_calls(metrics, out);
     put_histograms(metrics, out);

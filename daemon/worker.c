@@ -27,14 +27,21 @@ struct worker {
 struct batch {
     struct batcher_piece pieces[BATCH_REQUESTS_MAX];
     size_t count, tokens;
-    bool idle; // nothing had waited before it
+    bool idle;                                         // nothing had waited before it
+    struct layer_request requests[BATCH_REQUESTS_MAX]; // the pieces', while the engine has it
+    struct layer_pass *pass;                           // NULL: not taken in yet
+    int64_t started_ns;
 };
 
 static struct worker_item *item_of(struct batcher_entry *entry) {
     return (struct worker_item *)((char *)entry - offsetof(struct worker_item, entry));
 }
 
+// The first failure of its batches is the one that is told.
 static void fail_item(struct worker_item *item, enum err_code code, const char *message) {
+    if (item->error != ERR_OK) {
+        return;
+    }
     item->error = code;
     snprintf(item->message, sizeof item->message, "%s", message);
 }
@@ -55,7 +62,7 @@ static void await_work(struct worker *worker, int64_t again_ns) {
 static bool take_batch(struct worker *worker, struct batch *batch, int64_t *again_ns) {
     batch->count = batcher_next(&worker->batcher, clock_now_ns(), batch->pieces, again_ns);
     for (size_t i = 0; i < batch->count; i++) {
-        item_of(batch->pieces[i].entry)->running = true;
+        item_of(batch->pieces[i].entry)->batches++;
     }
     return batch->count > 0;
 }
@@ -76,18 +83,30 @@ static void next_batch(struct worker *worker, struct batch *batch) {
     pthread_mutex_unlock(&worker->mutex);
 }
 
+// While a batch is computed: the next one where it is large and may leave now; 0 pieces where not.
+static void next_large_batch(struct worker *worker, struct batch *batch) {
+    int64_t again_ns;
+    batch->count = 0;
+    batch->idle = false;
+    pthread_mutex_lock(&worker->mutex);
+    if (!worker->stopping && batcher_next_is_large(&worker->batcher, clock_now_ns())) {
+        take_batch(worker, batch, &again_ns);
+    }
+    pthread_mutex_unlock(&worker->mutex);
+}
+
 static void hand_out(struct worker *worker, struct worker_item *item) {
     worker->options.done(worker->options.context, item);
 }
 
-// No batch has the item any more. True: it is over, because its last row is computed, it failed, or it was withdrawn meanwhile.
+// One batch less has the item. True: it is over, because its last row is computed, it failed, or it was withdrawn meanwhile.
 static bool settle(struct worker *worker, struct worker_item *item) {
     pthread_mutex_lock(&worker->mutex);
-    item->running = false;
+    item->batches--;
     if (item->error != ERR_OK) {
         batcher_remove(&worker->batcher, &item->entry);
     }
-    bool over = !item->entry.queued;
+    bool over = !item->entry.queued && item->batches == 0;
     pthread_mutex_unlock(&worker->mutex);
     return over;
 }
@@ -103,8 +122,9 @@ static void drop_expired(struct worker *worker, struct batch *batch, int64_t now
         }
         fail_item(item, ERR_DEADLINE, "the deadline passed while the request waited for its batch");
         item->started_ns = item->started_ns ? item->started_ns : now_ns;
-        settle(worker, item);
-        hand_out(worker, item);
+        if (settle(worker, item)) { // else the batch that is being computed has rows of it
+            hand_out(worker, item);
+        }
     }
     batch->count = left;
 }
@@ -132,19 +152,29 @@ static void add_timings(struct layer_timings *to, const struct layer_timings *fr
     to->placement_epoch = from->placement_epoch; // of the last piece: each piece had one, and they change no bit
 }
 
-static FALLIBLE compute(struct worker *worker, struct batch *batch, struct layer_timings *timings) {
-    size_t index = batch->pieces[0].entry->layer;
-    const struct model_layer *layer = &worker->options.model->layers[index];
-    struct layer_request requests[BATCH_REQUESTS_MAX];
+// What is too late goes back; the rest is taken in. Nothing is left of a batch without pieces.
+static void take_in(struct worker *worker, struct batch *batch) {
+    batch->pass = NULL;
     batch->tokens = 0;
+    batch->started_ns = clock_now_ns();
+    drop_expired(worker, batch, batch->started_ns);
+    if (batch->count == 0) {
+        return;
+    }
+    const struct model_layer *layer = &worker->options.model->layers[batch->pieces[0].entry->layer];
     for (size_t i = 0; i < batch->count; i++) {
         const struct batcher_piece *piece = &batch->pieces[i];
-        requests[i] = layer_request_piece(&item_of(piece->entry)->request, piece->first, piece->tokens, layer->params.hidden_size);
+        batch->requests[i] =
+            layer_request_piece(&item_of(piece->entry)->request, piece->first, piece->tokens, layer->params.hidden_size);
         batch->tokens += piece->tokens;
     }
+    batch->pass = layer_take_in(worker->options.engine, layer, batch->requests, batch->count);
+}
+
+static FALLIBLE finish(struct worker *worker, const struct batch *batch, struct layer_timings *timings) {
     memset(worker->expert_load, 0, worker->options.model->max_experts * sizeof *worker->expert_load);
-    TRY(layer_forward(worker->options.engine, layer, requests, batch->count, worker->expert_load, timings));
-    count_batch(worker, index, batch, timings);
+    TRY(layer_finish(batch->pass, worker->expert_load, timings));
+    count_batch(worker, batch->pieces[0].entry->layer, batch, timings);
     return OK;
 }
 
@@ -164,25 +194,12 @@ static void tell_lost(struct worker *worker, const struct batch *batch) {
     (void)err_restore(&error);
 }
 
-static void run_batch(struct worker *worker, struct batch *batch) {
-    int64_t started_ns = clock_now_ns();
-    drop_expired(worker, batch, started_ns);
-    if (batch->count == 0) {
-        return;
-    }
-    struct layer_timings timings = {0};
-    err_t e = compute(worker, batch, &timings);
-    if (e.code == ERR_SHARD_LOST) {
-        tell_lost(worker, batch);
-    }
-    if (worker->options.batched) {
-        worker->options.batched(worker->options.context, batch->tokens, clock_now_ns() - started_ns, batch->idle);
-    }
+static void answer(struct worker *worker, const struct batch *batch, err_t e, const struct layer_timings *timings) {
     for (size_t i = 0; i < batch->count; i++) {
         struct worker_item *item = item_of(batch->pieces[i].entry);
         fail_item(item, e.code, err_is(e) ? err_message() : "");
-        item->started_ns = item->started_ns ? item->started_ns : started_ns;
-        add_timings(&item->timings, &timings);
+        item->started_ns = item->started_ns ? item->started_ns : batch->started_ns;
+        add_timings(&item->timings, timings);
         if (batch->tokens >= item->batch_tokens) {
             item->batch_tokens = (uint32_t)batch->tokens;
             item->batch_requests = (uint32_t)batch->count;
@@ -191,6 +208,29 @@ static void run_batch(struct worker *worker, struct batch *batch) {
             hand_out(worker, item);
         }
     }
+}
+
+// Computes a batch that was taken in; meanwhile a large next one is taken in, where the engine overlaps.
+static void run_batch(struct worker *worker, const struct batch *batch, struct batch *next) {
+    struct layer_timings timings = {0};
+    int64_t begun_ns = clock_now_ns();
+    layer_start(batch->pass);
+    next->count = 0;
+    if (engine_overlaps(worker->options.engine)) {
+        next_large_batch(worker, next);
+        take_in(worker, next);
+        if (next->count > 0 && worker->options.metrics) {
+            metrics_batch_ahead(worker->options.metrics);
+        }
+    }
+    err_t e = finish(worker, batch, &timings);
+    if (e.code == ERR_SHARD_LOST) {
+        tell_lost(worker, batch);
+    }
+    if (worker->options.batched) {
+        worker->options.batched(worker->options.context, batch->tokens, clock_now_ns() - begun_ns, batch->idle);
+    }
+    answer(worker, batch, e, &timings);
 }
 
 // What still waits at the end goes back unanswered.
@@ -205,11 +245,27 @@ static void hand_back(struct worker *worker) {
     }
 }
 
+// The next batch, taken in: false at the end.
+static bool await_batch(struct worker *worker, struct batch *batch) {
+    do {
+        next_batch(worker, batch);
+        if (batch->count == 0) {
+            return false;
+        }
+        take_in(worker, batch);
+    } while (batch->count == 0); // all of them were too late
+    return true;
+}
+
 static void *worker_main(void *context) {
     struct worker *worker = context;
-    struct batch batch;
-    for (next_batch(worker, &batch); batch.count > 0; next_batch(worker, &batch)) {
-        run_batch(worker, &batch);
+    struct batch batches[2], *batch = &batches[0], *next = &batches[1];
+    next->count = 0;
+    while (next->count > 0 || await_batch(worker, next)) {
+        struct batch *taken_in = next;
+        next = batch;
+        batch = taken_in;
+        run_batch(worker, batch, next);
     }
     return NULL;
 }
@@ -264,6 +320,9 @@ out:
 }
 
 void worker_submit(struct worker *worker, struct worker_item *item) {
+    item->error = ERR_OK;
+    item->message[0] = '\0';
+    item->batches = 0;
     pthread_mutex_lock(&worker->mutex);
     batcher_push(&worker->batcher, &item->entry, clock_now_ns());
     pthread_cond_signal(&worker->waiting); // under the mutex: once it is free the item may be over, and the worker with it
@@ -272,7 +331,7 @@ void worker_submit(struct worker *worker, struct worker_item *item) {
 
 bool worker_withdraw(struct worker *worker, struct worker_item *item) {
     pthread_mutex_lock(&worker->mutex);
-    bool withdrawn = batcher_remove(&worker->batcher, &item->entry) && !item->running;
+    bool withdrawn = batcher_remove(&worker->batcher, &item->entry) && item->batches == 0;
     pthread_mutex_unlock(&worker->mutex);
     return withdrawn;
 }

@@ -1,5 +1,6 @@
 // The compute thread: takes batches from the batcher, runs them through expert/layer, and hands each request back when its last
-// piece is computed. One batch at a time; this thread is the team's first.
+// piece is computed. One batch at a time; on devices a large next one is taken in meanwhile, so that copies overlap with work. This
+// thread is the team's first.
 #ifndef EXPERTD_DAEMON_WORKER_H
 #define EXPERTD_DAEMON_WORKER_H
 
@@ -26,7 +27,7 @@ struct worker_item {
     int64_t started_ns;
     struct layer_timings timings;          // of its batches together
     uint32_t batch_tokens, batch_requests; // of the largest of them
-    bool running;                          // a batch has a piece of it; the worker's, under its mutex
+    unsigned batches;                      // that have a piece of it now; the worker's, under its mutex
 };
 
 struct worker_options {

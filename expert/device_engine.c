@@ -17,18 +17,18 @@ struct device_scratch {
     char *inner;               // [max_choices, I] in D: of one rank at a time
     struct device_tile *tiles; // [engine->max_tiles] of its ranks, one after another
     // the front's only, which is the first device
-    char *hidden;                                     // [max_tokens, H] in D, hidden_stride apart
-    char *expanded;                                   // [max_choices, H] where a layer weighs its inputs
-    int32_t *ids;                                     // [max_choices]
-    float *weights;                                   // [max_choices]
-    uint32_t *row_token, *row_choice;                 // [max_choices] where a layer weighs its inputs
+    char *hidden[BATCH_INPUTS];       // [max_tokens, H] in D, hidden_stride apart: of the batch at hand, and of the next
+    char *expanded;                   // [max_choices, H] where a layer weighs its inputs
+    int32_t *ids;                     // [max_choices]
+    float *weights;                   // [max_choices]
+    uint32_t *row_token, *row_choice; // [max_choices] where a layer weighs its inputs
     struct device_tile *token_tiles[DEVICE_VARIANTS]; // all tokens in order, for each variant's tiles: written once
     float *logits;                                    // [max_tokens, router outputs]
     uint32_t *choice_row;                             // [max_choices]
     uint32_t *shared_tokens, *shared_rows;            // [max_tokens]
     float *shared_scale;                              // [max_tokens]
     char *shared_inner, *shared;                      // [max_tokens, shared I], [max_tokens, H] in D
-    char *out;                                        // [max_tokens, H] in any output dtype
+    char *out[BATCH_INPUTS];                          // [max_tokens, H] in any output dtype
 };
 
 struct device_engine {
@@ -85,7 +85,10 @@ static void lay_out(const struct device_engine *d, bool first, struct device_scr
         return;
     }
     size_t weighed = d->weighs_inputs ? choices : 0;
-    s->hidden = piece(s, tokens * row);
+    for (unsigned i = 0; i < BATCH_INPUTS; i++) {
+        s->hidden[i] = piece(s, tokens * row);
+        s->out[i] = piece(s, tokens * model->max_hidden_size * sizeof(float));
+    }
     s->expanded = piece(s, weighed * row);
     s->row_token = piece(s, weighed * sizeof *s->row_token);
     s->row_choice = piece(s, weighed * sizeof *s->row_choice);
@@ -103,7 +106,6 @@ static void lay_out(const struct device_engine *d, bool first, struct device_scr
         s->shared_inner = piece(s, tokens * row_bytes(d, d->max_shared_width));
         s->shared = piece(s, tokens * row);
     }
-    s->out = piece(s, tokens * model->max_hidden_size * sizeof(float));
 }
 
 static FALLIBLE check(const struct device_engine *d, uint32_t device, enum device_code code, const struct device_error *error) {
@@ -293,7 +295,7 @@ static FALLIBLE upload(const struct device_engine *d, uint32_t device, void *to,
 static struct device_rows rows_in_order(const struct batch *b, const void *data, size_t count, enum device_variant variant) {
     return (struct device_rows){.dtype = dtype_of(b),
                                 .data = data,
-                                .stride = b->engine->hidden_stride,
+                                .stride = b->in->hidden_stride,
                                 .variant = variant,
                                 .tiles = b->engine->device->scratch[0].token_tiles[variant],
                                 .tile_count = (uint32_t)tiles_of(count, device_variant_rows(variant)),
@@ -309,7 +311,14 @@ static enum device_variant fma_for(size_t rows) {
 
 FALLIBLE device_take_in(struct batch *b) {
     const struct device_engine *d = b->engine->device;
-    return upload(d, 0, d->scratch[0].hidden, b->engine->hidden, b->tokens * b->engine->hidden_stride);
+    CALL(0, upload_ahead, d->scratch[0].hidden[b->slot], b->in->hidden, b->tokens * b->in->hidden_stride);
+    return OK;
+}
+
+FALLIBLE device_await_rows(struct batch *b) {
+    const struct device_engine *d = b->engine->device;
+    struct device_error error;
+    return check(d, 0, d->devices->table->await_ahead(d->devices->all[0], &error), &error);
 }
 
 FALLIBLE device_route(struct batch *b, const struct router_args *args) {
@@ -318,7 +327,7 @@ FALLIBLE device_route(struct batch *b, const struct router_args *args) {
     const struct device_layer *layer = layer_of(b);
     size_t first = (size_t)(args->ids - b->engine->ids), token = first / b->top_k, count = args->tokens * b->top_k;
     struct device_logits logits = {
-        .rows = rows_in_order(b, s->hidden + token * b->engine->hidden_stride, args->tokens, fma_for(args->tokens)),
+        .rows = rows_in_order(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens, fma_for(args->tokens)),
         .weights = layer->router,
         .bias = layer->router_bias,
         .out = s->logits + token * layer->router.n,
@@ -386,8 +395,8 @@ static FALLIBLE weigh_inputs(const struct batch *b) {
     TRY(upload(d, 0, s->row_choice, plan->row_choice, plan->rows * sizeof *s->row_choice));
     struct device_weigh weigh = {
         .dtype = dtype_of(b),
-        .hidden = s->hidden,
-        .stride = b->engine->hidden_stride,
+        .hidden = s->hidden[b->slot],
+        .stride = b->in->hidden_stride,
         .width = b->layer->params.hidden_size,
         .rows = (uint32_t)plan->rows,
         .token = s->row_token,
@@ -411,9 +420,9 @@ FALLIBLE device_dispatch(struct batch *b, const void **hidden) {
     TRY(upload(d, 0, s->ids, engine->ids, choices * sizeof *s->ids));
     TRY(upload(d, 0, s->weights, engine->weights, choices * sizeof *s->weights));
     TRY(upload(d, 0, s->choice_row, engine->plan.choice_row, choices * sizeof *s->choice_row));
-    TRY(upload(d, 0, s->shared_tokens, engine->shared_tokens, b->shared_count * sizeof *s->shared_tokens));
-    TRY(upload(d, 0, s->shared_rows, engine->shared_rows, b->tokens * sizeof *s->shared_rows));
-    *hidden = b->layer->params.weights_on_input ? s->expanded : s->hidden;
+    TRY(upload(d, 0, s->shared_tokens, b->in->shared_tokens, b->shared_count * sizeof *s->shared_tokens));
+    TRY(upload(d, 0, s->shared_rows, b->in->shared_rows, b->tokens * sizeof *s->shared_rows));
+    *hidden = b->layer->params.weights_on_input ? s->expanded : s->hidden[b->slot];
     return b->layer->params.weights_on_input ? weigh_inputs(b) : OK;
 }
 
@@ -450,7 +459,7 @@ static FALLIBLE run_network(const struct batch *b, const struct network *n) {
         .bias = n->weights->bias[EXPERT_DOWN],
         .row_scale = n->row_scale,
         .out = n->results,
-        .out_stride = b->engine->hidden_stride,
+        .out_stride = b->in->hidden_stride,
     };
     down.rows.data = n->inner;
     down.rows.stride = inner_stride;
@@ -507,14 +516,14 @@ FALLIBLE device_shared_experts(struct batch *b) {
         .weights = &layer_of(b)->shared,
         .activation = &p->shared_activation,
         .width = p->shared_intermediate_size,
-        .rows = rows_in_order(b, s->hidden, b->shared_count, device_variant_for(&variants_of(b)->shared, &count, 1)),
+        .rows = rows_in_order(b, s->hidden[b->slot], b->shared_count, device_variant_for(&variants_of(b)->shared, &count, 1)),
         .inner = s->shared_inner,
         .results = s->shared,
         .row_scale = p->shared == SHARED_SIGMOID ? s->shared_scale : NULL,
     };
     network.rows.index = s->shared_tokens;
     if (network.row_scale) {
-        struct device_logits gate = {.rows = rows_in_order(b, s->hidden, b->shared_count, fma_for(b->shared_count)),
+        struct device_logits gate = {.rows = rows_in_order(b, s->hidden[b->slot], b->shared_count, fma_for(b->shared_count)),
                                      .weights = layer_of(b)->shared_gate,
                                      .sigmoid = 1,
                                      .out = s->shared_scale};
@@ -530,7 +539,7 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct layer_params *p = &b->layer->params;
-    size_t stride = b->engine->hidden_stride, choice = token * b->top_k;
+    size_t stride = b->in->hidden_stride, choice = token * b->top_k;
     struct device_combine combine = {
         .width = p->hidden_size,
         .tokens = (uint32_t)request->tokens,
@@ -541,12 +550,12 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
         .choice_row = s->choice_row + choice,
         .ids = s->ids + choice,
         .weights = p->weights_on_input ? NULL : s->weights + choice,
-        .hidden = s->hidden + token * stride,
+        .hidden = s->hidden[b->slot] + token * stride,
         .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
         .shared = s->shared,
         .shared_rows = s->shared_rows + token,
         .output_dtype = request->output_dtype,
-        .out = s->out + out_at,
+        .out = s->out[b->slot] + out_at,
     };
     CALL(0, combine, &combine);
     return OK;
@@ -563,18 +572,26 @@ static size_t output_room(const struct batch *b, const struct layer_request *req
 
 FALLIBLE device_combine(struct batch *b) {
     struct device_engine *d = b->engine->device;
-    size_t token = 0, bytes = 0, at = 0;
+    size_t token = 0, bytes = 0;
     for (size_t r = 0; r < b->count; r++) {
         TRY(combine_request(b, &b->requests[r], token, bytes));
         token += b->requests[r].tokens;
         bytes += output_room(b, &b->requests[r]);
     }
-    CALL(0, copy, DEVICE_DOWNLOAD, b->engine->outputs, d->scratch[0].out, bytes);
+    CALL(0, download_behind, b->in->outputs, d->scratch[0].out[b->slot], bytes);
+    return OK;
+}
+
+FALLIBLE device_answer(struct batch *b) {
+    struct device_engine *d = b->engine->device;
+    struct device_error error;
+    size_t at = 0;
     TRY(exchange_wait(b->engine->exchange));
+    TRY(check(d, 0, d->devices->table->wait_behind(d->devices->all[0], &error), &error));
     for (size_t r = 0; r < b->count; r++) {
         size_t written = output_bytes(b, &b->requests[r]);
         if (written > 0) {
-            memcpy(b->requests[r].output, b->engine->outputs + at, written);
+            memcpy(b->requests[r].output, b->in->outputs + at, written);
         }
         at += output_room(b, &b->requests[r]);
     }

@@ -27,7 +27,8 @@ size_t device_engine_scratch_bytes(const struct model *model, const struct layer
 // Rows of the dtype the engine needs to be told of tiles and outputs: bytes of its pinned arrays.
 size_t device_engine_tiles(const struct layer_limits *limits, const struct model *model);
 
-FALLIBLE device_take_in(struct batch *b);
+FALLIBLE device_take_in(struct batch *b); // its rows leave, beside what is computed
+FALLIBLE device_await_rows(struct batch *b);
 // One request's own router: ids and weights are there after device_routed.
 FALLIBLE device_route(struct batch *b, const struct router_args *args);
 FALLIBLE device_routed(struct batch *b);
@@ -35,6 +36,7 @@ FALLIBLE device_routed(struct batch *b);
 FALLIBLE device_dispatch(struct batch *b, const void **hidden);
 FALLIBLE device_experts(struct batch *b);
 FALLIBLE device_shared_experts(struct batch *b);
-FALLIBLE device_combine(struct batch *b); // waits for the exchange, writes every request's output
+FALLIBLE device_combine(struct batch *b); // its answers leave, beside what is computed next
+FALLIBLE device_answer(struct batch *b);  // waits for the exchange and for them, writes every request's output
 
 #endif

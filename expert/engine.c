@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "expert/device_engine.h"
 #include "expert/device_moves.h"
+#include "expert/layer_batch.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/routing.h"
 
@@ -78,28 +79,39 @@ static void *piece(struct layout *layout, size_t bytes) {
     return at;
 }
 
+// What devices read and write of it.
+static void lay_out_input(struct layout *layout, const struct engine *engine, const struct engine_needs *needs,
+                          struct batch_input *in) {
+    size_t tokens = engine->limits.max_tokens;
+    in->hidden = piece(layout, tokens * needs->row_bytes);
+    in->shared_tokens = piece(layout, tokens * sizeof *in->shared_tokens);
+    in->shared_rows = piece(layout, tokens * sizeof *in->shared_rows);
+    in->outputs = engine->devices ? piece(layout, tokens * engine->model->max_hidden_size * sizeof(float)) : NULL;
+}
+
 static size_t lay_out(struct engine *engine, const struct engine_needs *needs, char *memory) {
     const struct model *model = engine->model;
     size_t tokens = engine->limits.max_tokens, choices = engine->limits.max_choices;
     unsigned threads = team_threads(engine->team);
     struct layout layout = {.memory = memory};
-    engine->hidden = piece(&layout, tokens * needs->row_bytes);
+    unsigned inputs = engine->devices ? BATCH_INPUTS : 1;
+    for (unsigned i = 0; i < inputs; i++) {
+        lay_out_input(&layout, engine, needs, &engine->inputs[i]);
+    }
     engine->ids = piece(&layout, choices * sizeof *engine->ids);
     engine->weights = piece(&layout, choices * sizeof *engine->weights);
-    engine->shared_tokens = piece(&layout, tokens * sizeof *engine->shared_tokens);
-    engine->shared_rows = piece(&layout, tokens * sizeof *engine->shared_rows);
     void *plan = piece(&layout, plan_bytes(choices, 1, model->max_experts, model->ranks));
     if (engine->devices) {
         engine->tiles = piece(&layout, device_engine_tiles(&engine->limits, model) * sizeof *engine->tiles);
-        engine->outputs = piece(&layout, tokens * model->max_hidden_size * sizeof(float));
     }
     engine->pinned_bytes = layout.used;
-    engine->hidden_f32 = (float *)engine->hidden;
-    if (model->compute_dtype != DTYPE_F32) {
-        engine->hidden_f32 = piece(&layout, tokens * needs->row_bytes / dtype_size(model->compute_dtype) * sizeof(float));
+    for (unsigned i = 0; i < inputs; i++) { // what devices do not read
+        struct batch_input *in = &engine->inputs[i];
+        size_t wide = tokens * needs->row_bytes / dtype_size(model->compute_dtype) * sizeof(float);
+        in->hidden_f32 = model->compute_dtype != DTYPE_F32 ? piece(&layout, wide) : (float *)in->hidden;
+        in->token_request = piece(&layout, tokens * sizeof *in->token_request);
     }
     engine->expanded = needs->weights_on_input ? piece(&layout, choices * needs->row_bytes) : NULL;
-    engine->token_request = piece(&layout, tokens * sizeof *engine->token_request);
     engine->rows = piece(&layout, threads * engine->limits.max_top_k * sizeof *engine->rows);
     engine->router.logits = piece(&layout, tokens * needs->router_outputs * sizeof(float));
     engine->router.rows = piece(&layout, threads * needs->routing_bytes);
@@ -171,9 +183,13 @@ static FALLIBLE create_on_devices(struct engine *engine, struct device_weights *
 FALLIBLE engine_create(const struct engine_options *options, struct engine **out) {
     *out = NULL;
     struct engine *engine = calloc(1, sizeof *engine);
-    if (!engine) {
+    struct layer_pass *passes = calloc(BATCH_INPUTS, sizeof *passes);
+    if (!engine || !passes) {
+        free(engine);
+        free(passes);
         FAIL(ERR_NOMEM, "no memory for an engine");
     }
+    engine->passes = passes;
     engine->model = options->model;
     engine->limits = options->limits;
     engine->team = options->team;
@@ -215,6 +231,7 @@ void engine_destroy(struct engine *engine) {
         device_engine_destroy(engine->device);
         destroy_nodes(engine);
         arena_deinit(&engine->arena);
+        free(engine->passes);
         free(engine);
     }
 }

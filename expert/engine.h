@@ -14,35 +14,44 @@ struct devices;
 struct device_engine;
 struct device_tile;
 
+// The rows of a batch as they were taken in, and where its answers come: devices have two, so that one batch's rows are taken in
+// and another's answers leave while a third is computed.
+struct batch_input {
+    char *hidden;      // [max_tokens, H] in D, hidden_stride bytes apart; pinned with devices
+    float *hidden_f32; // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
+    size_t hidden_stride, hidden_f32_stride; // of the layer at hand: bytes, elements
+    uint32_t *token_request;                 // [max_tokens] index of the request each token belongs to
+    uint32_t *shared_tokens;                 // [max_tokens] tokens that want the shared experts; pinned with devices
+    uint32_t *shared_rows;                   // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none. The same
+    char *outputs;                           // [max_tokens, H] in any output dtype, pinned; NULL without devices
+};
+enum { BATCH_INPUTS = 2 };
+
 struct engine {
     const struct model *model;
     struct layer_limits limits;
     struct team *team;
     struct exchange *exchange;
     struct arena arena;
-    uint64_t batches;             // numbers the batches for the exchange
-    struct devices *devices;      // options'; NULL: the CPU computes
-    struct device_engine *device; // on them
-    size_t pinned_bytes;          // of the arena's beginning, which devices read and write: `hidden` to `outputs`
-    struct device_tile *tiles;    // [device_engine_tiles]; NULL without devices
-    char *outputs;                // [max_tokens, H] in any output dtype; the same
+    uint64_t batches;                        // numbers the batches for the exchange
+    struct devices *devices;                 // options'; NULL: the CPU computes
+    struct device_engine *device;            // on them
+    size_t pinned_bytes;                     // of the arena's beginning, which devices read and write: to `tiles`
+    struct batch_input inputs[BATCH_INPUTS]; // the second one with devices only
+    struct layer_pass *passes;               // [BATCH_INPUTS]
+    unsigned next_pass;
+    struct device_tile *tiles; // [device_engine_tiles]; NULL without devices
 
-    char *hidden;      // [max_tokens, H] in D, hidden_stride bytes apart
-    float *hidden_f32; // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
-    size_t hidden_stride, hidden_f32_stride; // of the layer at hand: bytes, elements
-    char *expanded;                          // [max_choices, H] in D: weighted inputs; NULL where no layer weighs its inputs
-    int32_t *ids;                            // [max_choices]
-    float *weights;                          // [max_choices]
+    char *expanded; // [max_choices, H] in D: weighted inputs; NULL where no layer weighs its inputs
+    int32_t *ids;   // [max_choices]
+    float *weights; // [max_choices]
     struct plan plan;
-    uint32_t *token_request; // [max_tokens] index of the request each token belongs to
-    const void **rows;       // [threads, max_top_k] the combine's row pointers
+    const void **rows; // [threads, max_top_k] the combine's row pointers
     struct router_scratch router;
     struct ffn_scratch ffn;
     struct node_teams *node_teams; // NULL: `team` serves all ranks, in `ffn`
     struct node_scratch *nodes;    // [node_teams_count] each node's own
     char *shared;                  // [max_tokens, H] in D: the shared experts' rows
-    uint32_t *shared_tokens;       // [max_tokens] tokens that want the shared experts
-    uint32_t *shared_rows;         // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none
     float *shared_scale;           // [max_tokens] sigmoid of the shared gate
 };
 

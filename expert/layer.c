@@ -68,16 +68,16 @@ static void take_in_row(void *context, size_t token, unsigned thread) {
     struct batch *b = context;
     struct engine *engine = b->engine;
     enum dtype compute = engine->model->compute_dtype;
-    size_t request_index = engine->token_request[token];
+    size_t request_index = b->in->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
     size_t row = token - first_token(b, request_index);
     if (!layer_request_reads_row(request, row)) {
         return;
     }
     size_t width = b->layer->params.hidden_size;
-    float *wide = engine->hidden_f32 + token * engine->hidden_f32_stride;
+    float *wide = b->in->hidden_f32 + token * b->in->hidden_f32_stride;
     const char *source = (const char *)request->hidden.data + row * width * dtype_size(request->hidden.dtype);
-    char *rounded = engine->hidden + token * engine->hidden_stride;
+    char *rounded = b->in->hidden + token * b->in->hidden_stride;
     if (request->hidden.dtype == compute) {
         memcpy(rounded, source, width * dtype_size(compute));
     } else {
@@ -96,19 +96,18 @@ static void take_in_row(void *context, size_t token, unsigned thread) {
 
 // Returns the rows that an expert will see.
 static size_t take_in(struct batch *b) {
-    struct engine *engine = b->engine;
-    engine->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
-    engine->hidden_f32_stride = engine->hidden_stride / element_bytes(b);
+    b->in->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
+    b->in->hidden_f32_stride = b->in->hidden_stride / element_bytes(b);
     b->shared_count = 0;
     size_t token = 0, read = 0;
     for (size_t r = 0; r < b->count; r++) {
         for (size_t t = 0; t < b->requests[r].tokens; t++, token++) {
-            engine->token_request[token] = (uint32_t)r;
+            b->in->token_request[token] = (uint32_t)r;
             read += layer_request_reads_row(&b->requests[r], t);
-            engine->shared_rows[token] = SHARED_NO_ROW;
+            b->in->shared_rows[token] = SHARED_NO_ROW;
             if (b->requests[r].shared) {
-                engine->shared_rows[token] = (uint32_t)b->shared_count;
-                engine->shared_tokens[b->shared_count++] = (uint32_t)token;
+                b->in->shared_rows[token] = (uint32_t)b->shared_count;
+                b->in->shared_tokens[b->shared_count++] = (uint32_t)token;
             }
         }
     }
@@ -124,13 +123,13 @@ static FALLIBLE route(struct batch *b) {
     struct engine *engine = b->engine;
     size_t first = 0;
     if (engine->device) {
-        TRY(device_take_in(b));
+        TRY(device_await_rows(b));
     }
     for (size_t r = 0; r < b->count; r++) {
         struct router_args args = {
             .layer = b->layer,
-            .hidden = engine->hidden_f32 + first * engine->hidden_f32_stride,
-            .hidden_stride = engine->hidden_f32_stride,
+            .hidden = b->in->hidden_f32 + first * b->in->hidden_f32_stride,
+            .hidden_stride = b->in->hidden_f32_stride,
             .tokens = b->requests[r].tokens,
             .top_k = b->top_k,
             .ids = engine->ids + first * b->top_k,
@@ -158,9 +157,9 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
     struct batch *b = context;
     struct engine *engine = b->engine;
     size_t width = b->layer->params.hidden_size;
-    const float *x = engine->hidden_f32 + engine->plan.row_token[row] * engine->hidden_f32_stride;
+    const float *x = b->in->hidden_f32 + engine->plan.row_token[row] * b->in->hidden_f32_stride;
     float w = engine->weights[engine->plan.row_choice[row]];
-    char *out = engine->expanded + row * engine->hidden_stride;
+    char *out = engine->expanded + row * b->in->hidden_stride;
     for (size_t begin = 0; begin < width; begin += COMBINE_BLOCK) {
         float block[COMBINE_BLOCK];
         size_t columns = width - begin < COMBINE_BLOCK ? width - begin : COMBINE_BLOCK;
@@ -174,7 +173,7 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
 static FALLIBLE dispatch(struct batch *b) {
     struct engine *engine = b->engine;
     bool expanded = b->layer->params.weights_on_input;
-    const void *hidden = expanded ? engine->expanded : engine->hidden;
+    const void *hidden = expanded ? engine->expanded : b->in->hidden;
     if (engine->device) {
         TRY(device_dispatch(b, &hidden));
     } else if (expanded) {
@@ -186,10 +185,10 @@ static FALLIBLE dispatch(struct batch *b) {
         .batch = ++engine->batches,
         .plan = &engine->plan,
         .hidden = hidden,
-        .hidden_stride = engine->hidden_stride,
+        .hidden_stride = b->in->hidden_stride,
         .expanded = expanded,
     };
-    return exchange_dispatch(engine->exchange, &out, engine->hidden_stride);
+    return exchange_dispatch(engine->exchange, &out, b->in->hidden_stride);
 }
 
 // ---- experts
@@ -263,9 +262,9 @@ static FALLIBLE shared_gates(struct batch *b) {
     struct engine *engine = b->engine;
     int32_t size = (int32_t)b->shared_count;
     struct grouped_matmul_args m = {
-        .lhs = engine->hidden_f32,
-        .lhs_stride = engine->hidden_f32_stride,
-        .lhs_rows = engine->shared_tokens,
+        .lhs = b->in->hidden_f32,
+        .lhs_stride = b->in->hidden_f32_stride,
+        .lhs_rows = b->in->shared_tokens,
         .rhs = rhs_packed(&b->layer->shared_gate),
         .group_sizes = &size,
         .num_groups = 1,
@@ -304,12 +303,12 @@ static FALLIBLE shared_experts(struct batch *b) {
         .num_groups = 1,
         .group_sizes = &size,
         .rows = b->shared_count,
-        .hidden = engine->hidden,
-        .hidden_stride = engine->hidden_stride,
-        .hidden_rows = engine->shared_tokens,
+        .hidden = b->in->hidden,
+        .hidden_stride = b->in->hidden_stride,
+        .hidden_rows = b->in->shared_tokens,
         .row_scale = gated ? engine->shared_scale : NULL,
         .results = engine->shared,
-        .results_stride = engine->hidden_stride,
+        .results_stride = b->in->hidden_stride,
     };
     return ffn_forward(&args, &engine->ffn, engine->team);
 }
@@ -323,14 +322,14 @@ static const void *choice_row(const struct batch *b, size_t token, size_t choice
     if (row != PLAN_NO_ROW) {
         return exchange_result(engine->exchange, row);
     }
-    return engine->ids[choice] < 0 ? NULL : engine->hidden + token * engine->hidden_stride;
+    return engine->ids[choice] < 0 ? NULL : b->in->hidden + token * b->in->hidden_stride;
 }
 
 static void combine_token(void *context, size_t token, unsigned thread) {
     struct batch *b = context;
     struct engine *engine = b->engine;
     const struct layer_params *p = &b->layer->params;
-    size_t request_index = engine->token_request[token];
+    size_t request_index = b->in->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
     size_t row = token - first_token(b, request_index);
     size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
@@ -343,7 +342,7 @@ static void combine_token(void *context, size_t token, unsigned thread) {
     for (size_t k = 0; k < b->top_k; k++) {
         rows[k] = choice_row(b, token, token * b->top_k + k);
     }
-    uint32_t shared = engine->shared_rows[token];
+    uint32_t shared = b->in->shared_rows[token];
     struct combine_args args = {
         .width = p->hidden_size,
         .choices = b->top_k,
@@ -351,7 +350,7 @@ static void combine_token(void *context, size_t token, unsigned thread) {
         .weights = p->weights_on_input ? NULL : engine->weights + token * b->top_k,
         .dtype = engine->model->compute_dtype,
         .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
-        .shared = shared == SHARED_NO_ROW ? NULL : engine->shared + shared * engine->hidden_stride,
+        .shared = shared == SHARED_NO_ROW ? NULL : engine->shared + shared * b->in->hidden_stride,
         .output_dtype = request->output_dtype,
         .out = out,
     };
@@ -369,6 +368,11 @@ static FALLIBLE combine(struct batch *b) {
     size_t rows = b->engine->plan.rows + b->shared_count; // a token without rows is zeros to write, which one thread does as fast
     team_run(team_for_rows(b, rows), b->tokens, combine_token, b);
     return OK;
+}
+
+// The answers into the callers' memory, where combine has not written them there.
+static FALLIBLE answer(struct batch *b) {
+    return b->engine->device ? device_answer(b) : OK;
 }
 
 // No expert sees any row of the batch: what the sums of no rows are.
@@ -427,47 +431,96 @@ static err_t in_stage(err_t e, const char *stage) {
     return err_is(e) ? err_context(e, "%s", stage) : e;
 }
 
-FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, struct layer_request *requests, size_t count,
-                       uint64_t *expert_load, struct layer_timings *timings) {
-    struct batch b = {.engine = engine, .layer = layer, .requests = requests, .count = count};
-    b.shards = shards_take(layer->in_force); // for the whole batch: a new placement comes in between two
-    struct layer_timings spent = {.placement_epoch = b.shards->placement->epoch};
-    int64_t clock_ns = clock_now_ns();
-    err_t e;
-    struct layer_parts *parts = &spent.parts;
-    TRY_OUT(e, begin(&b));
-    size_t read = take_in(&b);
-    parts->take_in = lap(&clock_ns);
-    if (read == 0) {
-        write_zeros(&b);
-        spent.combine = lap(&clock_ns);
-        goto out;
-    }
-    TRY_OUT(e, in_stage(route(&b), "route"));
-    parts->router = lap(&clock_ns);
-    TRY_OUT(e, in_stage(plan(&b), "plan"));
-    parts->plan = lap(&clock_ns);
-    spent.route = parts->take_in + parts->router + parts->plan;
-    TRY_OUT(e, in_stage(dispatch(&b), "dispatch"));
-    spent.exchange = lap(&clock_ns);
-    TRY_OUT(e, in_stage(experts(&b), "experts"));
-    spent.compute = lap(&clock_ns);
-    note_products(engine, parts);
-    TRY_OUT(e, in_stage(shared_experts(&b), "shared experts"));
-    parts->shared = lap(&clock_ns);
-    spent.compute += parts->shared;
-    TRY_OUT(e, in_stage(collect(&b), "collect"));
-    spent.exchange += lap(&clock_ns);
-    TRY_OUT(e, in_stage(combine(&b), "combine"));
-    spent.combine = lap(&clock_ns);
-    count_load(&b, expert_load);
-out:
+// From the routes to the sum of each token's rows. On devices the answers are under way then.
+static err_t compute(struct layer_pass *pass) {
+    struct batch *b = &pass->b;
+    struct layer_timings *spent = &pass->spent;
+    struct layer_parts *parts = &spent->parts;
+    TRY(in_stage(route(b), "route"));
+    parts->router = lap(&pass->clock_ns);
+    TRY(in_stage(plan(b), "plan"));
+    parts->plan = lap(&pass->clock_ns);
+    spent->route = parts->take_in + parts->router + parts->plan;
+    TRY(in_stage(dispatch(b), "dispatch"));
+    spent->exchange = lap(&pass->clock_ns);
+    TRY(in_stage(experts(b), "experts"));
+    spent->compute = lap(&pass->clock_ns);
+    note_products(b->engine, parts);
+    TRY(in_stage(shared_experts(b), "shared experts"));
+    parts->shared = lap(&pass->clock_ns);
+    spent->compute += parts->shared;
+    TRY(in_stage(collect(b), "collect"));
+    spent->exchange += lap(&pass->clock_ns);
+    TRY(in_stage(combine(b), "combine"));
+    spent->combine = lap(&pass->clock_ns);
+    return OK;
+}
+
+static void note(struct layer_pass *pass, err_t e) {
     if (err_is(e)) {
-        exchange_settle(engine->exchange);
+        err_save(e, &pass->error);
+    }
+}
+
+bool engine_overlaps(const struct engine *engine) {
+    return engine->device != NULL;
+}
+
+struct layer_pass *layer_take_in(struct engine *engine, const struct model_layer *layer, struct layer_request *requests,
+                                 size_t count) {
+    unsigned slot = engine_overlaps(engine) ? engine->next_pass++ % BATCH_INPUTS : 0;
+    struct layer_pass *pass = &engine->passes[slot];
+    *pass = (struct layer_pass){.clock_ns = clock_now_ns()};
+    pass->b = (struct batch){
+        .engine = engine, .in = &engine->inputs[slot], .slot = slot, .layer = layer, .requests = requests, .count = count};
+    pass->b.shards = shards_take(layer->in_force); // for the whole batch: a new placement comes in between two
+    pass->spent.placement_epoch = pass->b.shards->placement->epoch;
+    err_t e = begin(&pass->b);
+    if (!err_is(e)) {
+        pass->b.read = take_in(&pass->b);
+    }
+    if (!err_is(e) && engine->device && pass->b.read > 0) {
+        e = in_stage(device_take_in(&pass->b), "take in");
+    }
+    note(pass, e);
+    pass->spent.parts.take_in = lap(&pass->clock_ns);
+    return pass;
+}
+
+void layer_start(struct layer_pass *pass) {
+    if (pass->error.code != ERR_OK) {
+        return;
+    }
+    pass->clock_ns = clock_now_ns();
+    if (pass->b.read == 0) {
+        write_zeros(&pass->b);
+        pass->spent.combine = lap(&pass->clock_ns);
+        return;
+    }
+    note(pass, compute(pass));
+}
+
+FALLIBLE layer_finish(struct layer_pass *pass, uint64_t *expert_load, struct layer_timings *timings) {
+    struct batch *b = &pass->b;
+    if (pass->error.code == ERR_OK && b->read > 0) {
+        note(pass, in_stage(answer(b), "combine"));
+        pass->spent.combine += lap(&pass->clock_ns);
+    }
+    if (pass->error.code != ERR_OK) {
+        exchange_settle(b->engine->exchange);
+    } else if (b->read > 0) {
+        count_load(b, expert_load);
     }
     if (timings) {
-        *timings = spent;
+        *timings = pass->spent;
     }
-    shards_give_back(layer->in_force, b.shards);
-    return e;
+    shards_give_back(b->layer->in_force, b->shards);
+    return pass->error.code == ERR_OK ? OK : err_restore(&pass->error);
+}
+
+FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, struct layer_request *requests, size_t count,
+                       uint64_t *expert_load, struct layer_timings *timings) {
+    struct layer_pass *pass = layer_take_in(engine, layer, requests, count);
+    layer_start(pass);
+    return layer_finish(pass, expert_load, timings);
 }

@@ -97,8 +97,19 @@ struct engine_exchange {
 };
 void engine_exchange_state(const struct engine *engine, struct engine_exchange *out);
 
-// Computes `count` requests of one layer as one batch; their tokens together are at most limits.max_tokens. No allocation.
-// expert_load (may be NULL) [E] is increased by the rows each expert got. timings may be NULL.
+// A batch in three steps, for engines that overlap: while one is computed, the next one's rows are taken in and leave for the
+// device. take_in, start, finish of one batch in this order, and of each step the batches in one order; take_in of the next may
+// come between start and finish, start not before finish. `requests` are borrowed from take_in to finish. An error of any step is
+// finish's.
+struct layer_pass;
+bool engine_overlaps(const struct engine *engine);
+struct layer_pass *layer_take_in(struct engine *engine, const struct model_layer *layer, struct layer_request *requests,
+                                 size_t count);
+void layer_start(struct layer_pass *pass);
+FALLIBLE layer_finish(struct layer_pass *pass, uint64_t *expert_load, struct layer_timings *timings); // as layer_forward
+
+// All three. Computes `count` requests of one layer as one batch; their tokens together are at most limits.max_tokens. No
+// allocation. expert_load (may be NULL) [E] is increased by the rows each expert got. timings may be NULL.
 FALLIBLE layer_forward(struct engine *engine, const struct model_layer *layer, struct layer_request *requests, size_t count,
                        uint64_t *expert_load, struct layer_timings *timings);
 

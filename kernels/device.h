@@ -2,7 +2,7 @@
 // for CUDA or as C++ for simulated GPUs, with one symbol: expertd_device_table. The host program links no CUDA; it owns errors,
 // tables and the order of work, the module owns the kernels.
 //
-// Work on a device is asynchronous and in order: calls put it into the device's one stream, `wait` sees it done. What a call points
+// Work on a device is asynchronous and in order: calls put it into the device's stream, `wait` sees it done. What a call points
 // to must live until then. Nothing but `open`, `reserve` and `pin` takes memory. A device is used by one thread at a time. All
 // pointers in the structs of operations are device memory unless they say host. C and C++.
 #ifndef EXPERTD_KERNELS_DEVICE_H
@@ -273,6 +273,14 @@ struct device_table {
     enum device_code (*copy_from)(struct device *device, void *to, struct device *other, const void *from, size_t bytes,
                                   struct device_error *error);
     enum device_code (*wait)(struct device *device, struct device_error *error); // the thread sleeps
+    // Copies on streams of their own, beside what the device computes: an upload that begins at once, which the device's stream
+    // waits for from await_ahead on; a download once what the stream was given before is done, waited for by wait_behind, as all
+    // before it.
+    enum device_code (*upload_ahead)(struct device *device, void *to, const void *from, size_t bytes, struct device_error *error);
+    enum device_code (*await_ahead)(struct device *device, struct device_error *error);
+    enum device_code (*download_behind)(struct device *device, void *to, const void *from, size_t bytes,
+                                        struct device_error *error);
+    enum device_code (*wait_behind)(struct device *device, struct device_error *error); // the thread sleeps
     // The same without sleeping, for what may never end: marks what the stream was given so far, and asks whether that is done.
     enum device_code (*mark)(struct device *device, struct device_error *error);
     enum device_code (*finished)(struct device *device, int *out, struct device_error *error);

@@ -2,6 +2,7 @@
 // simulated GPUs.
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 
 #include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/launchers.h"
@@ -11,7 +12,9 @@
 struct device {
     int number;
     cudaStream_t stream;
-    cudaEvent_t done; // blocking: who waits for it sleeps
+    cudaEvent_t done;                           // blocking: who waits for it sleeps
+    cudaStream_t up, down;                      // copies beside what is computed
+    cudaEvent_t uploaded, computed, downloaded; // the last one of each; the first two are waited for by streams
     int multiprocessors;
 };
 
@@ -80,10 +83,13 @@ enum device_code count_devices(uint32_t *out, struct device_error *error) {
     return code == cudaSuccess ? DEVICE_OK : (failed(code, "looking for GPUs", error), DEVICE_MISSING);
 }
 
-enum device_code open_stream(struct device *d, struct device_error *error) {
-    cudaError_t code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
-    if (code == cudaSuccess) {
-        code = cudaEventCreateWithFlags(&d->done, cudaEventBlockingSync | cudaEventDisableTiming);
+enum device_code open_streams(struct device *d, struct device_error *error) {
+    cudaError_t code = cudaSuccess;
+    for (cudaStream_t *stream : {&d->stream, &d->up, &d->down}) {
+        code = code == cudaSuccess ? cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking) : code;
+    }
+    for (cudaEvent_t *event : {&d->done, &d->uploaded, &d->computed, &d->downloaded}) {
+        code = code == cudaSuccess ? cudaEventCreateWithFlags(event, cudaEventBlockingSync | cudaEventDisableTiming) : code;
     }
     return done(code, "creating a stream", error);
 }
@@ -91,11 +97,11 @@ enum device_code open_stream(struct device *d, struct device_error *error) {
 void close_device(struct device *d) {
     if (d) {
         (void)enter(d);
-        if (d->done) {
-            (void)cudaEventDestroy(d->done);
+        for (cudaEvent_t event : {d->done, d->uploaded, d->computed, d->downloaded}) {
+            (void)(event ? cudaEventDestroy(event) : cudaSuccess);
         }
-        if (d->stream) {
-            (void)cudaStreamDestroy(d->stream);
+        for (cudaStream_t stream : {d->stream, d->up, d->down}) {
+            (void)(stream ? cudaStreamDestroy(stream) : cudaSuccess);
         }
         delete d;
     }
@@ -114,9 +120,11 @@ enum device_code open_device(uint32_t number, struct device **out, struct device
                  properties.name, properties.major, properties.minor);
         return DEVICE_MISSING;
     }
-    struct device *d = new device{(int)number, nullptr, nullptr, properties.multiProcessorCount};
+    struct device *d = new device{};
+    d->number = (int)number;
+    d->multiprocessors = properties.multiProcessorCount;
     code = enter(d);
-    enum device_code opened = code == cudaSuccess ? open_stream(d, error) : failed(code, "choosing it", error);
+    enum device_code opened = code == cudaSuccess ? open_streams(d, error) : failed(code, "choosing it", error);
     if (opened != DEVICE_OK) {
         close_device(d);
         return opened;
@@ -197,6 +205,34 @@ enum device_code wait(struct device *d, struct device_error *error) {
     return done(code, "waiting for its work", error);
 }
 
+enum device_code upload_ahead(struct device *d, void *to, const void *from, size_t bytes, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess && bytes > 0 ? cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, d->up) : code;
+    code = code == cudaSuccess ? cudaEventRecord(d->uploaded, d->up) : code;
+    return done(code, "copying to it", error);
+}
+
+enum device_code await_ahead(struct device *d, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaStreamWaitEvent(d->stream, d->uploaded, 0) : code;
+    return done(code, "waiting for a copy to it", error);
+}
+
+enum device_code download_behind(struct device *d, void *to, const void *from, size_t bytes, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaEventRecord(d->computed, d->stream) : code;
+    code = code == cudaSuccess ? cudaStreamWaitEvent(d->down, d->computed, 0) : code;
+    code = code == cudaSuccess && bytes > 0 ? cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, d->down) : code;
+    code = code == cudaSuccess ? cudaEventRecord(d->downloaded, d->down) : code;
+    return done(code, "copying from it", error);
+}
+
+enum device_code wait_behind(struct device *d, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaEventSynchronize(d->downloaded) : code;
+    return done(code, "waiting for its answers", error);
+}
+
 enum device_code mark(struct device *d, struct device_error *error) {
     cudaError_t code = enter(d);
     code = code == cudaSuccess ? cudaEventRecord(d->done, d->stream) : code;
@@ -270,6 +306,10 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     copy,
     copy_from,
     wait,
+    upload_ahead,
+    await_ahead,
+    download_behind,
+    wait_behind,
     mark,
     finished,
     launch<device_logits, cuda_logits>,

@@ -12,7 +12,7 @@ import pytest
 from harness.admin import admin_of, placement_of, random_placement
 from harness.daemon import Daemon, run_program
 from harness.errors import raises
-from harness.paths import BUILD, SANITIZER, SERVED_CASES
+from harness.paths import BUILD, SANITIZER, SERVED_CASES, SLOW
 from harness.protos import pb
 from harness.tensors import error_per_token, tensor, values_of
 
@@ -99,6 +99,23 @@ def test_quantised_weights_may_be_widened_there_too(case):
     assert ids == {"1/bf16/sim_90+widen"}
     for layer, (own, _) in found.items():
         assert error_per_token(values_of(own), golden.get(layer, "output")).max() <= golden.bound("bf16")
+
+
+def test_a_large_batch_is_taken_in_while_the_one_before_is_computed(case):
+    """In pieces of two tokens, the next ones leave for the device early; what each answers is what it answers alone."""
+    golden = case("qwen2_moe")
+    layer = golden.layers[-1]
+    fields = {"layer": layer, "hidden": tensor(golden.get(layer, "input")[:12])}
+    for device, overlaps in (("sim:2", True), ("cpu", False)):
+        daemon = Daemon("--device", device, "--max-batch-tokens", "4", "--max-piece-tokens", "2", model=golden.folder)
+        try:
+            with daemon.client() as client:
+                alone = client.forward(**fields).output.data
+                calls = [client.stub.Forward.future(pb.ForwardRequest(**fields), timeout=30 * SLOW) for _ in range(6)]
+                assert {call.result().output.data for call in calls} == {alone}
+            assert (daemon.metric("expertd_batches_ahead_total") > 5) == overlaps
+        finally:
+            daemon.stop()
 
 
 @pytest.mark.parametrize("name", ("qwen2_moe", "mixtral_awq"))

@@ -43,6 +43,27 @@ static struct batcher_entry entry(size_t layer, uint32_t tokens, int32_t priorit
     return (struct batcher_entry){.layer = layer, .tokens = tokens, .choices = 2, .priority = priority, .deadline_ns = deadline_ns};
 }
 
+// Asking does not change who is next.
+static void a_next_batch_is_large_from_a_piece_on(void **state) {
+    (void)state;
+    struct fixture *f = make(10, 20, 4, 0);
+    struct batcher_entry e[] = {entry(1, 3, 0, 50), entry(2, 8, 0, 100), entry(1, 1, 0, 60)};
+    assert_false(batcher_next_is_large(&f->batcher, 0));
+    push_all(f, e, 2);
+    assert_false(batcher_next_is_large(&f->batcher, 0)); // layer 1 is next, with 3
+    batcher_push(&f->batcher, &e[2], 0);
+    for (int i = 0; i < 5; i++) {
+        assert_true(batcher_next_is_large(&f->batcher, 0));
+    }
+    assert_int_equal(next(f, 0), 2);
+    assert_ptr_equal(f->out[0].entry, &e[0]);
+    assert_true(batcher_next_is_large(&f->batcher, 0)); // 8 of layer 2
+    assert_int_equal(next(f, 0), 1);
+    assert_int_equal(f->out[0].tokens, 4);
+    assert_int_equal(next(f, 0), 1);
+    assert_false(batcher_next_is_large(&f->batcher, 0));
+}
+
 static void one_layers_requests_leave_together_and_the_others_stay(void **state) {
     (void)state;
     struct fixture *f = make(10, 20, 10, 0);
@@ -361,6 +382,7 @@ int main(void) {
         cmocka_unit_test(no_layer_starves_behind_urgent_ones),
         cmocka_unit_test(a_delay_waits_for_company_until_full_or_due),
         cmocka_unit_test(a_delay_holds_back_neither_the_urgent_nor_what_is_cut),
+        cmocka_unit_test(a_next_batch_is_large_from_a_piece_on),
         cmocka_unit_test(random_arrivals_keep_every_row_and_every_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,10 +102,10 @@ static size_t batch_bytes(const struct tensor_view *hidden) {
     return (size_t)(hidden->shape[0] * hidden->shape[1] * sizeof(float));
 }
 
-static err_t forward(struct served *s, const struct model_layer *layer, float out[CALLERS][FLOATS_MAX]) {
+static void ask(const struct served *s, const struct model_layer *layer, float out[CALLERS][FLOATS_MAX],
+                struct layer_request requests[CALLERS]) {
     static const enum dtype OUTPUTS[CALLERS] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     uint32_t number = layer->params.layer;
-    struct layer_request requests[CALLERS];
     for (size_t i = 0; i < CALLERS; i++) {
         struct tensor_view hidden = first_rows(s, golden(s, number, "input"));
         assert_true(batch_bytes(&hidden) <= sizeof out[i]);
@@ -128,6 +128,11 @@ static err_t forward(struct served *s, const struct model_layer *layer, float ou
     for (size_t i = 0; i < CALLERS; i++) {
         must(layer_request_check(&requests[i], layer, &s->limits));
     }
+}
+
+static err_t forward(struct served *s, const struct model_layer *layer, float out[CALLERS][FLOATS_MAX]) {
+    struct layer_request requests[CALLERS];
+    ask(s, layer, out, requests);
     return layer_forward(s->engine, layer, requests, CALLERS, NULL, NULL);
 }
 
@@ -273,6 +278,40 @@ static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
     stop(&s);
 }
 
+// The rows of the next batch leave before the one at hand is waited for; each gets its own answer, also where the other one fails.
+static void a_batch_is_taken_in_while_another_is_computed(void **state) {
+    (void)state;
+    static float second_out[CALLERS][FLOATS_MAX];
+    struct served s;
+    must(kernel_select("scalar_sim90"));
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
+    s.tokens_max = 2;
+    const struct model_layer *layer = &s.model.layers[0];
+    must(forward(&s, layer, cpu_out));
+    assert_true(engine_overlaps(s.engine));
+    for (int round = 0; round < 6; round++) {
+        struct layer_request first[CALLERS], second[CALLERS];
+        ask(&s, layer, device_out, first);
+        struct layer_pass *one = layer_take_in(s.engine, layer, first, CALLERS);
+        s.devices->table->plant_failure(round == 1 ? "ncclTransfer" : round == 2 ? "ncclStuck" : NULL, 0);
+        layer_start(one);
+        uint64_t copies = s.devices->table->calls("cudaMemcpyAsync");
+        if (round == 3) {
+            s.devices->table->plant_failure("cudaMemcpyAsync", 0);
+        }
+        ask(&s, layer, second_out, second);
+        struct layer_pass *two = layer_take_in(s.engine, layer, second, CALLERS);
+        assert_int_equal(s.devices->table->calls("cudaMemcpyAsync"), copies + 1);
+        bool fails = round == 1 || round == 2;
+        assert_int_equal(layer_finish(one, NULL, NULL).code, fails ? ERR_SHARD_LOST : ERR_OK);
+        layer_start(two);
+        assert_int_equal(layer_finish(two, NULL, NULL).code, round == 3 ? ERR_SHARD_LOST : ERR_OK);
+        assert_true(fails || memcmp((const char *)device_out, (const char *)cpu_out, sizeof cpu_out) == 0);
+        assert_true(round == 3 || memcmp((const char *)second_out, (const char *)cpu_out, sizeof cpu_out) == 0);
+    }
+    stop(&s);
+}
+
 // A device whose error stays is lost until the process ends; a communicator is not made anew for it again and again.
 static void a_device_that_is_lost_for_good_says_so(void **state) {
     (void)state;
@@ -332,6 +371,7 @@ int main(void) {
         cmocka_unit_test(what_is_no_device_is_refused),
         cmocka_unit_test(a_start_that_fails_says_so_and_leaves_nothing),
         cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
+        cmocka_unit_test(a_batch_is_taken_in_while_another_is_computed),
         cmocka_unit_test(a_device_that_is_lost_for_good_says_so),
         cmocka_unit_test(communicators_come_and_go),
     };
