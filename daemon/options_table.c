@@ -79,8 +79,10 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .fallback = "auto",
          .value = "DEVICE",
          .help = "auto (every GPU, where the module for CUDA and a driver find one; else the CPU, and the log says why), cpu, cuda "
-                 "(every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest). Simulated only "
-                 "so far: no GPU has shown the kernels right or fast. The simulation cannot see speed, registers, blocks that run "
+                 "(every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest); with /VARIANT "
+                 "behind "
+                 "it (cuda/mma_64) one kind of kernel makes all products of its dtype. Simulated only so far: no GPU has shown the "
+                 "kernels right or fast. The simulation cannot see speed, registers, blocks that run "
                  "together, weak memory between threads, clusters, and how a real tensor core rounds."},
     [OPTION_KERNELS] =
         {.name = "kernels",

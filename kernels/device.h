@@ -16,7 +16,7 @@
 #include "kernels/quantised_format.h"
 #include "kernels/routing.h"
 
-enum { DEVICE_VERSION = 3, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 16 };
+enum { DEVICE_VERSION = 4, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
 
 // Errors are data: the host program makes its own of them.
 enum device_code {
@@ -60,8 +60,7 @@ struct device_facts {
     char arithmetic[DEVICE_ARITHMETIC_MAX];     // of bf16 sums, as in a numerics_id: "sm_90", "sim_90"
     char arithmetic_f32[DEVICE_ARITHMETIC_MAX]; // of f32 sums: "cpu" where they are known to be the CPU's
     uint64_t memory_bytes, memory_available;
-    struct device_variants bf16, f32;
-    int has_wgmma; // grouped_gemm runs there
+    struct device_variants bf16, f32; // f16's are bf16's
 };
 
 // ---- operations. T tokens, H hidden, I intermediate width, E experts held here, R rows of the batch on this device
@@ -175,15 +174,12 @@ struct device_combine {
     void *out;                   // [T, H] dense
 };
 
-// D[rows of g] = A[rows of g] x B[g]^T in bf16, by the copy engine and wgmma. No layer uses it yet: its bits are those of `down` in
-// simulation, and a GPU has still to show that they are.
+// out = round_D(rows x b^T) and nothing else: the product of `down` alone, also in f16 (mma and wgmma).
 struct device_grouped_gemm {
-    const void *a;               // [rows, k] bf16, 16-byte aligned
-    const void *b;               // [groups, n, k]
-    void *d;                     // [rows, n]
-    const int32_t *sizes;        // [groups] rows of each, together at most `rows`
-    uint32_t rows, groups, n, k; // n and k multiples of 8
-    int wide;                    // tiles of 128 x 256, for many rows of a group; else of 64 x 128
+    struct device_rows rows;
+    struct device_matrix b; // of the rows' dtype
+    void *out;              // [R, n]
+    size_t out_stride;      // bytes, a multiple of 16
 };
 
 // One operand of a product: element (line, k) is number line * line_stride + k * k_stride; of U8 these count E2M1 codes, two a

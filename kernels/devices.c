@@ -140,12 +140,24 @@ FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum devic
     FAIL(CODES[code], "%s device %u: %s", devices->table->kind, devices->numbers[index], error->message);
 }
 
+// A variant that is forced, and not known to give the bits of what the device computes by itself, has an arithmetic of its own.
+static void name_forced(const struct devices *devices, struct device_facts *facts) {
+    enum device_variant forced = devices->forced;
+    bool other =
+        forced >= DEVICE_MMA_16 && forced < DEVICE_VARIANTS && forced != facts->bf16.alone && !(facts->bf16.equal >> forced & 1);
+    size_t length = strlen(facts->arithmetic);
+    if (other) {
+        snprintf(facts->arithmetic + length, sizeof facts->arithmetic - length, "_%s", device_variant_name(forced));
+    }
+}
+
 static FALLIBLE open_one(struct devices *devices, uint32_t index) {
     struct device_error error;
     struct device_facts facts;
     const struct device_table *table = devices->table;
     TRY(devices_check(devices, index, table->open(devices->numbers[index], &devices->all[index], &error), &error));
     TRY(devices_check(devices, index, table->describe(devices->all[index], &facts, &error), &error));
+    name_forced(devices, &facts);
     if (index == 0) {
         devices->facts = facts;
     } else if (strcmp(facts.arithmetic, devices->facts.arithmetic) != 0) {

@@ -269,10 +269,17 @@ __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ device_c
 
 } // namespace
 
+// Grid: a warp a token. Shared memory: 8 bytes an expert, 2 KiB for 256, so that 32 blocks, as many as a multiprocessor takes,
+// share it; more than 48 KiB, which thousands of groups would need, must be asked for. Registers do not bound it.
 int cuda_choose(const struct device_choose *a, struct CUstream_st *stream) {
     if (a->tokens == 0) {
         return cudaSuccess;
     }
-    LAUNCH(choose, dim3(a->tokens), dim3(LANES), shared_bytes(a->routing), stream, *a);
+    const size_t bytes = shared_bytes(a->routing);
+    cudaError_t error = cudaFuncSetAttribute((const void *)choose, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (error != cudaSuccess) {
+        return error;
+    }
+    LAUNCH(choose, dim3(a->tokens), dim3(LANES), bytes, stream, *a);
     return cudaGetLastError();
 }

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/device_links.h"
@@ -35,8 +34,10 @@ void arithmetic_of(const cudaDeviceProp &properties, struct device_facts *out) {
 
 constexpr void (*PLANT_FAILURE)(const char *, unsigned) = nullptr;
 constexpr uint64_t (*CALLS)(const char *) = nullptr;
+constexpr uint32_t EQUAL_BY_TRIAL = 0; // on no GPU so far
 #else
 constexpr char KIND[] = "sim";
+constexpr uint32_t EQUAL_BY_TRIAL = ~0u; // one arithmetic
 
 const char *more_about_the_failure() {
     return sim_fault();
@@ -133,6 +134,20 @@ enum device_code open_device(uint32_t number, struct device **out, struct device
     return DEVICE_OK;
 }
 
+// fmas are IEEE's and their order is written out, so a tile's shape cannot be seen in a sum. What the tensor cores do with one
+// is not documented: variants are listed as equal once gpu-check has compared them on that chip and RESULTS.md has its output.
+// Until then one computes everything: of those with wgmma the tile that prefill needs, for it is bound by memory at decode too.
+void variants_of(const cudaDeviceProp &properties, struct device_facts *out) {
+    const uint32_t fma = 1u << DEVICE_FMA_16 | 1u << DEVICE_FMA_64;
+    const uint32_t mma = 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_32 | 1u << DEVICE_MMA_64;
+    const uint32_t wgmma =
+        1u << DEVICE_WGMMA_8 | 1u << DEVICE_WGMMA_16 | 1u << DEVICE_WGMMA_32 | 1u << DEVICE_WGMMA_64 | 1u << DEVICE_WGMMA_128;
+    const bool hopper = properties.major == 9; // sm_90a's code runs on no later chip
+    out->f32 = {fma, fma, DEVICE_FMA_64};
+    out->bf16 = {mma | (hopper ? wgmma : 0), 0, hopper ? DEVICE_WGMMA_128 : DEVICE_MMA_64};
+    out->bf16.equal = out->bf16.has & EQUAL_BY_TRIAL;
+}
+
 enum device_code describe(struct device *d, struct device_facts *out, struct device_error *error) {
     cudaDeviceProp properties;
     size_t available = 0, all = 0;
@@ -143,9 +158,7 @@ enum device_code describe(struct device *d, struct device_facts *out, struct dev
     if (code == cudaSuccess) {
         snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, properties.name);
         arithmetic_of(properties, out);
-        out->has_wgmma = properties.major == 9;
-        out->bf16 = {1u << DEVICE_MMA_64, 0, DEVICE_MMA_64};
-        out->f32 = {1u << DEVICE_FMA_64, 0, DEVICE_FMA_64};
+        variants_of(properties, out);
         out->memory_bytes = all;
         out->memory_available = available;
     }
@@ -253,29 +266,40 @@ enum device_code launch(struct device *d, const Args *args, struct device_error 
     return done(code, "starting a kernel", error);
 }
 
-// By how the weights are held and the dtype of the rows.
-int gate_up(const struct device_gate_up *a, struct CUstream_st *stream) {
-    if (!a->up.quantised.scales) {
-        return cuda_gate_up(a, stream);
+// By how the weights are held, and the variant that the rows are cut for.
+int start_gate_up(const struct device *d, const struct device_gate_up *a) {
+    if (a->up.quantised.scales) {
+        return (a->rows.dtype == DTYPE_BF16 ? cuda_quantised_gate_up_bf16 : cuda_quantised_gate_up_f32)(a, d->stream);
     }
-    return (a->rows.dtype == DTYPE_BF16 ? cuda_quantised_gate_up_bf16 : cuda_quantised_gate_up_f32)(a, stream);
+    return a->rows.variant < DEVICE_MMA_16    ? cuda_gate_up_fma(a, d->stream)
+           : a->rows.variant < DEVICE_WGMMA_8 ? cuda_gate_up_mma(a, d->stream)
+                                              : cuda_gate_up_wgmma(a, d->multiprocessors, d->stream);
 }
 
-int down(const struct device_down *a, struct CUstream_st *stream) {
-    if (!a->down.quantised.scales) {
-        return cuda_down(a, stream);
+int start_down(const struct device *d, const struct device_down *a) {
+    if (a->down.quantised.scales) {
+        return (a->rows.dtype == DTYPE_BF16 ? cuda_quantised_down_bf16 : cuda_quantised_down_f32)(a, d->stream);
     }
-    return (a->rows.dtype == DTYPE_BF16 ? cuda_quantised_down_bf16 : cuda_quantised_down_f32)(a, stream);
+    return a->rows.variant < DEVICE_MMA_16    ? cuda_down_fma(a, d->stream)
+           : a->rows.variant < DEVICE_WGMMA_8 ? cuda_down_mma(a, d->stream)
+                                              : cuda_down_wgmma(a, d->multiprocessors, d->stream);
+}
+
+enum device_code gate_up(struct device *d, const struct device_gate_up *a, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? (cudaError_t)start_gate_up(d, a) : code;
+    return done(code, "starting a kernel", error);
+}
+
+enum device_code down(struct device *d, const struct device_down *a, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? (cudaError_t)start_down(d, a) : code;
+    return done(code, "starting a kernel", error);
 }
 
 enum device_code grouped_gemm(struct device *d, const struct device_grouped_gemm *a, struct device_error *error) {
-    struct cuda_grouped_gemm args = {a->a,           a->b,      a->d,      a->sizes,          (int)a->rows,
-                                     (int)a->groups, (int)a->n, (int)a->k, d->multiprocessors};
-    cudaError_t code = enter(d);
-    if (code == cudaSuccess) {
-        code = (cudaError_t)(a->wide ? grouped_gemm_bf16_sm90_128x256 : grouped_gemm_bf16_sm90_64x128)(&args, d->stream);
-    }
-    return done(code, "starting a kernel", error);
+    const struct device_down alone = {a->rows, a->b, nullptr, nullptr, a->out, a->out_stride};
+    return down(d, &alone, error);
 }
 
 enum device_code fp8_gemm(struct device *d, const struct device_fp8_gemm *args, struct device_error *error) {
@@ -315,8 +339,8 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     launch<device_logits, cuda_logits>,
     launch<device_choose, cuda_choose>,
     launch<device_weigh, cuda_weigh>,
-    launch<device_gate_up, gate_up>,
-    launch<device_down, down>,
+    gate_up,
+    down,
     launch<device_combine, cuda_combine>,
     grouped_gemm,
     fp8_gemm,

@@ -5,14 +5,22 @@
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/device.h"
 
 namespace {
+
+struct half_bits { // f16; uint16_t is bf16
+    uint16_t bits;
+};
 
 __device__ __forceinline__ void store(char *row, int column, float value, uint16_t) {
     ((uint16_t *)row)[column] = bf16_from_f32(value);
 }
 __device__ __forceinline__ void store(char *row, int column, float value, float) {
     ((float *)row)[column] = value;
+}
+__device__ __forceinline__ void store(char *row, int column, float value, half_bits) {
+    ((uint16_t *)row)[column] = f16_from_f32(value);
 }
 
 // sum[0] is up's, sum[1] gate's.
@@ -42,6 +50,13 @@ template <typename D> struct finish_down {
         store(out + row * stride, column, value, D());
     }
 };
+
+template <typename D> __host__ __forceinline__ finish_gate_up<D> finish_of(const device_gate_up &a) {
+    return {a.gate_bias, a.up_bias, a.activation.kind, activation_limits_of(&a.activation), (char *)a.out, a.out_stride};
+}
+template <typename D> __host__ __forceinline__ finish_down<D> finish_of(const device_down &a) {
+    return {a.bias, a.row_scale, (char *)a.out, a.out_stride};
+}
 
 } // namespace
 

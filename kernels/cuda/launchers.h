@@ -14,8 +14,14 @@ struct CUstream_st;
 int cuda_logits(const struct device_logits *args, struct CUstream_st *stream);
 int cuda_choose(const struct device_choose *args, struct CUstream_st *stream);
 int cuda_weigh(const struct device_weigh *args, struct CUstream_st *stream);
-int cuda_gate_up(const struct device_gate_up *args, struct CUstream_st *stream);
-int cuda_down(const struct device_down *args, struct CUstream_st *stream);
+// By rows.variant: fma for fp32, mma for bf16 and f16, which is down's alone; wgmma for both where K is a multiple of 8, by as many
+// blocks as the device has multiprocessors.
+int cuda_gate_up_fma(const struct device_gate_up *args, struct CUstream_st *stream);
+int cuda_down_fma(const struct device_down *args, struct CUstream_st *stream);
+int cuda_gate_up_mma(const struct device_gate_up *args, struct CUstream_st *stream);
+int cuda_down_mma(const struct device_down *args, struct CUstream_st *stream);
+int cuda_gate_up_wgmma(const struct device_gate_up *args, int multiprocessors, struct CUstream_st *stream);
+int cuda_down_wgmma(const struct device_down *args, int multiprocessors, struct CUstream_st *stream);
 // Of quantised matrices, by the dtype of the rows.
 int cuda_quantised_gate_up_bf16(const struct device_gate_up *args, struct CUstream_st *stream);
 int cuda_quantised_gate_up_f32(const struct device_gate_up *args, struct CUstream_st *stream);

@@ -1,4 +1,4 @@
-// The peak rate of wgmma: two warpgroups of a block, as in grouped_gemm_sm90.cu's consumers, multiply the same tiles of shared
+// The peak rate of wgmma: two warpgroups of a block, as in expert_wgmma_sm90.cu's consumers, multiply the same tiles of shared
 // memory again and again, sums in registers. One block fills a multiprocessor's tensor cores: while one warpgroup waits for its
 // sums the other multiplies. 40 KiB of shared memory; registers (128 sums) allow one block or two.
 #include "kernels/cuda/ptx.cuh"

@@ -19,6 +19,7 @@ from harness.tensors import error_per_token, tensor, values_of
 QUANTISED = ("deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")
 # A simulated kernel takes ten times as long under a sanitizer, and expert_test_device_layer runs each of them there too.
 DEVICES = ("sim", "sim:2", "sim:3") if not SANITIZER else ("sim:2",)
+VARIANTS = ("mma_16", "mma_32", "mma_64", "wgmma_8", "wgmma_16", "wgmma_32", "wgmma_64", "wgmma_128")
 
 
 def answers(golden, *arguments, env=None, program="expertd"):
@@ -63,6 +64,15 @@ def test_bits_are_those_of_the_cpu_with_that_arithmetic_on_any_number_of_devices
     cpu, ids = answers(golden, "--compute-dtype", "f32")
     found, same = answers(golden, "--compute-dtype", "f32", "--device", "sim", "--shards", 3)
     assert same == ids and bytes_of(found) == bytes_of(cpu)
+
+
+@pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss") if not SANITIZER else ("qwen2_moe",))
+def test_bits_do_not_depend_on_the_kernel_that_makes_the_products(case, name):
+    golden = case(name)
+    cpu, ids = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sim90")
+    for variant in VARIANTS if not SANITIZER else VARIANTS[-1:]:
+        found, same = answers(golden, "--compute-dtype", "bf16", env={"EXPERTD_DEVICE": f"sim:2/{variant}"})
+        assert same == ids and bytes_of(found) == bytes_of(cpu), variant
 
 
 @pytest.mark.skipif(bool(SANITIZER), reason="calls of the same kinds as in the tests above, for minutes")

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "kernels/device_plan.h"
 #include "kernels/devices.h"
 #include "kernels/grouped_matmul.h"
 
@@ -33,9 +34,9 @@ struct trial {
     uint32_t groups, rows, n, k;
     char *a, *b, *d; // on the host: [rows, k], [groups, n, k], [rows, n]
     int32_t *sizes;
-    struct device_tile *tiles;
+    struct device_tile *tiles; // as the last variant cut them
     uint32_t tile_count;
-    void *a_there, *b_there, *d_there, *sizes_there, *tiles_there;
+    void *a_there, *b_there, *d_there, *tiles_there;
 };
 
 static int passed, failed;
@@ -90,24 +91,17 @@ static void fill(enum dtype dtype, char *out, size_t count, uint32_t seed) {
     }
 }
 
-static void cut(struct trial *t, const struct shape *shape) {
-    uint32_t row = 0;
+static void size_groups(struct trial *t, const struct shape *shape) {
     for (uint32_t g = 0; g < t->groups; g++) {
         uint32_t spread = shape->rows_of_group * 3 / 10;
-        uint32_t rows = g == 1 ? 0 : shape->rows_of_group - spread + scramble(g) % (2 * spread + 1);
-        t->sizes[g] = (int32_t)rows;
-        for (uint32_t end = row + rows; row < end;) {
-            uint32_t count = end - row < DEVICE_TILE_ROWS ? end - row : DEVICE_TILE_ROWS;
-            t->tiles[t->tile_count++] = (struct device_tile){.group = g, .row = row, .rows = count};
-            row += count;
-        }
+        t->sizes[g] = g == 1 ? 0 : (int32_t)(shape->rows_of_group - spread + scramble(g) % (2 * spread + 1));
+        t->rows += (uint32_t)t->sizes[g];
     }
-    t->rows = row;
 }
 
 static void trial_init(struct trial *t, struct devices *devices, const struct shape *shape, enum dtype dtype) {
     size_t size = dtype_size(dtype), rows = (size_t)shape->groups * (shape->rows_of_group * 13 / 10 + 2);
-    size_t most_tiles = rows / DEVICE_TILE_ROWS + shape->groups;
+    size_t most_tiles = rows / DEVICE_TILE_ROWS_LEAST + shape->groups;
     size_t a = rows * shape->k * size, b = (size_t)shape->groups * shape->n * shape->k * size, d = rows * shape->n * size;
     *t = (struct trial){.devices = devices, .dtype = dtype, .groups = shape->groups, .n = shape->n, .k = shape->k};
     must(
@@ -116,17 +110,16 @@ static void trial_init(struct trial *t, struct devices *devices, const struct sh
     t->a = array(t, a, &t->a_there);
     t->b = array(t, b, &t->b_there);
     t->d = array(t, d, &t->d_there);
-    t->sizes = array(t, shape->groups * sizeof(int32_t), &t->sizes_there);
+    void *unused; // the kernels know groups by their tiles
+    t->sizes = array(t, shape->groups * sizeof(int32_t), &unused);
     t->tiles = array(t, most_tiles * sizeof(struct device_tile), &t->tiles_there);
-    cut(t, shape);
+    size_groups(t, shape);
     fill(dtype, t->a, a / size, 1);
     fill(dtype, t->b, b / size, 2);
     memset(t->d, 0xff, d);
     send(t, t->a, t->a_there, a);
     send(t, t->b, t->b_there, b);
     send(t, t->d, t->d_there, d);
-    send(t, t->sizes, t->sizes_there, shape->groups * sizeof(int32_t));
-    send(t, t->tiles, t->tiles_there, t->tile_count * sizeof(struct device_tile));
     await(t);
 }
 
@@ -141,38 +134,50 @@ static void trial_deinit(struct trial *t) {
 
 // ---- the kernels that make this product
 
-enum kernel { KERNEL_TILES, KERNEL_WGMMA_64, KERNEL_WGMMA_128, KERNELS };
-static const char *const KERNEL_NAMES[KERNELS] = {"expert_matmul", "wgmma 64x128", "wgmma 128x256"};
+static uint32_t variants_of(const struct trial *t) {
+    const struct device_facts *facts = &t->devices->facts;
+    return t->dtype == DTYPE_F32 ? facts->f32.has : facts->bf16.has;
+}
 
-static void start(const struct trial *t, enum kernel kernel) {
+#define EACH_VARIANT(t, variant)                                                                                                   \
+    for (enum device_variant variant = 0; variant < DEVICE_VARIANTS; variant++)                                                    \
+        if (variants_of(t) >> variant & 1)
+
+static void send_tiles(const struct trial *t) {
+    send(t, t->tiles, t->tiles_there, t->tile_count * sizeof(struct device_tile));
+}
+
+static void start(const struct trial *t, enum device_variant variant) {
     size_t size = dtype_size(t->dtype);
-    if (kernel != KERNEL_TILES) {
-        struct device_grouped_gemm gemm = {
-            t->a_there, t->b_there, t->d_there, t->sizes_there, t->rows, t->groups, t->n, t->k, kernel == KERNEL_WGMMA_128};
-        CALL(t, grouped_gemm, &gemm);
-        return;
-    }
-    struct device_down down = {
+    struct device_grouped_gemm gemm = {
         .rows = {.dtype = t->dtype,
                  .data = t->a_there,
                  .stride = t->k * size,
+                 .variant = variant,
                  .tiles = t->tiles_there,
                  .tile_count = t->tile_count,
                  .rows = t->rows},
-        .down = {t->dtype, t->groups, t->n, t->k, t->b_there},
+        .b = {.dtype = t->dtype, .groups = t->groups, .n = t->n, .k = t->k, .data = t->b_there},
         .out = t->d_there,
         .out_stride = t->n * size,
     };
-    CALL(t, down, &down);
+    CALL(t, grouped_gemm, &gemm);
 }
 
-static void run(const struct trial *t, enum kernel kernel) {
+// Into a poisoned output, and back. The tiles are the variant's; there.
+static void run(const struct trial *t, enum device_variant variant) {
     size_t bytes = (size_t)t->rows * t->n * dtype_size(t->dtype);
     memset(t->d, 0xff, bytes);
-    send(t, t->d, t->d_there, bytes); // poisoned
-    start(t, kernel);
+    send(t, t->d, t->d_there, bytes);
+    start(t, variant);
     CALL(t, copy, DEVICE_DOWNLOAD, t->d, t->d_there, bytes);
     await(t);
+}
+
+static void cut_and_run(struct trial *t, enum device_variant variant) {
+    t->tile_count = device_cut_tiles(t->sizes, t->groups, 0, device_variant_rows(variant), t->tiles);
+    send_tiles(t);
+    run(t, variant);
 }
 
 // ---- what is found
@@ -191,71 +196,89 @@ static float element(const struct trial *t, size_t index) {
     return value;
 }
 
-typedef float dot_bf16(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k);
+// 16-bit elements, k ascending in whole blocks of 64, one fma per k; f32 as it is.
+static float dot_sim(const struct trial *t, const void *x, const void *w) {
+    enum { BLOCK = 64 };
+    if (t->dtype != DTYPE_F16) {
+        return t->dtype == DTYPE_F32 ? dot_f32_reference(x, w, 1, t->k) : dot_bf16_sim90_reference(x, w, 1, t->k);
+    }
+    float sum = 0.0f;
+    for (size_t i = 0; i < (t->k + BLOCK - 1) / BLOCK * BLOCK; i++) {
+        float a = i < t->k ? f32_from_f16(((const uint16_t *)x)[i]) : 0.0f;
+        sum = __builtin_fmaf(a, i < t->k ? f32_from_f16(((const uint16_t *)w)[i]) : 0.0f, sum);
+    }
+    return sum;
+}
 
-// Samples of the output against a scalar twin: how many have its bits, and the worst distance beside the size of the sum's terms.
-static uint32_t count_equal(const struct trial *t, dot_bf16 *dot, double *worst) {
-    uint32_t equal = 0;
-    *worst = 0;
+struct agreement {
+    uint32_t simulation, cpu; // of SAMPLES outputs, those with the bits of the simulation's twin, and of the CPU's kernels
+    double worst;             // distance from the former, of sqrt(k)
+};
+
+static struct agreement compare_with_twins(const struct trial *t) {
+    struct agreement found = {0};
     for (uint32_t s = 0; s < SAMPLES; s++) {
         uint32_t row = scramble(s) % t->rows, column = scramble(s + 77777) % t->n;
         size_t size = dtype_size(t->dtype), w_at = ((size_t)group_of(t, row) * t->n + column) * t->k * size;
         const void *x = t->a + (size_t)row * t->k * size, *w = t->b + w_at;
-        float sum = t->dtype == DTYPE_F32 ? dot_f32_reference(x, w, 1, t->k) : dot(x, w, 1, t->k), want, got;
-        char narrow[4];
-        dtype_narrow(&sum, 1, t->dtype, narrow);
-        dtype_widen(t->dtype, narrow, 1, &want);
-        got = element(t, (size_t)row * t->n + column);
-        equal += f32_bits(got) == f32_bits(want);
-        double distance = fabs((double)got - (double)want) / sqrt(t->k);
-        *worst = distance > *worst || distance != distance ? distance : *worst;
+        float got = element(t, (size_t)row * t->n + column), want[2];
+        want[0] = dot_sim(t, x, w);
+        want[1] = t->dtype == DTYPE_BF16 ? dot_bf16_reference(x, w, 1, t->k) : want[0];
+        for (int i = 0; i < 2; i++) {
+            char narrow[4];
+            dtype_narrow(&want[i], 1, t->dtype, narrow);
+            dtype_widen(t->dtype, narrow, 1, &want[i]);
+        }
+        found.simulation += f32_bits(got) == f32_bits(want[0]);
+        found.cpu += f32_bits(got) == f32_bits(want[1]);
+        double distance = fabs((double)got - (double)want[0]) / sqrt(t->k);
+        found.worst = distance > found.worst || distance != distance ? distance : found.worst;
     }
-    return equal;
+    return found;
 }
 
-static void check_against_twins(struct devices *devices, const struct shape *shape, bool simulated) {
-    struct trial t;
-    char text[256];
-    double worst;
-    trial_init(&t, devices, shape, DTYPE_F32);
-    run(&t, KERNEL_TILES);
-    uint32_t equal = count_equal(&t, NULL, &worst);
-    snprintf(text, sizeof text, "f32 %u x %u rows, n %u, k %u: %u of %d samples have the CPU's bits", shape->groups,
-             shape->rows_of_group, shape->n, shape->k, equal, SAMPLES);
-    tell(equal == SAMPLES, text);
-    trial_deinit(&t);
-    trial_init(&t, devices, shape, DTYPE_BF16);
-    run(&t, KERNEL_TILES);
-    equal = count_equal(&t, dot_bf16_sim90_reference, &worst);
-    double unused;
-    uint32_t as_cpu = count_equal(&t, dot_bf16_reference, &unused);
-    snprintf(text, sizeof text, "bf16, the same: %u of %d have sim_90's bits, %u the CPU's; worst distance %.2g of sqrt(k)", equal,
-             SAMPLES, as_cpu, worst);
-    tell(simulated ? equal == SAMPLES : worst < 0.01, text); // products are about 1/3, and bf16 has 8 bits
-    trial_deinit(&t);
+static size_t count_differing(const struct trial *t, const char *first, size_t count) {
+    size_t differ = 0, size = dtype_size(t->dtype);
+    for (size_t i = 0; i < count; i++) {
+        differ += memcmp(t->d + i * size, first + i * size, size) != 0;
+    }
+    return differ;
 }
 
-static void check_variants(struct devices *devices, const struct shape *shape, bool wgmma) {
+static char *copy_of(const struct trial *t, size_t bytes) {
+    char *copy = malloc(bytes);
+    if (!copy) {
+        must(err_record(ERR_NOMEM, NULL, "no memory for %zu bytes of outputs", bytes));
+    }
+    memcpy(copy, t->d, bytes);
+    return copy;
+}
+
+// Each variant against the twins, and all against the first one. What is equal here may be listed as equal in device.cu.
+static void check_variants(struct devices *devices, const struct shape *shape, enum dtype dtype, bool simulated) {
     struct trial t;
-    trial_init(&t, devices, shape, DTYPE_BF16);
+    char text[320], *first = NULL;
+    enum device_variant first_variant = DEVICE_VARIANTS;
+    trial_init(&t, devices, shape, dtype);
     size_t count = (size_t)t.rows * t.n;
-    uint16_t *first = malloc(count * sizeof *first);
-    if (!first) {
-        must(err_record(ERR_NOMEM, NULL, "no memory for %zu outputs", count));
-    }
-    for (enum kernel kernel = KERNEL_TILES; kernel < (wgmma ? KERNELS : KERNEL_WGMMA_64); kernel++) {
-        run(&t, kernel);
-        if (kernel == KERNEL_TILES) {
-            memcpy(first, t.d, count * sizeof *first);
+    EACH_VARIANT(&t, variant) {
+        cut_and_run(&t, variant);
+        struct agreement found = compare_with_twins(&t);
+        snprintf(text, sizeof text,
+                 "%s by %s, %u x %u rows, n %u, k %u: of %d samples %u have the simulation's bits, %u the CPU's; worst distance "
+                 "%.2g of sqrt(k)",
+                 dtype_name(dtype), device_variant_name(variant), shape->groups, shape->rows_of_group, t.n, t.k, SAMPLES,
+                 found.simulation, found.cpu, found.worst);
+        bool exact = simulated || dtype == DTYPE_F32;                         // fmas are IEEE's on every GPU
+        tell(exact ? found.simulation == SAMPLES : found.worst < 0.01, text); // products are about 1/3, and bf16 has 8 bits
+        if (!first) {
+            first = copy_of(&t, count * dtype_size(dtype));
+            first_variant = variant;
             continue;
         }
-        size_t differ = 0;
-        for (size_t i = 0; i < count; i++) {
-            differ += memcmp(t.d + i * 2, first + i, 2) != 0;
-        }
-        char text[256];
-        snprintf(text, sizeof text, "%s and %s: %zu of %zu outputs differ (n %u, k %u)", KERNEL_NAMES[kernel],
-                 KERNEL_NAMES[KERNEL_TILES], differ, count, t.n, t.k);
+        size_t differ = count_differing(&t, first, count);
+        snprintf(text, sizeof text, "%s by %s and by %s: %zu of %zu outputs differ (n %u, k %u)", dtype_name(dtype),
+                 device_variant_name(variant), device_variant_name(first_variant), differ, count, t.n, t.k);
         tell(differ == 0, text);
     }
     free(first);
@@ -266,43 +289,41 @@ static void check_variants(struct devices *devices, const struct shape *shape, b
 static void check_neighbours(struct devices *devices, const struct shape *shape) {
     struct trial t;
     trial_init(&t, devices, shape, DTYPE_BF16);
-    run(&t, KERNEL_TILES);
-    size_t row_bytes = (size_t)t.n * 2;
-    char *all = malloc(t.rows * row_bytes);
-    if (!all) {
-        must(err_record(ERR_NOMEM, NULL, "no memory for %u rows", t.rows));
+    EACH_VARIANT(&t, variant) {
+        cut_and_run(&t, variant);
+        size_t row_bytes = (size_t)t.n * 2;
+        char text[160], *all = copy_of(&t, t.rows * row_bytes);
+        for (uint32_t i = 0; i < t.tile_count; i++) {
+            t.tiles[i].rows = 1;
+        }
+        send_tiles(&t);
+        run(&t, variant);
+        uint32_t differ = 0;
+        for (uint32_t i = 0; i < t.tile_count; i++) {
+            size_t at = t.tiles[i].row * row_bytes;
+            differ += memcmp(all + at, t.d + at, row_bytes) != 0;
+        }
+        snprintf(text, sizeof text, "%s: %u of %u rows have other bits alone than among others", device_variant_name(variant),
+                 differ, t.tile_count);
+        tell(differ == 0, text);
+        free(all);
     }
-    memcpy(all, t.d, t.rows * row_bytes);
-    for (uint32_t i = 0; i < t.tile_count; i++) {
-        t.tiles[i].rows = 1;
-    }
-    send(&t, t.tiles, t.tiles_there, t.tile_count * sizeof *t.tiles);
-    run(&t, KERNEL_TILES);
-    uint32_t differ = 0;
-    for (uint32_t i = 0; i < t.tile_count; i++) {
-        size_t at = t.tiles[i].row * row_bytes;
-        differ += memcmp(all + at, t.d + at, row_bytes) != 0;
-    }
-    char text[128];
-    snprintf(text, sizeof text, "%u of %u rows have other bits alone than among others", differ, t.tile_count);
-    tell(differ == 0, text);
-    free(all);
     trial_deinit(&t);
 }
 
-static void time_kernels(struct devices *devices, const struct shape *shape, bool wgmma) {
+static void time_variants(struct devices *devices, const struct shape *shape) {
     struct trial t;
     trial_init(&t, devices, shape, DTYPE_BF16);
-    for (enum kernel kernel = KERNEL_TILES; kernel < (wgmma ? KERNELS : KERNEL_WGMMA_64); kernel++) {
-        run(&t, kernel); // warm
+    EACH_VARIANT(&t, variant) {
+        cut_and_run(&t, variant); // warm
         int64_t begun = clock_now_ns();
         for (int i = 0; i < TIMED_CALLS; i++) {
-            start(&t, kernel);
+            start(&t, variant);
         }
         await(&t);
         double seconds = (double)(clock_now_ns() - begun) / NS_PER_S / TIMED_CALLS;
         double bytes = 2.0 * ((double)t.rows * t.k + (double)t.groups * t.n * t.k + (double)t.rows * t.n);
-        printf("time: %-14s %3u groups, %6u rows, n %5u, k %5u: %9.1f us %7.1f TFLOP/s %6.2f TB/s\n", KERNEL_NAMES[kernel],
+        printf("time: %-10s %3u groups, %6u rows, n %5u, k %5u: %9.1f us %7.1f TFLOP/s %6.2f TB/s\n", device_variant_name(variant),
                t.groups, t.rows, t.n, t.k, seconds * 1e6, 2.0 * t.rows * t.n * t.k / seconds * 1e-12, bytes / seconds * 1e-12);
     }
     trial_deinit(&t);
@@ -324,12 +345,14 @@ int main(int argc, char **argv) {
            (double)facts->memory_bytes / (double)(1ull << 30));
     const struct shape *shapes = simulated || tiny ? TINY : SMALL;
     for (size_t i = 0; i < 2; i++) {
-        check_variants(devices, &shapes[i], facts->has_wgmma);
-        check_against_twins(devices, &shapes[i], simulated);
+        static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+        for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
+            check_variants(devices, &shapes[i], DTYPES[d], simulated);
+        }
         check_neighbours(devices, &shapes[i]);
     }
     for (size_t i = 0; !simulated && !tiny && i < sizeof TIMED / sizeof *TIMED; i++) {
-        time_kernels(devices, &TIMED[i], facts->has_wgmma);
+        time_variants(devices, &TIMED[i]);
     }
     devices_close(devices);
     printf("%d passed, %d failed\n", passed, failed);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t SHARED_ALIGN = 1024;
 constexpr unsigned WARP = 32, NAMED_BARRIERS = 16, THREADS_MAX = 1024;
-constexpr uint16_t NOBODY = 0;
+constexpr unsigned REGISTERS = 65536, REGISTERS_OF_THREAD = 248; // a multiple of 8 below 255
 
 struct queue {
     std::vector<std::function<void()>> open;
@@ -32,6 +32,8 @@ struct thread {
     uint32_t value = 0;
     queue queues[QUEUE_KINDS];
     std::vector<uint32_t> unfenced; // words of shared memory that it wrote
+    uint64_t fenced = 0;            // when it last executed fence.proxy.async
+    unsigned registers = 0;
 };
 
 struct named_barrier {
@@ -50,13 +52,23 @@ struct phase_barrier {
     uint32_t phase;
 };
 
+// Who wrote a word of shared memory, and when; time 0: the copy engine, or a thread that has fenced it since.
+struct write {
+    uint64_t time;
+    unsigned thread;
+};
+
 struct block {
     explicit block(const launch &l)
-        : what(l), threads(l.block.x), warps((l.block.x + WARP - 1) / WARP), written(l.shared_bytes / 4) {
+        : what(l), threads(l.block.x), warps((l.block.x + WARP - 1) / WARP), written((l.shared_bytes + 3) / 4) {
         memory.resize(l.shared_bytes + SHARED_ALIGN);
         uintptr_t base = (reinterpret_cast<uintptr_t>(memory.data()) + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
         shared = reinterpret_cast<char *>(base);
         memset(shared, 0xff, l.shared_bytes); // NaN as float and as bf16
+        unsigned share = std::min(REGISTERS / l.block.x / 8 * 8, REGISTERS_OF_THREAD);
+        for (thread &t : threads) {
+            t.registers = share;
+        }
     }
     ~block() {
         for (thread &t : threads) {
@@ -69,7 +81,10 @@ struct block {
     named_barrier named[NAMED_BARRIERS] = {};
     std::map<const void *, phase_barrier> phases;
     std::vector<std::function<void()>> in_flight; // copies into shared memory, oldest first
-    std::vector<uint16_t> written;                // by 4 bytes of shared memory: 1 + the thread whose write is not fenced
+    std::vector<write> written;                   // by 4 bytes of shared memory
+    uint64_t time = 0;                            // counts writes
+    unsigned registers_free = 0;                  // given back by setmaxnreg
+    uint32_t registers_changed = 0;
     std::vector<char> memory;
     char *shared;
     unsigned running = 0; // number of the thread that runs
@@ -350,27 +365,72 @@ void queue_wait(queue_kind kind, size_t groups_left) {
     }
 }
 
+void queue_arrive(queue_kind kind, const void *barrier) {
+    queue &q = self().queues[kind];
+    if (!q.groups.empty()) {
+        fault("thread %u: copies that an mbarrier is told of beside others in groups", current->running);
+    }
+    phase_barrier &b = phase_at(barrier);
+    copy_later([operations = std::move(q.open), &b] {
+        for (auto &operation : operations) {
+            operation();
+        }
+        if (b.pending == 0) { // no thread runs now that could be stopped
+            current->message = "more arrivals of copies at an mbarrier than its count of " + std::to_string(b.count);
+            return;
+        }
+        b.pending--;
+        end_phase(b);
+    });
+    q.open.clear();
+}
+
+// ---- registers
+
+void registers_set(unsigned count, bool more) {
+    thread &t = self();
+    if (more != (count > t.registers)) {
+        fault("thread %u: setmaxnreg to %u registers from %u", current->running, count, t.registers);
+    }
+    while (more && current->registers_free < count - t.registers) {
+        wait_while(&current->registers_changed, current->registers_changed);
+    }
+    current->registers_free += t.registers - count; // modulo 2^32: less where there are more
+    t.registers = count;
+    current->registers_changed++;
+}
+
 // ---- the two proxies
 
-void mark_written(uint32_t address, uint32_t bytes) {
+void mark_written(unsigned thread, uint32_t address, uint32_t bytes) {
+    uint64_t time = ++current->time;
     for (uint32_t word = address / 4; word < (address + bytes + 3) / 4; word++) {
-        current->written[word] = static_cast<uint16_t>(current->running + 1);
-        self().unfenced.push_back(word);
+        current->written[word] = {time, thread};
+        current->threads[thread].unfenced.push_back(word);
     }
+}
+
+void mark_unwritten(uint32_t address) {
+    current->written[address / 4].time = 0;
 }
 
 void fence_written() {
-    uint16_t mine = static_cast<uint16_t>(current->running + 1);
-    for (uint32_t word : self().unfenced) {
-        if (current->written[word] == mine) {
-            current->written[word] = NOBODY;
+    thread &t = self();
+    for (uint32_t word : t.unfenced) {
+        if (current->written[word].thread == current->running) {
+            current->written[word].time = 0;
         }
     }
-    self().unfenced.clear();
+    t.unfenced.clear();
+    t.fenced = current->time;
 }
 
-bool is_written(uint32_t address) {
-    return current->written[address / 4] != NOBODY;
+uint64_t fenced_until() {
+    return self().fenced;
+}
+
+bool is_written(uint32_t address, uint64_t until) {
+    return current->written[address / 4].time > until;
 }
 
 } // namespace sim

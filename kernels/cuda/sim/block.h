@@ -63,11 +63,20 @@ enum queue_kind { QUEUE_MULTIPLY, QUEUE_STORE, QUEUE_COPY, QUEUE_KINDS };
 void queue_add(queue_kind kind, std::function<void()> operation);
 void queue_commit(queue_kind kind);
 void queue_wait(queue_kind kind, size_t groups_left);
+// The thread's open operations take effect late, and then it arrives at the mbarrier.
+void queue_arrive(queue_kind kind, const void *barrier);
 
-// Ordinary writes to shared memory that the copy engine must not read before fence.proxy.async of the same thread.
-void mark_written(uint32_t address, uint32_t bytes);
+// Ordinary writes to shared memory, cp.async's among them, reach the copy engine and wgmma only past a fence.proxy.async: of the
+// thread that wrote, or of the one that starts the reader, once the write was there for it to see.
+void mark_written(unsigned thread, uint32_t address, uint32_t bytes);
+void mark_unwritten(uint32_t address); // the copy engine wrote there since; `address` and the 3 bytes behind it
 void fence_written();
-bool is_written(uint32_t address);
+uint64_t fenced_until();                           // of the running thread: what a reader that it starts now may see
+bool is_written(uint32_t address, uint64_t until); // and is not fenced for a reader started then
+
+// setmaxnreg: the thread has `count` registers from now on; where they are more it waits for others' to be given back. A block
+// starts with all that a multiprocessor has, in equal shares.
+void registers_set(unsigned count, bool more);
 
 } // namespace sim
 

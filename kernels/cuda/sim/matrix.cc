@@ -1,5 +1,6 @@
 #include "kernels/cuda/sim/matrix.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cuda/sim/block.h"
@@ -11,15 +12,22 @@ namespace {
 
 constexpr unsigned K = 16, WARPGROUP = 128;
 
-float widen(uint16_t value) {
-    uint32_t bits = static_cast<uint32_t>(value) << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+float widen_f16(uint16_t value) {
+    const int exponent = value >> 10 & 31, fraction = value & 1023;
+    float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                    : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+    if (exponent == 31) {
+        magnitude = fraction ? NAN : INFINITY;
+    }
+    return value >> 15 ? -magnitude : magnitude;
 }
 
-// sums[i] += x * y[i] over k ascending: x [rows][K], y [K][columns]. The one loop that takes time; with the CPU's own fma where
-// it has one, by the C library's else: equal bits.
+float widen(enum dtype dtype, uint16_t value) {
+    return dtype == DTYPE_F16 ? widen_f16(value) : f32_from_bf16(value);
+}
+
+// sums[r][c] += x[r][k] * y[k][c] over k ascending: x [rows][K], y [K][8]. The one loop that takes time; with the CPU's own fma
+// where it has one, by the C library's else: equal bits.
 #define MULTIPLY_BODY                                                                                                              \
     for (unsigned r = 0; r < rows; r++) {                                                                                          \
         for (unsigned k = 0; k < K; k++) {                                                                                         \
@@ -64,45 +72,54 @@ operand operand_of(uint64_t descriptor) {
     return {static_cast<uint32_t>(descriptor & 0x3fff) << 4, static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4};
 }
 
-void read_row(const operand &o, unsigned row, float *out, unsigned out_stride) {
-    for (unsigned k = 0; k < K; k++) {
-        uint32_t address = o.start + row / 8 * o.stride + row % 8 * 128 + k * 2;
-        uint16_t value;
-        memcpy(&value, shared_pointer(swizzled_128(address)), sizeof value);
-        out[k * out_stride] = widen(value);
-    }
-}
-
-struct wgmma {
+struct operation {
+    enum dtype dtype;
     unsigned n, thread; // of the warpgroup
     float *acc;
     operand a, b;
     bool keep;
+    uint64_t until; // what of the ordinary stores it may see
 };
 
-// The thread's own elements: rows row and row + 8, of each eight columns two.
-void run_wgmma(const wgmma &m) {
+void read_row(const operation &m, const operand &o, unsigned row, float *out, unsigned out_stride) {
+    for (unsigned k = 0; k < K; k++) {
+        uint32_t address = swizzled_128(o.start + row / 8 * o.stride + row % 8 * 128 + k * 2);
+        if (k % 8 == 0 && is_written(address, m.until)) {
+            fault("thread %u: wgmma reads what was written without fence.proxy.async", thread_number());
+        }
+        uint16_t value;
+        memcpy(&value, shared_pointer(address), sizeof value);
+        out[k * out_stride] = widen(m.dtype, value);
+    }
+}
+
+// The thread's own elements: rows row and row + 8, of each eight columns two; four times eight columns at once.
+void run_wgmma(const operation &m) {
     unsigned lane = m.thread % 32, row = m.thread / 32 * 16 + lane / 4, column = lane % 4 * 2;
-    float x[2][K], y[K][2];
-    read_row(m.a, row, x[0], 1);
-    read_row(m.a, row + 8, x[1], 1);
-    for (unsigned i = 0; i < m.n / 2; i += 4) {
-        read_row(m.b, i * 2 + column, &y[0][0], 2);
-        read_row(m.b, i * 2 + column + 1, &y[0][1], 2);
-        for (unsigned e = 0; e < 4; e++) {
-            float sum = m.keep ? m.acc[i + e] : 0.0f;
-            for (unsigned k = 0; k < K; k++) {
-                sum = __builtin_fmaf(x[e / 2][k], y[k][e % 2], sum);
+    float x[2][K], y[K][8] = {}, sums[2][8] = {};
+    read_row(m, m.a, row, x[0], 1);
+    read_row(m, m.a, row + 8, x[1], 1);
+    for (unsigned first = 0; first < m.n; first += 32) {
+        unsigned count = m.n - first < 32 ? (m.n - first) / 4 : 8;
+        for (unsigned c = 0; c < count; c++) {
+            read_row(m, m.b, first + c / 2 * 8 + column + c % 2, &y[0][c], 8);
+            for (unsigned r = 0; r < 2; r++) {
+                sums[r][c] = m.keep ? m.acc[first / 2 + c / 2 * 4 + r * 2 + c % 2] : 0.0f;
             }
-            m.acc[i + e] = sum;
+        }
+        multiply(&x[0][0], &y[0][0], 2, &sums[0][0]);
+        for (unsigned c = 0; c < count; c++) {
+            for (unsigned r = 0; r < 2; r++) {
+                m.acc[first / 2 + c / 2 * 4 + r * 2 + c % 2] = sums[r][c];
+            }
         }
     }
 }
 
 } // namespace
 
-void wgmma_bf16(unsigned n, float *acc, uint64_t a, uint64_t b, int keep) {
-    wgmma m = {n, thread_number() % WARPGROUP, acc, operand_of(a), operand_of(b), keep != 0};
+void wgmma(enum dtype dtype, unsigned n, float *acc, uint64_t a, uint64_t b, int keep) {
+    operation m = {dtype, n, thread_number() % WARPGROUP, acc, operand_of(a), operand_of(b), keep != 0, fenced_until()};
     queue_add(QUEUE_MULTIPLY, [m] { run_wgmma(m); });
 }
 
@@ -111,13 +128,14 @@ void wgmma_bf16(unsigned n, float *acc, uint64_t a, uint64_t b, int keep) {
 namespace {
 
 struct fragments {
+    enum dtype dtype;
     float *acc;
     const uint32_t *a, *b;
 };
 
-void put_pair(uint32_t pair, float *even, float *odd) {
-    *even = widen(static_cast<uint16_t>(pair));
-    *odd = widen(static_cast<uint16_t>(pair >> 16));
+void put_pair(enum dtype dtype, uint32_t pair, float *even, float *odd) {
+    *even = widen(dtype, static_cast<uint16_t>(pair));
+    *odd = widen(dtype, static_cast<uint16_t>(pair >> 16));
 }
 
 void multiply_warp(void *const *lanes) {
@@ -127,11 +145,11 @@ void multiply_warp(void *const *lanes) {
         unsigned group = lane / 4, pair = lane % 4 * 2;
         for (unsigned i = 0; i < 4; i++) { // rows group, group + 8; then the same of the upper eight k
             unsigned row = group + i % 2 * 8, k = pair + i / 2 * 8;
-            put_pair(f->a[i], &x[row][k], &x[row][k + 1]);
+            put_pair(f->dtype, f->a[i], &x[row][k], &x[row][k + 1]);
             sums[group + i / 2 * 8][pair + i % 2] = f->acc[i];
         }
         for (unsigned i = 0; i < 2; i++) {
-            put_pair(f->b[i], &y[pair + i * 8][group], &y[pair + i * 8 + 1][group]);
+            put_pair(f->dtype, f->b[i], &y[pair + i * 8][group], &y[pair + i * 8 + 1][group]);
         }
     }
     multiply(&x[0][0], &y[0][0], 16, &sums[0][0]);
@@ -145,8 +163,8 @@ void multiply_warp(void *const *lanes) {
 
 } // namespace
 
-void mma_bf16_m16n8k16(float *acc, const uint32_t *a, const uint32_t *b) {
-    fragments mine = {acc, a, b};
+void mma_m16n8k16(enum dtype dtype, float *acc, const uint32_t *a, const uint32_t *b) {
+    fragments mine = {dtype, acc, a, b};
     meet_warp("mma.sync", &mine, multiply_warp);
 }
 

@@ -7,14 +7,17 @@
 
 #include <cstdint>
 
+#include "base/dtype.h"
+
 namespace sim {
 
-// m64nNk16, both operands K-major bf16 in shared memory with the 128-byte swizzle, by their descriptors. acc: the thread's N / 2
-// sums; !keep: they are taken as +0. Reads its operands and writes acc when it is waited for.
-void wgmma_bf16(unsigned n, float *acc, uint64_t a, uint64_t b, int keep);
+// m64nNk16, both operands K-major, bf16 or f16, in shared memory with the 128-byte swizzle, by their descriptors. acc: the thread's
+// N / 2 sums; !keep: they are taken as +0. Reads its operands and writes acc when it is waited for; a fault where ordinary stores
+// wrote an operand that were not fenced when it was started.
+void wgmma(enum dtype dtype, unsigned n, float *acc, uint64_t a, uint64_t b, int keep);
 
 // m16n8k16: a warp's fragments as the PTX manual lays them out over its lanes.
-void mma_bf16_m16n8k16(float *acc, const uint32_t *a, const uint32_t *b);
+void mma_m16n8k16(enum dtype dtype, float *acc, const uint32_t *a, const uint32_t *b);
 
 } // namespace sim
 

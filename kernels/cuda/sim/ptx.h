@@ -28,6 +28,9 @@
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                                     \
     sim::launch_on(stream, sim::launch{grid, block, shared_bytes, sim::call(kernel, __VA_ARGS__)})
 
+struct uint2 {
+    uint32_t x, y;
+};
 struct uint4 {
     uint32_t x, y, z, w;
 };
@@ -36,6 +39,9 @@ struct int2 {
 };
 struct float2 {
     float x, y;
+};
+struct float4 {
+    float x, y, z, w;
 };
 using dim3 = sim::dimensions;
 
@@ -95,28 +101,38 @@ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     return half(0) | half(16);
 }
 
-// ---- copies by threads: each takes effect when its thread waits for it
+// ---- copies by threads: each takes effect when its thread waits for it, or late, where an mbarrier is told of it
 
-inline void copy_16(void *to, const void *from, int bytes) {
-    if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || sim::shared_address(to) % 16 != 0 || bytes < 0 || bytes > 16) {
-        sim::fault("thread %u: a copy of %d of 16 bytes that is not aligned", sim::thread_number(), bytes);
+inline void copy_to_shared(void *to, const void *from, size_t size, size_t bytes) {
+    uint32_t address = sim::shared_address(to);
+    if (reinterpret_cast<uintptr_t>(from) % size != 0 || address % size != 0 || bytes > size) {
+        sim::fault("thread %u: a copy of %zu of %zu bytes that is not aligned", sim::thread_number(), bytes, size);
     }
+    unsigned thread = sim::thread_number();
     sim::queue_add(sim::QUEUE_COPY, [=] {
-        memset(to, 0, 16);
-        memcpy(to, from, static_cast<size_t>(bytes));
+        memset(to, 0, size);
+        memcpy(to, from, bytes);
+        sim::mark_written(thread, address, static_cast<uint32_t>(size));
     });
 }
+inline void copy_16(void *to, const void *from, int bytes) {
+    copy_to_shared(to, from, 16, static_cast<size_t>(bytes));
+}
 inline void copy_4(void *to, const void *from) {
-    if (reinterpret_cast<uintptr_t>(from) % 4 != 0 || sim::shared_address(to) % 4 != 0) {
-        sim::fault("thread %u: a copy of 4 bytes that is not aligned", sim::thread_number());
-    }
-    sim::queue_add(sim::QUEUE_COPY, [=] { memcpy(to, from, 4); });
+    copy_to_shared(to, from, 4, 4);
 }
 inline void copy_commit() {
     sim::queue_commit(sim::QUEUE_COPY);
 }
 template <int LEFT> void copy_wait() {
     sim::queue_wait(sim::QUEUE_COPY, LEFT);
+}
+inline void copy_wait_all() { // what an mbarrier is told of lands by itself
+    sim::queue_commit(sim::QUEUE_COPY);
+    sim::queue_wait(sim::QUEUE_COPY, 0);
+}
+inline void copy_arrive(uint64_t *b) {
+    sim::queue_arrive(sim::QUEUE_COPY, b);
 }
 
 // ---- mbarriers
@@ -194,11 +210,15 @@ inline void store_matrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c
             }
         }
     });
-    sim::mark_written(address, 16);
+    sim::mark_written(sim::thread_number(), address, 16);
 }
 template <int COUNT> void registers_decrease() {
+    static_assert(COUNT >= 24 && COUNT <= 256 && COUNT % 8 == 0, "what setmaxnreg takes");
+    sim::registers_set(COUNT, false);
 }
 template <int COUNT> void registers_increase() {
+    static_assert(COUNT >= 24 && COUNT <= 256 && COUNT % 8 == 0, "what setmaxnreg takes");
+    sim::registers_set(COUNT, true);
 }
 inline void wgmma_fence() {
 }
@@ -213,13 +233,19 @@ template <int LEFT> void wgmma_wait() {
     sim::queue_wait(sim::QUEUE_MULTIPLY, LEFT);
 }
 template <int N> void wgmma_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
-    sim::wgmma_bf16(N, acc, a, b, keep);
+    sim::wgmma(DTYPE_BF16, N, acc, a, b, keep);
+}
+template <int N> void wgmma_f16(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
+    sim::wgmma(DTYPE_F16, N, acc, a, b, keep);
 }
 template <int N> void wgmma_e4m3(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
     sim::wgmma_e4m3(N, acc, a, b, keep);
 }
 inline void mma_bf16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    sim::mma_bf16_m16n8k16(acc, a, b);
+    sim::mma_m16n8k16(DTYPE_BF16, acc, a, b);
+}
+inline void mma_f16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    sim::mma_m16n8k16(DTYPE_F16, acc, a, b);
 }
 
 } // namespace ptx

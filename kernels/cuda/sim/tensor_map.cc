@@ -73,6 +73,7 @@ void tile_load(const tensor_map *map, uint32_t shared, const void *barrier, cons
             } else {
                 memset(shared_pointer(address), 0, map.element_bytes);
             }
+            mark_unwritten(address);
         });
         barrier_complete(barrier, bytes);
     });
@@ -80,9 +81,9 @@ void tile_load(const tensor_map *map, uint32_t shared, const void *barrier, cons
 
 void tile_store(const tensor_map *map, uint32_t shared, const int *at) {
     check_tile(shared);
-    queue_add(QUEUE_STORE, [map = *map, shared, first = coordinates_of(*map, at)] {
-        walk(map, shared, first, [&map](char *element, uint32_t address) {
-            if (is_written(address)) {
+    queue_add(QUEUE_STORE, [map = *map, shared, first = coordinates_of(*map, at), until = fenced_until()] {
+        walk(map, shared, first, [&map, until](char *element, uint32_t address) {
+            if (is_written(address, until)) {
                 fault("thread %u: the copy engine reads what was written without fence.proxy.async", thread_number());
             }
             if (element) {

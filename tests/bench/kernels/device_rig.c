@@ -36,7 +36,7 @@ static FALLIBLE open_rig(const char *text, struct device_rig *rig) {
     rig->simulated = strcmp(rig->devices->table->kind, "sim") == 0;
     snprintf(rig->name, sizeof rig->name, "%s, %s%s", rig->devices->table->kind, facts->name,
              rig->simulated ? " (simulated: its times say nothing of any GPU)" : "");
-    rig->bf16 = facts->has_wgmma ? DEVICE_RATE_WGMMA : DEVICE_RATE_MMA;
+    rig->bf16 = facts->bf16.has >> DEVICE_WGMMA_128 & 1 ? DEVICE_RATE_WGMMA : DEVICE_RATE_MMA;
     DEVICE_RIG_CALL(rig, reserve, DEVICE_RATES_SINK_BYTES, &rig->sink);
     size_t bytes = rig->simulated ? SIMULATED_REGION_BYTES : REGION_BYTES;
     DEVICE_RIG_CALL(rig, reserve, bytes, &rig->region);

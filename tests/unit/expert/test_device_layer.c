@@ -15,6 +15,7 @@
 #include "base/safetensors.h"
 #include "expert/layer.h"
 #include "kernels/backend.h"
+#include "kernels/device_plan.h"
 #include "kernels/devices.h"
 
 static const char *const CASES[] = {"mixtral",       "mixtral_one_token",
@@ -164,6 +165,33 @@ static void every_golden_layer_has_the_bits_of_its_arithmetic(void **state) {
         check_same_bits(CASES[c], DTYPE_BF16, 1, "sim");
         check_same_bits(CASES[c], DTYPE_F32, 1, "sim");
     }
+}
+
+// Shared experts with a gate, biases and the clamped activation, groups of experts, weights on the input.
+static void every_forced_variant_has_the_bits_of_its_arithmetic(void **state) {
+    (void)state;
+    static const char *const MIXED[] = {"qwen2_moe", "gpt_oss", "deepseek_v3", "llama4"};
+    for (int v = 0; v < DEVICE_VARIANTS; v++) {
+        char device[64];
+        snprintf(device, sizeof device, "sim/%s", device_variant_name((enum device_variant)v));
+        for (size_t c = 0; c < sizeof MIXED / sizeof *MIXED; c++) {
+            check_same_bits(MIXED[c], v < DEVICE_MMA_16 ? DTYPE_F32 : DTYPE_BF16, 1, device);
+        }
+    }
+}
+
+static void what_is_no_variant_is_refused(void **state) {
+    (void)state;
+    static const char *const WRONG[] = {"sim/", "sim/wgmma", "sim:2/mma_128", "cuda/mma_16/", "sim/mma_16 "};
+    struct devices_request request;
+    for (size_t i = 0; i < sizeof WRONG / sizeof *WRONG; i++) {
+        assert_int_equal(devices_parse(WRONG[i], &request).code, ERR_CONFIG);
+        assert_non_null(strstr(err_message(), "wgmma_128"));
+    }
+    must(devices_parse("cuda:1/wgmma_8", &request));
+    assert_int_equal(request.forced, DEVICE_WGMMA_8);
+    must(devices_parse("cuda:1", &request));
+    assert_int_equal(request.forced, DEVICE_VARIANTS);
 }
 
 static void bits_do_not_depend_on_the_number_of_devices(void **state) {
@@ -367,6 +395,8 @@ static void communicators_come_and_go(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_golden_layer_has_the_bits_of_its_arithmetic),
+        cmocka_unit_test(every_forced_variant_has_the_bits_of_its_arithmetic),
+        cmocka_unit_test(what_is_no_variant_is_refused),
         cmocka_unit_test(bits_do_not_depend_on_the_number_of_devices),
         cmocka_unit_test(what_is_no_device_is_refused),
         cmocka_unit_test(a_start_that_fails_says_so_and_leaves_nothing),

@@ -48,7 +48,91 @@ __device__ void store(shared &s, const CUtensorMap *map, bool fence, bool wait) 
     }
 }
 
-__global__ void faulty(int kind, const __grid_constant__ CUtensorMap map, uint32_t *out) {
+// Both operands of m64n8k16 are the tile, which all threads copy, 64 bytes each.
+__device__ void copy_tile(shared &s, const void *tensor) {
+    for (int i = 0; i < 4; i++) {
+        const int at = (threadIdx.x * 4 + i) * 16;
+        ptx::copy_16(s.tile[0] + at, (const char *)tensor + at, 16);
+    }
+}
+
+__device__ void multiply(shared &s, const void *tensor, int kind) {
+    float acc[4];
+    if (threadIdx.x == 0) {
+        ptx::barrier_init(&s.barrier, 128);
+        ptx::barrier_init(&s.other, 128);
+    }
+    ptx::sync_block();
+    copy_tile(s, tensor);
+    ptx::copy_arrive(&s.barrier);
+    if (kind == FAULTY_FENCES_TOO_EARLY) {
+        ptx::fence_async();
+    }
+    ptx::barrier_wait(&s.barrier, 0);
+    if (kind == FAULTY_GIVES_BACK_TOO_EARLY) {
+        ptx::fence_async();
+    }
+    const uint64_t operand = (uint64_t)(ptx::shared_address(s.tile[0]) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    ptx::wgmma_fence();
+    ptx::wgmma_bf16<8>(acc, operand, operand, 0);
+    ptx::wgmma_commit();
+    if (kind == FAULTY_GIVES_BACK_TOO_EARLY) {
+        copy_tile(s, tensor);
+        ptx::copy_arrive(&s.other);
+        ptx::barrier_wait(&s.other, 0);
+    }
+    ptx::wgmma_wait<0>();
+}
+
+__device__ void misuse_copies(shared &s, const void *tensor, int kind) {
+    if (threadIdx.x == 0) {
+        ptx::barrier_init(&s.barrier, 1);
+        ptx::barrier_init(&s.other, 1);
+        ptx::barrier_expect(&s.barrier, 16); // the one arrival; its bytes never come
+    }
+    ptx::sync_block();
+    ptx::copy_16(s.tile[0] + threadIdx.x * 16 + (kind == FAULTY_COPIES_UNALIGNED ? 8 : 0), tensor, 16);
+    if (kind == FAULTY_LEAVES_COPIES) {
+        return;
+    }
+    if (kind == FAULTY_MIXES_COPIES) {
+        ptx::copy_commit();
+    }
+    ptx::copy_arrive(&s.barrier);
+    ptx::barrier_wait(&s.other, 0);
+}
+
+// What came with wgmma behind cp.async.
+__device__ void multiply_or_copy(shared &s, const void *tensor, int kind) {
+    switch (kind) {
+    case FAULTY_MULTIPLIES_UNFENCED:
+    case FAULTY_FENCES_TOO_EARLY:
+    case FAULTY_GIVES_BACK_TOO_EARLY:
+        multiply(s, tensor, kind);
+        return;
+    case FAULTY_COPIES_ARRIVE_TOO_OFTEN:
+    case FAULTY_MIXES_COPIES:
+    case FAULTY_COPIES_UNALIGNED:
+    case FAULTY_LEAVES_COPIES:
+        misuse_copies(s, tensor, kind);
+        return;
+    case FAULTY_READS_MATRIX_UNALIGNED: {
+        uint32_t fragments[4];
+        ptx::load_matrix_x4(fragments, s.tile[0] + threadIdx.x * 16 + 4);
+        return;
+    }
+    case FAULTY_TAKES_TOO_MANY_REGISTERS: // of 128 threads each has 255
+        ptx::registers_increase<256>();
+        return;
+    case FAULTY_RAISES_REGISTERS_DOWN:
+        ptx::registers_increase<40>();
+        return;
+    default:
+        ptx::trap();
+    }
+}
+
+__global__ void faulty(int kind, const __grid_constant__ CUtensorMap map, const void *tensor, uint32_t *out) {
     auto &s = *(shared *)ptx::shared_base();
     switch (kind) {
     case FAULTY_NONE:
@@ -103,7 +187,7 @@ __global__ void faulty(int kind, const __grid_constant__ CUtensorMap map, uint32
         }
         return;
     default:
-        ptx::trap();
+        multiply_or_copy(s, tensor, kind);
     }
 }
 
@@ -115,6 +199,6 @@ extern "C" int faulty_kernel_launch(enum faulty_kernel kind, void *tensor, uint3
     if (!tensor_map_bf16(&map, tensor, 2, sizes, ROWS)) {
         return cudaErrorInvalidValue;
     }
-    LAUNCH(faulty, dim3(1), dim3(128), sizeof(shared), stream, (int)kind, map, out);
+    LAUNCH(faulty, dim3(1), dim3(128), sizeof(shared), stream, (int)kind, map, tensor, out);
     return cudaGetLastError();
 }

@@ -4,7 +4,7 @@
 
 #include "kernels/combine.h"
 #include "kernels/cuda/sim/runtime.h"
-#include "kernels/device.h"
+#include "kernels/device_plan.h"
 #include "kernels/grouped_matmul.h"
 
 extern const struct device_table expertd_device_table;
@@ -78,7 +78,7 @@ static void *poisoned(size_t bytes) {
 
 struct shape {
     enum dtype dtype;
-    int sizes[4];
+    int32_t sizes[4];
     uint32_t n, k;
     bool gather, gated, biases;
     struct activation activation;
@@ -97,7 +97,7 @@ static void check_row(enum dtype dtype, const void *got, const void *want, size_
     assert_same_f32(a, b, count, what);
 }
 
-enum { ROWS = 140, LHS_ROWS = 50, GROUPS = 4 };
+enum { ROWS = 150, LHS_ROWS = 50, GROUPS = 4, TILES_MAX = 32 };
 
 struct product {
     const struct shape *s;
@@ -109,28 +109,27 @@ struct product {
     uint32_t row_count;
 };
 
-static struct product product_of(const struct shape *s, struct random *random) {
+static struct product product_of(const struct shape *s, enum device_variant variant, struct random *random) {
     struct product p = {.s = s, .size = dtype_size(s->dtype)};
     p.stride = (s->k * p.size + 15) / 16 * 16;
     size_t lhs_rows = s->gather ? LHS_ROWS : ROWS;
     p.x = values_of(s->dtype, lhs_rows * p.stride / p.size, random, s->values);
     p.index = test_alloc(ROWS * sizeof *p.index);
-    p.tiles = test_alloc(GROUPS * 4 * sizeof *p.tiles);
-    uint32_t tiles = 0;
+    p.tiles = test_alloc(TILES_MAX * sizeof *p.tiles);
+    uint32_t tiles = device_cut_tiles(s->sizes, GROUPS, 0, device_variant_rows(variant), p.tiles);
+    assert_true(tiles <= TILES_MAX);
     for (uint32_t g = 0; g < GROUPS; g++) {
-        for (uint32_t end = p.row_count + (uint32_t)s->sizes[g]; p.row_count < end;) {
-            uint32_t count = end - p.row_count < DEVICE_TILE_ROWS ? end - p.row_count : DEVICE_TILE_ROWS;
-            p.tiles[tiles++] = (struct device_tile){.group = g, .row = p.row_count, .rows = count};
-            p.row_count += count;
-        }
+        p.row_count += (uint32_t)s->sizes[g];
     }
+    assert_true(p.row_count <= ROWS);
     for (uint32_t r = 0; r < ROWS; r++) {
         p.index[r] = s->gather ? random_below(random, LHS_ROWS) : r;
     }
     p.rows = (struct device_rows){.dtype = s->dtype,
                                   .data = on_device(p.x, lhs_rows * p.stride),
                                   .stride = p.stride,
-                                  .tiles = on_device(p.tiles, GROUPS * 4 * sizeof *p.tiles),
+                                  .variant = variant,
+                                  .tiles = on_device(p.tiles, TILES_MAX * sizeof *p.tiles),
                                   .tile_count = tiles,
                                   .rows = p.row_count};
     const uint32_t *index = on_device(p.index, ROWS * sizeof *p.index);
@@ -179,10 +178,18 @@ static void sums_of(const struct product *p, const struct operand *o, uint32_t r
     }
 }
 
-static void check_gate_up(const struct shape *s) {
+// Calls each(shape, variant) for every variant that computes the shape's dtype and takes its widths.
+#define EACH_VARIANT(s, variant)                                                                                                   \
+    for (enum device_variant variant = (s)->dtype == DTYPE_F32 ? DEVICE_FMA_16 : DEVICE_MMA_16;                                    \
+         variant <= ((s)->dtype == DTYPE_F32 ? DEVICE_FMA_64                                                                       \
+                     : (s)->k % 8 == 0       ? DEVICE_WGMMA_128                                                                    \
+                                             : DEVICE_MMA_64);                                                                           \
+         variant++)
+
+static void check_gate_up(const struct shape *s, enum device_variant variant) {
     struct random random = {0x2545f4914f6cdd1du};
     struct device_error error;
-    struct product p = product_of(s, &random);
+    struct product p = product_of(s, variant, &random);
     struct operand gate = operand_of(&p, &random), up = operand_of(&p, &random);
     size_t out_stride = (s->n * p.size + 15) / 16 * 16;
     char *out = poisoned(ROWS * out_stride);
@@ -224,25 +231,27 @@ static void check_gate_up(const struct shape *s) {
 static void gate_and_up_give_the_twins_bits(void **state) {
     (void)state;
     const struct shape shapes[] = {
-        {DTYPE_BF16, {70, 0, 3, 64}, 72, 80, true, true, true, {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7}, VALUES_PLAIN},
+        {DTYPE_BF16, {80, 0, 3, 64}, 72, 80, true, true, true, {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7}, VALUES_PLAIN},
         {DTYPE_BF16, {1, 65, 0, 0}, 64, 64, false, true, false, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
         {DTYPE_BF16, {0, 2, 0, 9}, 10, 33, true, true, true, {ACTIVATION_SILU, CLAMP_BEFORE, 0, 2}, VALUES_PLAIN},
         {DTYPE_BF16, {0, 2, 0, 9}, 10, 33, true, true, false, {ACTIVATION_SILU, CLAMP_AFTER, 0, 2}, VALUES_ANY},
         {DTYPE_BF16, {5, 0, 0, 0}, 40, 48, false, false, false, {ACTIVATION_RELU2, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
-        {DTYPE_BF16, {9, 0, 1, 0}, 24, 17, true, true, false, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_FLUSH},
+        {DTYPE_BF16, {9, 0, 1, 0}, 140, 24, true, true, false, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_FLUSH},
         {DTYPE_F32, {3, 66, 0, 5}, 70, 37, true, true, true, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
         {DTYPE_F32, {9, 0, 1, 0}, 24, 80, false, true, false, {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7}, VALUES_ANY},
         {DTYPE_F32, {2, 0, 1, 0}, 24, 80, false, false, true, {ACTIVATION_RELU2, CLAMP_NONE, 0, 0}, VALUES_SUBNORMAL},
     };
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
-        check_gate_up(&shapes[i]);
+        EACH_VARIANT(&shapes[i], variant) {
+            check_gate_up(&shapes[i], variant);
+        }
     }
 }
 
-static void check_down(const struct shape *s, bool scaled) {
+static void check_down(const struct shape *s, enum device_variant variant, bool scaled) {
     struct random random = {0x9e3779b97f4a7c15u};
     struct device_error error;
-    struct product p = product_of(s, &random);
+    struct product p = product_of(s, variant, &random);
     struct operand down = operand_of(&p, &random);
     float *scale = values_of(DTYPE_F32, ROWS, &random, VALUES_PLAIN);
     size_t out_stride = (s->n * p.size + 15) / 16 * 16;
@@ -273,23 +282,26 @@ static void check_down(const struct shape *s, bool scaled) {
 static void down_gives_the_twins_bits(void **state) {
     (void)state;
     const struct shape shapes[] = {
-        {DTYPE_BF16, {64, 1, 0, 70}, 100, 96, false, false, true, {0}, VALUES_PLAIN},
+        {DTYPE_BF16, {129, 1, 0, 20}, 300, 96, false, false, true, {0}, VALUES_PLAIN},
         {DTYPE_BF16, {3, 1, 0, 7}, 65, 31, true, false, false, {0}, VALUES_ANY},
         {DTYPE_F32, {3, 1, 0, 70}, 65, 31, false, false, true, {0}, VALUES_PLAIN},
         {DTYPE_F32, {3, 1, 0, 7}, 8, 100, true, false, false, {0}, VALUES_SUBNORMAL},
     };
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
-        check_down(&shapes[i], i % 2);
+        EACH_VARIANT(&shapes[i], variant) {
+            check_down(&shapes[i], variant, i % 2);
+        }
     }
 }
 
 static void logits_give_the_twins_bits(void **state) {
     (void)state;
-    for (int d = 0; d < 2; d++) {
+    for (int trial = 0; trial < 4; trial++) {
+        bool d = trial % 2;
         struct random random = {0x853c49e6748fea9bu};
         struct device_error error;
         struct shape s = {d ? DTYPE_F32 : DTYPE_BF16, {66}, 70, 50, true, false, true, {0}, VALUES_PLAIN};
-        struct product p = product_of(&s, &random);
+        struct product p = product_of(&s, trial < 2 ? DEVICE_FMA_16 : DEVICE_FMA_64, &random);
         s.dtype = DTYPE_F32; // of the router
         struct product wide = p;
         wide.size = sizeof(float);

@@ -64,6 +64,16 @@ static void every_mistake_is_named(void **state) {
         {FAULTY_ENDS_TOO_EARLY, "ended while operations"},
         {FAULTY_DIVERGES, "others of its warp execute bar.warp.sync"},
         {FAULTY_DISAGREES, "waits for 64 threads, others for 128"},
+        {FAULTY_MULTIPLIES_UNFENCED, "wgmma reads what was written without fence.proxy.async"},
+        {FAULTY_FENCES_TOO_EARLY, "wgmma reads what was written without fence.proxy.async"},
+        {FAULTY_GIVES_BACK_TOO_EARLY, "wgmma reads what was written without fence.proxy.async"},
+        {FAULTY_COPIES_ARRIVE_TOO_OFTEN, "more arrivals of copies at an mbarrier than its count of 1"},
+        {FAULTY_MIXES_COPIES, "beside others in groups"},
+        {FAULTY_COPIES_UNALIGNED, "a copy of 16 of 16 bytes that is not aligned"},
+        {FAULTY_LEAVES_COPIES, "ended while operations"},
+        {FAULTY_READS_MATRIX_UNALIGNED, "ldmatrix of a row that is not aligned"},
+        {FAULTY_TAKES_TOO_MANY_REGISTERS, "deadlock: 128 threads"},
+        {FAULTY_RAISES_REGISTERS_DOWN, "setmaxnreg to 40 registers from 248"},
         {FAULTY_TRAPS, "trap"},
     };
     for (size_t i = 0; i < COUNT_OF(MISTAKES); i++) {
