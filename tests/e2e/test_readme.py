@@ -37,9 +37,9 @@ def test_the_expertctl_commands_are_accepted(served, tmp_path):
 def test_every_option_and_path_it_names_is_there():
     programs = [("expertd", "--help"), ("expertctl", "--help"), ("expertd-bench", "kernels", "--help")]
     scripts = ["tests/bench/peers/run", "tests/bench/service_cost/run", "tests/bench/overload", "tests/soak/run"]
+    commands = [[sys.executable, ROOT / script] for script in scripts] + [[ROOT / "deploy/install-deps"]]
     help_text = "".join(run_program(*program).stdout for program in programs) + "".join(
-        subprocess.run([sys.executable, ROOT / script, "--help"], check=True, capture_output=True, text=True).stdout
-        for script in scripts)
+        subprocess.run([*command, "--help"], check=True, capture_output=True, text=True).stdout for command in commands)
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", README)) - {"--quick"}
     for option in options:
         assert re.search(rf"{option}\b", help_text), option
