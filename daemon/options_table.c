@@ -78,7 +78,9 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .offset = FIELD(device),
          .fallback = "auto",
          .value = "DEVICE",
-         .help = "auto (every GPU, where the module for CUDA and a driver find one; else the CPU, and the log says why), cpu, cuda "
+         .help = "auto (every GPU, where the module for CUDA and a driver find one of a kind that has shown its kernels right, "
+                 "which none "
+                 "has yet; else the CPU, and the log says why), cpu, cuda "
                  "(every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest); with /VARIANT "
                  "behind "
                  "it (cuda/mma_64) one kind of kernel makes all products of its dtype. Simulated only so far: no GPU has shown the "

@@ -61,6 +61,7 @@ struct device_facts {
     char arithmetic_f32[DEVICE_ARITHMETIC_MAX]; // of f32 sums: "cpu" where they are known to be the CPU's
     uint64_t memory_bytes, memory_available;
     struct device_variants bf16, f32; // f16's are bf16's
+    int proven;                       // answers of these kernels were seen to be right on such a device (tests/gpu/RESULTS.md)
 };
 
 // ---- operations. T tokens, H hidden, I intermediate width, E experts held here, R rows of the batch on this device

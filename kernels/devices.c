@@ -228,6 +228,14 @@ FALLIBLE devices_again(const struct devices *devices, struct devices **out) {
     return OK;
 }
 
+FALLIBLE devices_proven(const struct devices *devices) {
+    if (!devices->facts.proven) {
+        FAIL(ERR_UNAVAILABLE, "%s device %u (%s) is there, but no such device has run these kernels yet: --device %s takes it",
+             devices->table->kind, devices->numbers[0], devices->facts.name, devices->table->kind);
+    }
+    return OK;
+}
+
 // The library stays loaded: CUDA's runtime has threads and exit handlers of its own, and a process opens its devices once.
 void devices_close(struct devices *devices) {
     for (uint32_t i = 0; devices && i < devices->count; i++) {

@@ -42,6 +42,9 @@ FALLIBLE devices_open(const struct devices_request *request, struct devices **ou
 FALLIBLE devices_again(const struct devices *devices, struct devices **out);
 void devices_close(struct devices *devices); // NULL is legal
 
+// May they be taken where nobody asked for them by name? ERR_UNAVAILABLE: no such device has shown these kernels right.
+FALLIBLE devices_proven(const struct devices *devices);
+
 // A device's failure as an error: ERR_UNAVAILABLE (missing), ERR_NOMEM, or ERR_SHARD_LOST (failed), with the device's name.
 FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum device_code code, const struct device_error *error);
 

@@ -35,9 +35,11 @@ void arithmetic_of(const cudaDeviceProp &properties, struct device_facts *out) {
 constexpr void (*PLANT_FAILURE)(const char *, unsigned) = nullptr;
 constexpr uint64_t (*CALLS)(const char *) = nullptr;
 constexpr uint32_t EQUAL_BY_TRIAL = 0; // on no GPU so far
+constexpr int PROVEN = 0;              // the same
 #else
 constexpr char KIND[] = "sim";
 constexpr uint32_t EQUAL_BY_TRIAL = ~0u; // one arithmetic
+constexpr int PROVEN = 1;                // by the unit tests
 
 const char *more_about_the_failure() {
     return sim_fault();
@@ -159,6 +161,7 @@ enum device_code describe(struct device *d, struct device_facts *out, struct dev
         snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, properties.name);
         arithmetic_of(properties, out);
         variants_of(properties, out);
+        out->proven = PROVEN;
         out->memory_bytes = all;
         out->memory_available = available;
     }
