@@ -91,7 +91,7 @@ static struct fixture *start(uint64_t steps_of) {
     struct mover_options mover = {.model = &f->model,
                                   .metrics = f->metrics,
                                   .move_bytes_max = steps_of * ((f->layer->shape.bytes + 4095) / 4096 * 4096),
-                                  .copier = {&f->faults, reserve, copy, NULL}};
+                                  .copier = {.context = &f->faults, .reserve = reserve, .copy = copy}};
     assert_false(err_is(mover_create(&mover, &f->mover)));
     for (size_t i = 0; i < TOKENS * HIDDEN_MAX; i++) {
         f->hidden[i] = (float)((i * 2654435761u) % 1000) / 500.0f - 1.0f;
