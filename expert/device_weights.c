@@ -181,9 +181,11 @@ static FALLIBLE number_slots(struct device_weights *w, const struct model *model
             FAIL(ERR_NOMEM, "no memory for the slots of %u experts", placement->copies);
         }
         for (uint32_t rank = 0; rank < placement->ranks; rank++) {
+            unsigned char *taken = w->layers[i].taken[rank];
+            INVARIANT(taken != NULL);
             for (uint32_t s = placement->rank_first[rank]; s < placement->rank_first[rank + 1]; s++) {
                 shards->device_slots[s] = s - placement->rank_first[rank];
-                w->layers[i].taken[rank][shards->device_slots[s]] = 1;
+                taken[shards->device_slots[s]] = 1;
             }
         }
     }

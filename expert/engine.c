@@ -274,5 +274,6 @@ uint64_t engine_device_bytes(const struct engine *engine) {
 }
 
 const char *engine_layer_variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]) {
-    return engine->device ? device_engine_variants(engine->device, layer, text) : strcpy(text, "");
+    text[0] = '\0';
+    return engine->device ? device_engine_variants(engine->device, layer, text) : text;
 }

@@ -42,7 +42,8 @@ FALLIBLE device_variant_parse(const char *text, enum device_variant *out) {
 
 const char *device_variants_text(const struct device_variants *variants, char text[DEVICE_VARIANTS_TEXT_MAX]) {
     if (!variants->equal) {
-        return strcpy(text, device_variant_name(variants->alone));
+        snprintf(text, DEVICE_VARIANTS_TEXT_MAX, "%s", device_variant_name(variants->alone));
+        return text;
     }
     size_t used = 0;
     for (unsigned v = 0; v < DEVICE_VARIANTS; v++) {

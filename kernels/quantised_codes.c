@@ -108,8 +108,8 @@ static void sorted_depth_to_words(const struct codes_block *b, uint32_t *words) 
     size_t bits = b->codes->bits, word = codes_of_word(b->codes->bits);
     struct sorted_codes s;
     for (size_t w = 0; w < words_of(b); w++, words += KERNEL_PANEL) {
-        for (size_t i = 0; i < word; i++) {
-            size_t k = k_at(b, w * word + i < b->depth ? w * word + i : 0); // what is not there is cut off in the end
+        for (size_t i = 0; i < NIBBLES; i++) { // of 8 bits the second half is the first again, and not read
+            size_t code = w * word + i % word, k = k_at(b, code < b->depth ? code : 0); // what is not there is cut off in the end
             s.from[i] = depth_at(b, k);
             s.right[i] = (unsigned)(k % word * bits);
         }
