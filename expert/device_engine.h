@@ -1,16 +1,29 @@
-// The stages of a batch on devices (GPUs, or simulated ones): the same map as layer_forward's, a function a stage, each working
-// from and into the engine's arrays, which are pinned. Work is put into the devices' streams and waited for where the host needs
-// what came of it: after the routes, and at the end. Memory is reserved at creation. Private to expert/; used by the engine's
-// thread.
+// A batch's compute on devices (GPUs, or simulated ones): what is reserved for it at creation, and which kernels each layer's
+// products may be made by. The stages are device_stages.h's. Private to expert/; used by the engine's thread.
 #ifndef EXPERTD_EXPERT_DEVICE_ENGINE_H
 #define EXPERTD_EXPERT_DEVICE_ENGINE_H
 
-#include "expert/layer_batch.h"
-#include "expert/router.h"
+#include "expert/device_scratch.h"
 #include "kernels/devices.h"
 
-struct device_engine;
 struct device_weights;
+
+// What the products of a layer may be made by.
+struct layer_variants {
+    struct device_variants experts, shared;
+};
+
+struct device_engine {
+    struct engine *engine;
+    struct devices *devices;
+    struct device_weights *weights;
+    bool owns_weights;
+    struct device_scratch scratch[DEVICES_MAX];
+    bool pinned;
+    struct layer_variants *variants; // [model->num_layers] what each layer's products may be made by
+    uint32_t *first_tile;            // [ranks + 1] of the batch's tiles
+    enum device_variant *variant;    // [ranks] that they are cut for
+};
 
 // Reserves scratch for engine->limits; the engine's arrays are laid out. weights: filled and borrowed, or NULL: those of the loaded
 // model are copied. ERR_NOMEM, with figures where the weights are copied.
@@ -26,17 +39,5 @@ size_t device_engine_scratch_bytes(const struct model *model, const struct layer
 
 // Rows of the dtype the engine needs to be told of tiles and outputs: bytes of its pinned arrays.
 size_t device_engine_tiles(const struct layer_limits *limits, const struct model *model);
-
-FALLIBLE device_take_in(struct batch *b); // its rows leave, beside what is computed
-FALLIBLE device_await_rows(struct batch *b);
-// One request's own router: ids and weights are there after device_routed.
-FALLIBLE device_route(struct batch *b, const struct router_args *args);
-FALLIBLE device_routed(struct batch *b);
-// *hidden: the rows that leave for the ranks, in the first device's memory; [plan.rows] where the layer weighs its inputs.
-FALLIBLE device_dispatch(struct batch *b, const void **hidden);
-FALLIBLE device_experts(struct batch *b);
-FALLIBLE device_shared_experts(struct batch *b);
-FALLIBLE device_combine(struct batch *b); // its answers leave, beside what is computed next
-FALLIBLE device_answer(struct batch *b);  // waits for the exchange and for them, writes every request's output
 
 #endif

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "expert/device_engine.h"
+#include "expert/device_stages.h"
 #include "expert/layer_batch.h"
 #include "expert/layer_piece.h"
 #include "kernels/combine.h"

@@ -16,24 +16,13 @@ struct device_operations {
     struct device_product_group *there;   // the same on the device
 };
 
-static FALLIBLE check(const struct device_operations *o, enum device_code code, const struct device_error *error) {
-    return devices_check(o->devices, o->number, code, error);
-}
-
-// A call of the table; needs `o`.
-#define CALL(call, ...)                                                                                                            \
-    do {                                                                                                                           \
-        struct device_error call_error_;                                                                                           \
-        TRY(check(o, o->devices->table->call(o->devices->all[o->number], __VA_ARGS__, &call_error_), &call_error_));               \
-    } while (0)
-
 static FALLIBLE reserve(struct device_operations *o) {
     size_t bytes = (o->groups_max + EXTRA_GROUPS) * sizeof *o->pending;
     void *there;
     TRY(arena_init(&o->staging, bytes));
-    CALL(pin, o->staging.base, o->staging.bytes);
+    DEVICES_CALL(o->devices, o->number, pin, o->staging.base, o->staging.bytes);
     o->pending = (struct device_product_group *)(void *)o->staging.base;
-    CALL(reserve, bytes, &there);
+    DEVICES_CALL(o->devices, o->number, reserve, bytes, &there);
     o->there = there;
     return OK;
 }
@@ -131,14 +120,13 @@ static FALLIBLE add_zeros(struct device_operations *o, struct list *list, void *
 }
 
 static FALLIBLE begin_list(struct device_operations *o, const struct product *p, struct list *list) {
-    struct device_error error;
     *list = (struct list){.product = {.groups = o->there,
                                       .a = {p->a.dtype, p->a.scale_dtype, (uint32_t)p->a.lines_per_scale},
                                       .b = {p->b.dtype, p->b.scale_dtype, (uint32_t)p->b.lines_per_scale},
                                       .k_per_scale = (uint32_t)p->k_per_scale,
                                       .out_dtype = p->out_dtype}};
     // The list before this one is still being read until then.
-    TRY(check(o, o->devices->table->wait(o->devices->all[o->number], &error), &error));
+    TRY(devices_wait(o->devices, o->number));
     for (size_t g = 0; g < p->num_groups; g++) {
         TRY(add_group(o, list, &p->groups[g]));
     }
@@ -147,8 +135,8 @@ static FALLIBLE begin_list(struct device_operations *o, const struct product *p,
 
 static FALLIBLE launch(struct device_operations *o, struct list *list) {
     list->product.tiles = (uint32_t)list->tiles;
-    CALL(copy, DEVICE_UPLOAD, o->there, o->pending, list->product.num_groups * sizeof *o->pending);
-    CALL(product, &list->product);
+    DEVICES_CALL(o->devices, o->number, copy, DEVICE_UPLOAD, o->there, o->pending, list->product.num_groups * sizeof *o->pending);
+    DEVICES_CALL(o->devices, o->number, product, &list->product);
     return OK;
 }
 
@@ -186,7 +174,7 @@ static FALLIBLE keep_rows(struct device_operations *o, const struct grouped_matm
     }
     for (size_t row = begin; row < end && args->existing_out != args->out; row++) {
         const char *from = (const char *)args->existing_out + row * args->existing_stride * size;
-        CALL(copy, DEVICE_LOCAL, (char *)args->out + row * args->out_stride * size, from, n * size);
+        DEVICES_CALL(o->devices, o->number, copy, DEVICE_LOCAL, (char *)args->out + row * args->out_stride * size, from, n * size);
     }
     return OK;
 }

@@ -140,6 +140,11 @@ FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum devic
     FAIL(CODES[code], "%s device %u: %s", devices->table->kind, devices->numbers[index], error->message);
 }
 
+FALLIBLE devices_wait(const struct devices *devices, uint32_t index) {
+    struct device_error error;
+    return devices_check(devices, index, devices->table->wait(devices->all[index], &error), &error);
+}
+
 // A variant that is forced, and not known to give the bits of what the device computes by itself, has an arithmetic of its own.
 static void name_forced(const struct devices *devices, struct device_facts *facts) {
     enum device_variant forced = devices->forced;

@@ -47,5 +47,14 @@ FALLIBLE devices_proven(const struct devices *devices);
 
 // A device's failure as an error: ERR_UNAVAILABLE (missing), ERR_NOMEM, or ERR_SHARD_LOST (failed), with the device's name.
 FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum device_code code, const struct device_error *error);
+// A call of the module's table, with arguments beside the device, in a function that returns its error.
+#define DEVICES_CALL(devices, index, call, ...)                                                                                    \
+    do {                                                                                                                           \
+        struct device_error call_error_;                                                                                           \
+        TRY(devices_check(devices, index, (devices)->table->call((devices)->all[index], __VA_ARGS__, &call_error_),                \
+                          &call_error_));                                                                                          \
+    } while (0)
+// Until all that the device was given is done; the thread sleeps.
+FALLIBLE devices_wait(const struct devices *devices, uint32_t index);
 
 #endif

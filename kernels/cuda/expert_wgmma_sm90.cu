@@ -16,10 +16,11 @@
 #include "kernels/cuda/expert_finish.cuh"
 #include "kernels/cuda/row_tiles.cuh"
 #include "kernels/cuda/tensor_map.cuh"
+#include "kernels/cuda/wgmma_stages.cuh"
 
 namespace {
 
-constexpr int BK = 64, ROW_BYTES = BK * 2, LOADERS = 128, SHARED_BYTES_MAX = 232448;
+constexpr int BK = 64, ROW_BYTES = BK * 2, LOADERS = 128;
 
 // OPERANDS 2: gate and up. FLOATS: of a multiplying warp, to bring sums to lanes.
 template <int ROWS, int WEIGHTS, int FLOATS, int WARPS, int STAGES> struct shared {
@@ -29,22 +30,6 @@ template <int ROWS, int WEIGHTS, int FLOATS, int WARPS, int STAGES> struct share
     uint64_t full[STAGES], empty[STAGES];
 };
 
-// Which stage comes next, and the parity of its phase.
-template <int STAGES> struct ring {
-    int stage = 0, parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-// K-major, 128-byte swizzle: eight rows of 128 bytes, 1024 bytes apart.
-__device__ __forceinline__ uint64_t operand(const void *p) {
-    return (uint64_t)((ptx::shared_address(p) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
 template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep, uint16_t) {
     ptx::wgmma_bf16<N>(acc, a, b, keep);
 }
@@ -52,19 +37,14 @@ template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], u
     ptx::wgmma_f16<N>(acc, a, b, keep);
 }
 
-template <typename Shared, int STAGES> __device__ __forceinline__ void begin(Shared &s, int warps) {
-    if (ptx::shared_address(&s) % 1024 != 0) {
-        ptx::trap();
-    }
+// Full: each loader's copies, and the one who announces the engine's bytes.
+template <typename Shared> __device__ __forceinline__ Shared &begin(int warps) {
+    auto &s = stages_memory<Shared>();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            ptx::barrier_init(&s.full[i], LOADERS + 1); // each loader's copies, and the one who announces the engine's bytes
-            ptx::barrier_init(&s.empty[i], warps);      // a warp that multiplies arrives once: warps of a group may be apart
-        }
-        ptx::fence_barrier_init();
-        ptx::fence_async(); // the copy engine uses them too
+        stages_begin(s.full, s.empty, LOADERS + 1, warps);
     }
     ptx::sync_block();
+    return s;
 }
 
 // The loading warpgroup.
@@ -191,8 +171,7 @@ template <typename D, int OPERANDS, typename Finish>
 __global__ void __launch_bounds__(384, 1)
     wgmma_large(const __grid_constant__ CUtensorMap first, const __grid_constant__ CUtensorMap second,
                 const __grid_constant__ product p, const __grid_constant__ Finish finish) {
-    auto &s = *(shared_large *)ptx::shared_base();
-    begin<shared_large, LARGE_STAGES>(s, 8);
+    auto &s = begin<shared_large>(8);
     if (threadIdx.x < LOADERS) {
         ptx::registers_decrease<56>();
         load<128, 256, OPERANDS, LARGE_STAGES>(s, p, &first, &second);
@@ -278,8 +257,7 @@ __global__ void __launch_bounds__(256, 1)
                 const __grid_constant__ product p, const __grid_constant__ Finish finish) {
     constexpr int STAGES = SMALL_STAGES<ROWS>;
     static_assert(sizeof(shared_small<ROWS>) <= SHARED_BYTES_MAX, "shared memory of one block");
-    auto &s = *(shared_small<ROWS> *)ptx::shared_base();
-    begin<shared_small<ROWS>, STAGES>(s, 4);
+    auto &s = begin<shared_small<ROWS>>(4);
     if (threadIdx.x < LOADERS) {
         load<ROWS, 128, OPERANDS, STAGES>(s, p, &first, &second);
     } else {

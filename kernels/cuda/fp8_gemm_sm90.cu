@@ -11,13 +11,13 @@
 // What only a GPU can tell: wgmma aligns E4M3's products and cuts them off below some 14 bits of the largest, which is why sums are
 // promoted at all; whether what is left after 128 k is within the bounds has to be measured before an operation takes this kernel.
 #include "kernels/cuda/launchers.h"
-#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/tensor_map.cuh"
+#include "kernels/cuda/wgmma_stages.cuh"
 
 namespace {
 
 constexpr int BM = 128, BN = 128, BK = 128; // 128 bytes are the swizzle's row
-constexpr int STAGES = 6, GROUPS_MAX = 512, SHARED_BYTES_MAX = 232448;
+constexpr int STAGES = 6, GROUPS_MAX = 512;
 
 struct shared {
     alignas(1024) unsigned char a[STAGES][BM * BK];
@@ -49,29 +49,8 @@ struct walk {
     }
 };
 
-// Which stage comes next, and the parity of its phase.
-struct ring {
-    int stage = 0, parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-// K-major, 128-byte swizzle: eight rows of 128 bytes, 1024 bytes apart.
-__device__ __forceinline__ uint64_t operand(const void *p) {
-    return (uint64_t)((ptx::shared_address(p) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
 __device__ void begin(shared &s, const int *sizes, int groups) {
-    for (int i = 0; i < STAGES; i++) {
-        ptx::barrier_init(&s.full[i], 1);
-        ptx::barrier_init(&s.empty[i], BM / 64 * 4); // a warp that multiplies arrives once: warps of a group may be apart
-    }
-    ptx::fence_barrier_init();
-    ptx::fence_async();
+    stages_begin(s.full, s.empty, 1, BM / 64 * 4);
     s.offsets[0] = 0;
     for (int g = 0; g < groups; g++) {
         s.offsets[g + 1] = s.offsets[g] + sizes[g];
@@ -80,7 +59,7 @@ __device__ void begin(shared &s, const int *sizes, int groups) {
 
 __device__ void produce(shared &s, const device_fp8_gemm &p, const CUtensorMap *map_a, const CUtensorMap *map_b) {
     walk tiles{s.offsets, (int)p.groups, ((int)p.n + BN - 1) / BN};
-    ring at;
+    ring<STAGES> at;
     tile t;
     for (int i = blockIdx.x; tiles.at(i, &t); i += gridDim.x) {
         for (int k = 0; k < (int)p.k; k += BK, at.next()) {
@@ -93,7 +72,7 @@ __device__ void produce(shared &s, const device_fp8_gemm &p, const CUtensorMap *
 }
 
 // A stage's partial sums, from +0.
-__device__ __forceinline__ void multiply(shared &s, ring &at, int strip, float (&part)[BN / 2]) {
+__device__ __forceinline__ void multiply(shared &s, ring<STAGES> &at, int strip, float (&part)[BN / 2]) {
     ptx::barrier_wait(&s.full[at.stage], at.parity);
     const uint64_t a = operand(s.a[at.stage] + strip * 64 * BK), b = operand(s.b[at.stage]);
     ptx::wgmma_fence();
@@ -113,7 +92,7 @@ __device__ __forceinline__ void consume(shared &s, const device_fp8_gemm &p) {
     const int strip = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, blocks_k = ((int)p.k + BK - 1) / BK;
     const int column_tiles = ((int)p.n + BN - 1) / BN, y = strip * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
     walk tiles{s.offsets, (int)p.groups, column_tiles};
-    ring at;
+    ring<STAGES> at;
     tile t;
     for (int i = blockIdx.x; tiles.at(i, &t); i += gridDim.x) {
         const bool has[2] = {y < t.rows, y + 8 < t.rows}; // rows past the group have scales of no row: they are not read
@@ -143,10 +122,7 @@ __device__ __forceinline__ void consume(shared &s, const device_fp8_gemm &p) {
 __global__ void __launch_bounds__(384, 1)
     fp8_gemm(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
              const __grid_constant__ device_fp8_gemm p) {
-    auto &s = *(shared *)ptx::shared_base();
-    if (ptx::shared_address(&s) % 1024 != 0) {
-        ptx::trap();
-    }
+    auto &s = stages_memory<shared>();
     if (threadIdx.x == 0) {
         begin(s, p.sizes, (int)p.groups);
     }

@@ -23,9 +23,6 @@ namespace ptx {
 __device__ __forceinline__ void sync_block() {
     __syncthreads();
 }
-__device__ __forceinline__ void sync_warpgroup(int id) {
-    asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
 [[noreturn]] __device__ __forceinline__ void trap() {
     __trap();
 }
@@ -130,20 +127,6 @@ __device__ __forceinline__ void tile_load_3d(void *to, const CUtensorMap *map, u
         "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
-__device__ __forceinline__ void tile_store_2d(const CUtensorMap *map, const void *from, int x, int y) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-                 "r"(shared_address(from)), "r"(x), "r"(y)
-                 : "memory");
-}
-__device__ __forceinline__ void store_commit() {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-template <int LEFT> __device__ __forceinline__ void store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
-}
-__device__ __forceinline__ void store_wait_all() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
 __device__ __forceinline__ void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -156,10 +139,6 @@ __device__ __forceinline__ void load_matrix_x4(uint32_t (&to)[4], const void *ro
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(shared_address(row))
-                 : "memory");
-}
-__device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
 template <int COUNT> __device__ __forceinline__ void registers_decrease() {

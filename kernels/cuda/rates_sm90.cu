@@ -1,8 +1,8 @@
 // The peak rate of wgmma: two warpgroups of a block, as in expert_wgmma_sm90.cu's consumers, multiply the same tiles of shared
 // memory again and again, sums in registers. One block fills a multiprocessor's tensor cores: while one warpgroup waits for its
 // sums the other multiplies. 40 KiB of shared memory; registers (128 sums) allow one block or two.
-#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/rates.h"
+#include "kernels/cuda/wgmma_stages.cuh"
 
 namespace {
 
@@ -10,15 +10,11 @@ constexpr int THREADS = DEVICE_RATES_THREADS, ROW_BYTES = 128, A_ROWS = 64, B_RO
 constexpr int SHARED_BYTES = (A_ROWS + B_ROWS) * ROW_BYTES;
 constexpr float NEVER = 1.0e38f; // no sum here comes near it
 
-// K-major tiles of 128-byte rows with the 128-byte swizzle; the pattern below is the same wherever a swizzle puts it.
-__device__ __forceinline__ uint64_t operand(const void *tile) {
-    return (uint64_t)(ptx::shared_address(tile) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
 __global__ void __launch_bounds__(THREADS, 1) multiply_wgmma(uint32_t rounds, float *sink) {
     unsigned char *tiles = ptx::shared_base();
     for (int i = threadIdx.x; i < SHARED_BYTES / 4; i += THREADS) {
-        // Values of both signs, some 1: zeros would take less power, and so run faster, than any product does.
+        // The same wherever a swizzle puts it. Values of both signs, some 1: zeros would take less power, and so run faster, than
+        // any product does.
         ((uint32_t *)tiles)[i] = 0x3f80bf80u ^ ((uint32_t)i * 0x9e3779b9u & 0x807f807fu);
     }
     ptx::fence_async();

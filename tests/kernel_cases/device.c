@@ -6,23 +6,12 @@
 
 enum { STAGING_BYTES = 1 << 20, GROUPS_MAX = 1 << 12 };
 
-#define CALL(call, ...)                                                                                                            \
-    do {                                                                                                                           \
-        struct device_error call_error_;                                                                                           \
-        TRY(devices_check(d->devices, 0, d->devices->table->call(d->devices->all[0], __VA_ARGS__, &call_error_), &call_error_));   \
-    } while (0)
-
-static FALLIBLE wait_for(const struct case_device *d) {
-    struct device_error error;
-    return devices_check(d->devices, 0, d->devices->table->wait(d->devices->all[0], &error), &error);
-}
-
 static FALLIBLE make(const char *text, struct case_device *d) {
     struct devices_request request;
     TRY(devices_parse(text, &request));
     TRY(devices_open(&request, &d->devices));
     TRY(arena_init(&d->staging, STAGING_BYTES));
-    CALL(pin, d->staging.base, d->staging.bytes);
+    DEVICES_CALL(d->devices, 0, pin, d->staging.base, d->staging.bytes);
     d->pinned = true;
     return device_operations_create(d->devices, 0, GROUPS_MAX, &d->operations);
 }
@@ -59,13 +48,13 @@ FALLIBLE case_there(struct case_device *d, const void *host, size_t bytes, void 
     if (d->count == CASE_PIECES_MAX) {
         FAIL(ERR_INTERNAL, "a case has more than %d operands", CASE_PIECES_MAX);
     }
-    CALL(reserve, bytes ? bytes : 1, out);
+    DEVICES_CALL(d->devices, 0, reserve, bytes ? bytes : 1, out);
     d->pieces[d->count++] = *out;
     for (size_t at = 0; at < bytes; at += STAGING_BYTES) {
         size_t count = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
         memcpy(d->staging.base, (const char *)host + at, count);
-        CALL(copy, DEVICE_UPLOAD, (char *)*out + at, d->staging.base, count);
-        TRY(wait_for(d));
+        DEVICES_CALL(d->devices, 0, copy, DEVICE_UPLOAD, (char *)*out + at, d->staging.base, count);
+        TRY(devices_wait(d->devices, 0));
     }
     return OK;
 }
@@ -73,8 +62,8 @@ FALLIBLE case_there(struct case_device *d, const void *host, size_t bytes, void 
 FALLIBLE case_back(struct case_device *d, const void *there, size_t bytes, void *host) {
     for (size_t at = 0; at < bytes; at += STAGING_BYTES) {
         size_t count = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-        CALL(copy, DEVICE_DOWNLOAD, d->staging.base, (const char *)there + at, count);
-        TRY(wait_for(d));
+        DEVICES_CALL(d->devices, 0, copy, DEVICE_DOWNLOAD, d->staging.base, (const char *)there + at, count);
+        TRY(devices_wait(d->devices, 0));
         memcpy((char *)host + at, d->staging.base, count);
     }
     return OK;

@@ -58,12 +58,6 @@ static FALLIBLE compare(const struct kernel_case *c, const struct group_metadata
     return compare_visits(c, "m_tile_ids", got->m_tile_ids, got->num_tiles, capacity);
 }
 
-#define CALL(call, ...)                                                                                                            \
-    do {                                                                                                                           \
-        struct device_error call_error_;                                                                                           \
-        TRY(devices_check(d->devices, 0, d->devices->table->call(d->devices->all[0], __VA_ARGS__, &call_error_), &call_error_));   \
-    } while (0)
-
 // From sizes that the host has checked.
 static FALLIBLE make_there(struct case_device *d, const struct group_metadata_args *args, struct group_metadata *out) {
     size_t entries = group_metadata_capacity(args->m, args->tm, args->num_groups) * sizeof(int32_t);
@@ -86,7 +80,7 @@ static FALLIBLE make_there(struct case_device *d, const struct group_metadata_ar
                                              .ids = there[1],
                                              .tiles = there[2],
                                              .tile_count = there[3]};
-    CALL(group_metadata, &metadata);
+    DEVICES_CALL(d->devices, 0, group_metadata, &metadata);
     TRY(case_back(d, there[0], offsets, out->group_offsets));
     TRY(case_back(d, there[1], entries, out->group_ids));
     TRY(case_back(d, there[2], entries, out->m_tile_ids));

@@ -1,4 +1,5 @@
-// kernels/cuda/ptx.cuh for the CPU: the same functions, on a simulated block.
+// kernels/cuda/ptx.cuh for the CPU: the same functions, on a simulated block. Stores by the copy engine, stmatrix and a meeting of
+// one warpgroup are here alone: no kernel has a use for them yet, only the tests of what the simulation sees.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_PTX_H
 #define EXPERTD_KERNELS_CUDA_SIM_PTX_H
 
@@ -49,9 +50,6 @@ namespace ptx {
 
 inline void sync_block() {
     sim::meet(0, blockDim.x);
-}
-inline void sync_warpgroup(int id) {
-    sim::meet(id, 128);
 }
 [[noreturn]] inline void trap() {
     sim::fault("thread %u: trap", sim::thread_number());

@@ -162,7 +162,7 @@ static void give_pinned(struct device_rig *rig, void *memory) {
 static FALLIBLE fill(const struct timed_product *p, void *there, size_t bytes) {
     for (size_t at = 0; at < bytes; at += PATTERN_BYTES) {
         size_t part = bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES;
-        DEVICE_RIG_CALL(p->rig, copy, DEVICE_UPLOAD, (char *)there + at, p->pattern, part);
+        DEVICES_CALL(p->rig->devices, 0, copy, DEVICE_UPLOAD, (char *)there + at, p->pattern, part);
     }
     return device_rig_wait(p->rig);
 }
@@ -205,7 +205,7 @@ static FALLIBLE reserve_and_fill(struct timed_product *p) {
                             [MEMORY_TILES] = p->tiles_bytes};
     for (int i = 0; i < MEMORY_COUNT; i++) {
         if (bytes[i]) {
-            DEVICE_RIG_CALL(p->rig, reserve, bytes[i], &p->memory[i]);
+            DEVICES_CALL(p->rig->devices, 0, reserve, bytes[i], &p->memory[i]);
         }
     }
     pattern_of_elements(p, false);
@@ -246,8 +246,8 @@ static FALLIBLE deal_tiles(struct timed_product *p) {
             p->tiles[r * p->tile_count + i] = tile;
         }
     }
-    DEVICE_RIG_CALL(p->rig, copy, DEVICE_UPLOAD, p->memory[MEMORY_TILES], p->tiles,
-                    p->rotations * p->tile_count * sizeof *p->tiles);
+    DEVICES_CALL(p->rig->devices, 0, copy, DEVICE_UPLOAD, p->memory[MEMORY_TILES], p->tiles,
+                 p->rotations * p->tile_count * sizeof *p->tiles);
     return device_rig_wait(p->rig);
 }
 
@@ -271,7 +271,7 @@ static FALLIBLE start(struct timed_product *p) {
         .out = p->memory[MEMORY_D],
         .out_stride = s->n * size,
     };
-    DEVICE_RIG_CALL(p->rig, down, &down);
+    DEVICES_CALL(p->rig->devices, 0, down, &down);
     return OK;
 }
 

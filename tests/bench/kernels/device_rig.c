@@ -37,9 +37,9 @@ static FALLIBLE open_rig(const char *text, struct device_rig *rig) {
     snprintf(rig->name, sizeof rig->name, "%s, %s%s", rig->devices->table->kind, facts->name,
              rig->simulated ? " (simulated: its times say nothing of any GPU)" : "");
     rig->bf16 = facts->bf16.has >> DEVICE_WGMMA_128 & 1 ? DEVICE_RATE_WGMMA : DEVICE_RATE_MMA;
-    DEVICE_RIG_CALL(rig, reserve, DEVICE_RATES_SINK_BYTES, &rig->sink);
+    DEVICES_CALL(rig->devices, 0, reserve, DEVICE_RATES_SINK_BYTES, &rig->sink);
     size_t bytes = rig->simulated ? SIMULATED_REGION_BYTES : REGION_BYTES;
-    DEVICE_RIG_CALL(rig, reserve, bytes, &rig->region);
+    DEVICES_CALL(rig->devices, 0, reserve, bytes, &rig->region);
     rig->region_bytes = bytes;
     return OK;
 }
@@ -64,8 +64,7 @@ void device_rig_close(struct device_rig *rig) {
 }
 
 FALLIBLE device_rig_wait(const struct device_rig *rig) {
-    struct device_error error;
-    return devices_check(rig->devices, 0, rig->devices->table->wait(rig->devices->all[0], &error), &error);
+    return devices_wait(rig->devices, 0);
 }
 
 static void must(err_t e) {

@@ -32,11 +32,4 @@ int64_t device_rig_read_ns(struct device_rig *rig, double bytes);
 
 FALLIBLE device_rig_wait(const struct device_rig *rig);
 
-#define DEVICE_RIG_CALL(rig, call, ...)                                                                                            \
-    do {                                                                                                                           \
-        struct device_error call_error_;                                                                                           \
-        TRY(devices_check((rig)->devices, 0, (rig)->devices->table->call((rig)->devices->all[0], __VA_ARGS__, &call_error_),       \
-                          &call_error_));                                                                                          \
-    } while (0)
-
 #endif

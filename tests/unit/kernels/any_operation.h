@@ -152,6 +152,14 @@ static inline void *take_existing(struct pool *pool, enum dtype dtype, size_t co
     return values;
 }
 
+// Room for the twin's answer and for another, both poisoned.
+static inline void take_answers(struct pool *pool, enum dtype dtype, size_t count, void **want, void **got) {
+    *want = take(pool, count * dtype_size(dtype));
+    *got = take(pool, count * dtype_size(dtype));
+    poison(dtype, count, *want);
+    poison(dtype, count, *got);
+}
+
 // Operands and options of one operation. want: the twin's answer into a poisoned output; got: another one, poisoned.
 struct any_matmul {
     struct grouped_matmul_args args;
@@ -175,13 +183,10 @@ static inline void any_grouped_matmul(struct pool *pool, struct any_matmul *c) {
     args->lhs = take_elements(pool, args->lhs_dtype, g.m * c->rhs.k);
     args->existing_mode = (enum existing_mode)random_below(&pool->random, 3);
     c->count = g.m * c->rhs.n;
-    size_t bytes = c->count * dtype_size(args->out_dtype);
     if (args->existing_mode) {
         args->existing_out = take_existing(pool, args->out_dtype, c->count);
     }
-    c->want = take(pool, bytes), c->got = take(pool, bytes);
-    poison(args->out_dtype, c->count, c->want);
-    poison(args->out_dtype, c->count, c->got);
+    take_answers(pool, args->out_dtype, c->count, &c->want, &c->got);
     args->out = c->want;
     assert_false(err_is(grouped_matmul_reference(args)));
     args->out = c->got;
@@ -211,13 +216,10 @@ static inline void any_transposed_grouped_matmul(struct pool *pool, struct any_t
     args->rhs = take_elements(pool, args->rhs_dtype, args->m * args->n);
     args->existing_mode = (enum existing_mode)random_below(&pool->random, 3);
     c->count = g.local * args->k * args->n;
-    size_t bytes = c->count * dtype_size(args->out_dtype);
     if (args->existing_mode) {
         args->existing_out = take_existing(pool, args->out_dtype, c->count);
     }
-    c->want = take(pool, bytes), c->got = take(pool, bytes);
-    poison(args->out_dtype, c->count, c->want);
-    poison(args->out_dtype, c->count, c->got);
+    take_answers(pool, args->out_dtype, c->count, &c->want, &c->got);
     args->out = c->want;
     assert_false(err_is(transposed_grouped_matmul_reference(args)));
     args->out = c->got;
@@ -327,10 +329,7 @@ static inline void any_grouped_gemm(struct pool *pool, struct any_gemm *c) {
     args->beta = any_factor(pool, args->num_groups, args->a.dtype == DTYPE_I8, &args->beta_count);
     args->out_count = count + random_below(random, 9), args->c_count = count;
     args->c = args->beta ? take_existing(pool, args->out_dtype, count) : NULL;
-    size_t bytes = args->out_count * dtype_size(args->out_dtype);
-    c->want = take(pool, bytes), c->got = take(pool, bytes);
-    poison(args->out_dtype, args->out_count, c->want);
-    poison(args->out_dtype, args->out_count, c->got);
+    take_answers(pool, args->out_dtype, args->out_count, &c->want, &c->got);
     args->out = c->want;
     err_t e = grouped_gemm_reference(args);
     if (err_is(e)) {

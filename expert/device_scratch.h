@@ -1,0 +1,51 @@
+// One device's scratch for batches, and how it is laid out: a function of the model and the limits alone, so that it can be counted
+// before anything is reserved. Private to expert/.
+#ifndef EXPERTD_EXPERT_DEVICE_SCRATCH_H
+#define EXPERTD_EXPERT_DEVICE_SCRATCH_H
+
+#include "expert/engine.h"
+#include "kernels/device_plan.h"
+
+// One device's scratch, all device memory.
+struct device_scratch {
+    void *memory;
+    size_t bytes;
+    char *inner;               // [max_choices, I] in D: of one rank at a time
+    struct device_tile *tiles; // [device_engine_tiles] of its ranks, one after another
+    // the front's only, which is the first device
+    char *hidden[BATCH_INPUTS];       // [max_tokens, H] in D, hidden_stride apart: of the batch at hand, and of the next
+    char *expanded;                   // [max_choices, H] where a layer weighs its inputs
+    int32_t *ids;                     // [max_choices]
+    float *weights;                   // [max_choices]
+    uint32_t *row_token, *row_choice; // [max_choices] where a layer weighs its inputs
+    struct device_tile *token_tiles[DEVICE_VARIANTS]; // all tokens in order, for each variant's tiles: written once
+    float *logits;                                    // [max_tokens, router outputs]
+    uint32_t *choice_row;                             // [max_choices]
+    uint32_t *shared_tokens, *shared_rows;            // [max_tokens]
+    float *shared_scale;                              // [max_tokens]
+    char *shared_inner, *shared;                      // [max_tokens, shared I], [max_tokens, H] in D
+    char *out[BATCH_INPUTS];                          // [max_tokens, H] in any output dtype
+};
+
+// What the model's layers ask of it.
+struct device_scratch_needs {
+    const struct model *model;
+    struct layer_limits limits;
+    uint32_t max_outputs, max_shared_width; // over the model's layers
+    bool weighs_inputs;
+};
+struct device_scratch_needs device_scratch_needs_of(const struct model *model, const struct layer_limits *limits);
+
+// first: of the first device, which is the front. Sets every piece that lies in out->memory, and out->bytes; without memory the
+// bytes are only counted.
+void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first, struct device_scratch *out);
+
+// Bytes from one row of `width` elements in D to the next.
+size_t device_scratch_row_bytes(const struct model *model, size_t width);
+
+// Tiles of that many rows over `rows`, as one group.
+static inline size_t device_scratch_tiles_over(size_t rows, uint32_t tile_rows) {
+    return (rows + tile_rows - 1) / tile_rows;
+}
+
+#endif

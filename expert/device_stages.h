@@ -1,0 +1,22 @@
+// The stages of a batch on devices: the same map as layer_forward's, a function a stage, each working from and into the engine's
+// arrays, which are pinned. Work is put into the devices' streams and waited for where the host needs what came of it: after the
+// routes, and at the end. Private to expert/; used by the engine's thread.
+#ifndef EXPERTD_EXPERT_DEVICE_STAGES_H
+#define EXPERTD_EXPERT_DEVICE_STAGES_H
+
+#include "expert/layer_batch.h"
+#include "expert/router.h"
+
+FALLIBLE device_take_in(struct batch *b); // its rows leave, beside what is computed
+FALLIBLE device_await_rows(struct batch *b);
+// One request's own router: ids and weights are there after device_routed.
+FALLIBLE device_route(struct batch *b, const struct router_args *args);
+FALLIBLE device_routed(struct batch *b);
+// *hidden: the rows that leave for the ranks, in the first device's memory; [plan.rows] where the layer weighs its inputs.
+FALLIBLE device_dispatch(struct batch *b, const void **hidden);
+FALLIBLE device_experts(struct batch *b);
+FALLIBLE device_shared_experts(struct batch *b);
+FALLIBLE device_combine(struct batch *b); // its answers leave, beside what is computed next
+FALLIBLE device_answer(struct batch *b);  // waits for the exchange and for them, writes every request's output
+
+#endif
