@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/device_codes.h"
 #include "kernels/device_links.h"
 
 struct device {
@@ -269,10 +270,19 @@ enum device_code launch(struct device *d, const Args *args, struct device_error 
     return done(code, "starting a kernel", error);
 }
 
+// Of the launchers for quantised weights, the one for these rows and codes.
+template <typename Launcher>
+Launcher *quantised_launcher(const device_rows &rows, const device_matrix &m, Launcher *f32, Launcher *four_bits, Launcher *fp8,
+                             Launcher *int8) {
+    const enum weight_code code = m.quantised.format.code;
+    return rows.dtype != DTYPE_BF16 ? f32 : device_codes_bits(code) == 4 ? four_bits : code == CODE_INT8 ? int8 : fp8;
+}
+
 // By how the weights are held, and the variant that the rows are cut for.
 int start_gate_up(const struct device *d, const struct device_gate_up *a) {
     if (a->up.quantised.scales) {
-        return (a->rows.dtype == DTYPE_BF16 ? cuda_quantised_gate_up_bf16 : cuda_quantised_gate_up_f32)(a, d->stream);
+        return quantised_launcher(a->rows, a->up, cuda_quantised_gate_up_f32, cuda_quantised_gate_up_4bit,
+                                  cuda_quantised_gate_up_fp8, cuda_quantised_gate_up_int8)(a, d->stream);
     }
     return a->rows.variant < DEVICE_MMA_16    ? cuda_gate_up_fma(a, d->stream)
            : a->rows.variant < DEVICE_WGMMA_8 ? cuda_gate_up_mma(a, d->stream)
@@ -281,7 +291,8 @@ int start_gate_up(const struct device *d, const struct device_gate_up *a) {
 
 int start_down(const struct device *d, const struct device_down *a) {
     if (a->down.quantised.scales) {
-        return (a->rows.dtype == DTYPE_BF16 ? cuda_quantised_down_bf16 : cuda_quantised_down_f32)(a, d->stream);
+        return quantised_launcher(a->rows, a->down, cuda_quantised_down_f32, cuda_quantised_down_4bit, cuda_quantised_down_fp8,
+                                  cuda_quantised_down_int8)(a, d->stream);
     }
     return a->rows.variant < DEVICE_MMA_16    ? cuda_down_fma(a, d->stream)
            : a->rows.variant < DEVICE_WGMMA_8 ? cuda_down_mma(a, d->stream)

@@ -58,6 +58,39 @@ template <typename D> __host__ __forceinline__ finish_down<D> finish_of(const de
     return {a.bias, a.row_scale, (char *)a.out, a.out_stride};
 }
 
+// A block's sums on their way from the threads that made them to rows that are finished and written as wholes: in shared memory, in
+// the place of what the block has multiplied. So a kernel finishes in one place; unrolled over a thread's sums it had the
+// activation 64 times over, which was most of its code and of its time in the compiler.
+template <int OPERANDS, int ROWS, int COLUMNS, int PITCH = COLUMNS + 1> struct block_sums { float of[OPERANDS][ROWS][PITCH]; };
+
+// By all threads of a block that has met since the last sum was put there.
+template <int THREADS, int OPERANDS, int ROWS, int COLUMNS, int PITCH, typename Finish>
+__device__ __forceinline__ void finish_block(const block_sums<OPERANDS, ROWS, COLUMNS, PITCH> &sums, uint32_t group, size_t row0,
+                                             int rows, int column0, int n, const Finish &finish) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows * COLUMNS; i += THREADS) {
+        const int y = i / COLUMNS, x = i % COLUMNS;
+        if (column0 + x < n) {
+            const float both[2] = {sums.of[0][y][x], sums.of[OPERANDS - 1][y][x]};
+            finish(both, group, row0 + y, column0 + x, n);
+        }
+    }
+}
+
+// Of one operand: down, or up where there is no gate. One kernel for both.
+template <typename D> struct finish_single {
+    finish_gate_up<D> up;
+    finish_down<D> down;
+    int is_down;
+    __device__ void operator()(const float (&sum)[2], uint32_t group, size_t row, int column, int n) const {
+        if (is_down) {
+            down(sum, group, row, column, n);
+        } else {
+            up(sum, group, row, column, n);
+        }
+    }
+};
+
 } // namespace
 
 #endif

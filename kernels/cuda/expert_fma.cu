@@ -72,8 +72,24 @@ __device__ __forceinline__ void multiply(const stage<A, BM, OPERANDS> &s, int de
     }
 }
 
+template <int BM, int OPERANDS> using sums_of_block = block_sums<OPERANDS, BM, BM>;
+
+template <int BM, int OPERANDS>
+__device__ __forceinline__ void put_sums(const sums<BM, OPERANDS> &acc, sums_of_block<BM, OPERANDS> &to) {
+#pragma unroll
+    for (int o = 0; o < OPERANDS; o++) {
+#pragma unroll
+        for (int r = 0; r < OF_ROWS<BM>; r++) {
+#pragma unroll
+            for (int c = 0; c < OF_COLUMNS<BM>; c++) {
+                to.of[o][threadIdx.x / 16 + r * 8][threadIdx.x % 16 + c * 16] = acc[o][r][c];
+            }
+        }
+    }
+}
+
 template <typename A, int BM, int OPERANDS, typename Finish>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 2)
     fma_matmul(const __grid_constant__ product p, const void *first, const void *second, const __grid_constant__ Finish finish) {
     auto *stages = (stage<A, BM, OPERANDS> *)ptx::shared_base();
     work w;
@@ -119,17 +135,11 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
     ptx::copy_wait<0>();
-#pragma unroll
-    for (int r = 0; r < OF_ROWS<BM>; r++) {
-#pragma unroll
-        for (int c = 0; c < OF_COLUMNS<BM>; c++) {
-            const int y = threadIdx.x / 16 + r * 8, column = w.column + threadIdx.x % 16 + c * 16;
-            if (y < w.rows && column < p.n) {
-                const float both[2] = {acc[0][r][c], acc[OPERANDS - 1][r][c]};
-                finish(both, w.group, w.row + y, column, p.n);
-            }
-        }
-    }
+    ptx::sync_block(); // all are done with the stages: the sums take their place
+    auto &all = *(sums_of_block<BM, OPERANDS> *)ptx::shared_base();
+    put_sums<BM, OPERANDS>(acc, all);
+    ptx::sync_block();
+    finish_block<THREADS>(all, w.group, w.row, w.rows, w.column, p.n, finish);
 }
 
 struct finish_logits {
@@ -157,6 +167,7 @@ int launch(const device_rows &rows, const device_matrix &first, const void *seco
     }
     auto *kernel = fma_matmul<A, BM, OPERANDS, Finish>;
     constexpr int bytes = STAGES<BM> * sizeof(stage<A, BM, OPERANDS>);
+    static_assert(sizeof(sums_of_block<BM, OPERANDS>) <= bytes, "the sums take the stages' place");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) {
         return error;
@@ -188,9 +199,9 @@ int cuda_logits(const struct device_logits *a, struct CUstream_st *stream) {
 int cuda_gate_up_fma(const struct device_gate_up *a, struct CUstream_st *stream) {
     const auto finish = finish_of<float>(*a);
     return a->gate.data ? choose<float, 2>(a->rows, a->up, a->gate.data, finish, stream)
-                        : choose<float, 1>(a->rows, a->up, nullptr, finish, stream);
+                        : choose<float, 1>(a->rows, a->up, nullptr, finish_single<float>{finish, {}, 0}, stream);
 }
 
 int cuda_down_fma(const struct device_down *a, struct CUstream_st *stream) {
-    return choose<float, 1>(a->rows, a->down, nullptr, finish_of<float>(*a), stream);
+    return choose<float, 1>(a->rows, a->down, nullptr, finish_single<float>{{}, finish_of<float>(*a), 1}, stream);
 }

@@ -69,6 +69,26 @@ __device__ __forceinline__ void multiply_stage(const stage<BM, OPERANDS> &s, sum
     }
 }
 
+// 8 columns more: pairs that a half of a warp writes at once meet no bank twice.
+template <int BM, int OPERANDS> using sums_of_block = block_sums<OPERANDS, BM, BN, BN + 8>;
+
+template <int BM, int OPERANDS>
+__device__ __forceinline__ void put_sums(const sums<BM, OPERANDS> &acc, sums_of_block<BM, OPERANDS> &to) {
+    const int y = warp_row<BM>() + threadIdx.x % 32 / 4, x = warp_column<BM>() + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int o = 0; o < OPERANDS; o++) {
+#pragma unroll
+        for (int m = 0; m < ROW_FRAGMENTS<BM>; m++) {
+#pragma unroll
+            for (int f = 0; f < COLUMN_FRAGMENTS<BM>; f++) {
+                const float *v = acc[o][m][f];
+                *(float2 *)&to.of[o][y + m * 16][x + f * 8] = {v[0], v[1]};
+                *(float2 *)&to.of[o][y + m * 16 + 8][x + f * 8] = {v[2], v[3]};
+            }
+        }
+    }
+}
+
 template <typename D, int BM, int OPERANDS, typename Finish>
 __global__ void __launch_bounds__(THREADS)
     mma_matmul(const __grid_constant__ product p, const void *first, const void *second, const __grid_constant__ Finish finish) {
@@ -111,22 +131,11 @@ __global__ void __launch_bounds__(THREADS)
         multiply_stage<D>(stages[block % STAGES], acc);
     }
     ptx::copy_wait<0>();
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < ROW_FRAGMENTS<BM>; m++) {
-#pragma unroll
-        for (int f = 0; f < COLUMN_FRAGMENTS<BM>; f++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int y = warp_row<BM>() + m * 16 + lane / 4 + i / 2 * 8;
-                const int column = w.column + warp_column<BM>() + f * 8 + lane % 4 * 2 + i % 2;
-                if (y < w.rows && column < p.n) {
-                    const float both[2] = {acc[0][m][f][i], acc[OPERANDS - 1][m][f][i]};
-                    finish(both, w.group, w.row + y, column, p.n);
-                }
-            }
-        }
-    }
+    ptx::sync_block(); // all are done with the stages: the sums take their place
+    auto &all = *(sums_of_block<BM, OPERANDS> *)ptx::shared_base();
+    put_sums<BM, OPERANDS>(acc, all);
+    ptx::sync_block();
+    finish_block<THREADS>(all, w.group, w.row, w.rows, w.column, p.n, finish);
 }
 
 // ---- launches
@@ -144,6 +153,7 @@ int launch(const device_rows &rows, const device_matrix &first, const void *seco
     }
     auto *kernel = mma_matmul<D, BM, OPERANDS, Finish>;
     constexpr int bytes = STAGES * sizeof(stage<BM, OPERANDS>);
+    static_assert(sizeof(sums_of_block<BM, OPERANDS>) <= bytes, "the sums take the stages' place");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) {
         return error;
@@ -171,10 +181,12 @@ int choose(const device_rows &rows, const device_matrix &first, const void *seco
 int cuda_gate_up_mma(const struct device_gate_up *a, struct CUstream_st *stream) {
     const auto finish = finish_of<uint16_t>(*a);
     return a->gate.data ? choose<uint16_t, 2>(a->rows, a->up, a->gate.data, finish, stream)
-                        : choose<uint16_t, 1>(a->rows, a->up, nullptr, finish, stream);
+                        : choose<uint16_t, 1>(a->rows, a->up, nullptr, finish_single<uint16_t>{finish, {}, 0}, stream);
 }
 
 int cuda_down_mma(const struct device_down *a, struct CUstream_st *stream) {
-    return a->rows.dtype == DTYPE_F16 ? choose<half_bits, 1>(a->rows, a->down, nullptr, finish_of<half_bits>(*a), stream)
-                                      : choose<uint16_t, 1>(a->rows, a->down, nullptr, finish_of<uint16_t>(*a), stream);
+    if (a->rows.dtype == DTYPE_F16) {
+        return choose<half_bits, 1>(a->rows, a->down, nullptr, finish_of<half_bits>(*a), stream);
+    }
+    return choose<uint16_t, 1>(a->rows, a->down, nullptr, finish_single<uint16_t>{{}, finish_of<uint16_t>(*a), 1}, stream);
 }

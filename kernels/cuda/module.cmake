@@ -1,6 +1,8 @@
-# libexpertd_cuda.so: every source through nvcc, for the GPUs that it is meant for. No fused multiply-add that is not written out.
+# libexpertd_cuda.so: every source through nvcc, for the GPUs that it is meant for. No fused multiply-add that is not written out. A
+# spill is an error, and so is wgmma that had to be serialised. Nothing is compressed: tests/gpu/check_cubins reads the objects.
+set(strict ${CMAKE_CURRENT_SOURCE_DIR}/nvcc_strict)
 set(flags -std=c++17 -O3 -I${CMAKE_SOURCE_DIR} --fmad=false --ftz=false -Xcompiler=-fPIC,-fvisibility=hidden
-          -Xptxas=-warn-spills,-warn-lmem-usage -Werror all-warnings)
+          -no-compress -Xptxas=-warn-spills,-warn-lmem-usage -Werror all-warnings)
 set(every_target -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120,code=compute_120)
 find_program(EXPERTD_CCACHE ccache)
 set(launcher "")
@@ -14,10 +16,10 @@ foreach(source ${device_sources})
   set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}.cuda.o)
   set(targets ${every_target})
   if(name MATCHES "_sm90$")
-    set(targets -gencode arch=compute_90a,code=sm_90a)
+    set(targets -gencode arch=compute_90a,code=[sm_90a,compute_90a]) # the PTX to be looked at
   endif()
-  add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM COMMENT "Building CUDA object ${name}"
-                     COMMAND ${launcher} ${EXPERTD_NVCC} ${flags} ${targets} -MD -MF ${object}.d -c ${source} -o ${object})
+  add_custom_command(OUTPUT ${object} DEPENDS ${source} ${strict} DEPFILE ${object}.d VERBATIM COMMENT "Building CUDA object ${name}"
+                     COMMAND ${strict} ${launcher} ${EXPERTD_NVCC} ${flags} ${targets} -MD -MF ${object}.d -c ${source} -o ${object})
   list(APPEND device_objects ${object})
 endforeach()
 # NCCL is loaded when there is more than one GPU to use; its header is all that is needed here.

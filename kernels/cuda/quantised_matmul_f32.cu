@@ -90,17 +90,20 @@ __global__ void __launch_bounds__(THREADS)
         }
         ptx::sync_block();
     }
+    auto &sums = *(block_sums<OPERANDS, BM, BN> *)ptx::shared_base();
+    static_assert(sizeof sums <= sizeof s, "the sums take the operands' place");
 #pragma unroll
-    for (int f = 0; f < FRAGMENTS; f++) {
+    for (int o = 0; o < OPERANDS; o++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int y = y0 + i / 2 * 8, column = column0 + f * 8 + x0 + i % 2;
-            if (y < (int)tile.rows && column < p.n) {
-                const float both[2] = {all[0][f][i], all[OPERANDS - 1][f][i]};
-                finish(both, tile.group, tile.row + y, column, p.n);
+        for (int f = 0; f < FRAGMENTS; f++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sums.of[o][y0 + i / 2 * 8][f * 8 + x0 + i % 2] = all[o][f][i];
             }
         }
     }
+    ptx::sync_block();
+    finish_block<THREADS>(sums, tile.group, tile.row, tile.rows, column0, p.n, finish);
 }
 
 template <int OPERANDS, typename Finish>
@@ -121,20 +124,19 @@ int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish
 } // namespace
 
 int cuda_quantised_gate_up_f32(const struct device_gate_up *a, struct CUstream_st *stream) {
-    finish_gate_up<float> finish = {a->gate_bias,   a->up_bias,   a->activation.kind, activation_limits_of(&a->activation),
-                                    (char *)a->out, a->out_stride};
+    const auto finish = finish_of<float>(*a);
     quantised_product p;
     if (!quantised_product_of(a->rows, a->up, a->gate, &p)) {
         return cudaErrorInvalidValue;
     }
-    return a->gate.data ? launch<2>(p, a->rows.tile_count, finish, stream) : launch<1>(p, a->rows.tile_count, finish, stream);
+    return a->gate.data ? launch<2>(p, a->rows.tile_count, finish, stream)
+                        : launch<1>(p, a->rows.tile_count, finish_single<float>{finish, {}, 0}, stream);
 }
 
 int cuda_quantised_down_f32(const struct device_down *a, struct CUstream_st *stream) {
-    finish_down<float> finish = {a->bias, a->row_scale, (char *)a->out, a->out_stride};
     quantised_product p;
     if (!quantised_product_of(a->rows, a->down, {}, &p)) {
         return cudaErrorInvalidValue;
     }
-    return launch<1>(p, a->rows.tile_count, finish, stream);
+    return launch<1>(p, a->rows.tile_count, finish_single<float>{{}, finish_of<float>(*a), 1}, stream);
 }

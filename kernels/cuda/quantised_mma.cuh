@@ -5,6 +5,11 @@
 // warps makes 64 columns, a warp 16, of one tile's rows. K in blocks of 128 through shared memory, several on their way by
 // cp.async: a lane copies the codes that it reads itself, 16 bytes each; the block shares the rows, gathered by index, and a warp
 // its scales.
+//
+// A source for each width of codes instantiates it: nvcc takes half a minute for all of them.
+#ifndef EXPERTD_KERNELS_CUDA_QUANTISED_MMA_CUH
+#define EXPERTD_KERNELS_CUDA_QUANTISED_MMA_CUH
+
 #include "kernels/cuda/expert_finish.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/quantised_matmul.cuh"
@@ -213,7 +218,7 @@ __device__ __forceinline__ void multiply(const quantised_product &p, const share
     }
 }
 
-template <int OPERANDS, int BT> struct sums_of_block { float of[OPERANDS][BT][64 + 1]; };
+template <int OPERANDS, int BT> using sums_of_block = block_sums<OPERANDS, BT, 64>;
 
 template <int OPERANDS, int BT>
 __device__ __forceinline__ void put_sums(const sums<OPERANDS, BT> &sum, sums_of_block<OPERANDS, BT> &to) {
@@ -239,51 +244,31 @@ __global__ void __launch_bounds__(THREADS, 2)
     const rows r = {tile.group, tile.row, (int)(p.rows_all - tile.row < tile.rows ? p.rows_all - tile.row : tile.rows)};
     const int fragments = (r.count + 7) / 8, blocks = (p.k + BK - 1) / BK;
     fill_e4m3_table(p, r.group, s.table);
-    for (int b = 0; b < DEPTH - 1; b++) {
-        if (b < blocks) {
-            load(p, r, b * BK, s.stages[b]);
-        }
-        ptx::copy_commit();
-    }
     sums<OPERANDS, BT> sum = {};
-    for (int b = 0; b < blocks; b++) {
-        ptx::copy_wait<DEPTH - 2>();
-        ptx::sync_block(); // this stage is there for all, and all are done with the one before
+    // The first turns only load, so that the code of a load stands here once.
+#pragma unroll 1
+    for (int b = 1 - DEPTH; b < blocks; b++) {
+        if (b >= 0) {
+            ptx::copy_wait<DEPTH - 2>();
+            ptx::sync_block(); // this stage is there for all, and all are done with the one before
+        }
         if (b + DEPTH - 1 < blocks) {
             load(p, r, (b + DEPTH - 1) * BK, s.stages[(b + DEPTH - 1) % DEPTH]);
         }
         ptx::copy_commit();
-        multiply<CODE>(p, s, s.stages[b % DEPTH], b * BK, fragments, sum);
+        if (b >= 0) {
+            multiply<CODE>(p, s, s.stages[b % DEPTH], b * BK, fragments, sum);
+        }
     }
     ptx::copy_wait<0>();
-    ptx::sync_block(); // all are done with the stages: the sums take their place, so that rows are written as wholes
+    ptx::sync_block(); // all are done with the stages: the sums take their place
     auto &all = *(sums_of_block<OPERANDS, BT> *)ptx::shared_base();
     put_sums(sum, all);
     ptx::sync_block();
-    for (int i = threadIdx.x; i < r.count * 64; i += THREADS) {
-        const int y = i / 64, x = i % 64, column = blockIdx.y * 64 + x;
-        if (column < p.n) {
-            const float both[2] = {all.of[0][y][x], all.of[OPERANDS - 1][y][x]};
-            finish(both, r.group, r.first + y, column, p.n);
-        }
-    }
+    finish_block<THREADS>(all, r.group, r.first, r.count, blockIdx.y * 64, p.n, finish);
 }
 
 // ---- launches
-
-// Of one operand: down, or up where there is no gate.
-struct finish_single {
-    finish_gate_up<uint16_t> up;
-    finish_down<uint16_t> down;
-    int is_down;
-    __device__ void operator()(const float (&sum)[2], uint32_t group, size_t row, int column, int n) const {
-        if (is_down) {
-            down(sum, group, row, column, n);
-        } else {
-            up(sum, group, row, column, n);
-        }
-    }
-};
 
 // Grid: tiles by 64 columns, so that blocks that run together share a group's weights in the cache. Shared memory, decode: 71 KiB
 // with 4 bits and two operands, so that three blocks share a multiprocessor of sm_90 and keep 72 KiB of codes on their way; with 8
@@ -318,43 +303,32 @@ int launch_rows(const quantised_product &p, const device_rows &rows, const Finis
     }
 }
 
-template <int OPERANDS, typename Finish>
-int launch_code(const quantised_product &p, weight_code code, const device_rows &rows, const Finish &finish, cudaStream_t stream) {
-    switch (code) {
-    case CODE_E4M3:
-        return launch_rows<CODE_E4M3, OPERANDS>(p, rows, finish, stream);
-    case CODE_E5M2:
-        return launch_rows<CODE_E5M2, OPERANDS>(p, rows, finish, stream);
-    case CODE_E2M1:
-        return launch_rows<CODE_E2M1, OPERANDS>(p, rows, finish, stream);
-    case CODE_INT4:
-        return launch_rows<CODE_INT4, OPERANDS>(p, rows, finish, stream);
-    case CODE_INT8:
-        return launch_rows<CODE_INT8, OPERANDS>(p, rows, finish, stream);
-    default:
+// By the weights' code, of those named.
+template <int OPERANDS, weight_code... CODES, typename Finish>
+int launch_code(const quantised_product &p, const device_rows &rows, const Finish &finish, cudaStream_t stream) {
+    int result = cudaErrorInvalidValue;
+    (void)((p.code == CODES && (result = launch_rows<CODES, OPERANDS>(p, rows, finish, stream), true)) || ...);
+    return result;
+}
+
+template <weight_code... CODES> int quantised_gate_up(const device_gate_up &a, cudaStream_t stream) {
+    const auto finish = finish_of<uint16_t>(a);
+    quantised_product p;
+    if (!quantised_product_of(a.rows, a.up, a.gate, &p)) {
         return cudaErrorInvalidValue;
     }
+    return a.gate.data ? launch_code<2, CODES...>(p, a.rows, finish, stream)
+                       : launch_code<1, CODES...>(p, a.rows, finish_single<uint16_t>{finish, {}, 0}, stream);
+}
+
+template <weight_code... CODES> int quantised_down(const device_down &a, cudaStream_t stream) {
+    quantised_product p;
+    if (!quantised_product_of(a.rows, a.down, {}, &p)) {
+        return cudaErrorInvalidValue;
+    }
+    return launch_code<1, CODES...>(p, a.rows, finish_single<uint16_t>{{}, finish_of<uint16_t>(a), 1}, stream);
 }
 
 } // namespace
 
-int cuda_quantised_gate_up_bf16(const struct device_gate_up *a, struct CUstream_st *stream) {
-    finish_gate_up<uint16_t> finish = {a->gate_bias,   a->up_bias,   a->activation.kind, activation_limits_of(&a->activation),
-                                       (char *)a->out, a->out_stride};
-    quantised_product p;
-    if (!quantised_product_of(a->rows, a->up, a->gate, &p)) {
-        return cudaErrorInvalidValue;
-    }
-    const weight_code code = a->up.quantised.format.code;
-    return a->gate.data ? launch_code<2>(p, code, a->rows, finish, stream)
-                        : launch_code<1>(p, code, a->rows, finish_single{finish, {}, 0}, stream);
-}
-
-int cuda_quantised_down_bf16(const struct device_down *a, struct CUstream_st *stream) {
-    finish_down<uint16_t> finish = {a->bias, a->row_scale, (char *)a->out, a->out_stride};
-    quantised_product p;
-    if (!quantised_product_of(a->rows, a->down, {}, &p)) {
-        return cudaErrorInvalidValue;
-    }
-    return launch_code<1>(p, a->down.quantised.format.code, a->rows, finish_single{{}, finish, 1}, stream);
-}
+#endif

@@ -1,0 +1,10 @@
+// Rows of bf16 by weights of 8-bit integers: quantised_mma.cuh.
+#include "kernels/cuda/quantised_mma.cuh"
+
+int cuda_quantised_gate_up_int8(const struct device_gate_up *a, struct CUstream_st *stream) {
+    return quantised_gate_up<CODE_INT8>(*a, stream);
+}
+
+int cuda_quantised_down_int8(const struct device_down *a, struct CUstream_st *stream) {
+    return quantised_down<CODE_INT8>(*a, stream);
+}
