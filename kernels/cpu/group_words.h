@@ -11,14 +11,21 @@
 #include "kernels/cpu/group_ahead.h"
 
 enum {
+    WORDS_FETCH = 2,                // words of the inner loop, between which lines are fetched
+    WORDS_PASS = PANEL_VECS * LANES // columns of a pass
+};
+
+#ifndef WORDS_TUNED // by the including file, for vectors of 8 floats and 16 registers
+enum {
     WORDS_BLOCK = 512, // words: 128 KiB of a panel, which with the next one and the rows' stays in L2
     // Where memory is as slow as the multiplication, fetches wait for it in the same buffers that misses of L1 need: the block and
     // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
     WORDS_FEW_BLOCK = 64,
     WORDS_FEW_ROWS = 3 * PANEL_TILE,
-    WORDS_RUN = 2,                  // words of a run of the inner loop, between which lines are fetched
-    WORDS_PASS = PANEL_VECS * LANES // columns of a pass
+    WORDS_RUN = WORDS_FETCH, // words of a run of the inner loop, between two of its branches
+    WORDS_ONE_LINE = 0,      // a fetch is of one line at most, without a branch, and not of as many as are due
 };
+#endif
 
 // One tile of rows against WORDS_PASS columns of a panel, over a block of K.
 struct words_pass {
@@ -70,6 +77,11 @@ PANEL_INLINE void words_step(vec sums[][PANEL_VECS], size_t rows, const char *co
 }
 
 PANEL_INLINE void words_fetch(struct group_ahead *ahead) {
+    if (WORDS_ONE_LINE) {
+        vec_prefetch((const void *)ahead->at);
+        ahead->at += ahead->step;
+        return;
+    }
     ahead->until += ahead->step;
     for (; ahead->at < ahead->until; ahead->at += 64) {
         vec_prefetch((const void *)ahead->at);
@@ -88,8 +100,10 @@ PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
         words_load(sums, rows, pass);
     }
     for (; word + WORDS_RUN <= words; word += WORDS_RUN) {
-        words_fetch(&ahead);
         PANEL_UNROLL for (size_t i = 0; i < WORDS_RUN; i++, panel += KERNEL_PANEL) {
+            if (i % WORDS_FETCH == 0) {
+                words_fetch(&ahead);
+            }
             words_step(sums, rows, pass->x, word + i, panel);
         }
     }
@@ -153,12 +167,12 @@ static const float *words_next(const struct panel_group_args *args, const struct
 
 static void words_block(const struct panel_group_args *args, const struct words_block *block, const float *next) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
-    size_t runs = tiles * (KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_RUN);
+    size_t fetches = tiles * (KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_FETCH);
     struct words_pass pass = {
         .panel = (const float *)args->panels[block->panel] + block->begin * KERNEL_PANEL,
         .words = block->words,
         .begins = block->begin == 0 && !args->goes_on,
-        .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, runs),
+        .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, fetches),
     };
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
