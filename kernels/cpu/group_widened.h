@@ -8,8 +8,7 @@
 // Where only 16 registers are sums and factors there are 5 instructions to 3 fmas at the least. So the loops have no branch but
 // their end, and one base for all rows.
 //
-// The including file defines what panel_body.h and group_words.h ask for, and
-//   vec_interleave(a, b, to)   a[0] b[0] a[1] b[1] ... to `to`
+// The including file has included panel_few.h and defines what that and group_words.h ask for.
 #include "kernels/cpu/group_words.h"
 
 enum {
@@ -152,19 +151,6 @@ PANEL_INLINE void widened_first_rows(struct widened_pass *pass, size_t rows) {
 WIDENED_TILE_FUNCTION(widened_tile, widened_rows)
 WIDENED_TILE_FUNCTION(widened_first_tile, widened_first_rows)
 
-// An odd tail and what is missing of the last vectors is +0.
-static void widened_row(const uint16_t *x, size_t depth, float *to) {
-    size_t i = 0;
-    for (; i + 2 * LANES <= depth; i += 2 * LANES) {
-        vec_interleave(vec_odd(x + i), vec_even(x + i), to + i);
-    }
-    if (i < depth) {
-        uint16_t tail[2 * LANES] = {0};
-        memcpy(tail, x + i, (depth - i) * sizeof *tail);
-        vec_interleave(vec_odd(tail), vec_even(tail), to + i);
-    }
-}
-
 // A block of K of some of the call's rows against one of its panels.
 struct widened_block {
     const struct panel_group_args *args;
@@ -226,7 +212,7 @@ static void widened_blocks(const struct panel_group_args *args, size_t row, size
     for (; block.begin < args->k; block.begin += block.depth) {
         block.depth = args->k - block.begin < WIDENED_BLOCK ? args->k - block.begin : WIDENED_BLOCK;
         for (size_t r = 0; r < rows; r++) {
-            widened_row((const uint16_t *)args->x[row + r] + block.begin, block.depth, wide + r * WIDENED_ROW);
+            few_widen_row((const uint16_t *)args->x[row + r] + block.begin, block.depth, wide + r * WIDENED_ROW);
         }
         for (block.panel = 0; block.panel < args->count; block.panel++) {
             widened_fetch_rows(&block);

@@ -27,6 +27,17 @@ static inline vec vec_fma(vec a, vec b, vec c) {
     return _mm256_fmadd_ps(a, b, c);
 }
 
+#if defined(__clang__)
+#define vec_fma_over vec_fma
+#else
+// The form that overwrites the sum. gcc 12 takes one that overwrites a factor for half of a loop's fmas, and moves sums to and fro:
+// an instruction more for every eight fmas, and worse where all 16 registers are taken.
+static inline vec vec_fma_over(vec a, vec b, vec c) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+}
+#endif
+
 static inline vec vec_even(const uint16_t *pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)pairs), 16));
 }
@@ -47,17 +58,7 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 }
 
 #define PANEL_TARGET(name) avx2_##name
-#include "kernels/cpu/panel_body.h"
-
-#if !defined(__clang__)
-// The form that overwrites the sum. gcc 12 takes one that overwrites a factor for half of a loop's fmas, and moves sums to and fro:
-// an instruction more for every eight fmas.
-static inline vec vec_fma_over(vec a, vec b, vec c) {
-    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
-    return c;
-}
-#define vec_fma vec_fma_over
-#endif
+#include "kernels/cpu/panel_few.h"
 
 // Of 16 registers 12 are sums, so that there are 5 instructions for 3 fmas at best and loops count: as few branches as can be, none
 // of which depends on the rows. A block of 256 words and the next one stay in half of Zen 3's L2.
@@ -69,6 +70,7 @@ enum {
     WORDS_RUN = 8,
     WORDS_ONE_LINE = 1,
 };
+#define vec_fma vec_fma_over
 #include "kernels/cpu/group_widened.h"
 
 const struct kernel_backend backend_avx2 = {.name = "avx2", BACKEND_PANELS(avx2), BACKEND_GROUPS(avx2), BACKEND_ROWS(avx2)};
