@@ -162,9 +162,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                     .least = 10,
                                     .greatest = DAY_MS,
                                     .value = "MS",
-                                    .help =
-                                        "Time that several devices have for a batch. A device that takes longer does not answer: "
-                                        "the batch gets SHARD_LOST, and the devices a new communicator."},
+                                    .help = "Time that devices have for a batch. What takes longer does not answer: the batch gets "
+                                            "SHARD_LOST. Several devices get a new communicator; one alone is lost."},
     [OPTION_THREADS] = {.name = "threads",
                         .type = OPTIONS_NUMBER,
                         .offset = FIELD(threads),

@@ -101,12 +101,11 @@ void device_engine_destroy(struct device_engine *d) {
     if (!d) {
         return;
     }
-    const struct device_table *table = d->devices->table;
     for (uint32_t i = 0; i < d->devices->count; i++) {
-        table->release(d->devices->all[i], d->scratch[i].memory);
+        devices_release(d->devices, i, d->scratch[i].memory);
     }
     if (d->pinned) {
-        table->unpin(d->devices->all[0], d->engine->arena.base);
+        devices_unpin(d->devices, d->engine->arena.base);
     }
     if (d->owns_weights) {
         device_weights_destroy(d->weights);

@@ -135,11 +135,6 @@ static FALLIBLE check(const struct device_lane *lane, enum device_code code, con
     return devices_check(lane->devices, lane->device, code, error);
 }
 
-static FALLIBLE wait_for(const struct device_lane *lane) {
-    struct device_error error;
-    return check(lane, lane->devices->table->wait(device_of(lane), &error), &error);
-}
-
 static FALLIBLE copy(const struct device_lane *lane, enum device_way way, void *to, const void *from, size_t bytes) {
     struct device_error error;
     return check(lane, lane->devices->table->copy(device_of(lane), way, to, from, bytes, &error), &error);
@@ -157,7 +152,7 @@ static FALLIBLE send_pieces(const struct device_experts *e, uint32_t slot, const
             from += bytes[p];
         }
     }
-    return wait_for(lane);
+    return devices_wait(lane->devices, lane->device);
 }
 
 static void lock(const struct device_lane *lane) {
@@ -228,7 +223,7 @@ FALLIBLE device_put(const struct device_lane *lane, void *to, const void *from, 
         size_t more = bytes - done < lane->staging_bytes ? bytes - done : lane->staging_bytes;
         memcpy(lane->staging, (const char *)from + done, more);
         TRY(copy(lane, DEVICE_UPLOAD, (char *)to + done, lane->staging, more));
-        TRY(wait_for(lane));
+        TRY(devices_wait(lane->devices, lane->device));
     }
     return OK;
 }
@@ -238,7 +233,7 @@ FALLIBLE device_put_plain(const struct device_lane *lane, const struct packed_we
     INVARIANT(!packed->format && bytes <= lane->staging_bytes);
     unpack_weights(packed, 0, lane->staging);
     TRY(copy(lane, DEVICE_UPLOAD, to, lane->staging, bytes));
-    return wait_for(lane);
+    return devices_wait(lane->devices, lane->device);
 }
 
 // ---- between devices
@@ -258,7 +253,7 @@ FALLIBLE device_experts_copy(const struct device_experts *e, uint32_t slot, cons
                       &error));
         }
     }
-    return wait_for(lane);
+    return devices_wait(lane->devices, lane->device);
 }
 
 FALLIBLE device_experts_digest(const struct device_experts *e, uint32_t slot, const struct device_lane *lane, uint64_t *out) {
@@ -269,7 +264,7 @@ FALLIBLE device_experts_digest(const struct device_experts *e, uint32_t slot, co
         for (size_t done = 0; done < part->bytes; done += lane->staging_bytes) {
             size_t more = part->bytes - done < lane->staging_bytes ? part->bytes - done : lane->staging_bytes;
             TRY(copy(lane, DEVICE_DOWNLOAD, lane->staging, part->base + slot * part->bytes + done, more));
-            TRY(wait_for(lane));
+            TRY(devices_wait(lane->devices, lane->device));
             digest_update(&digest, lane->staging, more);
         }
     }

@@ -80,6 +80,7 @@ static FALLIBLE place_expert(struct device_weights *w, size_t layer, const struc
 }
 
 FALLIBLE device_moves_prepare(struct device_weights *w, size_t layer, const struct shards *from, struct shards *to) {
+    w->movers->timeout_ns = w->options.devices->timeout_ns; // known since an engine is there
     const struct placement *placement = to->placement;
     to->device_slots = calloc(placement->copies, sizeof *to->device_slots);
     if (!to->device_slots) {

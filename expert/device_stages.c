@@ -50,6 +50,7 @@ FALLIBLE device_take_in(struct batch *b) {
 }
 
 FALLIBLE device_await_rows(struct batch *b) {
+    TRY(exchange_ready(b->engine->exchange));
     const struct device_engine *d = b->engine->device;
     struct device_error error;
     return devices_check(d->devices, 0, d->devices->table->await_ahead(d->devices->all[0], &error), &error);
@@ -83,7 +84,7 @@ FALLIBLE device_route(struct batch *b, const struct router_args *args) {
 }
 
 FALLIBLE device_routed(struct batch *b) {
-    return devices_wait(b->engine->devices, 0);
+    return exchange_wait(b->engine->exchange);
 }
 
 // ---- dispatch
@@ -317,11 +318,9 @@ FALLIBLE device_combine(struct batch *b) {
 }
 
 FALLIBLE device_answer(struct batch *b) {
-    struct device_engine *d = b->engine->device;
-    struct device_error error;
     size_t at = 0;
     TRY(exchange_wait(b->engine->exchange));
-    TRY(devices_check(d->devices, 0, d->devices->table->wait_behind(d->devices->all[0], &error), &error));
+    TRY(devices_wait_behind(b->engine->devices, 0));
     for (size_t r = 0; r < b->count; r++) {
         size_t written = output_bytes(b, &b->requests[r]);
         if (written > 0) {

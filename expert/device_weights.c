@@ -220,7 +220,7 @@ static FALLIBLE pin(struct device_weights *w, size_t bytes, struct arena *out, b
 
 static void unpin(struct device_weights *w, struct arena *arena, bool *pinned) {
     if (*pinned) {
-        w->options.devices->table->unpin(w->options.devices->all[0], arena->base);
+        devices_unpin(w->options.devices, arena->base);
     }
     *pinned = false;
     arena_deinit(arena);
@@ -342,7 +342,7 @@ void device_weights_destroy(struct device_weights *w) {
     unpin(w, &w->move_staging, &w->moves_are_pinned);
     devices_close(w->movers);
     for (uint32_t d = 0; d < devices->count; d++) {
-        devices->table->release(devices->all[d], w->memory[d]);
+        devices_release(devices, d, w->memory[d]);
     }
     for (size_t i = 0; w->layers && i < w->num_layers; i++) {
         free(w->layers[i].ranks);

@@ -16,7 +16,7 @@
 #include "kernels/quantised_format.h"
 #include "kernels/routing.h"
 
-enum { DEVICE_VERSION = 4, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
+enum { DEVICE_VERSION = 5, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
 
 // Errors are data: the host program makes its own of them.
 enum device_code {
@@ -278,9 +278,11 @@ struct device_table {
     enum device_code (*download_behind)(struct device *device, void *to, const void *from, size_t bytes,
                                         struct device_error *error);
     enum device_code (*wait_behind)(struct device *device, struct device_error *error); // the thread sleeps
-    // The same without sleeping, for what may never end: marks what the stream was given so far, and asks whether that is done.
+    // The same without sleeping, for what may never end: marks what the stream was given so far, and asks whether that is done, or
+    // what wait_behind waits for.
     enum device_code (*mark)(struct device *device, struct device_error *error);
     enum device_code (*finished)(struct device *device, int *out, struct device_error *error);
+    enum device_code (*finished_behind)(struct device *device, int *out, struct device_error *error);
 
     enum device_code (*logits)(struct device *device, const struct device_logits *args, struct device_error *error);
     enum device_code (*choose)(struct device *device, const struct device_choose *args, struct device_error *error);
@@ -296,8 +298,8 @@ struct device_table {
 
     const struct device_links *links; // between devices
 
-    // Simulated devices only, else NULL: the (after + 1)-th of CUDA's or NCCL's calls of that name fails, for tests. NULL: none any
-    // more.
+    // Simulated devices only, else NULL: the (after + 1)-th of CUDA's or NCCL's calls of that name fails, for tests; "launch": the
+    // kernel that is run then traps, "hang": it does not end. NULL: none any more, and what hung goes on.
     void (*plant_failure)(const char *call, unsigned after);
     // The same: how often CUDA's call of that name was made.
     uint64_t (*calls)(const char *call);

@@ -2,11 +2,14 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "kernels/device_plan.h"
 
 #define DEVICES_FORMS                                                                                                              \
@@ -140,9 +143,67 @@ FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum devic
     FAIL(CODES[code], "%s device %u: %s", devices->table->kind, devices->numbers[index], error->message);
 }
 
+// A device is done with little within microseconds, so it is asked at once again for a while, as threads of a team spin before they
+// sleep. Then it is asked after a sixteenth of what was spent so far: little is added to a long wait.
+void devices_pause(int64_t since_ns) {
+    enum { SPIN_NS = 50 * NS_PER_US, STEP_MAX_NS = NS_PER_MS, STEP_SHARE = 16 };
+    int64_t spent = clock_now_ns() - since_ns;
+    if (spent < SPIN_NS) {
+        sched_yield();
+        return;
+    }
+    int64_t step = spent / STEP_SHARE;
+    struct timespec t = {.tv_nsec = step > STEP_MAX_NS ? STEP_MAX_NS : step};
+    nanosleep(&t, NULL);
+}
+
+static FALLIBLE poll(const struct devices *devices, uint32_t index,
+                     enum device_code (*finished)(struct device *, int *, struct device_error *), const char *what) {
+    int64_t started_ns = clock_now_ns();
+    for (;;) {
+        struct device_error error;
+        int64_t asked_ns = clock_now_ns();
+        int ended = 0;
+        TRY(devices_check(devices, index, finished(devices->all[index], &ended, &error), &error));
+        if (ended) {
+            return OK;
+        }
+        if (asked_ns - started_ns > devices->timeout_ns) {
+            FAIL(ERR_SHARD_LOST, "%s device %u did not end %s within %lld ms (exchange_timeout_ms)", devices->table->kind,
+                 devices->numbers[index], what, (long long)(devices->timeout_ns / NS_PER_MS));
+        }
+        devices_pause(started_ns);
+    }
+}
+
 FALLIBLE devices_wait(const struct devices *devices, uint32_t index) {
     struct device_error error;
-    return devices_check(devices, index, devices->table->wait(devices->all[index], &error), &error);
+    struct device *device = devices->all[index];
+    if (devices->timeout_ns == 0) {
+        return devices_check(devices, index, devices->table->wait(device, &error), &error);
+    }
+    TRY(devices_check(devices, index, devices->table->mark(device, &error), &error));
+    return poll(devices, index, devices->table->finished, "what it was given");
+}
+
+FALLIBLE devices_wait_behind(const struct devices *devices, uint32_t index) {
+    struct device_error error;
+    if (devices->timeout_ns == 0) {
+        return devices_check(devices, index, devices->table->wait_behind(devices->all[index], &error), &error);
+    }
+    return poll(devices, index, devices->table->finished_behind, "the copy of its answers");
+}
+
+void devices_release(const struct devices *devices, uint32_t index, void *memory) {
+    if (!devices->stuck) {
+        devices->table->release(devices->all[index], memory);
+    }
+}
+
+void devices_unpin(const struct devices *devices, void *memory) {
+    if (!devices->stuck) {
+        devices->table->unpin(devices->all[0], memory);
+    }
 }
 
 // A variant that is forced, and not known to give the bits of what the device computes by itself, has an arithmetic of its own.
@@ -243,7 +304,7 @@ FALLIBLE devices_proven(const struct devices *devices) {
 
 // The library stays loaded: CUDA's runtime has threads and exit handlers of its own, and a process opens its devices once.
 void devices_close(struct devices *devices) {
-    for (uint32_t i = 0; devices && i < devices->count; i++) {
+    for (uint32_t i = 0; devices && !devices->stuck && i < devices->count; i++) {
         devices->table->close(devices->all[i]);
     }
     free(devices);

@@ -17,6 +17,8 @@ struct devices {
     uint32_t numbers[DEVICES_MAX]; // as the driver counts them
     struct device *all[DEVICES_MAX];
     struct device_facts facts;  // of the first; all compute alike
+    int64_t timeout_ns;         // that a wait gives what a device was given, 0: for ever. The owner of what waits sets it
+    bool stuck;                 // something that a device was given has not ended, and what would wait for it is left alone
     enum device_variant forced; // DEVICE_VARIANTS: none is
 };
 
@@ -54,7 +56,15 @@ FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum devic
         TRY(devices_check(devices, index, (devices)->table->call((devices)->all[index], __VA_ARGS__, &call_error_),                \
                           &call_error_));                                                                                          \
     } while (0)
-// Until all that the device was given is done; the thread sleeps.
+// Until all that the device was given is done, or its answers (download_behind) are there. With a deadline the device is asked, in
+// ever longer steps; without one the thread sleeps until an interrupt. ERR_SHARD_LOST: it failed, or did not end in time, and then
+// what it was given may still be running.
 FALLIBLE devices_wait(const struct devices *devices, uint32_t index);
+FALLIBLE devices_wait_behind(const struct devices *devices, uint32_t index);
+// Between two questions to a device that was first asked at since_ns.
+void devices_pause(int64_t since_ns);
+// Gives device memory back, and host memory its pages: not where a device is stuck, which would be waited for.
+void devices_release(const struct devices *devices, uint32_t index, void *memory); // NULL is legal
+void devices_unpin(const struct devices *devices, void *memory);
 
 #endif

@@ -56,7 +56,8 @@ FALLIBLE exchange_create_inproc(const struct exchange_options *options, struct e
 struct devices;
 struct exchange_over_nccl {
     struct devices *devices; // borrowed; each is a rank of NCCL's, and has the plan's ranks that device_of_rank says
-    int64_t timeout_ns;      // of a batch, from exchange_wait; what takes longer is a rank that does not answer
+    int64_t timeout_ns;      // of a batch, from exchange_wait; what takes longer is a rank that does not answer, or, of one device
+                             // alone, a kernel that does not end. From creation on the devices' own (devices.h)
     int64_t join_timeout_ns; // of a communicator
 };
 // Reserves on every device what exchange_nccl_bytes says. ERR_NOMEM; ERR_UNAVAILABLE: see links_create.
@@ -64,6 +65,9 @@ FALLIBLE exchange_create_nccl(const struct exchange_options *options, const stru
 size_t exchange_nccl_bytes(const struct exchange_options *options, const struct exchange_over_nccl *over, uint32_t device);
 
 void exchange_destroy(struct exchange *exchange); // NULL is legal
+
+// Before a batch is worked on: ERR_SHARD_LOST where a rank has failed for good, or no new communicator is to be had.
+FALLIBLE exchange_ready(struct exchange *exchange);
 
 // ERR_SHARD_LOST where the layer has had a batch of a later epoch, or the plan is of another: a placement that is out of force may
 // name ranks that hold its experts no more. From here to exchange_wait ERR_SHARD_LOST also says that a rank failed or did not

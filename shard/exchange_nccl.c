@@ -250,10 +250,10 @@ static void destroy(struct exchange *exchange) {
     const struct devices *devices = x->over.devices;
     links_destroy(x->links);
     for (uint32_t d = 0; d < devices->count; d++) {
-        devices->table->release(devices->all[d], x->members[d].memory);
+        devices_release(devices, d, x->members[d].memory);
     }
     if (x->is_pinned) {
-        devices->table->unpin(devices->all[0], x->pinned.base);
+        devices_unpin(devices, x->pinned.base);
     }
     arena_deinit(&x->pinned);
     free(x->seen);
@@ -262,7 +262,12 @@ static void destroy(struct exchange *exchange) {
     free(x);
 }
 
-static const struct exchange_engine OVER_NCCL = {.dispatch = dispatch,
+static err_t ready(struct exchange *exchange) {
+    return links_ready(own(exchange)->links);
+}
+
+static const struct exchange_engine OVER_NCCL = {.ready = ready,
+                                                 .dispatch = dispatch,
                                                  .inbox = inbox,
                                                  .collect = collect,
                                                  .wait = wait_for_all,
@@ -298,6 +303,7 @@ FALLIBLE exchange_create_nccl(const struct exchange_options *options, const stru
         FAIL(ERR_NOMEM, "no memory for an exchange");
     }
     x->over = *over;
+    over->devices->timeout_ns = over->timeout_ns; // of every wait while serving
     struct links_options links = {
         .devices = over->devices, .timeout_ns = over->timeout_ns, .join_timeout_ns = over->join_timeout_ns};
     err_t e;

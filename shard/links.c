@@ -4,11 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 
-enum { STEP_MIN_NS = 20 * NS_PER_US, STEP_MAX_NS = NS_PER_MS, STEP_SHARE = 16 };
+enum { LOOK_NS = 50 * NS_PER_MS }; // that a device which is not lost needs for no work at all, and far less
 
 struct links {
     struct links_options options;
@@ -17,6 +16,7 @@ struct links {
     bool joined;
     _Atomic uint64_t rebuilds;
     _Atomic bool lost;
+    bool overdue; // the one device did not end in time: nothing makes it
     char why[DEVICE_MESSAGE_MAX + 64];
     char version[DEVICE_LINKS_TEXT_MAX];
 };
@@ -27,15 +27,6 @@ static uint32_t count_of(const struct links *links) {
 
 static FALLIBLE check(const struct links *links, uint32_t device, enum device_code code, const struct device_error *error) {
     return devices_check(links->options.devices, device, code, error);
-}
-
-// A sixteenth of what was spent so far: little is added to a long wait, and a short one costs few questions. Nobody spins: the
-// threads of the host need their cores.
-static void sleep_a_step(int64_t started_ns) {
-    int64_t step = (clock_now_ns() - started_ns) / STEP_SHARE;
-    step = step < STEP_MIN_NS ? STEP_MIN_NS : step > STEP_MAX_NS ? STEP_MAX_NS : step;
-    struct timespec t = {.tv_nsec = step};
-    nanosleep(&t, NULL);
 }
 
 // Every link is aborted: the peers of one that failed would wait for it. The message at hand is kept.
@@ -66,7 +57,7 @@ static FALLIBLE settle_links(struct links *links, int64_t timeout_ns, const char
                 FAIL(ERR_SHARD_LOST, "%s device %u: %s did not end within %lld ms", links->options.devices->table->kind,
                      links->options.devices->numbers[i], what, (long long)(timeout_ns / NS_PER_MS));
             }
-            sleep_a_step(started_ns);
+            devices_pause(started_ns);
         }
     }
     return OK;
@@ -158,20 +149,39 @@ void links_destroy(struct links *links) {
 
 // ---- lost for good
 
-// A device that cannot even be waited for has failed for good: CUDA's errors of that kind stay until the process ends.
-static void look_for_lost(struct links *links) {
+// Is nothing under way on the device? Answers it within LOOK_NS, "" where all is well, else in links->why.
+static bool is_lost(struct links *links, uint32_t device, bool *stuck) {
     const struct devices *devices = links->options.devices;
-    bool lost = false;
-    for (uint32_t i = 0; i < count_of(links) && !lost; i++) {
-        struct device_error error;
-        int ended = 0;
-        enum device_code code = devices->table->mark(devices->all[i], &error);
-        code = code == DEVICE_OK ? devices->table->finished(devices->all[i], &ended, &error) : code;
-        if (code != DEVICE_OK) {
-            lost = true;
-            snprintf(links->why, sizeof links->why, "%s device %u: %s", devices->table->kind, devices->numbers[i], error.message);
-        }
+    const struct device_table *table = devices->table;
+    struct device_error error;
+    int ended = 0, answered = device != 0; // answers leave from the first one
+    int64_t started_ns = clock_now_ns();
+    enum device_code code = table->mark(devices->all[device], &error);
+    int64_t asked_ns = started_ns; // a question may take long: a simulated device works while it is asked
+    while (code == DEVICE_OK && !(ended && answered) && asked_ns - started_ns <= LOOK_NS) {
+        asked_ns = clock_now_ns();
+        code = ended ? DEVICE_OK : table->finished(devices->all[device], &ended, &error);
+        code = code != DEVICE_OK || answered ? code : table->finished_behind(devices->all[device], &answered, &error);
+        devices_pause(started_ns);
     }
+    if (code == DEVICE_OK && !(ended && answered)) {
+        *stuck = true;
+        snprintf(error.message, sizeof error.message, "something that it was given does not end");
+    } else if (code == DEVICE_OK) {
+        return false;
+    }
+    snprintf(links->why, sizeof links->why, "%s device %u: %s", table->kind, devices->numbers[device], error.message);
+    return true;
+}
+
+// A device that cannot even be waited for has failed for good, for CUDA's errors of that kind stay until the process ends; or what
+// runs there does not end. The latter may yet: then it serves again.
+static void look_for_lost(struct links *links) {
+    bool lost = false, stuck = false;
+    for (uint32_t i = 0; i < count_of(links) && !lost; i++) {
+        lost = is_lost(links, i, &stuck);
+    }
+    links->options.devices->stuck = stuck;
     atomic_store(&links->lost, lost);
 }
 
@@ -263,15 +273,23 @@ static FALLIBLE watch(struct links *links) {
                  links->options.devices->table->kind, links->options.devices->numbers[waiting],
                  (long long)(timeout_ns / NS_PER_MS));
         }
-        sleep_a_step(started_ns);
+        devices_pause(started_ns);
     }
 }
 
-FALLIBLE links_wait(struct links *links) {
+// Nobody else has to answer.
+static FALLIBLE wait_for_one(struct links *links) {
     const struct devices *devices = links->options.devices;
-    if (count_of(links) == 1) { // nobody else has to answer: it sleeps until an interrupt
-        struct device_error error;
-        return check(links, 0, devices->table->wait(devices->all[0], &error), &error);
+    struct device_error error;
+    int ended = 1;
+    err_t e = devices_wait(devices, 0);
+    links->overdue = err_is(e) && devices->table->finished(devices->all[0], &ended, &error) == DEVICE_OK && !ended;
+    return e;
+}
+
+FALLIBLE links_wait(struct links *links) {
+    if (count_of(links) == 1) {
+        return wait_for_one(links);
     }
     err_t e = watch(links);
     return err_is(e) ? give_up(links, e) : OK;
@@ -279,14 +297,19 @@ FALLIBLE links_wait(struct links *links) {
 
 void links_settle(struct links *links) {
     struct err_copy error;
-    err_save((err_t){ERR_SHARD_LOST}, &error); // what failed is told already
-    err_t e = links_wait(links);
-    if (err_is(e) && count_of(links) > 1) {
+    err_t e = {ERR_SHARD_LOST};
+    err_save(e, &error);                                         // what failed is told already
+    bool hopeless = links->overdue || atomic_load(&links->lost); // waiting again would bring nothing
+    if (!hopeless) {
+        e = links_wait(links);
+    }
+    if (!hopeless && err_is(e) && count_of(links) > 1) {
         e = links_wait(links); // after the abort the streams go on
     }
     if (err_is(e)) {
         look_for_lost(links);
     }
+    links->overdue = false;
     (void)err_restore(&error);
 }
 

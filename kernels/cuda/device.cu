@@ -263,6 +263,13 @@ enum device_code finished(struct device *d, int *out, struct device_error *error
     return code == cudaErrorNotReady ? DEVICE_OK : done(code, "asking for its work", error);
 }
 
+enum device_code finished_behind(struct device *d, int *out, struct device_error *error) {
+    cudaError_t code = enter(d);
+    code = code == cudaSuccess ? cudaEventQuery(d->downloaded) : code;
+    *out = code == cudaSuccess;
+    return code == cudaErrorNotReady ? DEVICE_OK : done(code, "asking for its answers", error);
+}
+
 template <typename Args, int (*LAUNCHER)(const Args *, struct CUstream_st *)>
 enum device_code launch(struct device *d, const Args *args, struct device_error *error) {
     cudaError_t code = enter(d);
@@ -350,6 +357,7 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     wait_behind,
     mark,
     finished,
+    finished_behind,
     launch<device_logits, cuda_logits>,
     launch<device_choose, cuda_choose>,
     launch<device_weigh, cuda_weigh>,

@@ -194,3 +194,18 @@ def test_a_device_that_is_lost_for_good_takes_the_service_out(golden):
         assert "sim device" in lost(client, **fields)
         assert planter.daemon.metric("expertd_ready") == 0
         assert len(planter.daemon.events("device_lost")) == 1
+
+
+@pytest.mark.parametrize("device", ("sim", "sim:2"))
+def test_a_kernel_that_does_not_end_takes_the_service_out(golden, device):
+    """Nothing can abort it: the batch is told within its time, later ones at once, and the daemon still ends when it is asked to."""
+    fields = request_of(golden)
+    with Planter(golden.folder, "--device", device) as planter, planter.daemon.client() as client:
+        client.forward(**fields)
+        planter.plant("hang", 1)
+        assert f"{TIMEOUT_MS} ms" in lost(client, **fields)
+        planter.daemon.wait_for("device_lost")
+        assert planter.daemon.get("/health/ready") == (503, "device lost\n")
+        begun = time.monotonic()
+        assert "does not end" in lost(client, **fields)
+        assert time.monotonic() - begun < TIMEOUT_MS / 1000

@@ -31,6 +31,7 @@ struct machine {
     std::map<const char *, allocation> memory; // by address
     size_t used[SIM_DEVICES] = {};
     cudaError_t failed[SIM_DEVICES] = {}; // for good
+    bool hung[SIM_DEVICES] = {};          // at a kernel
     size_t memory_bytes = MEMORY_BYTES;
     std::string failing; // the call that is to fail, "" none
     unsigned failing_after = 0;
@@ -138,11 +139,15 @@ cudaError_t failure_of(int device) {
     return m.failed[device];
 }
 
-sim::outcome run_launch(const sim::launch &what) {
+sim::outcome run_launch(const sim::launch &what, int device) {
     machine &m = the_machine();
     std::string fault;
     {
         std::lock_guard<std::mutex> lock(m.mutex);
+        m.hung[device] = m.hung[device] || planted_here("hang") != cudaSuccess;
+        if (m.hung[device]) {
+            return sim::BLOCKED;
+        }
         if (planted_here("launch") != cudaSuccess) {
             m.fault = "a planted fault";
             return {cudaErrorLaunchFailure, false};
@@ -161,8 +166,9 @@ cudaError_t synchronize(cudaStream_t stream, uint64_t until) {
     std::lock_guard<std::recursive_mutex> lock(sim::driving());
     if (!stream->drive(until)) {
         return fail(sim::break_device(stream->device,
-                                      "a stream is waited for that stands still at a transfer whose other side is not "
-                                      "there: this would be for ever, so ask for its events, with a deadline"));
+                                      "a stream is waited for that stands still, at a kernel that hangs or a transfer "
+                                      "whose other side is not there: this would be for ever, so ask for its events, "
+                                      "with a deadline"));
     }
     cudaError_t error = failure_of(stream->device);
     return error != cudaSuccess ? fail(error) : cudaSuccess;
@@ -247,7 +253,7 @@ void sim::launch_on(cudaStream_t stream, launch what) {
         fail(error);
         return;
     }
-    stream->put([what = std::move(what)] { return run_launch(what); });
+    stream->put([what = std::move(what), device = stream->device] { return run_launch(what, device); });
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
@@ -465,8 +471,9 @@ void sim_fail_nothing(void) {
     machine &m = the_machine();
     std::lock_guard<std::mutex> lock(m.mutex);
     m.failing.clear();
-    for (cudaError_t &failed : m.failed) {
-        failed = cudaSuccess;
+    for (int i = 0; i < SIM_DEVICES; i++) {
+        m.failed[i] = cudaSuccess;
+        m.hung[i] = false;
     }
 }
 

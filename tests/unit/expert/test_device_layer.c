@@ -359,6 +359,37 @@ static void a_device_that_is_lost_for_good_says_so(void **state) {
     stop(&s);
 }
 
+// A kernel that does not end: nothing can abort it, so the device is lost, and says so within its time; when it does end after all,
+// the device serves again.
+static void a_kernel_that_does_not_end_costs_the_device(void **state) {
+    (void)state;
+    static const char *const DEVICES[] = {"sim", "sim:2"};
+    for (size_t d = 0; d < sizeof DEVICES / sizeof *DEVICES; d++) {
+        for (unsigned after = 0; after < 5; after++) {
+            struct served s;
+            struct engine_exchange exchange;
+            must(kernel_select("scalar_sim90"));
+            must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, DEVICES[d]));
+            s.tokens_max = 1;
+            const struct model_layer *layer = &s.model.layers[0];
+            must(forward(&s, layer, cpu_out));
+            s.devices->table->plant_failure("hang", after);
+            assert_int_equal(forward(&s, layer, device_out).code, ERR_SHARD_LOST);
+            assert_non_null(strstr(err_message(), "(exchange_timeout_ms)"));
+            engine_exchange_state(s.engine, &exchange);
+            assert_true(exchange.lost);
+            assert_int_equal(forward(&s, layer, device_out).code, ERR_SHARD_LOST);
+            assert_non_null(strstr(err_message(), "does not end"));
+            s.devices->table->plant_failure(NULL, 0);
+            must(forward(&s, layer, device_out));
+            assert_memory_equal(device_out, cpu_out, sizeof cpu_out);
+            engine_exchange_state(s.engine, &exchange);
+            assert_false(exchange.lost);
+            stop(&s);
+        }
+    }
+}
+
 // Of a batch that is answered late, and of hundreds of communicators: the same bits, and nothing is left behind.
 static void communicators_come_and_go(void **state) {
     (void)state;
@@ -403,6 +434,7 @@ int main(void) {
         cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
         cmocka_unit_test(a_batch_is_taken_in_while_another_is_computed),
         cmocka_unit_test(a_device_that_is_lost_for_good_says_so),
+        cmocka_unit_test(a_kernel_that_does_not_end_costs_the_device),
         cmocka_unit_test(communicators_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
