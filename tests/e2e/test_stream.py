@@ -159,7 +159,7 @@ layer = slow.SlowLayer.__new__(slow.SlowLayer)
 layer.layer = int(sys.argv[3])
 def feed():
     for number in range(3):
-        yield layer.request(300, id=number)
+        yield layer.request(int(sys.argv[4]), id=number)
     print("sent", flush=True)
     time.sleep(60)
 for answer in stub.Stream(feed()):
@@ -172,9 +172,10 @@ def test_a_client_that_dies_mid_stream_disturbs_nobody(slow_daemon, slow_layer):
     with slow_daemon.client() as client:
         before = client.forward(slow_layer.request(2)).output.data
         idle = slow_daemon.memory()["fds"]
+        tokens = slow_layer.tokens_in(0.5)
         for _ in range(3):
             process = subprocess.Popen([sys.executable, "-c", DYING_CLIENT, str(ROOT / "tests" / "e2e"), slow_daemon.socket,
-                                        str(slow_layer.layer)], stdout=subprocess.PIPE, text=True)
+                                        str(slow_layer.layer), str(tokens)], stdout=subprocess.PIPE, text=True)
             assert process.stdout.readline() == "sent\n"
             process.kill()
             process.wait()

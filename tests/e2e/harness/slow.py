@@ -32,6 +32,8 @@ class SlowLayer:
                            weights=tensor(np.full((tokens, EXPERTS), 0.125, np.float32)))
         return pb.ForwardRequest(layer=getattr(self, "layer", 0), hidden=hidden, routes=routes, **fields)
 
+    def tokens_in(self, seconds):
+        return min(max(int(seconds / self.seconds_per_token), 1), TOKENS_MAX)
+
     def lasting(self, seconds, **fields):
-        tokens = int(seconds / self.seconds_per_token)
-        return self.request(min(max(tokens, 1), TOKENS_MAX), **fields)
+        return self.request(self.tokens_in(seconds), **fields)

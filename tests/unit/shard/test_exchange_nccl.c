@@ -14,7 +14,8 @@
 
 #include "kernels/devices.h"
 
-enum { TIMEOUT_MS = 200, HOST_BYTES = 1 << 16 };
+// Waited out where a rank stops; a rank that is late (by SIM_NCCL_LATE_MS), or a machine that is busy elsewhere, stays well below.
+enum { TIMEOUT_MS = 2000, HOST_BYTES = 1 << 16 };
 
 // cmocka runs one test at a time, each with devices of its own.
 static struct devices *devices;
@@ -168,7 +169,7 @@ static void ranks_that_do_not_find_each_other_are_not_waited_for(void **state) {
     struct exchange *exchange;
     devices->table->plant_failure("ncclNeverJoins", 1);
     assert_int_equal(create(&SMALL, &exchange).code, ERR_UNAVAILABLE);
-    assert_non_null(strstr(err_message(), "did not end within 200 ms"));
+    assert_non_null(strstr(err_message(), "did not end within 2000 ms"));
     assert_null(exchange);
 }
 
