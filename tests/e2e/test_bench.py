@@ -37,8 +37,7 @@ def run(served):
     return load
 
 
-@pytest.mark.threads
-@pytest.mark.parametrize("routing", ["own", "uniform", "zipf:1.1", "hot:5,100ms", "one:2", "none"])
+@pytest.mark.parametrize("routing", ["own", "uniform", "zipf:1.1", pytest.param("hot:5,100ms", marks=pytest.mark.threads), "one:2", "none"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_no_answer_is_wrong_whatever_the_routing(run, routing, stream):
     report = run("--concurrency", 8, "--connections", 2, "--tokens", "list:1@4,7@2,90@1,0@1", "--routing", routing,
@@ -48,9 +47,8 @@ def test_no_answer_is_wrong_whatever_the_routing(run, routing, stream):
     assert report["load"]["routing"] == routing and report["load"]["stream"] is stream
 
 
-@pytest.mark.threads
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3"])
+@pytest.mark.parametrize("dtype", [pytest.param("bf16", marks=pytest.mark.threads), "f8_e4m3"])
 def test_answers_through_shared_memory_are_compared_too(served, run, stream, dtype):
     report = run("--region", "--concurrency", 6, "--processes", 2, "--connections", 4, "--tokens", "list:1@4,7@2,90@1,0@1",
                  "--routing", "uniform", "--dtype", dtype, *["--stream"] * stream)

@@ -154,7 +154,7 @@ def test_an_expired_call_frees_its_place_before_it_is_computed(start_daemon):
 def test_rows_that_no_expert_sees_wait_for_nobody(start_daemon, tokens):
     daemon, client, layer = start(start_daemon)
     request = layer.request(tokens)
-    request.routes.ids.data = np.full((tokens, slow.EXPERTS), -1, np.int32).tobytes()
+    request.routes.ids.data = np.full((tokens, slow.CHOICES), -1, np.int32).tobytes()
     call = client.stub.Forward.future(layer.request(slow.TOKENS_MAX), timeout=FOREVER)
     daemon.wait_queued(1)
     answer = client.forward(request)
@@ -199,7 +199,7 @@ def test_calls_that_wait_for_the_engine_leave_together(start_daemon):
 def test_a_greedy_connection_does_not_keep_others_out(start_daemon):
     """It refills each place as soon as it is free; the other comes back when it was told to."""
     daemon, client, layer = start(start_daemon, "--max-queue", 4)
-    stop, refusals, request = threading.Event(), [], layer.request(16)
+    stop, refusals, request = threading.Event(), [], layer.lasting(0.02)
 
     def greed():
         while not stop.is_set():

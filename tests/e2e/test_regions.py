@@ -620,7 +620,7 @@ def test_routes_are_those_that_were_checked(slow_daemon, slow_layer):
         slow_daemon.wait_queued(1)
         behind = client.stub.Forward.future(shared)
         slow_daemon.wait_queued(2)
-        region.write(ids.extent.offset, np.full(16 * slow.EXPERTS, 0x7fffffff, np.int32).tobytes())
+        region.write(ids.extent.offset, np.full(16 * slow.CHOICES, 0x7fffffff, np.int32).tobytes())
         region.write(weights.extent.offset, b"\xff" * weights.extent.length)
         assert not ahead.done(), "the machine is too fast for this test"
         assert behind.result().output.data == expected

@@ -5,12 +5,14 @@ import time
 
 import numpy as np
 
+from .paths import SANITIZER
 from .protos import pb
 from .tensors import tensor
 
-# Eight experts of a real shape: 75 MB of weights, some 75 MFLOP a token.
+# Eight experts of a real shape, and tokens that go to all of them: 75 MB of weights, some 75 MFLOP a token. A sanitizer slows them down by
+# itself, so that they go to fewer.
 MODEL = "synthetic:qwen3-30b-a3b,layers=1,experts=8"
-HIDDEN, EXPERTS = 2048, 8
+HIDDEN, CHOICES = 2048, {"": 8, "asan": 4, "tsan": 1}[SANITIZER]
 TOKENS_MAX = 3000
 # A fast CPU's best kernels are through TOKENS_MAX in the time of a deadline that a test sets: half-way ones are slow enough anywhere.
 KERNELS = "avx2" if " avx2 " in pathlib.Path("/proc/cpuinfo").read_text() else "scalar"
@@ -28,8 +30,8 @@ class SlowLayer:
 
     def request(self, tokens, **fields):
         hidden = tensor(np.full((tokens, HIDDEN), 0.5, np.float32), "BF16")
-        routes = pb.Routes(ids=tensor(np.tile(np.arange(EXPERTS), (tokens, 1)), "I32"),
-                           weights=tensor(np.full((tokens, EXPERTS), 0.125, np.float32)))
+        routes = pb.Routes(ids=tensor(np.tile(np.arange(CHOICES), (tokens, 1)), "I32"),
+                           weights=tensor(np.full((tokens, CHOICES), 0.125, np.float32)))
         return pb.ForwardRequest(layer=getattr(self, "layer", 0), hidden=hidden, routes=routes, **fields)
 
     def tokens_in(self, seconds):
