@@ -27,7 +27,7 @@ static const char *const CASES[] = {"mixtral",       "mixtral_one_token",
                                     "gpt_oss_mxfp4", "kimi_k2_int4",
                                     "mixtral_awq"};
 enum { CASE_COUNT = sizeof CASES / sizeof CASES[0], MAX_TOKENS = 96, FLOATS_MAX = 96 * 160 };
-enum { TIMEOUT_MS = 1000 }; // waited out where a rank stops; a late one, or a busy machine, stays well below
+enum { TIMEOUT_MS = 500 }; // waited out where a rank or a kernel stops; a late one, or a busy machine, stays well below
 
 struct served {
     struct model model;
@@ -390,10 +390,11 @@ static void a_kernel_that_does_not_end_costs_the_device(void **state) {
     }
 }
 
-// Of a batch that is answered late, and of hundreds of communicators: the same bits, and nothing is left behind.
+// Of a batch that is answered late, and of one communicator after another (e2e/test_device_faults.py makes hundreds): the same
+// bits, and nothing is left behind.
 static void communicators_come_and_go(void **state) {
     (void)state;
-    enum { ROUNDS = 40 };
+    enum { ROUNDS = 12 };
     struct served s;
     must(kernel_select("scalar_sim90"));
     must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 3, "sim:3"));
