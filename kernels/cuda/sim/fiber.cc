@@ -1,5 +1,5 @@
-// The switch is 20 instructions on x86-64, ucontext elsewhere. AddressSanitizer is told of each: of swapcontext, which it knows by itself,
-// it would clear the whole stack's shadow every time.
+// The switch is 20 instructions on x86-64, ucontext elsewhere. AddressSanitizer is told of each: of swapcontext, which it knows by
+// itself, it would clear the whole stack's shadow every time.
 #include "kernels/cuda/sim/fiber.h"
 
 #include <cstdint>
