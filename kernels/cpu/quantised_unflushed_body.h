@@ -16,7 +16,7 @@ enum {
     VECS = KERNEL_PANEL / LANES, // vectors of columns at most
     LINE_BYTES = 32,             // of 8 columns
     ROW_BYTES = KERNEL_PANEL / LANES * LINE_BYTES,
-    FEW_AHEAD = 4096, // bytes that codes are fetched ahead
+    FEW_AHEAD = 8192, // bytes that a scale's codes and scales are fetched ahead: a scale of 128 k of 8 bits has as many
 };
 
 // Where a scale's things lie.
@@ -24,6 +24,7 @@ struct place {
     const uint8_t *codes, *zeros;
     const float *scale;
     size_t lines;
+    uintptr_t ahead; // the next line to be fetched
 };
 
 // Keeps rows' elements from being held in registers over the lines: the sums and what is widened need them.
@@ -31,26 +32,10 @@ PANEL_INLINE void few_forget(void) {
     __asm__ __volatile__("" ::: "memory");
 }
 
-// One vector of columns against all rows: a row's elements are read for each anew, which few rows can afford.
-PANEL_INLINE void few_line(const uint8_t *codes, size_t rows, const struct tables *t, __m256i zero, const float *const *x, size_t k,
-                           __m256i *watch, __m256 sums[][VECS], size_t j) {
-    struct line line = line_open(codes, t, zero);
-    *watch = line_watch(*watch, &line);
-    PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
-        __m256i both = line_pair(&line, t, pair);
-        __m256 odd = pair_odd(both, t, zero), even = pair_even(both, t, zero);
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = _mm256_fmadd_ps(_mm256_broadcast_ss(x[r] + k + 2 * pair + 1), odd, sums[r][j]);
-        }
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = _mm256_fmadd_ps(_mm256_broadcast_ss(x[r] + k + 2 * pair), even, sums[r][j]);
-        }
-    }
-}
-
-// Two vectors of columns, for which each row's element is read once.
+// Two vectors of columns, from j on: a row's elements are read for each two anew. One alone would be 8 fmas in a row that each wait
+// for the last.
 PANEL_INLINE void few_two_lines(const uint8_t *codes, size_t rows, const struct tables *t, const __m256i *zero,
-                                const float *const *x, size_t k, __m256i *watch, __m256 sums[][VECS]) {
+                                const float *const *x, size_t k, __m256i *watch, __m256 sums[][VECS], size_t j) {
     struct line a = line_open(codes, t, zero[0]), b = line_open(codes + LINE_BYTES, t, zero[1]);
     *watch = line_watch(line_watch(*watch, &a), &b);
     PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
@@ -58,24 +43,25 @@ PANEL_INLINE void few_two_lines(const uint8_t *codes, size_t rows, const struct 
         __m256 odd_a = pair_odd(pair_a, t, zero[0]), odd_b = pair_odd(pair_b, t, zero[1]);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             __m256 factor = _mm256_broadcast_ss(x[r] + k + 2 * pair + 1);
-            sums[r][0] = _mm256_fmadd_ps(factor, odd_a, sums[r][0]);
-            sums[r][1] = _mm256_fmadd_ps(factor, odd_b, sums[r][1]);
+            sums[r][j] = _mm256_fmadd_ps(factor, odd_a, sums[r][j]);
+            sums[r][j + 1] = _mm256_fmadd_ps(factor, odd_b, sums[r][j + 1]);
         }
         __m256 even_a = pair_even(pair_a, t, zero[0]), even_b = pair_even(pair_b, t, zero[1]);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             __m256 factor = _mm256_broadcast_ss(x[r] + k + 2 * pair);
-            sums[r][0] = _mm256_fmadd_ps(factor, even_a, sums[r][0]);
-            sums[r][1] = _mm256_fmadd_ps(factor, even_b, sums[r][1]);
+            sums[r][j] = _mm256_fmadd_ps(factor, even_a, sums[r][j]);
+            sums[r][j + 1] = _mm256_fmadd_ps(factor, even_b, sums[r][j + 1]);
         }
     }
 }
 
 // One scale along `vecs` vectors of columns: partials from +0, then sum = fma(partial, scale, sum).
-PANEL_INLINE void few_scale(const struct few_args *a, const struct place *p, size_t rows, size_t vecs, size_t column,
+PANEL_INLINE void few_scale(const struct few_args *a, struct place *p, size_t rows, size_t vecs, size_t column,
                             const struct tables *t, const float *const *x, __m256i *watch) {
     __m256 sums[FEW_ROWS][VECS];
     __m256i zero[VECS];
     const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES);
+    uintptr_t ahead = p->ahead;
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         zero[j] = zeros_load(p->zeros ? p->zeros + column + j * LANES : NULL);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -83,18 +69,15 @@ PANEL_INLINE void few_scale(const struct few_args *a, const struct place *p, siz
         }
     }
     for (size_t i = 0; i < p->lines; i++, codes += ROW_BYTES) {
-        PANEL_UNROLL for (size_t line = 0; line < vecs * LINE_BYTES; line += 64) {
-            _mm_prefetch((const char *)((uintptr_t)codes + FEW_AHEAD + line), _MM_HINT_T0);
+        PANEL_UNROLL for (size_t line = 0; line < vecs * LINE_BYTES; line += 64, ahead += 64) {
+            _mm_prefetch((const char *)ahead, _MM_HINT_T0);
         }
-        if (vecs == 2) {
-            few_two_lines(codes, rows, t, zero, x, i * UNFLUSHED_LINE_K, watch, sums);
-            continue;
-        }
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            few_line(codes + j * LINE_BYTES, rows, t, zero[j], x, i * UNFLUSHED_LINE_K, watch, sums, j);
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j += 2) {
+            few_two_lines(codes + j * LINE_BYTES, rows, t, zero + j, x, i * UNFLUSHED_LINE_K, watch, sums, j);
             few_forget();
         }
     }
+    p->ahead = ahead;
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         __m256 scale = _mm256_load_ps(p->scale + column + j * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -109,11 +92,12 @@ PANEL_INLINE void few_scale(const struct few_args *a, const struct place *p, siz
 }
 
 PANEL_INLINE bool few_multiply(const struct few_args *a, size_t rows) {
-    const size_t vecs = rows == 1 ? 8 : rows == 2 ? 4 : 2; // so many fmas' chains as hide their latency, and fit the registers
+    const size_t vecs = rows <= 2 ? 4 : 2; // so many fmas' chains as hide their latency, and fit the registers
     const struct tables t = tables_load();
     const float *x[FEW_ROWS];
     __m256i watch = _mm256_setzero_si256();
     struct place p = {.codes = a->codes, .zeros = a->zeros, .scale = a->scale[0], .lines = a->scale_k / UNFLUSHED_LINE_K};
+    p.ahead = (uintptr_t)a->codes + FEW_AHEAD;
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = a->x[r];
     }
@@ -123,6 +107,9 @@ PANEL_INLINE bool few_multiply(const struct few_args *a, size_t rows) {
         p.zeros = last ? a->last_zeros : p.zeros;
         PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
             few_scale(a, &p, rows, vecs, column, &t, x, &watch);
+        }
+        for (size_t line = p.lines * ROW_BYTES; line < a->stride; line += 64, p.ahead += 64) {
+            _mm_prefetch((const char *)p.ahead, _MM_HINT_T0); // over the scales
         }
         p.zeros += p.zeros ? a->stride : 0;
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
