@@ -222,7 +222,8 @@ struct device_product {
 };
 
 // D[rows of g] = A[rows of g] x B[g]^T in bf16 of two operands of E4M3, by wgmma: per 128 k a partial sum, then
-// fma(partial, a's scale * b's scale, sum). No operation takes it: its sums have to be seen on a GPU first.
+// fma(partial, a's scale * b's scale, sum). No operation takes it, for its sums have to be seen on a GPU first; tests/gpu/gpu_fp8.c
+// has the bound.
 struct device_fp8_gemm {
     const void *a;               // [rows, k], 16-byte aligned
     const float *a_scales;       // [rows, ceil(k / 128)]

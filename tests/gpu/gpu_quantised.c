@@ -9,10 +9,10 @@
 
 #include "kernels/device_codes.h"
 #include "kernels/device_plan.h"
-#include "kernels/devices.h"
 #include "kernels/quantised.h"
+#include "tests/gpu/pieces.h"
 
-enum { N = 136, K = 600, ROWS = 70, STRIDE = (K * 2 + 15) / 16 * 16, OUT_STRIDE = N * 2, SCALES_MAX = K / 16 + 1, PIECES = 16 };
+enum { N = 136, K = 600, ROWS = 70, STRIDE = (K * 2 + 15) / 16 * 16, OUT_STRIDE = N * 2, SCALES_MAX = K / 16 + 1 };
 
 static const struct {
     const char *name;
@@ -28,71 +28,17 @@ static const struct {
 };
 
 struct check {
-    struct devices *devices;
-    const struct device_table *table;
-    struct device *device;
-    uint64_t random;
-    void *pieces[PIECES];
-    int count;
+    struct pieces pieces;
     uint8_t codes[N * K], zeros[N * SCALES_MAX], scales[N * SCALES_MAX * 4];
     _Alignas(64) char x[ROWS * STRIDE], staging[ROWS * OUT_STRIDE];
 };
 
-static uint32_t next(struct check *c) {
-    c->random ^= c->random << 13;
-    c->random ^= c->random >> 7;
-    c->random ^= c->random << 17;
-    return (uint32_t)(c->random >> 16);
-}
-
-static void must(const struct check *c, enum device_code code, const struct device_error *error) {
-    if (err_is(devices_check(c->devices, 0, code, error))) {
-        fprintf(stderr, "gpu-quantised: %s\n", err_message());
-        exit(1);
-    }
-}
-
-// A copy there; on the host it is pinned only meanwhile, in pages of its own.
-static void *there(struct check *c, const void *host, size_t bytes) {
-    struct device_error error;
-    void *memory, *pages = NULL;
-    size_t whole = (bytes + 4095) / 4096 * 4096 + 4096;
-    if (posix_memalign(&pages, 4096, whole) != 0 || c->count == PIECES) {
-        fprintf(stderr, "gpu-quantised: no memory\n");
-        exit(1);
-    }
-    memcpy(pages, host, bytes);
-    must(c, c->table->reserve(c->device, bytes + 1, &memory, &error), &error);
-    c->pieces[c->count++] = memory;
-    must(c, c->table->pin(c->device, pages, whole, &error), &error);
-    must(c, c->table->copy(c->device, DEVICE_UPLOAD, memory, pages, bytes, &error), &error);
-    must(c, c->table->wait(c->device, &error), &error);
-    c->table->unpin(c->device, pages);
-    free(pages);
-    return memory;
-}
-
-static void back(struct check *c, const void *memory, size_t bytes, void *host) {
-    struct device_error error;
-    void *pages = NULL;
-    size_t whole = (bytes + 4095) / 4096 * 4096;
-    if (posix_memalign(&pages, 4096, whole) != 0) {
-        exit(1);
-    }
-    must(c, c->table->pin(c->device, pages, whole, &error), &error);
-    must(c, c->table->copy(c->device, DEVICE_DOWNLOAD, pages, memory, bytes, &error), &error);
-    must(c, c->table->wait(c->device, &error), &error);
-    c->table->unpin(c->device, pages);
-    memcpy(host, pages, bytes);
-    free(pages);
-}
-
 static void fill_scale(struct check *c, enum dtype dtype, uint8_t *out) {
-    float value = ldexpf(1.0f + (float)(next(c) % 1024) / 1024, (int)(next(c) % 5) - 4);
+    float value = ldexpf(1.0f + (float)(pieces_random(&c->pieces) % 1024) / 1024, (int)(pieces_random(&c->pieces) % 5) - 4);
     if (dtype == DTYPE_F8_E8M0) {
-        *out = (uint8_t)(122 + next(c) % 8);
+        *out = (uint8_t)(122 + pieces_random(&c->pieces) % 8);
     } else if (dtype == DTYPE_F8_E4M3) {
-        *out = (uint8_t)(0x28 + next(c) % 0x20);
+        *out = (uint8_t)(0x28 + pieces_random(&c->pieces) % 0x20);
     } else {
         dtype_narrow(&value, 1, dtype, out);
     }
@@ -107,12 +53,12 @@ static struct code_words rows_of_codes(const void *data, size_t k, unsigned bits
 static void *pack(struct check *c, const struct quantised_format *f) {
     size_t scales = device_codes_scales(f, K), size = dtype_size(f->scale), bits = device_codes_bits(f->code);
     for (size_t i = 0; i < sizeof c->codes; i++) {
-        uint8_t code = (uint8_t)next(c);
+        uint8_t code = (uint8_t)pieces_random(&c->pieces);
         bool no_number = f->code == CODE_E4M3 ? (code & 0x7f) == 0x7f : f->code == CODE_E5M2 && (code & 0x7c) == 0x7c;
         c->codes[i] = no_number ? code & 0xbf : code;
     }
     for (size_t i = 0; i < N * scales; i++) {
-        c->zeros[i] = (uint8_t)(next(c) % 17);
+        c->zeros[i] = (uint8_t)(pieces_random(&c->pieces) % 17);
         fill_scale(c, f->scale, c->scales + i * size);
     }
     struct quantised_source source = {
@@ -142,10 +88,12 @@ static struct device_matrix matrix_there(struct check *c, const struct quantised
         exit(1);
     }
     device_codes_pack(f, packed, N, K, host, host + bytes.codes, host + bytes.codes + bytes.scales);
-    struct device_matrix matrix = {.dtype = DTYPE_BF16, .groups = 1, .n = N, .k = K, .data = there(c, host, bytes.codes)};
-    matrix.quantised = (struct device_quantised){.format = *f, .scales = there(c, host + bytes.codes, bytes.scales)};
-    matrix.quantised.zeros = f->zero_points ? there(c, host + bytes.codes + bytes.scales, bytes.zeros) : NULL;
-    matrix.quantised.globals = f->global != GLOBAL_NONE ? there(c, &global, sizeof global) : NULL;
+    struct device_matrix matrix = {
+        .dtype = DTYPE_BF16, .groups = 1, .n = N, .k = K, .data = pieces_there(&c->pieces, host, bytes.codes)};
+    matrix.quantised =
+        (struct device_quantised){.format = *f, .scales = pieces_there(&c->pieces, host + bytes.codes, bytes.scales)};
+    matrix.quantised.zeros = f->zero_points ? pieces_there(&c->pieces, host + bytes.codes + bytes.scales, bytes.zeros) : NULL;
+    matrix.quantised.globals = f->global != GLOBAL_NONE ? pieces_there(&c->pieces, &global, sizeof global) : NULL;
     free(host);
     return matrix;
 }
@@ -158,15 +106,15 @@ static void multiply(struct check *c, const struct device_matrix *matrix, enum d
     uint32_t count = device_cut_tiles(&rows, 1, 0, device_variant_rows(variant), tiles);
     memset(c->staging, 0xff, sizeof c->staging);
     args.rows = (struct device_rows){.dtype = DTYPE_BF16,
-                                     .data = there(c, c->x, sizeof c->x),
+                                     .data = pieces_there(&c->pieces, c->x, sizeof c->x),
                                      .stride = STRIDE,
                                      .variant = variant,
-                                     .tiles = there(c, tiles, count * sizeof *tiles),
+                                     .tiles = pieces_there(&c->pieces, tiles, count * sizeof *tiles),
                                      .tile_count = count,
                                      .rows = ROWS};
-    args.out = there(c, c->staging, sizeof c->staging);
-    must(c, c->table->down(c->device, &args, &error), &error);
-    back(c, args.out, sizeof c->staging, out);
+    args.out = pieces_there(&c->pieces, c->staging, sizeof c->staging);
+    pieces_must(&c->pieces, c->pieces.table->down(c->pieces.device, &args, &error), &error);
+    pieces_back(&c->pieces, args.out, sizeof c->staging, out);
 }
 
 // What a column's weights are worth, one by one.
@@ -226,7 +174,7 @@ static bool check_format(struct check *c, size_t i) {
     multiply(c, &matrix, DEVICE_MMA_64, large);
     size_t differ = differing(small, large), unlike = 0;
     double worst = worst_error(c, f, packed, large);
-    bool simulated = strcmp(c->table->kind, "sim") == 0;
+    bool simulated = c->pieces.simulated;
     printf("%-27s worst error %.3f of bf16's last place; mma_16 and mma_64 differ in %zu of %d elements", FORMATS[i].name, worst,
            differ, ROWS * N);
     if (simulated) {
@@ -235,24 +183,15 @@ static bool check_format(struct check *c, size_t i) {
     }
     printf("\n");
     free(packed);
-    while (c->count > 0) {
-        c->table->release(c->device, c->pieces[--c->count]);
-    }
+    pieces_drop(&c->pieces);
     return worst <= 1.0 && (!simulated || differ + unlike == 0);
 }
 
 int main(int argc, char **argv) {
-    static struct check c = {.random = 88172645463325252u};
-    struct devices_request request;
-    const char *device = argc == 3 && strcmp(argv[1], "--device") == 0 ? argv[2] : "cuda:0";
-    if (err_is(devices_parse(device, &request)) || err_is(devices_open(&request, &c.devices))) {
-        fprintf(stderr, "gpu-quantised: %s\n", err_message());
-        return 69;
-    }
-    c.table = c.devices->table;
-    c.device = c.devices->all[0];
+    static struct check c;
+    pieces_open(&c.pieces, "gpu-quantised", argc, argv);
     for (size_t i = 0; i < ROWS * STRIDE / 2; i++) {
-        float value = ((float)(next(&c) % 2001) - 1000) / 500;
+        float value = ((float)(pieces_random(&c.pieces) % 2001) - 1000) / 500;
         uint16_t rounded = bf16_from_f32(value);
         memcpy(c.x + i * 2, &rounded, 2);
     }
@@ -260,6 +199,6 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof FORMATS / sizeof *FORMATS; i++) {
         good &= check_format(&c, i);
     }
-    devices_close(c.devices);
+    pieces_close(&c.pieces);
     return good ? 0 : 1;
 }

@@ -1,25 +1,43 @@
 #!/usr/bin/env python3
-"""Other people's grouped products on the GPU at hand, beside ours from the same run: torch._grouped_mm, DeepGEMM, Triton, and cuBLAS on
-one dense product. What this machine lacks is said, and its column stays empty.
+"""Other people's grouped products on the GPU at hand, beside ours from the same run and of the same rows in each group, prefill and
+decode, bf16 and FP8: torch._grouped_mm, DeepGEMM, Triton, and cuBLAS on one dense product. What this machine lacks is said, and its
+column stays empty. No GPU has run it yet.
 
     tests/gpu/peers.py --ours FILE [--only-ours]     FILE: expertd-bench kernels --device cuda --json
 """
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import time
+from typing import NamedTuple
 
-SHAPE = re.compile(r"g(\d+)-(\d+)-(\d+)x(\d+)$")
-REPEATS, WARM, PEERS_SECONDS = 7, 2, 18
+REPEATS, WARM, PEERS_SECONDS, BLOCK = 7, 2, 27, 128
 
 
-def shape_of(name):
-    """(groups, rows of each, k, n) of one of our prefill rows; decode's rows fall unevenly and have no peer here."""
-    match = SHAPE.match(name.split()[0])
-    return tuple(map(int, match.groups())) if match else None
+class Shape(NamedTuple):
+    sizes: tuple  # rows of each group
+    k: int
+    n: int
+
+    @property
+    def rows(self):
+        return sum(self.sizes)
+
+    @property
+    def even(self):
+        """Rows of each group where all are whole tiles and alike, else 0."""
+        return self.sizes[0] if len(set(self.sizes)) == 1 and self.sizes[0] % BLOCK == 0 else 0
+
+
+def shape_of(row):
+    return Shape(tuple(row["group_sizes"]), row["k"], row["n"]) if "group_sizes" in row else None
+
+
+def padded(sizes, tile):
+    """Rows of each group up to whole tiles, as libraries want them that know no ragged ends; of empty groups none."""
+    return [(size + tile - 1) // tile * tile for size in sizes]
 
 
 def milliseconds(torch, call):
@@ -37,35 +55,71 @@ def milliseconds(torch, call):
     return statistics.median(times)
 
 
-def operands(torch, shape):
-    groups, rows, k, n = shape
-    make = lambda *size: torch.randn(size, device="cuda", dtype=torch.bfloat16)
-    return make(groups * rows, k), make(groups, n, k), torch.arange(1, groups + 1, device="cuda", dtype=torch.int32) * rows
+def values(torch, *size):
+    return torch.randn(size, device="cuda", dtype=torch.bfloat16)
 
 
-# Each gives a function of (a [m, k], b [groups, n, k], ends [groups]) that computes, or raises where it is not there.
+def codes(torch, *size):
+    """E4M3, and its scales of 1 x 128 or, of weights, 128 x 128."""
+    blocks = [(width + BLOCK - 1) // BLOCK for width in size[-2 if len(size) == 3 else -1 :]]
+    scales = torch.rand((*size[: len(size) - len(blocks)], *blocks), device="cuda", dtype=torch.float32)
+    return values(torch, *size).to(torch.float8_e4m3fn), scales
+
+
+def ends_of(torch, sizes):
+    return torch.tensor(sizes, device="cuda", dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+def index_of(torch, sizes):
+    """The group of each row."""
+    numbers = torch.arange(len(sizes), device="cuda", dtype=torch.int32)
+    return numbers.repeat_interleave(torch.tensor(sizes, device="cuda"))
+
+
+# Each gives prepare(shape), which gives the call that is timed, or raises where the library is not there.
 
 
 def torch_grouped_mm(torch):
     product = torch._grouped_mm
-    return lambda a, b, ends: product(a, b.transpose(-2, -1), offs=ends)
+
+    def prepare(shape):
+        a, b = values(torch, shape.rows, shape.k), values(torch, len(shape.sizes), shape.n, shape.k).transpose(-2, -1)
+        ends = ends_of(torch, shape.sizes)
+        return lambda: product(a, b, offs=ends)
+
+    return prepare
 
 
-def deep_gemm(torch):
+def deep_gemm_bf16(torch):
     import deep_gemm as library
 
     product = getattr(library, "m_grouped_bf16_gemm_nt_contiguous", None)
     if product is None:
         raise ImportError("this DeepGEMM has no grouped product in bf16")
 
-    def call(a, b, ends):
-        rows = a.shape[0] // b.shape[0]
-        index = torch.arange(b.shape[0], device="cuda", dtype=torch.int32).repeat_interleave(rows)
-        out = torch.empty(a.shape[0], b.shape[1], device="cuda", dtype=torch.bfloat16)
+    def prepare(shape):
+        sizes = padded(shape.sizes, BLOCK)  # its groups are whole tiles: it multiplies the padding too
+        a, b = values(torch, sum(sizes), shape.k), values(torch, len(sizes), shape.n, shape.k)
+        index, out = index_of(torch, sizes), torch.empty(sum(sizes), shape.n, device="cuda", dtype=torch.bfloat16)
         return lambda: product(a, b, out, index)
 
-    call.prepares = True
-    return call
+    return prepare
+
+
+def deep_gemm_fp8(torch):
+    import deep_gemm as library
+
+    product = getattr(library, "m_grouped_fp8_gemm_nt_contiguous", None)
+    if product is None:
+        raise ImportError("this DeepGEMM has no grouped product in FP8")
+
+    def prepare(shape):
+        sizes = padded(shape.sizes, BLOCK)
+        a, b = codes(torch, sum(sizes), shape.k), codes(torch, len(sizes), shape.n, shape.k)
+        index, out = index_of(torch, sizes), torch.empty(sum(sizes), shape.n, device="cuda", dtype=torch.bfloat16)
+        return lambda: product(a, b, out, index)
+
+    return prepare
 
 
 def triton_grouped(torch):
@@ -73,76 +127,112 @@ def triton_grouped(torch):
     import triton.language as tl
 
     @triton.jit
-    def kernel(a, b, out, rows, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-        group, row, column = tl.program_id(2), tl.program_id(1) * BM, tl.program_id(0) * BN
+    def kernel(a, b, out, ends, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+        group = tl.program_id(2)
+        end = tl.load(ends + group)
+        begin = tl.load(ends + group - 1, mask=group > 0, other=0)
+        row, column = begin + tl.program_id(1) * BM, tl.program_id(0) * BN
+        if row >= end:
+            return
         i, j, kk = row + tl.arange(0, BM), column + tl.arange(0, BN), tl.arange(0, BK)
-        a_at = a + (group * rows + i[:, None]).to(tl.int64) * k + kk[None, :]
+        a_at = a + i[:, None].to(tl.int64) * k + kk[None, :]
         b_at = b + (group * n + j[None, :]).to(tl.int64) * k + kk[:, None]
         total = tl.zeros((BM, BN), dtype=tl.float32)
         for at in range(0, k, BK):
-            total = tl.dot(tl.load(a_at + at), tl.load(b_at + at), total)
-        tl.store(out + (group * rows + i[:, None]).to(tl.int64) * n + j[None, :], total.to(tl.bfloat16))
+            total = tl.dot(tl.load(a_at + at, mask=i[:, None] < end, other=0.0), tl.load(b_at + at), total)
+        tl.store(out + i[:, None].to(tl.int64) * n + j[None, :], total.to(tl.bfloat16), mask=i[:, None] < end)
 
-    def call(a, b, ends):
-        groups, n, k = b.shape
-        rows = a.shape[0] // groups
-        out = torch.empty(a.shape[0], n, device="cuda", dtype=torch.bfloat16)
-        grid = (n // 128, rows // 128, groups)
-        return lambda: kernel[grid](a, b, out, rows, n, k, BM=128, BN=128, BK=64, num_warps=8, num_stages=3)
+    def prepare(shape):
+        if shape.n % 128 or shape.k % 64:
+            raise ValueError("n or k is no multiple of its tile")
+        a, b = values(torch, shape.rows, shape.k), values(torch, len(shape.sizes), shape.n, shape.k)
+        out, ends = torch.empty(shape.rows, shape.n, device="cuda", dtype=torch.bfloat16), ends_of(torch, shape.sizes)
+        tile = 128 if max(shape.sizes) >= 128 else 16
+        grid = (shape.n // 128, (max(shape.sizes) + tile - 1) // tile, len(shape.sizes))
+        return lambda: kernel[grid](a, b, out, ends, shape.n, shape.k, BM=tile, BN=128, BK=64, num_warps=8 if tile == 128 else 4,
+                                    num_stages=3)
 
-    call.prepares = True
-    return call
+    return prepare
 
 
 def dense(torch):
-    return lambda a, b, ends: a @ b[0].T  # one weight for all rows: what cuBLAS makes of as many multiplications
+    """One weight for all rows: what cuBLAS makes of as many multiplications, where a group's are many."""
+
+    def prepare(shape):
+        if not shape.even:
+            raise ValueError("groups of few or uneven rows")
+        a, b = values(torch, shape.rows, shape.k), values(torch, shape.n, shape.k)
+        return lambda: a @ b.T
+
+    return prepare
 
 
-PEERS = {"torch._grouped_mm": torch_grouped_mm, "DeepGEMM": deep_gemm, "Triton": triton_grouped, "dense cuBLAS": dense}
+def dense_fp8(torch):
+    """The same by FP8, a scale for each row and column: block scales are not to be had there."""
+    product = torch._scaled_mm
+
+    def prepare(shape):
+        if not shape.even:
+            raise ValueError("groups of few or uneven rows")
+        a, b = codes(torch, shape.rows, shape.k)[0], codes(torch, shape.n, shape.k)[0]
+        of_a, of_b = torch.ones(shape.rows, 1, device="cuda"), torch.ones(1, shape.n, device="cuda")
+        return lambda: product(a, b.T, scale_a=of_a, scale_b=of_b, out_dtype=torch.bfloat16)
+
+    return prepare
+
+
+PEERS = {
+    "bf16": {"torch._grouped_mm": torch_grouped_mm, "DeepGEMM": deep_gemm_bf16, "Triton": triton_grouped, "dense cuBLAS": dense},
+    "e4m3-by-e4m3": {"DeepGEMM FP8": deep_gemm_fp8, "dense cuBLAS FP8": dense_fp8},
+}
+
+
+def first_line(error):
+    return (str(error).splitlines() or [""])[0][:60]
 
 
 def find_peers(torch):
     found = {}
-    for name, make in PEERS.items():
-        try:
-            found[name] = make(torch)
-            print(f"{name}: there")
-        except Exception as error:  # whatever a library says when it is imported
-            print(f"{name}: not here ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})")
+    for dtype, peers in PEERS.items():
+        found[dtype] = {}
+        for name, make in peers.items():
+            try:
+                found[dtype][name] = make(torch)
+                print(f"{name}: there")
+            except Exception as error:  # whatever a library says when it is imported
+                print(f"{name}: not here ({type(error).__name__}: {first_line(error)})")
     return found
 
 
-def time_of(torch, peer, shape):
-    a, b, ends = operands(torch, shape)
-    call = peer(a, b, ends) if getattr(peer, "prepares", False) else lambda: peer(a, b, ends)
-    return milliseconds(torch, call)
-
-
 def print_ours(rows):
-    print(f"{'shape, variant':32} {'dtype':>6} {'us':>10} {'TFLOP/s':>9} {'of peak':>8} {'TB/s':>7} {'of read':>8} {'of roof':>8}")
+    print(f"{'shape, variant':32} {'dtype':>14} {'us':>10} {'TFLOP/s':>9} {'of peak':>8} {'TB/s':>7} {'of read':>8} {'of roof':>8}")
     for row in rows:
-        print(f"{row['shape']:32} {row['dtype']:>6} {row['seconds'] * 1e6:10.1f} {row['gflops'] / 1e3:9.1f} {row['ratio_to_peak']:8.3f}"
+        print(f"{row['shape']:32} {row['dtype']:>14} {row['seconds'] * 1e6:10.1f} {row['gflops'] / 1e3:9.1f} {row['ratio_to_peak']:8.3f}"
               f" {row['gbytes_per_s'] / 1e3:7.2f} {row['ratio_to_read']:8.3f} {row['ratio_to_roof']:8.3f}")
 
 
+def compare_row(torch, row, peers, deadline):
+    """A line: our time, each peer's, and ours in speed over theirs. Not all peers where the time is over."""
+    shape, name = shape_of(row), row["shape"].split()[0]
+    line = f"{name:22} {row['dtype']:13} ours {row['seconds'] * 1e6:9.1f} us"
+    for peer, prepare in peers.items():
+        if time.monotonic() > deadline:
+            return line + "; no time left"
+        try:
+            spent_us = milliseconds(torch, prepare(shape)) * 1e3
+            line += f"; {peer} {spent_us:9.1f} us, ours {spent_us / (row['seconds'] * 1e6):.2f} of its speed"
+        except Exception as error:  # one peer that fails leaves the others their rows
+            line += f"; {peer} failed ({first_line(error)})"
+        torch.cuda.empty_cache()
+    return line
+
+
 def compare(torch, rows):
+    """Decode's rows first: they take no time. Then the smaller half of prefill's before the larger."""
     peers, deadline = find_peers(torch), time.monotonic() + PEERS_SECONDS
-    for row in rows:
-        shape = shape_of(row["shape"])
-        if not shape or row["dtype"] != "bf16":
-            continue
-        line = f"{row['shape'].split()[0]:22} ours {row['gflops'] / 1e3:7.1f} TFLOP/s"
-        for name, peer in peers.items():
-            if time.monotonic() > deadline:
-                print(f"{row['shape'].split()[0]}: no time left for the rest")
-                return
-            try:
-                spent_ms = time_of(torch, peer, shape)
-                rate = 2 * shape[0] * shape[1] * shape[2] * shape[3] / spent_ms * 1e-9
-                line += f"; {name} {rate:7.1f}, ours {row['gflops'] / 1e3 / rate:.2f} of it"
-            except Exception as error:  # one peer that fails leaves the others their rows
-                line += f"; {name} failed ({str(error).splitlines()[0][:60]})"
-        print(line, flush=True)
+    known = [row for row in rows if shape_of(row) and row["dtype"] in peers]
+    for row in sorted(known, key=lambda row: shape_of(row).rows):
+        print(compare_row(torch, row, peers[row["dtype"]], deadline), flush=True)
 
 
 def main():

@@ -126,7 +126,8 @@ static const struct flag_row FLAGS[] = {
      "kernels: also beside a thread that computes on one CPU: what it leaves of the speed"},
     {"--kernels", "NAME", set_kernels, "instruction set, as expertd's --kernels; else auto"},
     {"--device", "NAME", set_device,
-     "kernels, layer: on cuda, cuda:N or sim; else cpu. sim: --shape tiny, and its times say nothing of any GPU"},
+     "kernels, layer: on cuda, cuda:N or sim; else cpu. Simulated only so far: no GPU has run it. sim: --shape tiny, and its times "
+     "say nothing of any GPU"},
     {"--json", NULL, set_json, "one JSON object on standard output"},
     {"--list", NULL, set_list, "the names that --shape and --dtype take"},
     {"--help", NULL, set_help, "this text"},

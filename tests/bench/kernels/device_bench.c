@@ -45,17 +45,23 @@ static const char DECODES[] = "c1,c8,b2048,rows1,rows8,rows64,d64"; // of shapes
 
 struct device_format {
     const char *name;
-    enum dtype dtype; // of the rows
+    enum dtype dtype; // of the rows, or of the results where both operands are codes
     bool quantised;
     struct quantised_format format;
+    bool both; // both operands are E4M3 with block scales: wgmma on sm_90 alone, and no layer takes it
 };
 static const struct device_format FORMATS[] = {
-    {"bf16", DTYPE_BF16, false, {0}},
-    {"f32", DTYPE_F32, false, {0}},
-    {"e4m3-128x128", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F32, .scale_of_panel = true, .scale_k = 128}},
-    {"mxfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}},
-    {"int4-32", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_BF16, .scale_k = 32}},
+    {.name = "bf16", .dtype = DTYPE_BF16},
+    {.name = "f32", .dtype = DTYPE_F32},
+    {.name = "e4m3-128x128",
+     .dtype = DTYPE_BF16,
+     .quantised = true,
+     .format = {.code = CODE_E4M3, .scale = DTYPE_F32, .scale_of_panel = true, .scale_k = 128}},
+    {.name = "mxfp4", .dtype = DTYPE_BF16, .quantised = true, .format = {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}},
+    {.name = "int4-32", .dtype = DTYPE_BF16, .quantised = true, .format = {.code = CODE_INT4, .scale = DTYPE_BF16, .scale_k = 32}},
+    {.name = "e4m3-by-e4m3", .dtype = DTYPE_BF16, .format = {.scale = DTYPE_F32}, .both = true},
 };
+enum { FP8_BLOCK = 128 };
 enum { FORMAT_COUNT = sizeof FORMATS / sizeof *FORMATS };
 
 struct device_selection {
@@ -123,14 +129,18 @@ struct timed_product {
     int32_t sizes[SHAPE_GROUPS_MAX];
     size_t active, pool_groups, group_bytes; // bytes of one group: codes with scales, or elements
     enum device_variant variant;
-    void *memory[5]; // a, weights, scales, d, tiles
+    void *memory[7]; // by MEMORY_...
     size_t tile_count, rotations, repetition, calls;
     void *pattern; // pinned
     struct device_tile *tiles;
     size_t tiles_bytes; // of all rotations; pinned
 };
 
-enum { MEMORY_A, MEMORY_WEIGHTS, MEMORY_SCALES, MEMORY_D, MEMORY_TILES, MEMORY_COUNT };
+enum { MEMORY_A, MEMORY_WEIGHTS, MEMORY_SCALES, MEMORY_D, MEMORY_TILES, MEMORY_A_SCALES, MEMORY_SIZES, MEMORY_COUNT };
+
+static size_t fp8_blocks(size_t size) {
+    return (size + FP8_BLOCK - 1) / FP8_BLOCK;
+}
 
 static size_t whole_pages(size_t bytes) {
     return (bytes + PAGE - 1) / PAGE * PAGE;
@@ -194,25 +204,33 @@ static FALLIBLE reserve_and_fill(struct timed_product *p) {
         weights = bytes.codes;
         scales = bytes.scales;
     }
+    if (p->format->both) {
+        weights = s->n * s->k;
+        scales = fp8_blocks(s->n) * fp8_blocks(s->k) * sizeof(float);
+    }
     p->group_bytes = weights + scales;
     size_t wanted = p->rig->simulated ? 1 : POOL_BYTES / p->group_bytes;
     p->pool_groups = wanted > POOL_GROUPS_MAX ? POOL_GROUPS_MAX : wanted;
     p->pool_groups = p->pool_groups < s->groups ? s->groups : p->pool_groups;
-    const size_t bytes[] = {[MEMORY_A] = s->rows * s->k * size,
+    size_t a_scales = p->format->both ? s->rows * fp8_blocks(s->k) * sizeof(float) : 0;
+    const size_t bytes[] = {[MEMORY_A] = s->rows * s->k * (p->format->both ? 1 : size),
                             [MEMORY_WEIGHTS] = p->pool_groups * weights,
                             [MEMORY_SCALES] = p->pool_groups * scales,
                             [MEMORY_D] = s->rows * s->n * size,
-                            [MEMORY_TILES] = p->tiles_bytes};
+                            [MEMORY_TILES] = p->tiles_bytes,
+                            [MEMORY_A_SCALES] = a_scales,
+                            [MEMORY_SIZES] = p->format->both ? s->groups * sizeof *p->sizes : 0};
     for (int i = 0; i < MEMORY_COUNT; i++) {
         if (bytes[i]) {
             DEVICES_CALL(p->rig->devices, 0, reserve, bytes[i], &p->memory[i]);
         }
     }
-    pattern_of_elements(p, false);
+    pattern_of_elements(p, p->format->both);
     TRY(fill(p, p->memory[MEMORY_A], bytes[MEMORY_A]));
-    pattern_of_elements(p, p->format->quantised);
+    pattern_of_elements(p, p->format->quantised || p->format->both);
     TRY(fill(p, p->memory[MEMORY_WEIGHTS], bytes[MEMORY_WEIGHTS]));
     pattern_of_scales(p);
+    TRY(fill(p, p->memory[MEMORY_A_SCALES], bytes[MEMORY_A_SCALES]));
     return fill(p, p->memory[MEMORY_SCALES], bytes[MEMORY_SCALES]);
 }
 
@@ -222,6 +240,9 @@ static FALLIBLE choose_variant(struct timed_product *p) {
     struct device_network_shape shape = {(uint32_t)p->shape->k, (uint32_t)p->shape->n, p->format->quantised};
     struct device_variants variants;
     const struct device_variants *all = p->format->dtype == DTYPE_F32 ? &facts->f32 : &facts->bf16;
+    if (p->format->both && !(facts->bf16.has >> DEVICE_WGMMA_128 & 1)) {
+        FAIL(ERR_USAGE, "%s has no wgmma, which products of %s are made by", facts->name, p->format->name);
+    }
     TRY(device_variants_of(all, &shape, p->format->dtype, DEVICE_VARIANTS, &variants));
     p->variant = device_variant_for(&variants, p->sizes, p->shape->groups);
     return OK;
@@ -251,7 +272,30 @@ static FALLIBLE deal_tiles(struct timed_product *p) {
     return device_rig_wait(p->rig);
 }
 
+// Its groups are those of one turn of the pool, side by side.
+static FALLIBLE start_fp8(struct timed_product *p) {
+    const struct bench_shape *s = p->shape;
+    size_t group = p->repetition++ % (p->pool_groups / s->groups) * s->groups;
+    struct device_fp8_gemm gemm = {
+        .a = p->memory[MEMORY_A],
+        .a_scales = p->memory[MEMORY_A_SCALES],
+        .b = (const char *)p->memory[MEMORY_WEIGHTS] + group * s->n * s->k,
+        .b_scales = (const float *)p->memory[MEMORY_SCALES] + group * fp8_blocks(s->n) * fp8_blocks(s->k),
+        .d = p->memory[MEMORY_D],
+        .sizes = p->memory[MEMORY_SIZES],
+        .rows = (uint32_t)s->rows,
+        .groups = (uint32_t)s->groups,
+        .n = (uint32_t)s->n,
+        .k = (uint32_t)s->k,
+    };
+    DEVICES_CALL(p->rig->devices, 0, fp8_gemm, &gemm);
+    return OK;
+}
+
 static FALLIBLE start(struct timed_product *p) {
+    if (p->format->both) {
+        return start_fp8(p);
+    }
     const struct bench_shape *s = p->shape;
     size_t size = dtype_size(p->format->dtype), rotation = p->repetition++ % p->rotations;
     struct device_down down = {
@@ -323,6 +367,10 @@ static FALLIBLE product_init(struct timed_product *p) {
     TRY(cut_tiles(p));
     TRY(reserve_and_fill(p));
     TRY(deal_tiles(p));
+    if (p->format->both) {
+        memcpy(p->pattern, p->sizes, p->shape->groups * sizeof *p->sizes);
+        TRY(fill(p, p->memory[MEMORY_SIZES], p->shape->groups * sizeof *p->sizes));
+    }
     return count_calls(p);
 }
 
@@ -347,10 +395,10 @@ static FALLIBLE measure_product(struct timed_product *p, double seconds, struct 
 
 static FALLIBLE bench_row(struct device_rig *rig, const struct bench_shape *shape, const struct device_format *format,
                           double seconds, struct report *report) {
-    struct report_row row = {.dtype = format->name, .threads = 1};
+    struct report_row row = {.dtype = format->name, .threads = 1, .dealt = shape};
     struct timed_product product = {.rig = rig, .shape = shape, .format = format};
     err_t e = measure_product(&product, seconds, &row.measured);
-    snprintf(row.shape, sizeof row.shape, "%s %s", shape->name, device_variant_name(product.variant));
+    snprintf(row.shape, sizeof row.shape, "%s %s", shape->name, format->both ? "wgmma" : device_variant_name(product.variant));
     fprintf(stderr, "%s %s on a device\n", row.shape, row.dtype);
     if (!err_is(e)) {
         e = report_add(report, &row);
@@ -380,5 +428,6 @@ void device_bench_list(FILE *out) {
     for (size_t i = 0; i < FORMAT_COUNT; i++) {
         fprintf(out, " %s", FORMATS[i].name);
     }
-    fprintf(out, "\n");
+    fprintf(out, "\ne4m3-by-e4m3: both operands FP8 with scales of 1 x 128 by 128 x 128, which no layer computes with; sm_90's\n"
+                 "wgmma alone; beside the rate of bf16, of which FP8's may be twice\n");
 }

@@ -127,6 +127,18 @@ static json_t *shares_json(const struct report_shares *s) {
                      "dispatch", s->dispatch, "gate_up", s->gate_up, "down", s->down, "shared", s->shared, "combine", s->combine);
 }
 
+static void add_dealt(json_t *json, const struct bench_shape *shape) {
+    int32_t sizes[SHAPE_GROUPS_MAX];
+    json_t *rows = json_array();
+    shape_sizes(shape, sizes);
+    for (size_t g = 0; g < shape->groups; g++) {
+        json_array_append_new(rows, json_integer(sizes[g]));
+    }
+    json_object_set_new(json, "k", json_integer((json_int_t)shape->k));
+    json_object_set_new(json, "n", json_integer((json_int_t)shape->n));
+    json_object_set_new(json, "group_sizes", rows);
+}
+
 static json_t *row_json(const struct report_row *row) {
     const struct measurement *m = &row->measured;
     json_t *json =
@@ -138,6 +150,9 @@ static json_t *row_json(const struct report_row *row) {
     if (json && m->ratio_beside_neighbour > 0) {
         json_object_set_new(json, "ratio_beside_neighbour", json_real(m->ratio_beside_neighbour));
         json_object_set_new(json, "neighbour_leaves", json_real(row->neighbour_leaves));
+    }
+    if (json && row->dealt) {
+        add_dealt(json, row->dealt);
     }
     if (json && row->tokens) {
         json_object_set_new(json, "tokens", json_integer(row->tokens));

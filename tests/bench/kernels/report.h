@@ -6,12 +6,14 @@
 
 #include "tests/bench/kernels/machine.h"
 #include "tests/bench/kernels/measure.h"
+#include "tests/bench/kernels/shapes.h"
 
 enum { REPORT_NAME_MAX = 64 };
 
 struct report_row {
     char shape[REPORT_NAME_MAX];
-    const char *dtype; // a constant
+    const char *dtype;               // a constant
+    const struct bench_shape *dealt; // a constant: the product's k, n and rows of each group, for others to repeat; NULL: not told
     unsigned threads;
     struct measurement measured;
     double neighbour_leaves; // of the CPUs' time, where measured.ratio_beside_neighbour is not 0

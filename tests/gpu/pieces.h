@@ -1,0 +1,30 @@
+// Memory of one device for the checks of tests/gpu: copies there and back, a failure of which ends the program.
+#ifndef EXPERTD_TESTS_GPU_PIECES_H
+#define EXPERTD_TESTS_GPU_PIECES_H
+
+#include "kernels/devices.h"
+
+enum { PIECES_MAX = 16 };
+
+struct pieces {
+    const char *program; // for messages
+    struct devices *devices;
+    const struct device_table *table;
+    struct device *device;
+    bool simulated;
+    uint64_t random; // state of pieces_random; not 0
+    void *all[PIECES_MAX];
+    int count;
+};
+
+// Opens what "--device X" asks for, the first GPU without it. Ends the program with 69 where there is none, 64 for other arguments.
+void pieces_open(struct pieces *p, const char *program, int argc, char **argv);
+void pieces_close(struct pieces *p);
+
+uint32_t pieces_random(struct pieces *p);
+void pieces_must(const struct pieces *p, enum device_code code, const struct device_error *error);
+void *pieces_there(struct pieces *p, const void *host, size_t bytes); // a copy; until pieces_drop
+void pieces_back(struct pieces *p, const void *memory, size_t bytes, void *host);
+void pieces_drop(struct pieces *p);
+
+#endif
