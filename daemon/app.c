@@ -48,7 +48,13 @@ static void begin_serving(struct app *app) {
     app->status.scratch_bytes = engine_scratch_bytes(loaded->engine);
     app->status.backend = loaded->devices ? loaded->devices->table->kind : kernel_selected()->name;
     struct serve_backend backend = {
-        .model = &loaded->model, .limits = loaded->request_limits, .worker = loaded->worker, .metrics = loaded->metrics};
+        .model = &loaded->model,
+        .limits = loaded->request_limits,
+        .worker = loaded->worker,
+        .metrics = loaded->metrics,
+        .engine = loaded->engine,
+        .devices = loaded->devices,
+    };
     serve_ready(app->serve, &backend);
     if (app->admin) {
         struct admin_backend admin = {

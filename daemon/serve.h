@@ -42,6 +42,8 @@ struct serve_backend {
     struct layer_limits limits; // of one request
     struct worker *worker;
     struct metrics *metrics;
+    const struct engine *engine;
+    const struct devices *devices; // NULL: the CPU computes
 };
 void serve_ready(struct serve *serve, const struct serve_backend *backend); // any thread, once
 struct worker_item;

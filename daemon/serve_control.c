@@ -1,4 +1,5 @@
 // The small calls: Describe, what is served, from the model as it was loaded; OpenRegion and CloseRegion.
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,9 +7,10 @@
 #include "base/clock.h"
 #include "daemon/serve_internal.h"
 #include "kernels/backend.h"
+#include "kernels/devices.h"
 
 static const char *const FEATURES[] = {"routes", "router_logits", "shared_experts", "f8", "stream", "timings", "priority"};
-enum { FEATURE_COUNT = sizeof FEATURES / sizeof FEATURES[0], FEATURES_MAX = FEATURE_COUNT + 3, FEATURE_TEXT_MAX = 128 };
+enum { FEATURE_COUNT = sizeof FEATURES / sizeof FEATURES[0], FEATURES_MAX = FEATURE_COUNT + 5, FEATURE_TEXT_MAX = 192 };
 static const enum dtype HIDDEN_DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
 
 static struct describe_layer describe_layer_of(const struct model *model, const struct model_layer *layer) {
@@ -34,15 +36,29 @@ static struct describe_layer describe_layer_of(const struct model *model, const 
 }
 
 struct feature_texts {
-    char admin[FEATURE_TEXT_MAX], kernels[FEATURE_TEXT_MAX];
+    char admin[FEATURE_TEXT_MAX], kernels[FEATURE_TEXT_MAX], device[FEATURE_TEXT_MAX], device_memory[FEATURE_TEXT_MAX];
 };
 
-// FEATURES, the instruction set, shared memory where there is any, and where the operator's interface is. Returns their number.
+// What computes: kind, number and name of the devices, their memory that is reserved, on all of them, and that the first one has.
+static void name_devices(const struct serve_backend *backend, struct feature_texts *texts) {
+    const struct devices *devices = backend->devices;
+    snprintf(texts->device, sizeof texts->device, "device:%s:%u:%s", devices->table->kind, devices->count, devices->facts.name);
+    snprintf(texts->device_memory, sizeof texts->device_memory, "device_memory:%" PRIu64 "/%" PRIu64,
+             engine_device_bytes(backend->engine), devices->facts.memory_bytes);
+}
+
+// FEATURES, the instruction set, the devices where there are any, shared memory likewise, and where the operator's interface is.
+// Returns their number.
 static size_t features_of(const struct serve *serve, struct feature_texts *texts, const char *out[FEATURES_MAX]) {
     size_t count = FEATURE_COUNT;
     memcpy(out, FEATURES, sizeof FEATURES);
     snprintf(texts->kernels, sizeof texts->kernels, "kernels:%s", kernel_selected()->name);
     out[count++] = texts->kernels;
+    if (serve->backend.devices) {
+        name_devices(&serve->backend, texts);
+        out[count++] = texts->device;
+        out[count++] = texts->device_memory;
+    }
     if (serve->regions) {
         out[count++] = "regions";
     }

@@ -270,7 +270,17 @@ void engine_exchange_state(const struct engine *engine, struct engine_exchange *
 }
 
 uint64_t engine_device_bytes(const struct engine *engine) {
-    return engine->device ? device_engine_bytes(engine->device) : 0;
+    if (!engine->device) {
+        return 0;
+    }
+    struct engine_needs needs = needs_of(engine->model);
+    struct exchange_options exchange = exchange_options_of(engine->model, &engine->limits, &needs);
+    struct exchange_over_nccl over = {.devices = engine->devices};
+    uint64_t bytes = device_engine_bytes(engine->device);
+    for (uint32_t i = 0; i < engine->devices->count; i++) {
+        bytes += exchange_nccl_bytes(&exchange, &over, i);
+    }
+    return bytes;
 }
 
 const char *engine_layer_variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]) {

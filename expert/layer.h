@@ -72,7 +72,7 @@ struct engine_options {
 FALLIBLE engine_create(const struct engine_options *options, struct engine **out);
 void engine_destroy(struct engine *engine);
 uint64_t engine_scratch_bytes(const struct engine *engine);
-uint64_t engine_device_bytes(const struct engine *engine); // of devices' memory, weights and scratch; 0 without any
+uint64_t engine_device_bytes(const struct engine *engine); // of devices' memory, all that is reserved; 0 without any
 // What devices may compute the experts of model->layers[layer] by, as "mma_16+mma_64"; "" without devices. Returns text.
 enum { ENGINE_VARIANTS_TEXT_MAX = 160 };
 const char *engine_layer_variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]);
