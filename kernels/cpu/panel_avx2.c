@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/fma_avx2.h"
+
 typedef __m256 vec;
 enum { LANES = 8, PANEL_VECS = 2 };
 
@@ -27,16 +29,7 @@ static inline vec vec_fma(vec a, vec b, vec c) {
     return _mm256_fmadd_ps(a, b, c);
 }
 
-#if defined(__clang__)
-#define vec_fma_over vec_fma
-#else
-// The form that overwrites the sum. gcc 12 takes one that overwrites a factor for half of a loop's fmas, and moves sums to and fro:
-// an instruction more for every eight fmas, and worse where all 16 registers are taken.
-static inline vec vec_fma_over(vec a, vec b, vec c) {
-    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
-    return c;
-}
-#endif
+#define vec_fma_over fma_over
 
 static inline vec vec_even(const uint16_t *pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)pairs), 16));
@@ -70,7 +63,7 @@ enum {
     WORDS_RUN = 8,
     WORDS_ONE_LINE = 1,
 };
-#define vec_fma vec_fma_over
+#define vec_fma fma_over
 #include "kernels/cpu/group_widened.h"
 
 const struct kernel_backend backend_avx2 = {.name = "avx2", BACKEND_PANELS(avx2), BACKEND_GROUPS(avx2), BACKEND_ROWS(avx2)};

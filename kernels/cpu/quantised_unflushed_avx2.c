@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/float_mode.h"
+#include "kernels/cpu/fma_avx2.h"
 #include "kernels/cpu/quantised_unflushed.h"
 #include "kernels/cpu/scales_avx2.h"
 
@@ -12,6 +13,7 @@ enum {
     LANES = 8,
     FEW_K = 256,  // of a chunk that is widened in registers: the rows and the scales stay in L1 beside the codes
     WIDE_K = 128, // of one that is widened into memory: 32 KiB of f32, in L1 or L2, which the passes hardly tell apart
+    WIDE_RUN = 8, // k of the inner loop of its products
     PASS_VECS = 2,
     PASS = PASS_VECS * LANES, // columns of a pass over a widened chunk
     LINE_K_MAX = 8,
@@ -43,27 +45,31 @@ static const struct unflushed_decoder *decoder_of(const struct quantised_format 
 }
 
 // *least: of each element's magnitude less one bit, so that 0 is the greatest.
-static inline __m256 widen_8(__m128i x, __m256 fold, __m128i *least) {
-    __m128i magnitude = _mm_and_si128(x, _mm_set1_epi16(0x7fff));
-    *least = _mm_min_epu16(*least, _mm_sub_epi16(magnitude, _mm_set1_epi16(1)));
-    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)), fold);
+static inline void widen_16(const uint16_t *x, __m256 fold, __m256i *least, float *wide) {
+    __m256i all = _mm256_loadu_si256((const __m256i *)x);
+    __m256i magnitude = _mm256_and_si256(all, _mm256_set1_epi16(0x7fff));
+    *least = _mm256_min_epu16(*least, _mm256_sub_epi16(magnitude, _mm256_set1_epi16(1)));
+    __m256i low = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x));
+    __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + LANES)));
+    _mm256_storeu_ps(wide, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), fold));
+    _mm256_storeu_ps(wide + LANES, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 16)), fold));
 }
 
-// Times `fold`, and +0 up to a whole vector. False where an element but 0 is below 2^UNFLUSHED_EXPONENT_MIN.
+// Times `fold`, and +0 up to two whole vectors. False where an element but 0 is below 2^UNFLUSHED_EXPONENT_MIN.
 static bool widen_row(const uint16_t *x, size_t depth, float fold, float *wide) {
-    __m128i least = _mm_set1_epi16(-1);
+    __m256i least = _mm256_set1_epi16(-1);
     __m256 factor = _mm256_set1_ps(fold);
-    size_t whole = depth / LANES * LANES;
-    for (size_t i = 0; i < whole; i += LANES) {
-        _mm256_storeu_ps(wide + i, widen_8(_mm_loadu_si128((const __m128i *)(x + i)), factor, &least));
+    size_t whole = depth / (2 * LANES) * (2 * LANES);
+    for (size_t i = 0; i < whole; i += 2 * LANES) {
+        widen_16(x + i, factor, &least, wide + i);
     }
     if (whole < depth) {
-        uint16_t tail[LANES] = {0};
+        uint16_t tail[2 * LANES] = {0};
         memcpy(tail, x + whole, (depth - whole) * sizeof *tail);
-        _mm256_storeu_ps(wide + whole, widen_8(_mm_loadu_si128((const __m128i *)tail), factor, &least));
+        widen_16(tail, factor, &least, wide + whole);
     }
-    const __m128i bound = _mm_set1_epi16(((127 + UNFLUSHED_EXPONENT_MIN) << 7) - 1);
-    return _mm_movemask_epi8(_mm_cmpeq_epi16(_mm_max_epu16(least, bound), least)) == 0xffff;
+    const __m256i bound = _mm256_set1_epi16(((127 + UNFLUSHED_EXPONENT_MIN) << 7) - 1);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_max_epu16(least, bound), least)) == -1;
 }
 
 // Rows [row, row + rows) of a chunk of at most `limit` k, and where they lie.
@@ -153,7 +159,7 @@ PANEL_INLINE void wide_step(__m256 sums[][PASS_VECS], size_t rows, const float *
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         __m256 factor = _mm256_broadcast_ss(x[r] + i);
         PANEL_UNROLL for (size_t v = 0; v < PASS_VECS; v++) {
-            sums[r][v] = _mm256_fmadd_ps(factor, value[v], sums[r][v]);
+            sums[r][v] = fma_over(factor, value[v], sums[r][v]);
         }
     }
 }
@@ -167,19 +173,30 @@ PANEL_INLINE void wide_pass(const struct chunk *c, size_t rows, const float *con
             sums[r][v] = c->starts ? _mm256_setzero_ps() : _mm256_load_ps(&partials[r][column + v * LANES]);
         }
     }
-    for (size_t i = 0; i < depth; i += 2) {
+    size_t i = 0;
+    for (; i + WIDE_RUN <= depth; i += WIDE_RUN) {
+        PANEL_UNROLL for (size_t j = 0; j < WIDE_RUN; j += 2) {
+            wide_step(sums, rows, x, i + j + 1, &weights[i + j + 1][column]);
+            wide_step(sums, rows, x, i + j, &weights[i + j][column]);
+        }
+    }
+    for (; i < depth; i += 2) {
         wide_step(sums, rows, x, i + 1, &weights[i + 1][column]);
         wide_step(sums, rows, x, i, &weights[i][column]);
+    }
+    if (!c->ends) {
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            PANEL_UNROLL for (size_t v = 0; v < PASS_VECS; v++) {
+                _mm256_store_ps(&partials[r][column + v * LANES], sums[r][v]);
+            }
+        }
+        return;
     }
     PANEL_UNROLL for (size_t v = 0; v < PASS_VECS; v++) {
         __m256 factor = _mm256_load_ps(scale + column + v * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             float *total = &totals[r][column + v * LANES];
-            if (c->ends) {
-                _mm256_store_ps(total, _mm256_fmadd_ps(sums[r][v], factor, _mm256_load_ps(total)));
-            } else {
-                _mm256_store_ps(&partials[r][column + v * LANES], sums[r][v]);
-            }
+            _mm256_store_ps(total, _mm256_fmadd_ps(sums[r][v], factor, _mm256_load_ps(total)));
         }
     }
 }
