@@ -2,7 +2,7 @@
 // tilings, limits, orders, teams and backends, every operand between pages that fault, every output poisoned.
 #include "any_operation.h"
 
-enum { CASES = 60 };
+enum { CASES = CASES_OF(60) };
 
 static struct team *teams[3]; // of 1 to 3 threads
 
