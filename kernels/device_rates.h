@@ -5,12 +5,13 @@
 
 #include "kernels/device.h"
 
-enum { DEVICE_RATES_VERSION = 1, DEVICE_RATES_THREADS = 256, DEVICE_RATES_SINK_BYTES = 16 };
+enum { DEVICE_RATES_VERSION = 2, DEVICE_RATES_THREADS = 256, DEVICE_RATES_SINK_BYTES = 16 };
 
 enum device_rate {
-    DEVICE_RATE_FMA,   // fp32 fmas in registers
-    DEVICE_RATE_MMA,   // mma.sync, bf16, operands in registers
-    DEVICE_RATE_WGMMA, // wgmma, bf16, operands in shared memory; sm_90 alone
+    DEVICE_RATE_FMA,       // fp32 fmas in registers
+    DEVICE_RATE_MMA,       // mma.sync, bf16, operands in registers
+    DEVICE_RATE_WGMMA,     // wgmma, bf16, operands in shared memory; sm_90 alone
+    DEVICE_RATE_WGMMA_FP8, // the same by E4M3
 };
 
 struct device_rates {

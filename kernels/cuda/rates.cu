@@ -88,6 +88,8 @@ uint64_t flops(enum device_rate kind) {
         return 2ull * (THREADS / 32) * SUMS * 16 * 8 * 16;
     case DEVICE_RATE_WGMMA:
         return 2ull * (THREADS / 128) * CUDA_RATES_WGMMAS * 64 * 256 * 16;
+    case DEVICE_RATE_WGMMA_FP8:
+        return 2ull * (THREADS / 128) * CUDA_RATES_WGMMAS * 64 * 256 * 32;
     }
     return 0;
 }
@@ -105,8 +107,9 @@ enum device_code multiply(struct device *device, enum device_rate kind, uint32_t
     if (!stream) {
         return DEVICE_FAILED;
     }
-    if (kind == DEVICE_RATE_WGMMA) {
-        return launched(cuda_rate_wgmma_sm90(blocks, rounds, sink, stream), "a loop of wgmma", error);
+    if (kind == DEVICE_RATE_WGMMA || kind == DEVICE_RATE_WGMMA_FP8) {
+        return launched(cuda_rate_wgmma_sm90(kind == DEVICE_RATE_WGMMA_FP8, blocks, rounds, sink, stream), "a loop of wgmma",
+                        error);
     }
     if (kind == DEVICE_RATE_MMA) {
         LAUNCH(multiply_mma, dim3(blocks), dim3(THREADS), 0, stream, rounds, (float *)sink);

@@ -10,8 +10,8 @@ extern "C" {
 
 struct CUstream_st;
 
-enum { CUDA_RATES_WGMMAS = 16 }; // of a warpgroup, 64 x 256 x 16 each, in a round
-int cuda_rate_wgmma_sm90(uint32_t blocks, uint32_t rounds, void *sink, struct CUstream_st *stream);
+enum { CUDA_RATES_WGMMAS = 16 }; // of a warpgroup, 64 x 256 x 16 each, of E4M3 x 32, in a round
+int cuda_rate_wgmma_sm90(int fp8, uint32_t blocks, uint32_t rounds, void *sink, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

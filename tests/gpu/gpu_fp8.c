@@ -12,12 +12,12 @@
 #include "kernels/grouped_gemm.h"
 #include "tests/gpu/pieces.h"
 
-enum { GROUPS_MAX = 4, ROWS_MAX = 400, N_MAX = 264, K_MAX = 1040, BLOCK = 128 };
+enum { GROUPS_MAX = 4, ROWS_MAX = 220, N_MAX = 264, K_MAX = 656, BLOCK = 128 };
 
 static const struct shape {
     int32_t sizes[GROUPS_MAX];
     uint32_t groups, n, k;
-} SHAPES[] = {{{128, 0, 200, 5}, 4, 264, 1040}, {{1, 1, 1, 1}, 4, 128, 512}, {{70}, 1, 136, 272}};
+} SHAPES[] = {{{128, 0, 70, 5}, 4, 264, 656}, {{1, 1, 1, 1}, 4, 128, 512}, {{70}, 1, 136, 272}};
 
 // Of the sum of an element's products' magnitudes: 13 bits that wgmma keeps below the largest, an error of one in each of the
 // instructions that make a sum, and nothing that grows with K beside it, for every 128 k are promoted to fp32. Beside it bf16's own

@@ -102,6 +102,10 @@ double device_rig_peak_bf16(void *rig, int64_t span_ns) {
     return peak(rig, ((const struct device_rig *)rig)->bf16, span_ns);
 }
 
+double device_rig_peak_fp8(void *rig, int64_t span_ns) {
+    return peak(rig, DEVICE_RATE_WGMMA_FP8, span_ns);
+}
+
 double device_rig_peak_f32(void *rig, int64_t span_ns) {
     return peak(rig, DEVICE_RATE_FMA, span_ns);
 }

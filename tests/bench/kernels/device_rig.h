@@ -21,10 +21,11 @@ struct device_rig {
 FALLIBLE device_rig_open(const char *text, struct device_rig *out);
 void device_rig_close(struct device_rig *rig); // legal on a zeroed struct
 
-// Of bf16 or f32, for `measured`: multiplications per second over about span_ns; `rig` is a device_rig. A failing device ends the
-// program, for there is nothing left to measure.
+// Of bf16, f32 or FP8, for `measured`: multiplications per second over about span_ns; `rig` is a device_rig. A failing device ends
+// the program, for there is nothing left to measure.
 double device_rig_peak_bf16(void *rig, int64_t span_ns);
 double device_rig_peak_f32(void *rig, int64_t span_ns);
+double device_rig_peak_fp8(void *rig, int64_t span_ns); // of two operands of E4M3, where the device has wgmma
 const char *device_rig_peak_name(const struct device_rig *rig, enum dtype dtype);
 
 // A plain read of so many bytes.
