@@ -38,7 +38,7 @@ struct device_scratch_needs device_scratch_needs_of(const struct model *model, c
 
 // first: of the first device, which is the front. Sets every piece that lies in out->memory, and out->bytes; without memory the
 // bytes are only counted.
-void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first, struct device_scratch *out);
+void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first, struct device_scratch *s);
 
 // Bytes from one row of `width` elements in D to the next.
 size_t device_scratch_row_bytes(const struct model *model, size_t width);
