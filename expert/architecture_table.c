@@ -1,7 +1,19 @@
 #include "expert/architecture_table.h"
 
+// What many rows say alike.
+
+// Shared experts as wide as so many routed ones.
 #define SHARED_COUNT_KEYS                                                                                                          \
     { "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert" }
+#define SHARED_COUNTED .shared = SHARED_PLAIN, .shared_width = SHARED_WIDTH_COUNT, .shared_keys = SHARED_COUNT_KEYS
+
+// One shared expert of a width of its own, behind a gate.
+#define SHARED_GATED .shared = SHARED_SIGMOID, .shared_width = SHARED_WIDTH_KEY, .shared_keys = {"shared_expert_intermediate_size"}
+
+// Groups by their two best scores, weights that sum to 1 before they are scaled.
+#define DEEPSEEK_V3_CHOICE                                                                                                         \
+    .norm = NORM_SUM, .norm_epsilon = 1e-20f, .groups = GROUPS_ALWAYS, .group_score = GROUP_TOP2_SUM, .scale = SCALE_WEIGHTS,      \
+    .scale_keys = {"routed_scaling_factor"}
 
 static const struct architecture ROWS[] = {
     // softmax, then top-k
@@ -22,9 +34,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .norm_rule = NORM_RULE_FLAG_OR_NO,
         .norm = NORM_SUM,
-        .shared = SHARED_SIGMOID,
-        .shared_width = SHARED_WIDTH_KEY,
-        .shared_keys = {"shared_expert_intermediate_size"},
+        SHARED_GATED,
     },
     {
         .model_types = {"qwen3_moe", "mellum"},
@@ -43,9 +53,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .norm_rule = NORM_RULE_FLAG_OR_YES,
         .norm = NORM_SUM,
-        .shared = SHARED_SIGMOID,
-        .shared_width = SHARED_WIDTH_KEY,
-        .shared_keys = {"shared_expert_intermediate_size"},
+        SHARED_GATED,
     },
     {
         .model_types = {"qwen3_vl_moe", "qwen3_vl_moe_text"},
@@ -63,9 +71,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .norm_rule = NORM_RULE_ALWAYS,
         .norm = NORM_SUM,
-        .shared = SHARED_SIGMOID,
-        .shared_width = SHARED_WIDTH_KEY,
-        .shared_keys = {"shared_expert_intermediate_size"},
+        SHARED_GATED,
     },
     {
         .model_types = {"olmoe", "flex_olmo"},
@@ -90,9 +96,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"intermediate_size"},
         .norm_rule = NORM_RULE_ALWAYS,
         .norm = NORM_SUM,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .shared_count_default = 1,
         .expectations = {{"moe_layer_num_skipped", "0"}, {"use_mixed_mlp_moe", "true"}},
     },
@@ -116,9 +120,7 @@ static const struct architecture ROWS[] = {
         .norm_epsilon = 1e-12f,
         .norm_epsilon_key = "moe_norm_min",
         .has_selection_bias = true,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"use_bias", "false"}, {"moe_gate_act", "softmax"}},
     },
     {
@@ -132,9 +134,7 @@ static const struct architecture ROWS[] = {
         .group_score = GROUP_MAX,
         .scale = SCALE_WEIGHTS,
         .scale_keys = {"routed_scaling_factor"},
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"topk_method", "greedy|group_limited_greedy"}},
     },
     {
@@ -157,15 +157,8 @@ static const struct architecture ROWS[] = {
         .layers = LAYERS_FIRST_DENSE,
         .width_keys = {"moe_intermediate_size"},
         .norm_rule = NORM_RULE_FLAG,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        DEEPSEEK_V3_CHOICE,
+        SHARED_COUNTED,
     },
     {
         .model_types = {"mistral_large4", "mistral_large4_text"},
@@ -174,15 +167,8 @@ static const struct architecture ROWS[] = {
         .layers = LAYERS_FIRST_DENSE,
         .width_keys = {"moe_intermediate_size"},
         .norm_rule = NORM_RULE_ALWAYS,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        DEEPSEEK_V3_CHOICE,
+        SHARED_COUNTED,
     },
     // V1 of Ling; V2 has the same model_type on the hub, so its class tells
     {
@@ -193,9 +179,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .norm_rule = NORM_RULE_FLAG,
         .norm = NORM_SUM,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"use_bias", "false"}},
     },
     // top-k first, then scores
@@ -251,16 +235,9 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG_OR_YES,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
+        DEEPSEEK_V3_CHOICE,
         .has_selection_bias = true,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"topk_method", "noaux_tc"}},
     },
     {
@@ -272,16 +249,9 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
+        DEEPSEEK_V3_CHOICE,
         .has_selection_bias = true,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"topk_method", "noaux_tc"}},
     },
     {
@@ -292,16 +262,9 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
+        DEEPSEEK_V3_CHOICE,
         .has_selection_bias = true,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
     },
     {
         .model_types = {"mimo_v2_flash", "mimo_v2"},
@@ -311,12 +274,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
+        DEEPSEEK_V3_CHOICE,
         .scale_default = 1, // the vendor writes null for it
         .has_selection_bias = true,
         .expectations = {{"topk_method", "noaux_tc"}, {"n_shared_experts", "0"}},
@@ -329,16 +287,9 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
+        DEEPSEEK_V3_CHOICE,
         .has_selection_bias = true,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"moe_router_activation_func", "sigmoid"}},
     },
     {
@@ -395,12 +346,7 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
+        DEEPSEEK_V3_CHOICE,
         .has_selection_bias = true,
         .activation = ACTIVATION_RELU2,
         .shared = SHARED_PLAIN,
@@ -416,16 +362,9 @@ static const struct architecture ROWS[] = {
         .width_keys = {"moe_intermediate_size"},
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_ABOVE_ONE,
-        .norm = NORM_SUM,
-        .norm_epsilon = 1e-20f,
-        .groups = GROUPS_ALWAYS,
-        .group_score = GROUP_TOP2_SUM,
-        .scale = SCALE_WEIGHTS,
-        .scale_keys = {"routed_scaling_factor"},
+        DEEPSEEK_V3_CHOICE,
         .has_selection_bias = true,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"use_bias", "false"}, {"moe_router_enable_expert_bias", "true"}},
     },
     {
@@ -441,9 +380,7 @@ static const struct architecture ROWS[] = {
         .scale = SCALE_WEIGHTS,
         .scale_keys = {"route_scale"},
         .has_selection_bias = true,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"route_norm", "true"}, {"num_expert_groups", "1"}, {"num_limited_groups", "1"}},
     },
     {
@@ -489,9 +426,7 @@ static const struct architecture ROWS[] = {
         .scale = SCALE_WEIGHTS,
         .scale_keys = {"router_scaling_factor"},
         .has_selection_bias = true,
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .shared_count_default = 1,
     },
     {
@@ -509,9 +444,7 @@ static const struct architecture ROWS[] = {
         .has_selection_bias = true,
         .clamp = CLAMP_BEFORE,
         .limit_key = "swiglu_limit",
-        .shared = SHARED_PLAIN,
-        .shared_width = SHARED_WIDTH_COUNT,
-        .shared_keys = SHARED_COUNT_KEYS,
+        SHARED_COUNTED,
         .expectations = {{"topk_method", "noaux_tc"}},
     },
     {
