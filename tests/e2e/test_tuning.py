@@ -30,7 +30,7 @@ def tuned(tmp_path_factory):
     """What tuning found, its file and the answer then: once, for it takes a second for each kind of matrix."""
     def patient(*arguments, **options):
         daemon = Daemon(*arguments, wait=False, **options)
-        daemon.wait_for("ready", 6 * READY_SECONDS)
+        daemon.wait_for("ready", 2 * READY_SECONDS)
         return daemon
 
     folder = tmp_path_factory.mktemp("tuned")
