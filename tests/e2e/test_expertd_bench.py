@@ -144,7 +144,9 @@ def test_tune_says_where_its_file_cannot_be_written(tmp_path):
 def test_list_names_what_shape_takes():
     shapes = bench("kernels", "--list").stdout
     assert all(f"\n{name} " in shapes for name in ("a512", "a2048-zipf", "b2048", "c1", "c8", "cmix", "d64", "rows4"))
-    assert "bf16" in shapes.splitlines()[-1] and all(f" {name}*" in shapes for name in FORMATS)
+    dtypes = [line for line in shapes.splitlines() if line.startswith("dtypes")]
+    assert len(dtypes) == 2 and all(" bf16" in line for line in dtypes) and all(f" {name}*" in shapes for name in FORMATS)
+    assert all(f" {name}" in dtypes[1] for name in ("e4m3-128x128", "e4m3-by-e4m3"))
     assert "mixtral-8x7b" in bench("layer", "--list").stdout
 
 
