@@ -36,7 +36,7 @@ struct device_scratch_needs {
 };
 struct device_scratch_needs device_scratch_needs_of(const struct model *model, const struct layer_limits *limits);
 
-// first: of the first device, which is the front. Sets every piece that lies in out->memory, and out->bytes; without memory the
+// first: of the first device, which is the front. Sets every piece that lies in s->memory, and s->bytes; without memory the
 // bytes are only counted.
 void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first, struct device_scratch *s);
 

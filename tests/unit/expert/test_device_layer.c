@@ -394,7 +394,7 @@ static void a_kernel_that_does_not_end_costs_the_device(void **state) {
 // bits, and nothing is left behind.
 static void communicators_come_and_go(void **state) {
     (void)state;
-    enum { ROUNDS = 12 };
+    enum { ROUNDS = 40 };
     struct served s;
     must(kernel_select("scalar_sim90"));
     must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 3, "sim:3"));
