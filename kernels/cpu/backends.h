@@ -48,7 +48,7 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     .add_scaled = target##_add_scaled, .finish = target##_finish, .decode = target##_decode, .pack_along = target##_pack_along,    \
     .pack_across = target##_pack_across, .quad_offsets = target##_quad_offsets, .place_codes = target##_place_codes
 
-// panel_body.h's functions likewise, and group_body.h's.
+// The functions of panel_body.h or panel_few.h likewise, and of group_body.h or group_widened.h.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \
     panel_kernel target##_panel_f32, target##_panel_bf16;                                                                          \
     quantised_kernel target##_quantised_f32, target##_quantised_bf16;                                                              \
