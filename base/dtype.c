@@ -35,38 +35,6 @@ bool dtype_is_float16_or_32(enum dtype dtype) {
     return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-float f32_from_f16(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    uint32_t exponent = (h >> 10) & 0x1fu;
-    uint32_t fraction = h & 0x3ffu;
-    if (exponent == 0x1f) {
-        fraction |= fraction ? 0x200u : 0; // a signalling NaN becomes quiet, as the conversions of CPUs have it
-        return f32_from_bits(sign | 0x7f800000u | fraction << 13);
-    }
-    if (exponent != 0) {
-        return f32_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
-    }
-    float magnitude = (float)fraction * 0x1p-24f; // zero and subnormals: exact
-    return f32_from_bits(sign | f32_bits(magnitude));
-}
-
-float f32_from_e4m3(uint8_t code) {
-    uint32_t sign = (uint32_t)(code & 0x80u) << 24;
-    uint32_t exponent = (code >> 3) & 0xfu;
-    uint32_t fraction = code & 7u;
-    if (exponent == 0xf && fraction == 7) {
-        return f32_from_bits(sign | 0x7fc00000u);
-    }
-    if (exponent != 0) {
-        return f32_from_bits(sign | (exponent + 120) << 23 | fraction << 20);
-    }
-    return f32_from_bits(sign | f32_bits((float)fraction * 0x1p-9f));
-}
-
-float f32_from_e5m2(uint8_t code) {
-    return f32_from_f16((uint16_t)(code << 8));
-}
-
 static void widen_16(float (*convert)(uint16_t), const uint8_t *src, size_t count, float *dst) {
     for (size_t i = 0; i < count; i++) {
         uint16_t h;

@@ -30,6 +30,12 @@ struct device_scratch_needs device_scratch_needs_of(const struct model *model, c
     return needs;
 }
 
+// F32's four bytes an element are the most: an F8 row with a scale for 128 elements has fewer, once both begin on a boundary.
+size_t device_landing_bytes(const struct model *model, size_t tokens) {
+    size_t row = (model->max_hidden_size * sizeof(float) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    return tokens * (row + ROW_ALIGN);
+}
+
 static void *piece(struct device_scratch *s, size_t bytes) {
     void *at = s->memory ? (char *)s->memory + s->bytes : NULL;
     s->bytes += (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
@@ -50,6 +56,7 @@ void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first
     size_t weighed = needs->weighs_inputs ? choices : 0;
     for (unsigned i = 0; i < BATCH_INPUTS; i++) {
         s->hidden[i] = piece(s, tokens * row);
+        s->raw[i] = piece(s, device_landing_bytes(model, tokens));
         s->out[i] = piece(s, tokens * model->max_hidden_size * sizeof(float));
     }
     s->expanded = piece(s, weighed * row);

@@ -14,6 +14,7 @@ struct device_scratch {
     struct device_tile *tiles; // [device_engine_tiles] of its ranks, one after another
     // the front's only, which is the first device
     char *hidden[BATCH_INPUTS];       // [max_tokens, H] in D, hidden_stride apart: of the batch at hand, and of the next
+    char *raw[BATCH_INPUTS];          // [device_landing_bytes] the same as callers sent them, where that is not in D
     char *expanded;                   // [max_choices, H] where a layer weighs its inputs
     int32_t *ids;                     // [max_choices]
     float *weights;                   // [max_choices]
@@ -39,6 +40,9 @@ struct device_scratch_needs device_scratch_needs_of(const struct model *model, c
 // first: of the first device, which is the front. Sets every piece that lies in s->memory, and s->bytes; without memory the
 // bytes are only counted.
 void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first, struct device_scratch *s);
+
+// Rows of `tokens` in any dtype that callers send, with their scales: at most so many bytes.
+size_t device_landing_bytes(const struct model *model, size_t tokens);
 
 // Bytes from one row of `width` elements in D to the next.
 size_t device_scratch_row_bytes(const struct model *model, size_t width);

@@ -41,22 +41,9 @@ static enum device_variant fma_for(size_t rows) {
     return rows <= device_variant_rows(DEVICE_FMA_16) ? DEVICE_FMA_16 : DEVICE_FMA_64;
 }
 
-// ---- take in, route
+// ---- route
 
-FALLIBLE device_take_in(struct batch *b) {
-    const struct device_engine *d = b->engine->device;
-    DEVICES_CALL(d->devices, 0, upload_ahead, d->scratch[0].hidden[b->slot], b->in->hidden, b->tokens * b->in->hidden_stride);
-    return OK;
-}
-
-FALLIBLE device_await_rows(struct batch *b) {
-    TRY(exchange_ready(b->engine->exchange));
-    const struct device_engine *d = b->engine->device;
-    struct device_error error;
-    return devices_check(d->devices, 0, d->devices->table->await_ahead(d->devices->all[0], &error), &error);
-}
-
-FALLIBLE device_route(struct batch *b, const struct router_args *args) {
+FALLIBLE device_route(struct batch *b, const struct layer_request *request, const struct router_args *args) {
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct device_layer *layer = layer_of(b);
@@ -72,10 +59,15 @@ FALLIBLE device_route(struct batch *b, const struct router_args *args) {
         .logits = logits.out,
         .tokens = (uint32_t)args->tokens,
         .columns = (uint32_t)b->top_k,
+        .chosen = args->layer->params.needs_token_ids,
         .ids = s->ids + first,
         .weights = s->weights + first,
     };
     choose.routing.selection_bias = layer->selection_bias;
+    if (choose.chosen) {
+        router_look_up(request, args);
+        TRY(upload(d, 0, choose.ids, args->ids, count * sizeof *s->ids));
+    }
     DEVICES_CALL(d->devices, 0, logits, &logits);
     DEVICES_CALL(d->devices, 0, choose, &choose);
     DEVICES_CALL(d->devices, 0, copy, DEVICE_DOWNLOAD, args->ids, s->ids + first, count * sizeof *s->ids);

@@ -7,10 +7,13 @@
 #include "expert/layer_batch.h"
 #include "expert/router.h"
 
-FALLIBLE device_take_in(struct batch *b); // its rows leave, beside what is computed
-FALLIBLE device_await_rows(struct batch *b);
+// Its rows leave, as callers sent them, beside what is computed (device_intake.c). *direct: rows that no host memory was copied
+// for.
+FALLIBLE device_take_in(struct batch *b, uint64_t *direct);
+FALLIBLE device_await_rows(struct batch *b); // and are in D from here on
+void device_abandon_rows(struct batch *b);   // after an error: none is under way once the exchange has settled
 // One request's own router: ids and weights are there after device_routed.
-FALLIBLE device_route(struct batch *b, const struct router_args *args);
+FALLIBLE device_route(struct batch *b, const struct layer_request *request, const struct router_args *args);
 FALLIBLE device_routed(struct batch *b);
 // *hidden: the rows that leave for the ranks, in the first device's memory; [plan.rows] where the layer weighs its inputs.
 FALLIBLE device_dispatch(struct batch *b, const void **hidden);

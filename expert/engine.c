@@ -80,13 +80,24 @@ static void *piece(struct layout *layout, size_t bytes) {
 }
 
 // What devices read and write of it.
-static void lay_out_input(struct layout *layout, const struct engine *engine, const struct engine_needs *needs,
-                          struct batch_input *in) {
+static void lay_out_input(struct layout *layout, const struct engine *engine, struct batch_input *in) {
     size_t tokens = engine->limits.max_tokens;
-    in->hidden = piece(layout, tokens * needs->row_bytes);
+    in->staging = engine->devices ? piece(layout, device_landing_bytes(engine->model, tokens)) : NULL;
     in->shared_tokens = piece(layout, tokens * sizeof *in->shared_tokens);
     in->shared_rows = piece(layout, tokens * sizeof *in->shared_rows);
     in->outputs = engine->devices ? piece(layout, tokens * engine->model->max_hidden_size * sizeof(float)) : NULL;
+}
+
+// Rows in D on the host, where the CPU computes.
+static void lay_out_rows(struct layout *layout, const struct engine *engine, const struct engine_needs *needs,
+                         struct batch_input *in) {
+    if (engine->devices) {
+        return;
+    }
+    enum dtype dtype = engine->model->compute_dtype;
+    size_t rows = engine->limits.max_tokens * needs->row_bytes, wide = rows / dtype_size(dtype) * sizeof(float);
+    in->hidden = piece(layout, rows);
+    in->hidden_f32 = dtype != DTYPE_F32 ? piece(layout, wide) : (float *)(void *)in->hidden;
 }
 
 static size_t lay_out(struct engine *engine, const struct engine_needs *needs, char *memory) {
@@ -96,7 +107,7 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
     struct layout layout = {.memory = memory};
     unsigned inputs = engine->devices ? BATCH_INPUTS : 1;
     for (unsigned i = 0; i < inputs; i++) {
-        lay_out_input(&layout, engine, needs, &engine->inputs[i]);
+        lay_out_input(&layout, engine, &engine->inputs[i]);
     }
     engine->ids = piece(&layout, choices * sizeof *engine->ids);
     engine->weights = piece(&layout, choices * sizeof *engine->weights);
@@ -107,8 +118,7 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
     engine->pinned_bytes = layout.used;
     for (unsigned i = 0; i < inputs; i++) { // what devices do not read
         struct batch_input *in = &engine->inputs[i];
-        size_t wide = tokens * needs->row_bytes / dtype_size(model->compute_dtype) * sizeof(float);
-        in->hidden_f32 = model->compute_dtype != DTYPE_F32 ? piece(&layout, wide) : (float *)in->hidden;
+        lay_out_rows(&layout, engine, needs, in);
         in->token_request = piece(&layout, tokens * sizeof *in->token_request);
     }
     engine->expanded = needs->weights_on_input ? piece(&layout, choices * needs->row_bytes) : NULL;
@@ -195,6 +205,7 @@ FALLIBLE engine_create(const struct engine_options *options, struct engine **out
     engine->team = options->team;
     engine->node_teams = options->node_teams;
     engine->devices = options->devices;
+    engine->lent = options->lent;
     struct engine_needs needs = needs_of(options->model);
     struct exchange_options exchange = exchange_options_of(options->model, &options->limits, &needs);
     struct exchange_over_nccl over = {

@@ -17,10 +17,11 @@ struct device_tile;
 // The rows of a batch as they were taken in, and where its answers come: devices have two, so that one batch's rows are taken in
 // and another's answers leave while a third is computed.
 struct batch_input {
-    char *hidden;      // [max_tokens, H] in D, hidden_stride bytes apart; pinned with devices
-    float *hidden_f32; // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
+    char *hidden;            // [max_tokens, H] in D, hidden_stride bytes apart; NULL with devices, as the next two
+    float *hidden_f32;       // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
+    uint32_t *token_request; // [max_tokens] index of the request each token belongs to
+    char *staging; // [device_landing_bytes] rows as callers sent them, on their way to the first device; pinned, NULL without
     size_t hidden_stride, hidden_f32_stride; // of the layer at hand: bytes, elements
-    uint32_t *token_request;                 // [max_tokens] index of the request each token belongs to
     uint32_t *shared_tokens;                 // [max_tokens] tokens that want the shared experts; pinned with devices
     uint32_t *shared_rows;                   // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none. The same
     char *outputs;                           // [max_tokens, H] in any output dtype, pinned; NULL without devices
@@ -35,6 +36,7 @@ struct engine {
     struct arena arena;
     uint64_t batches;                        // numbers the batches for the exchange
     struct devices *devices;                 // options'; NULL: the CPU computes
+    struct engine_lent lent;                 // options'
     struct device_engine *device;            // on them
     size_t pinned_bytes;                     // of the arena's beginning, which devices read and write: to `tiles`
     struct batch_input inputs[BATCH_INPUTS]; // the second one with devices only

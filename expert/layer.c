@@ -33,7 +33,7 @@ static struct team *team_for_rows(const struct batch *b, size_t rows) {
     return rows * b->layer->params.hidden_size >= TEAM_VALUES_MIN ? b->engine->team : NULL;
 }
 
-// ---- take in: hidden rows of any dtype to D, one rounding
+// ---- take in: hidden rows of any dtype to D, one rounding; on devices where they are computed
 
 enum { SCALE_COLUMNS = 128 };
 
@@ -59,8 +59,7 @@ static void scale_row(const struct tensor_view *scale, size_t row, size_t width,
 // Does anything read the request's rows in fp32?
 static bool reads_wide(const struct batch *b, const struct layer_request *request) {
     const struct layer_params *p = &b->layer->params;
-    bool needed = request->source == ROUTING_OWN || p->weights_on_input || (request->shared && p->shared == SHARED_SIGMOID);
-    return needed && (!b->engine->device || p->needs_token_ids); // devices widen their own, but their tables lie here
+    return request->source == ROUTING_OWN || p->weights_on_input || (request->shared && p->shared == SHARED_SIGMOID);
 }
 
 static void take_in_row(void *context, size_t token, unsigned thread) {
@@ -111,7 +110,7 @@ static size_t take_in(struct batch *b) {
             }
         }
     }
-    if (read > 0) {
+    if (read > 0 && !b->engine->device) {
         team_run(team_for_rows(b, read), b->tokens, take_in_row, b);
     }
     return read;
@@ -128,15 +127,16 @@ static FALLIBLE route(struct batch *b) {
     for (size_t r = 0; r < b->count; r++) {
         struct router_args args = {
             .layer = b->layer,
-            .hidden = b->in->hidden_f32 + first * b->in->hidden_f32_stride,
+            .hidden = engine->device ? NULL : b->in->hidden_f32 + first * b->in->hidden_f32_stride,
             .hidden_stride = b->in->hidden_f32_stride,
             .tokens = b->requests[r].tokens,
             .top_k = b->top_k,
             .ids = engine->ids + first * b->top_k,
             .weights = engine->weights + first * b->top_k,
         };
-        bool on_device = engine->device && b->requests[r].source == ROUTING_OWN && !b->layer->params.needs_token_ids;
-        TRY(on_device ? device_route(b, &args) : router_forward(&b->requests[r], &args, &engine->router, engine->team));
+        bool on_device = engine->device && b->requests[r].source == ROUTING_OWN;
+        TRY(on_device ? device_route(b, &b->requests[r], &args)
+                      : router_forward(&b->requests[r], &args, &engine->router, engine->team));
         first += b->requests[r].tokens;
     }
     return engine->device ? device_routed(b) : OK;
@@ -480,7 +480,7 @@ struct layer_pass *layer_take_in(struct engine *engine, const struct model_layer
         pass->b.read = take_in(&pass->b);
     }
     if (!err_is(e) && engine->device && pass->b.read > 0) {
-        e = in_stage(device_take_in(&pass->b), "take in");
+        e = in_stage(device_take_in(&pass->b, &pass->spent.rows_direct), "take in");
     }
     note(pass, e);
     pass->spent.parts.take_in = lap(&pass->clock_ns);
@@ -507,6 +507,9 @@ FALLIBLE layer_finish(struct layer_pass *pass, uint64_t *expert_load, struct lay
         pass->spent.combine += lap(&pass->clock_ns);
     }
     if (pass->error.code != ERR_OK) {
+        if (b->engine->device) {
+            device_abandon_rows(b);
+        }
         exchange_settle(b->engine->exchange);
     } else if (b->read > 0) {
         count_load(b, expert_load);

@@ -52,11 +52,18 @@ struct layer_timings {                          // of a batch
         uint64_t shared;                // of compute
     } parts;                            // nanoseconds
     uint64_t placement_epoch;           // of the placement that it was computed on
+    uint64_t rows_direct;               // that left for a device from where the caller's message lies
 };
 
 struct devices;
 struct device_weights; // expert/device_weights.h
 struct engine;         // scratch and teams for one batch at a time; reserved at start
+
+// Host memory that devices may read: pinned, and left alone until the engine is destroyed.
+struct engine_lent {
+    const void *memory;
+    size_t bytes; // 0: none
+};
 
 struct engine_options {
     const struct model *model; // borrowed for the engine's life
@@ -65,6 +72,7 @@ struct engine_options {
     struct node_teams *node_teams;  // borrowed, or NULL: each serves the ranks of its memory node
     struct devices *devices;        // borrowed, or NULL: compute the ranks in place of the teams
     struct device_weights *weights; // borrowed: the devices have the weights; NULL: they are copied from the host's
+    struct engine_lent lent;        // large enough requests whose rows lie there are not copied on the host
     int64_t exchange_timeout_ns;    // of a batch on several devices: a rank that takes longer does not answer. 0: 10 s
 };
 

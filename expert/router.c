@@ -49,8 +49,6 @@ static void choose_row(void *context, size_t token, unsigned thread) {
     float *weights = args->weights + token * args->top_k;
     void *scratch = job->scratch->rows + thread * job->scratch->routing_bytes;
     if (args->layer->params.needs_token_ids) {
-        const int32_t *experts = args->layer->token_experts + (size_t)token_id_at(&job->request->token_ids, token) * routing->top_k;
-        memcpy(ids, experts, routing->top_k * sizeof *ids);
         routing_row_chosen(routing, logits, ids, weights, scratch);
     } else {
         routing_row(routing, logits, ids, weights, scratch);
@@ -81,6 +79,14 @@ static void given_rows(const struct layer_request *request, const struct router_
     }
 }
 
+void router_look_up(const struct layer_request *request, const struct router_args *args) {
+    size_t top_k = args->layer->params.routing.top_k;
+    for (size_t t = 0; t < args->tokens; t++) {
+        const int32_t *experts = args->layer->token_experts + (size_t)token_id_at(&request->token_ids, t) * top_k;
+        memcpy(args->ids + t * args->top_k, experts, top_k * sizeof *experts);
+    }
+}
+
 // The columns that this request does not fill: no expert there.
 static void clear_rest(const struct router_args *args, size_t choices) {
     for (size_t t = 0; t < args->tokens; t++) {
@@ -105,6 +111,9 @@ FALLIBLE router_forward(const struct layer_request *request, const struct router
     case ROUTING_OWN:
         TRY(own_logits(args, scratch, team));
         break;
+    }
+    if (args->layer->params.needs_token_ids) {
+        router_look_up(request, args);
     }
     struct choose_job job = {.request = request, .args = args, .scratch = scratch};
     team_run(team, args->tokens, choose_row, &job);

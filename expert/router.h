@@ -29,6 +29,9 @@ struct router_args {
 // Columns of choices that the request brings.
 size_t router_choices(const struct layer_request *request, const struct model_layer *layer);
 
+// The choices of a layer whose router hashes tokens: the first K columns of ids, by the request's token_ids.
+void router_look_up(const struct layer_request *request, const struct router_args *args);
+
 // Routes one request's tokens. The request has passed layer_request_check.
 FALLIBLE router_forward(const struct layer_request *request, const struct router_args *args, struct router_scratch *scratch,
                         struct team *team);

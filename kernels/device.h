@@ -16,7 +16,7 @@
 #include "kernels/quantised_format.h"
 #include "kernels/routing.h"
 
-enum { DEVICE_VERSION = 5, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
+enum { DEVICE_VERSION = 6, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
 
 // Errors are data: the host program makes its own of them.
 enum device_code {
@@ -105,6 +105,17 @@ struct device_rows {
     uint32_t rows; // R: a tile that goes past it is cut
 };
 
+// Rows as callers send them to rows in D: each element widened to fp32, times its scale where there are any, rounded once.
+struct device_take_in {
+    enum dtype from, to; // F32, F16, BF16, F8_E4M3, F8_E5M2; F32 or BF16. Of one dtype: bits are moved
+    uint32_t rows, width;
+    const void *data;       // [rows, width] dense, 16-byte aligned
+    const float *scales;    // [rows, scale_columns], each of 128 elements; or, of no columns, one for all. NULL: none
+    uint32_t scale_columns; // 1: one for a whole row
+    void *out;              // [rows, width]
+    size_t stride;          // bytes, of out
+};
+
 // logits[r] = row r x weights^T (+ bias), one IEEE fma per k in fp32; then sigmoid where that is asked for.
 struct device_logits {
     struct device_rows rows;
@@ -114,12 +125,13 @@ struct device_logits {
     float *out; // [R, n]
 };
 
-// Logits to choices, as routing_row does.
+// Logits to choices, as routing_row does; or only to the weights of choices that were made already, as routing_row_chosen does.
 struct device_choose {
     struct routing routing; // selection_bias: device
     const float *logits;    // [T, routing.num_experts]
     uint32_t tokens;
     uint32_t columns; // of ids and weights: at least top_k; the rest is set to -1 and 0
+    int chosen;       // the first top_k ids of each row are given; not with SCORE_SPARSEMIXER
     int32_t *ids;     // [T, columns]
     float *weights;   // [T, columns]
 };
@@ -285,6 +297,7 @@ struct device_table {
     enum device_code (*finished)(struct device *device, int *out, struct device_error *error);
     enum device_code (*finished_behind)(struct device *device, int *out, struct device_error *error);
 
+    enum device_code (*take_in)(struct device *device, const struct device_take_in *args, struct device_error *error);
     enum device_code (*logits)(struct device *device, const struct device_logits *args, struct device_error *error);
     enum device_code (*choose)(struct device *device, const struct device_choose *args, struct device_error *error);
     enum device_code (*weigh)(struct device *device, const struct device_weigh *args, struct device_error *error);

@@ -235,6 +235,27 @@ __device__ void weigh_chosen(const struct routing &r, const token &t, const floa
     }
 }
 
+__device__ void select(const struct routing &r, const token &t) {
+    for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
+        const float value = t.scores[i];
+        t.selecting[i] = r.selection_bias && r.score != SCORE_SPARSEMIXER ? value + r.selection_bias[i] : value;
+    }
+    ptx::sync_warp();
+    if (r.score == SCORE_SPARSEMIXER) {
+        sparsemixer(r, t);
+    } else {
+        choose_ids(r, t);
+    }
+}
+
+// Somebody else has chosen: a hash router's table, by the token.
+__device__ void take_ids(const device_choose &a, const token &t) {
+    for (unsigned j = threadIdx.x; j < a.routing.top_k; j += LANES) {
+        t.ids[j] = a.ids[(size_t)blockIdx.x * a.columns + j];
+    }
+    ptx::sync_warp();
+}
+
 __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ device_choose a) {
     const struct routing &r = a.routing;
     const token t = lay_out(r, ptx::shared_base());
@@ -247,15 +268,10 @@ __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ device_c
     if (score_first) {
         score_all(r, t.scores);
     }
-    for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
-        const float value = t.scores[i];
-        t.selecting[i] = r.selection_bias && r.score != SCORE_SPARSEMIXER ? value + r.selection_bias[i] : value;
-    }
-    ptx::sync_warp();
-    if (r.score == SCORE_SPARSEMIXER) {
-        sparsemixer(r, t);
+    if (a.chosen) {
+        take_ids(a, t);
     } else {
-        choose_ids(r, t);
+        select(r, t);
     }
     if (threadIdx.x == 0) {
         weigh_chosen(r, t, logits);

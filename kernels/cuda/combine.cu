@@ -1,42 +1,19 @@
 // The element-wise ends of a layer: weighing inputs, and the sum over a token's choices. A thread an element; blocks of 256 take
 // consecutive columns of one row, so that loads and stores coalesce. Bound by memory.
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
-#include "kernels/cuda/ptx.cuh"
 
 namespace {
 
 constexpr int THREADS = 256;
 
-__device__ __forceinline__ float read(const void *row, enum dtype dtype, size_t column) {
-    return dtype == DTYPE_BF16 ? f32_from_bf16(((const uint16_t *)row)[column]) : ((const float *)row)[column];
-}
-
-__device__ __forceinline__ void write(void *row, enum dtype dtype, size_t column, float value) {
-    switch (dtype) {
-    case DTYPE_BF16:
-        ((uint16_t *)row)[column] = bf16_from_f32(value);
-        return;
-    case DTYPE_F16:
-        ((uint16_t *)row)[column] = f16_from_f32(value);
-        return;
-    default:
-        ((float *)row)[column] = value;
-    }
-}
-
 __global__ void __launch_bounds__(THREADS) weigh(const __grid_constant__ device_weigh a) {
     const size_t column = (size_t)blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
-    if (column < a.width && !a.weights) { // as they are: no conversion may touch a NaN's bits
-        const char *from = (const char *)a.hidden + a.token[row] * a.stride;
-        char *to = (char *)a.out + row * a.stride;
-        if (a.dtype == DTYPE_BF16) {
-            ((uint16_t *)to)[column] = ((const uint16_t *)from)[column];
-        } else {
-            ((uint32_t *)to)[column] = ((const uint32_t *)from)[column];
-        }
+    if (column < a.width && !a.weights) {
+        move_element((const char *)a.hidden + a.token[row] * a.stride, (char *)a.out + row * a.stride, a.dtype, column);
     } else if (column < a.width) {
-        const float x = read((const char *)a.hidden + a.token[row] * a.stride, a.dtype, column);
-        write((char *)a.out + row * a.stride, a.dtype, column, a.weights[a.choice[row]] * x);
+        const float x = read_d((const char *)a.hidden + a.token[row] * a.stride, a.dtype, column);
+        write_element((char *)a.out + row * a.stride, a.dtype, column, a.weights[a.choice[row]] * x);
     }
 }
 
@@ -58,7 +35,7 @@ __global__ void __launch_bounds__(THREADS) combine(const __grid_constant__ devic
     for (size_t choice = token * a.choices; choice < (token + 1) * a.choices; choice++) {
         const char *row = choice_row(a, token, choice);
         if (row) {
-            const float value = read(row, a.dtype, column);
+            const float value = read_d(row, a.dtype, column);
             sum = a.weights ? ptx::fma(a.weights[choice], value, sum) : sum + value;
         }
     }
@@ -66,10 +43,10 @@ __global__ void __launch_bounds__(THREADS) combine(const __grid_constant__ devic
         sum *= a.routed_scale;
     }
     if (a.shared_rows[token] != UINT32_MAX) {
-        sum += read((const char *)a.shared + a.shared_rows[token] * a.stride, a.dtype, column);
+        sum += read_d((const char *)a.shared + a.shared_rows[token] * a.stride, a.dtype, column);
     }
     const size_t bytes = a.output_dtype == DTYPE_F32 ? 4 : 2;
-    write((char *)a.out + token * a.width * bytes, a.output_dtype, column, sum);
+    write_element((char *)a.out + token * a.width * bytes, a.output_dtype, column, sum);
 }
 
 } // namespace

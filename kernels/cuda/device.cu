@@ -358,6 +358,7 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     mark,
     finished,
     finished_behind,
+    launch<device_take_in, cuda_take_in>,
     launch<device_logits, cuda_logits>,
     launch<device_choose, cuda_choose>,
     launch<device_weigh, cuda_weigh>,

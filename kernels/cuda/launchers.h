@@ -11,6 +11,7 @@ extern "C" {
 
 struct CUstream_st;
 
+int cuda_take_in(const struct device_take_in *args, struct CUstream_st *stream);
 int cuda_logits(const struct device_logits *args, struct CUstream_st *stream);
 int cuda_choose(const struct device_choose *args, struct CUstream_st *stream);
 int cuda_weigh(const struct device_weigh *args, struct CUstream_st *stream);

@@ -325,6 +325,37 @@ static void logits_give_the_twins_bits(void **state) {
 
 // ---- routing
 
+// The same logits where a token's choices are somebody else's: ids and weights, which the first call filled, are written over.
+static void check_chosen(struct device_choose *args, const struct routing *routing, const float *logits, int32_t *ids,
+                         float *weights, void *scratch) {
+    struct device_error error;
+    size_t bytes = args->tokens * args->columns * sizeof *ids;
+    for (uint32_t i = 0; i < args->tokens * args->columns; i++) {
+        ids[i] = (int32_t)((i * 7 + 3) % routing->num_experts);
+    }
+    memset(weights, 0xff, bytes);
+    must(table->copy(device, DEVICE_UPLOAD, args->ids, ids, bytes, &error), &error);
+    must(table->copy(device, DEVICE_UPLOAD, args->weights, weights, bytes, &error), &error);
+    args->chosen = 1;
+    must(table->choose(device, args, &error), &error);
+    back(args->ids);
+    back(args->weights);
+    for (uint32_t t = 0; t < args->tokens; t++) {
+        int32_t chosen[16];
+        float want[16];
+        for (uint32_t j = 0; j < routing->top_k; j++) {
+            chosen[j] = (int32_t)(((t * args->columns + j) * 7 + 3) % routing->num_experts);
+        }
+        routing_row_chosen(routing, logits + (size_t)t * routing->num_experts, chosen, want, scratch);
+        assert_memory_equal(ids + (size_t)t * args->columns, chosen, routing->top_k * sizeof *ids);
+        assert_same_f32(weights + (size_t)t * args->columns, want, routing->top_k, "weights of given choices");
+        for (uint32_t j = routing->top_k; j < args->columns; j++) {
+            assert_int_equal(ids[t * args->columns + j], -1);
+            assert_true(weights[t * args->columns + j] == 0.0f);
+        }
+    }
+}
+
 static void check_choose(const struct routing *routing, enum values values, uint64_t seed) {
     enum { TOKENS = 5, EXTRA = 2 };
     struct random random = {seed};
@@ -359,6 +390,9 @@ static void check_choose(const struct routing *routing, enum values values, uint
             assert_int_equal(ids[t * columns + j], -1);
             assert_true(weights[t * columns + j] == 0.0f);
         }
+    }
+    if (routing->score != SCORE_SPARSEMIXER) {
+        check_chosen(&args, &with_bias, logits, ids, weights, scratch);
     }
     free(scratch);
     drop_pieces();
