@@ -38,6 +38,15 @@ FALLIBLE app_start_loading(struct app *app) {
     return OK;
 }
 
+// Without the accounts for it requests take ordinary memory, and the engine copies them.
+static void lend_memory(struct app *app) {
+    const struct request_memory *memory = &app->loaded.request_memory;
+    err_t e = memory->bytes > 0 ? rpc_lend(app->rpc, memory->memory, memory->bytes) : OK;
+    if (err_is(e)) {
+        log_line(LOG_LEVEL_WARNING, "request_memory_unused", "message=\"%s\"", err_message());
+    }
+}
+
 static void begin_serving(struct app *app) {
     const struct loaded *loaded = &app->loaded;
     app->phase = APP_SERVING;
@@ -55,6 +64,7 @@ static void begin_serving(struct app *app) {
         .engine = loaded->engine,
         .devices = loaded->devices,
     };
+    lend_memory(app);
     serve_ready(app->serve, &backend);
     if (app->admin) {
         struct admin_backend admin = {

@@ -200,16 +200,22 @@ static FALLIBLE load_all(struct options *options, struct serve *serve, const str
     TRY(load_model(options, out));
     TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
+    if (out->devices) {
+        TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
+    }
     struct engine_options engine = {.model = &out->model,
                                     .limits = out->limits,
                                     .team = out->team,
                                     .node_teams = out->node_teams,
                                     .devices = out->devices,
                                     .weights = out->weights,
+                                    .lent = {out->request_memory.memory, out->request_memory.bytes},
                                     .exchange_timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS};
     TRY(engine_create(&engine, &out->engine));
-    log_line(LOG_LEVEL_INFO, "engine", "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " max_batch_tokens=%u",
-             out->model.ranks, engine_scratch_bytes(out->engine), engine_device_bytes(out->engine), options->max_batch_tokens);
+    log_line(LOG_LEVEL_INFO, "engine",
+             "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " request_memory_bytes=%zu max_batch_tokens=%u",
+             out->model.ranks, engine_scratch_bytes(out->engine), engine_device_bytes(out->engine), out->request_memory.bytes,
+             options->max_batch_tokens);
     // A request may be larger than a batch: it is computed in pieces. One token's choices must fit a batch.
     out->request_limits = layer_limits_for(&out->model, options->max_request_tokens, options->max_top_k);
     if (out->request_limits.max_top_k > out->limits.max_choices) {
@@ -256,6 +262,7 @@ void loading_unload(struct loaded *loaded) {
     mover_destroy(loaded->mover);
     metrics_destroy(loaded->metrics);
     engine_destroy(loaded->engine);
+    request_memory_unpin(&loaded->request_memory);
     device_weights_destroy(loaded->weights);
     schedules_end(loaded->schedules);
     model_deinit(&loaded->model);

@@ -1,5 +1,5 @@
-// Loading, on a thread of its own, so that the service answers (LOADING) and the loop lives meanwhile: teams, model, engine,
-// metrics, mover, worker, in that order; unloading takes them down in reverse.
+// Loading, on a thread of its own, so that the service answers (LOADING) and the loop lives meanwhile: devices, teams, model,
+// engine, metrics, mover, worker, in that order; unloading takes them down in reverse.
 #ifndef EXPERTD_DAEMON_LOADING_H
 #define EXPERTD_DAEMON_LOADING_H
 
@@ -9,6 +9,7 @@
 #include "daemon/metrics.h"
 #include "daemon/mover.h"
 #include "daemon/options.h"
+#include "daemon/request_memory.h"
 #include "daemon/serve.h"
 #include "daemon/worker.h"
 #include "expert/device_weights.h"
@@ -22,6 +23,7 @@ struct loaded {
     struct node_teams *node_teams;  // NULL: `team` serves all shards
     struct devices *devices;        // NULL: the CPU computes
     struct device_weights *weights; // on them; NULL: in the host's memory
+    struct request_memory request_memory;
     struct model model;
     struct tuning_table *schedules; // NULL: by rule
     struct engine *engine;

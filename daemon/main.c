@@ -273,6 +273,7 @@ static FALLIBLE build(struct app *app) {
 
 static void take_down(struct app *app) {
     admin_destroy(app->admin);
+    rpc_lend_end(app->rpc);
     loading_unload(&app->loaded);
     rpc_destroy(app->rpc);
     health_destroy(app->health);

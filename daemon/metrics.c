@@ -58,7 +58,7 @@ struct metrics {
     struct method_row methods[METHODS_MAX];
     struct histogram stages[STAGE_COUNT];
     struct histogram batch_tokens, batch_requests;
-    counter batches_ahead;
+    counter batches_ahead, rows_direct;
     size_t num_layers;
     struct layer_row *layers; // [num_layers]
     counter *rows;            // of all layers' experts
@@ -340,10 +340,17 @@ void metrics_batch_ahead(struct metrics *metrics) {
     add(&metrics->batches_ahead, 1);
 }
 
+void metrics_rows_direct(struct metrics *metrics, uint64_t rows) {
+    add(&metrics->rows_direct, rows);
+}
+
 static void put_ahead(struct metrics *metrics, FILE *out) {
     put_family(out, "batches_ahead_total", "counter",
                "Batches whose rows were taken in, and left for the device, while the one before was computed.");
     fprintf(out, "expertd_batches_ahead_total %" PRIu64 "\n", read_counter(&metrics->batches_ahead));
+    put_family(out, "rows_direct_total", "counter",
+               "Hidden rows that left for a device from where their message was gathered, without another copy on the host.");
+    fprintf(out, "expertd_rows_direct_total %" PRIu64 "\n", read_counter(&metrics->rows_direct));
 }
 
 static void put_exchange(const struct metrics_gauges *gauges, FILE *out) {

@@ -28,6 +28,7 @@ void metrics_call(struct metrics *metrics, const char *method, int grpc_code);
 void metrics_stage(struct metrics *metrics, enum metrics_stage stage, uint64_t nanoseconds);
 void metrics_batch(struct metrics *metrics, size_t layer_index, uint64_t tokens, uint64_t requests);
 void metrics_batch_ahead(struct metrics *metrics);                                 // taken in while the one before it was computed
+void metrics_rows_direct(struct metrics *metrics, uint64_t rows);                  // that left for a device from the message itself
 void metrics_tokens(struct metrics *metrics, size_t layer_index, uint64_t tokens); // answered without a batch
 // Rows each expert got in one batch, [num_experts of the layer]: kept as totals, shown as max/mean per layer.
 void metrics_expert_load(struct metrics *metrics, size_t layer_index, const uint64_t *rows);

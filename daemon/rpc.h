@@ -52,6 +52,11 @@ void rpc_buffer_drop(struct rpc_buffer *buffer); // nobody will read the body: t
 struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length);
 void rpc_buffer_release(struct rpc_server *server, struct rpc_buffer *buffer);
 
+// Messages of 32 KiB and more are gathered in this memory while it has room: 64-byte aligned, borrowed until rpc_lend_end, when
+// every message is released. Once in a server's life. Any thread. ERR_NOMEM.
+FALLIBLE rpc_lend(struct rpc_server *server, void *memory, size_t bytes);
+void rpc_lend_end(struct rpc_server *server); // legal where nothing is lent
+
 struct rpc_handler {
     void *context;
     // Which bytes of a large message need not be copied before somebody knows that they will be read. False, or NULL: none.

@@ -137,6 +137,7 @@ static void count_batch(struct worker *worker, size_t layer, const struct batch 
         return;
     }
     metrics_batch(metrics, layer, batch->tokens, batch->count);
+    metrics_rows_direct(metrics, t->rows_direct);
     metrics_expert_load(metrics, layer, worker->expert_load);
     metrics_stage(metrics, STAGE_ROUTE, t->route);
     metrics_stage(metrics, STAGE_EXCHANGE, t->exchange);

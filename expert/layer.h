@@ -52,7 +52,7 @@ struct layer_timings {                          // of a batch
         uint64_t shared;                // of compute
     } parts;                            // nanoseconds
     uint64_t placement_epoch;           // of the placement that it was computed on
-    uint64_t rows_direct;               // that left for a device from where the caller's message lies
+    uint64_t rows_direct;               // that left for a device from where they lay, in lent memory
 };
 
 struct devices;

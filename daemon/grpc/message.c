@@ -67,7 +67,7 @@ err_t message_gather(struct rpc_call *call, grpc_byte_buffer *bytes, struct rpc_
         return e;
     }
     size_t length = bytes->data.raw.slice_buffer.length;
-    struct rpc_buffer *buffer = pool_take(&call->server->pool, length);
+    struct rpc_buffer *buffer = pool_take_lent(&call->server->pool, length);
     if (!buffer) {
         grpc_byte_buffer_destroy(bytes);
         FAIL(ERR_NOMEM, "no memory for a message of %zu bytes", length);
@@ -98,6 +98,14 @@ void rpc_buffer_fill(struct rpc_buffer *buffer) {
         gather(own->rest, own->body.first, own->body.first + own->body.length, buffer->data);
         rpc_buffer_drop(buffer);
     }
+}
+
+FALLIBLE rpc_lend(struct rpc_server *server, void *memory, size_t bytes) {
+    return pool_lend(&server->pool, memory, bytes);
+}
+
+void rpc_lend_end(struct rpc_server *server) {
+    pool_lend_end(&server->pool);
 }
 
 struct rpc_buffer *rpc_buffer_take(struct rpc_server *server, size_t length) {

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 
+import numpy as np
 import pytest
 
 from harness.admin import admin_of, placement_of, random_placement
@@ -14,7 +15,8 @@ from harness.daemon import Daemon, run_program
 from harness.errors import raises
 from harness.paths import BUILD, SANITIZER, SERVED_CASES, SLOW
 from harness.protos import pb
-from harness.tensors import error_per_token, tensor, values_of
+from harness.regions import Layout, Region
+from harness.tensors import error_per_token, rows_of, tensor, values_of
 
 QUANTISED = ("deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")
 # A simulated kernel takes ten times as long under a sanitizer, and expert_test_device_layer runs each of them there too.
@@ -127,6 +129,40 @@ def test_a_large_batch_is_taken_in_while_the_one_before_is_computed(case):
             assert (daemon.metric("expertd_batches_ahead_total") > 5) == overlaps
         finally:
             daemon.stop()
+
+
+@pytest.mark.threads
+def test_large_messages_leave_for_the_device_from_where_they_were_gathered(case):
+    """Rows of 32 KiB and more are not copied again on the host, those of small calls and of regions are; the bits are the same."""
+    golden, rows = case("qwen2_moe"), 256
+    layer = golden.layers[-1]
+    seen = golden.get(layer, "input")[:1]
+    ids, weights = np.full((rows, 1), -1), np.zeros((rows, 1))
+    ids[-1], weights[-1] = 1, 0.5  # one row for an expert: simulation takes its time
+    routes = pb.Routes(ids=tensor(ids, "I32"), weights=tensor(weights, "F32"))
+    daemon = Daemon("--device", "sim", "--max-queue-bytes", "256KiB", "--max-message-bytes", "128KiB", "--max-batch-tokens", "512",
+                    model=golden.folder)
+    try:
+        with daemon.client() as client:
+            few = pb.Routes(ids=tensor(ids[-1:], "I32"), weights=tensor(weights[-1:], "F32"))
+            for dtype in ("BF16", "F32"):
+                alone = client.forward(layer=layer, hidden=tensor(seen, dtype), routes=few, output_dtype=pb.F32).output.data
+                before = daemon.metric("expertd_rows_direct_total")
+                fields = {"layer": layer, "hidden": tensor(np.repeat(seen, rows, 0), dtype), "routes": routes, "output_dtype": pb.BF16}
+                one = client.forward(**fields).output
+                assert daemon.metric("expertd_rows_direct_total") == before + rows
+                assert error_per_token(values_of(one)[-1:], np.frombuffer(alone, np.float32)[None]).max() < 1e-2
+                assert not any(b"".join(rows_of(one)[:-1]))
+                calls = [client.stub.Forward.future(pb.ForwardRequest(**fields), timeout=30 * SLOW) for _ in range(6)]
+                answers = [call.result().output.data for call in calls if not call.exception()]
+                assert len(answers) > 0 and set(answers) == {one.data}  # others did not fit the queue
+            with Region(client, 1 << 18) as region:
+                before = daemon.metric("expertd_rows_direct_total")
+                fields["hidden"] = Layout(region).put(fields["hidden"])
+                assert client.forward(**fields).output.data == one.data
+                assert daemon.metric("expertd_rows_direct_total") == before
+    finally:
+        daemon.stop()
 
 
 @pytest.mark.parametrize("name", ("qwen2_moe", "mixtral_awq"))

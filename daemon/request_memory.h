@@ -1,0 +1,22 @@
+// Host memory that devices read: large messages are gathered there, so that their rows leave for a device without another copy.
+// Pinned at the start, as much as requests may hold while they wait; what does not fit lies in ordinary memory.
+#ifndef EXPERTD_DAEMON_REQUEST_MEMORY_H
+#define EXPERTD_DAEMON_REQUEST_MEMORY_H
+
+#include <stddef.h>
+
+#include "base/err.h"
+
+struct devices;
+
+struct request_memory {
+    const struct devices *devices;
+    void *memory; // page-aligned
+    size_t bytes;
+};
+
+// ERR_NOMEM names the bytes and what asks for them.
+FALLIBLE request_memory_pin(const struct devices *devices, size_t bytes, struct request_memory *out);
+void request_memory_unpin(struct request_memory *memory); // legal on a zeroed struct
+
+#endif
