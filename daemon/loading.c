@@ -167,6 +167,7 @@ static FALLIBLE open_devices(struct options *options, struct loaded *out) {
     if (!out->devices) {
         return OK;
     }
+    out->devices->timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS; // of each wait, while loading too
     const struct device_facts *facts = &out->devices->facts;
     char quoted[DEVICE_NAME_MAX + 16];
     log_line(LOG_LEVEL_INFO, "device", "kind=%s count=%u name=%s arithmetic=%s memory_available_bytes=%" PRIu64,

@@ -31,7 +31,7 @@ struct machine {
     std::map<const char *, allocation> memory; // by address
     size_t used[SIM_DEVICES] = {};
     cudaError_t failed[SIM_DEVICES] = {}; // for good
-    bool hung[SIM_DEVICES] = {};          // at a kernel
+    bool hung[SIM_DEVICES] = {};          // at a kernel or a copy
     size_t memory_bytes = MEMORY_BYTES;
     std::string failing; // the call that is to fail, "" none
     unsigned failing_after = 0;
@@ -139,15 +139,22 @@ cudaError_t failure_of(int device) {
     return m.failed[device];
 }
 
+// Does what the device comes to now not end?
+bool hangs_at(const char *planted, int device) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    m.hung[device] = m.hung[device] || planted_here(planted) != cudaSuccess;
+    return m.hung[device];
+}
+
 sim::outcome run_launch(const sim::launch &what, int device) {
     machine &m = the_machine();
     std::string fault;
+    if (hangs_at("hang", device)) {
+        return sim::BLOCKED;
+    }
     {
         std::lock_guard<std::mutex> lock(m.mutex);
-        m.hung[device] = m.hung[device] || planted_here("hang") != cudaSuccess;
-        if (m.hung[device]) {
-            return sim::BLOCKED;
-        }
         if (planted_here("launch") != cudaSuccess) {
             m.fault = "a planted fault";
             return {cudaErrorLaunchFailure, false};
@@ -166,7 +173,7 @@ cudaError_t synchronize(cudaStream_t stream, uint64_t until) {
     std::lock_guard<std::recursive_mutex> lock(sim::driving());
     if (!stream->drive(until)) {
         return fail(sim::break_device(stream->device,
-                                      "a stream is waited for that stands still, at a kernel that hangs or a transfer "
+                                      "a stream is waited for that stands still, at what hangs or a transfer "
                                       "whose other side is not there: this would be for ever, so ask for its events, "
                                       "with a deadline"));
     }
@@ -350,7 +357,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         return fail(cudaErrorInvalidValue);
     }
     bool damaged = sim::planted("damage") != cudaSuccess && bytes > 0;
-    return stream->put([=] {
+    return stream->put([=, device = stream->device] {
+        if (hangs_at("hangCopy", device)) {
+            return sim::BLOCKED;
+        }
         if (bytes > 0) {
             memcpy(to, from, bytes);
         }

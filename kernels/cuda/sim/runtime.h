@@ -75,7 +75,7 @@ const char *cudaGetErrorString(cudaError_t error);
 enum { SIM_DEVICES = 8, SIM_SHARED_BYTES_MAX = 232448 };
 
 // The (after + 1)-th call of that name from now on fails once, as `error`. "launch": the next kernel that is run traps; "hang": it
-// does not end before sim_fail_nothing, and nothing behind it in its stream begins.
+// does not end before sim_fail_nothing, and nothing on that device begins; "hangCopy": the same of a copy.
 // "damage": a copy that arrives with a bit changed.
 void sim_fail(const char *call, unsigned after, cudaError_t error);
 void sim_fail_nothing(void);

@@ -53,6 +53,7 @@ static inline err_t try_to_serve(struct served *s, const char *name, enum dtype 
         struct devices_request request;
         TRY(devices_parse(device, &request));
         TRY(devices_open(&request, &s->devices));
+        s->devices->timeout_ns = (int64_t)TIMEOUT_MS * NS_PER_MS;
         options.arithmetic = s->devices->facts.arithmetic;
         options.arithmetic_f32 = s->devices->facts.arithmetic_f32;
     }

@@ -236,13 +236,15 @@ static void a_device_that_is_lost_for_good_says_so(void **state) {
     stop(&s);
 }
 
-// A kernel that does not end: nothing can abort it, so the device is lost, and says so within its time; when it does end after all,
-// the device serves again.
-static void a_kernel_that_does_not_end_costs_the_device(void **state) {
+// A kernel or a copy that does not end: nothing can abort it, so the device is lost, and says so within its time; when it does end
+// after all, the device serves again.
+static void what_does_not_end_costs_the_device(void **state) {
     (void)state;
-    static const char *const DEVICES[] = {"sim", "sim:2"};
+    static const char *const DEVICES[] = {"sim", "sim:2"}, *const HANGS[] = {"hang", "hangCopy"};
     for (size_t d = 0; d < sizeof DEVICES / sizeof *DEVICES; d++) {
-        for (unsigned after = 0; after < 5; after++) {
+        for (unsigned round = 0; round < 10; round++) {
+            const char *what = HANGS[round / 5];
+            unsigned after = round % 5;
             struct served s;
             struct engine_exchange exchange;
             must(kernel_select("scalar_sim90"));
@@ -250,7 +252,7 @@ static void a_kernel_that_does_not_end_costs_the_device(void **state) {
             s.tokens_max = 1;
             const struct model_layer *layer = &s.model.layers[0];
             must(forward(&s, layer, cpu_out));
-            s.devices->table->plant_failure("hang", after);
+            s.devices->table->plant_failure(what, after);
             assert_int_equal(forward(&s, layer, device_out).code, ERR_SHARD_LOST);
             assert_non_null(strstr(err_message(), "(exchange_timeout_ms)"));
             engine_exchange_state(s.engine, &exchange);
@@ -264,6 +266,21 @@ static void a_kernel_that_does_not_end_costs_the_device(void **state) {
             assert_false(exchange.lost);
             stop(&s);
         }
+    }
+}
+
+static void a_load_that_does_not_end_says_so(void **state) {
+    (void)state;
+    struct served s;
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 1, "sim"));
+    const struct device_table *table = s.devices->table;
+    stop(&s);
+    for (unsigned after = 0; after < 20; after += 5) {
+        table->plant_failure("hangCopy", after);
+        assert_int_equal(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 1, "sim").code, ERR_SHARD_LOST);
+        assert_non_null(strstr(err_message(), "(exchange_timeout_ms)"));
+        table->plant_failure(NULL, 0);
+        stop(&s);
     }
 }
 
@@ -312,7 +329,8 @@ int main(void) {
         cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
         cmocka_unit_test(a_batch_is_taken_in_while_another_is_computed),
         cmocka_unit_test(a_device_that_is_lost_for_good_says_so),
-        cmocka_unit_test(a_kernel_that_does_not_end_costs_the_device),
+        cmocka_unit_test(what_does_not_end_costs_the_device),
+        cmocka_unit_test(a_load_that_does_not_end_says_so),
         cmocka_unit_test(communicators_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
