@@ -87,14 +87,14 @@ struct list {
 };
 
 static FALLIBLE add_group(struct device_operations *o, struct list *list, const struct product_group *g) {
+    if (g->m == 0 || g->n == 0) {
+        return OK;
+    }
     if (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX) {
         FAIL_FIELD(ERR_INVALID, "m", "a product of %zu x %zu by %zu: devices number rows, columns and k with 31 bits", g->m, g->n,
                    g->k);
     }
     uint64_t tiles = (uint64_t)((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
-    if (tiles == 0) {
-        return OK;
-    }
     o->pending[list->product.num_groups++] = (struct device_product_group){.a = operand_of(&g->a, g->a_rows),
                                                                            .b = operand_of(&g->b, NULL),
                                                                            .m = (uint32_t)g->m,

@@ -37,14 +37,17 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-// Of arguments that have passed their check.
+// Of arguments that have passed their check. Groups without output count for nothing: only their product of sizes is bounded.
 static void find_limits(struct gemm *gemm) {
     const struct grouped_gemm_args *args = gemm->args;
-    const struct gemm_dim *k = args->trans_a ? &args->a.first : &args->a.last;
+    const struct gemm_dim *k_dim = args->trans_a ? &args->a.first : &args->a.last;
     for (size_t g = 0; g < args->num_groups; g++) {
-        gemm->limits.m = larger(gemm->limits.m, (size_t)gemm_dim_at(&args->out_first, g));
-        gemm->limits.n = larger(gemm->limits.n, (size_t)gemm_dim_at(&args->out_last, g));
-        gemm->limits.k = larger(gemm->limits.k, (size_t)gemm_dim_at(k, g));
+        size_t m = (size_t)gemm_dim_at(&args->out_first, g), n = (size_t)gemm_dim_at(&args->out_last, g);
+        if (m && n) {
+            gemm->limits.m = larger(gemm->limits.m, m);
+            gemm->limits.n = larger(gemm->limits.n, n);
+            gemm->limits.k = larger(gemm->limits.k, (size_t)gemm_dim_at(k_dim, g));
+        }
     }
 }
 

@@ -142,10 +142,24 @@ static bool scaling_takes(enum gemm_scaling scaling, enum dtype dtype) {
     return false;
 }
 
-static FALLIBLE check_scaling(const struct gemm_operand *operand, const struct names *names) {
+static FALLIBLE check_known(const struct gemm_operand *operand, const struct names *names) {
     if ((size_t)operand->scaling >= RULES_COUNT) {
         FAIL_FIELD(ERR_INVALID, names->scaling, "%s is %d: there is no such scaling", names->scaling, (int)operand->scaling);
     }
+    return OK;
+}
+
+static FALLIBLE check_same_scaling(enum gemm_scaling a, enum gemm_scaling b) {
+    bool deepseek = (a == GEMM_BLOCK_1X128 && b == GEMM_BLOCK_128X128) || (a == GEMM_BLOCK_128X128 && b == GEMM_BLOCK_1X128);
+    if (a != b && !deepseek) {
+        FAIL_FIELD(ERR_INVALID, "scaling_b",
+                   "scaling_b is %s, but scaling_a is %s: both operands have one scaling, but that 1x128 goes with 128x128",
+                   RULES[b].name, RULES[a].name);
+    }
+    return OK;
+}
+
+static FALLIBLE check_scaling(const struct gemm_operand *operand, const struct names *names) {
     if (!scaling_takes(operand->scaling, operand->dtype)) {
         FAIL_FIELD(ERR_INVALID, names->scaling, "%s is %s, which %s of %s cannot have", names->scaling,
                    RULES[operand->scaling].name, names->operand, dtype_name(operand->dtype));
@@ -172,14 +186,16 @@ static FALLIBLE check_pairs_of_codes(const struct gemm_operand *operand, const s
     return OK;
 }
 
+// What the scalings are decides how the rest is read, so they come before the dimensions.
 static FALLIBLE check_scalings(const struct grouped_gemm_args *args) {
-    enum gemm_scaling a = args->a.scaling, b = args->b.scaling;
-    bool deepseek = (a == GEMM_BLOCK_1X128 && b == GEMM_BLOCK_128X128) || (a == GEMM_BLOCK_128X128 && b == GEMM_BLOCK_1X128);
-    if (a != b && !deepseek) {
-        FAIL_FIELD(ERR_INVALID, "scaling_b",
-                   "scaling_b is %s, but scaling_a is %s: both operands have one scaling, but that 1x128 goes with 128x128",
-                   RULES[b].name, RULES[a].name);
-    }
+    TRY(check_known(&args->a, &NAMES_A));
+    TRY(check_known(&args->b, &NAMES_B));
+    TRY(check_same_scaling(args->a.scaling, args->b.scaling));
+    TRY(check_scaling(&args->a, &NAMES_A));
+    return check_scaling(&args->b, &NAMES_B);
+}
+
+static FALLIBLE check_codes(const struct grouped_gemm_args *args) {
     TRY(check_pairs_of_codes(&args->a, &NAMES_A, !args->trans_a, args->num_groups));
     return check_pairs_of_codes(&args->b, &NAMES_B, args->trans_b, args->num_groups);
 }
@@ -266,12 +282,11 @@ static FALLIBLE check_dtypes(const struct grouped_gemm_args *args) {
 }
 
 FALLIBLE grouped_gemm_check(const struct grouped_gemm_args *args) {
-    TRY(check_scaling(&args->a, &NAMES_A));
-    TRY(check_scaling(&args->b, &NAMES_B));
+    TRY(check_scalings(args));
     TRY(check_dtypes(args));
     TRY(check_dims(args));
     TRY(check_agreements(args));
-    TRY(check_scalings(args));
+    TRY(check_codes(args));
     TRY(check_scales(&args->a, &NAMES_A, !args->trans_a, args->num_groups));
     TRY(check_scales(&args->b, &NAMES_B, args->trans_b, args->num_groups));
     TRY(check_factor(args->alpha, args->alpha_count, args->num_groups, "alpha"));

@@ -33,7 +33,9 @@ static void general_init(const struct grouped_matmul_args *args, struct general 
         .out_dtype = matmul_out_dtype(lhs, args->out_dtype),
         .options = &g->options,
     };
-    g->limits = (struct product_limits){args->m, g->rhs.n, g->rhs.k};
+    if (args->m && g->rhs.n) {
+        g->limits = (struct product_limits){args->m, g->rhs.n, g->rhs.k};
+    }
 }
 
 static struct product_operand lhs_from(const struct general *g, size_t row) {

@@ -56,6 +56,16 @@ FALLIBLE matmul_check_existing(enum existing_mode mode, const void *existing, si
     return OK;
 }
 
+FALLIBLE matmul_check_tiling(const struct matmul_tiling *tiling) {
+    size_t given = (tiling->tm != 0) + (tiling->tk != 0) + (tiling->tn != 0);
+    if (given != 0 && given != 3) {
+        FAIL_FIELD(ERR_INVALID, "tiling",
+                   "tiling is (%zu, %zu, %zu): a tile has at least one row, one k and one column; all 0: tuned", tiling->tm,
+                   tiling->tk, tiling->tn);
+    }
+    return OK;
+}
+
 FALLIBLE matmul_check_workspace(const struct matmul_options *options, size_t needed) {
     size_t given = options->compiler.internal_scratch_in_bytes;
     if (given && given < needed) {

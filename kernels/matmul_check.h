@@ -17,6 +17,9 @@ FALLIBLE matmul_check_sizes(const int32_t *group_sizes, size_t num_groups, size_
 // existing_out is there where it is asked for, with rows that hold n elements. existing_out.
 FALLIBLE matmul_check_existing(enum existing_mode mode, const void *existing, size_t stride, size_t n, size_t rows);
 
+// All numbers or none; of what a caller gave, or its function. tiling.
+FALLIBLE matmul_check_tiling(const struct matmul_tiling *tiling);
+
 // Is the workspace that the caller says it gave enough? internal_scratch_in_bytes.
 FALLIBLE matmul_check_workspace(const struct matmul_options *options, size_t needed);
 

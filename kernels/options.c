@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
+#include "kernels/matmul_check.h"
 
 struct matmul_options matmul_options_default(void) {
     return (struct matmul_options){
@@ -171,13 +172,7 @@ FALLIBLE matmul_options_check(const struct matmul_options *options) {
         FAIL_FIELD(ERR_INVALID, "dimension_semantics",
                    "dimension_semantics of k is parallel, but k is never split: the order of a sum is part of its result");
     }
-    const struct matmul_tiling *tiling = &options->tiling;
-    size_t given = (tiling->tm != 0) + (tiling->tk != 0) + (tiling->tn != 0);
-    if (given != 0 && given != 3) {
-        FAIL_FIELD(ERR_INVALID, "tiling",
-                   "tiling is (%zu, %zu, %zu): a tile has at least one row, one k and one column; all 0: tuned", tiling->tm,
-                   tiling->tk, tiling->tn);
-    }
+    TRY(matmul_check_tiling(&options->tiling));
     const char *selected = kernel_selected()->name;
     if (compiler->kernels && strcmp(compiler->kernels, selected) != 0) {
         FAIL_FIELD(ERR_INVALID, "flags", "flags ask for kernels=%s, but %s is selected: call kernel_select first",

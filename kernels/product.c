@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "kernels/matmul_check.h"
 #include "kernels/product_work.h"
 #include "kernels/weights.h"
 
@@ -30,7 +31,7 @@ enum dtype product_sum_dtype(enum dtype a, enum dtype b) {
 
 static struct matmul_tiling tiling_of(const struct product *product, const struct product_limits *limits) {
     const struct matmul_options *options = product->options;
-    if (options->tiling_of) {
+    if (options->tiling_of && limits->m) { // else there is nothing to cut
         return options->tiling_of(options->tiling_context, limits->m, limits->k, limits->n);
     }
     return options->tiling;
@@ -111,6 +112,8 @@ static struct holding holding_of(const struct product *product, const struct pro
 
 FALLIBLE product_check(const struct product *product, const struct product_limits *limits, bool gathered) {
     const struct compiler_params *compiler = &product->options->compiler;
+    struct matmul_tiling tiling = tiling_of(product, limits);
+    TRY(matmul_check_tiling(&tiling));
     struct holding h = holding_of(product, limits);
     if (compiler->vmem_limit_bytes && product_lane_bytes(&h) > compiler->vmem_limit_bytes) {
         FAIL_FIELD(ERR_INVALID, "vmem_limit_bytes",

@@ -277,10 +277,9 @@ static void finish_float(const struct call *c) {
 static void finish(struct call *c) {
     const struct holding *h = &c->work->holding;
     const struct product *p = c->work->product;
-    if (c->group->k == 0) {
+    if (c->group->k == 0) { // a scale of nothing does not count, whatever it is
         memset(c->sums, 0, c->rows * h->sums_stride * sizeof(float));
-    }
-    if (p->a.scale_dtype && !h->scaled_blocks) { // one scale for the whole of K
+    } else if (p->a.scale_dtype && !h->scaled_blocks) { // one scale for the whole of K
         for (size_t r = 0; r < c->rows; r++) {
             float *sums = c->sums + r * h->sums_stride, zero[KERNEL_SUMS] = {0};
             struct call row = *c;

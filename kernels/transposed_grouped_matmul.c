@@ -25,7 +25,9 @@ static void transposed_init(const struct transposed_grouped_matmul_args *args, s
         int32_t size = args->group_sizes[args->group_offset + i];
         rows_max = size > 0 && (size_t)size > rows_max ? (size_t)size : rows_max;
     }
-    t->limits = (struct product_limits){args->k, args->n, rows_max};
+    if (args->k && args->n) {
+        t->limits = (struct product_limits){args->k, args->n, rows_max};
+    }
 }
 
 static FALLIBLE check_groups(const struct transposed_grouped_matmul_args *args) {

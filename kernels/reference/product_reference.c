@@ -169,7 +169,7 @@ void product_reference(const struct product *product) {
     size_t size = dtype_size(product->out_dtype);
     for (size_t g = 0; g < product->num_groups; g++) {
         const struct product_group *group = &product->groups[g];
-        for (size_t row = 0; row < group->m; row++) {
+        for (size_t row = 0; group->n && row < group->m; row++) { // m of a group without columns is bounded by nothing
             for (size_t column = 0; column < group->n; column++) {
                 struct element_sum sum = {product, group, row, column};
                 char *out = (char *)group->out + (row * group->out_stride + column) * size;

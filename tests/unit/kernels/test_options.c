@@ -173,6 +173,22 @@ static void orders_tilings_and_buffers_change_no_bit(void **state) {
     *options = matmul_options_default();
 }
 
+static struct matmul_tiling tiles_without_columns(void *context, size_t m, size_t k, size_t n) {
+    (void)n;
+    *(int *)context += 1;
+    return (struct matmul_tiling){m, k, 0};
+}
+
+static void a_tiling_by_function_is_checked_like_one_by_numbers(void **state) {
+    struct problem *p = *state;
+    int calls = 0;
+    p->options.tiling_of = tiles_without_columns;
+    p->options.tiling_context = &calls;
+    expect_refused(p, "tiling");
+    assert_true(calls > 0);
+    p->options = matmul_options_default();
+}
+
 static void input_fusion_is_refused_only_where_it_is_needed(void **state) {
     struct problem *p = *state;
     p->options.compiler.allow_input_fusion[0] = false; // f32 rows are read in place
@@ -215,6 +231,7 @@ int main(void) {
         cmocka_unit_test(values_that_are_none_are_refused),
         cmocka_unit_test(limits_are_kept_or_refused),
         cmocka_unit_test(orders_tilings_and_buffers_change_no_bit),
+        cmocka_unit_test(a_tiling_by_function_is_checked_like_one_by_numbers),
         cmocka_unit_test(input_fusion_is_refused_only_where_it_is_needed),
         cmocka_unit_test(flags_hold_the_backend),
         cmocka_unit_test(bounds_checks_can_be_left_out),

@@ -1,0 +1,90 @@
+"""The grouped operations against tests/kernel_cases/contract.py, which says in numpy what they mean: random cases beyond the golden
+files, on each instruction set of this machine, in the scalar twin and on a simulated GPU. And everything that must be refused."""
+
+import json
+import re
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from harness import paths
+
+sys.path.insert(0, str(paths.ROOT / "tests/kernel_cases"))
+from generate import write_cases, write_edges  # noqa: E402
+from refusals import write_refusals  # noqa: E402
+
+PROGRAM = paths.BIN / "kernel_cases"
+COUNT, SEED, SPOILT = 210, 20, 70
+OTHERS = ("amx", "scalar_amx", "scalar_sim90")  # whose sums of bf16 are their own
+
+
+def run_cases(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=600)
+
+
+def instruction_sets():
+    """What kernel_cases says that this machine has."""
+    said = run_cases("--kernels", "none-such", "x").stderr
+    names = re.search(r"this machine has (.*)", said).group(1).split(", ")
+    return [name for name in names if name != "auto"]
+
+
+def must_hold(count, *arguments):
+    done = run_cases(*arguments)
+    assert done.stdout.endswith(f"{count} passed, 0 failed\n"), done.stdout[-2000:] + done.stderr
+    assert done.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    """Of which the answers are known to the last bit, and of other arithmetics: within bounds."""
+    folders = {arithmetic: tmp_path_factory.mktemp(arithmetic) for arithmetic in ("cpu", "other")}
+    for arithmetic, folder in folders.items():
+        write_cases(folder, SEED, COUNT, arithmetic)
+    return folders
+
+
+def test_every_instruction_set_gives_the_contracts_bits(cases):
+    names = instruction_sets()
+    assert "scalar" in names
+    for name in names:
+        must_hold(COUNT, "--kernels", name, cases["other" if name in OTHERS else "cpu"])
+
+
+def test_the_scalar_twin_gives_the_contracts_bits(cases):
+    must_hold(COUNT, "--interpret", cases["cpu"])
+
+
+def test_a_device_stays_within_its_bounds(cases):
+    must_hold(COUNT, "--device", "sim", cases["other"])
+
+
+@pytest.mark.parametrize("how", [("--kernels", "scalar"), (), ("--interpret",), ("--device", "sim")])
+def test_sizes_that_only_a_zero_bounds(tmp_path, how):
+    must_hold(write_edges(tmp_path), *how, tmp_path)
+
+
+def test_what_must_be_refused_is_refused_by_the_arguments_name(tmp_path):
+    must_hold(write_refusals(tmp_path), tmp_path)
+
+
+def test_a_wrong_expectation_fails_wherever_it_is(cases, tmp_path):
+    """The first and the last element of out, in each file that has one."""
+    damaged = 0
+    for path in sorted(cases["cpu"].iterdir())[:SPOILT]:
+        data = bytearray(path.read_bytes())
+        length, = struct.unpack_from("<Q", data)
+        out = json.loads(data[8:8 + length]).get("out")
+        if not out or out["data_offsets"][0] == out["data_offsets"][1]:
+            continue
+        size = {"F32": 4, "I32": 4}.get(out["dtype"], 2)
+        for at in (out["data_offsets"][0], out["data_offsets"][1] - size):
+            copy = bytearray(data)
+            last = 8 + length + at + size - 1
+            copy[last] ^= 0x41  # the sign, and a bit of the exponent: a zero becomes another number too
+            (tmp_path / f"{damaged}.safetensors").write_bytes(copy)
+            damaged += 1
+    done = run_cases(tmp_path)
+    assert damaged > SPOILT and done.stdout.endswith(f"\n0 passed, {damaged} failed\n"), done.stdout[-2000:]

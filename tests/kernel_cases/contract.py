@@ -1,0 +1,253 @@
+"""The grouped operations in numpy, by the contract's words alone: what kernel_cases is tried against. Nothing here comes from the
+kernels. Each sum is taken one k after another, each fma rounded once, so that answers are the contract's to the last bit."""
+
+import json
+import struct
+
+import numpy as np
+
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "I32": 4, "I64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U8": 1}
+INTEGERS = {"I8": np.int8, "I32": np.int32, "I64": np.int64}
+LEAST_NORMAL = 2.0 ** -126
+
+
+class Tensor:
+    """As safetensors have it: dtype, shape and little-endian bytes."""
+
+    def __init__(self, dtype, shape, codes):
+        self.dtype, self.shape, self.codes = dtype, list(shape), np.ascontiguousarray(codes)
+        assert self.codes.nbytes == SIZES[dtype] * int(np.prod(shape, dtype=np.int64)), (dtype, shape, self.codes.nbytes)
+
+    def values(self):
+        values = decode(self.dtype, self.codes.reshape(-1))
+        return values if self.dtype == "U8" else values.reshape(self.shape)
+
+
+def write_safetensors(path, metadata, tensors):
+    header, at = {"__metadata__": {key: str(value) for key, value in metadata.items()}}, 0
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, at + tensor.codes.nbytes]}
+        at += tensor.codes.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(tensor.codes.tobytes() for tensor in tensors.values()))
+
+
+# ---- elements
+
+def float8_values(exponent_bits, bias, finite_only):
+    """Of all 256 codes."""
+    codes = np.arange(256)
+    fraction_bits = 7 - exponent_bits
+    exponent, fraction = codes >> fraction_bits & (1 << exponent_bits) - 1, codes & (1 << fraction_bits) - 1
+    step = 2.0 ** -fraction_bits
+    values = np.where(exponent == 0, fraction * step * 2.0 ** (1 - bias), (1 + fraction * step) * 2.0 ** (exponent - bias))
+    if finite_only:  # E4M3FN: one NaN, no Inf
+        values[(codes & 127) == 127] = np.nan
+    else:
+        top = exponent == (1 << exponent_bits) - 1
+        values[top] = np.where(fraction[top] == 0, np.inf, np.nan)
+    return np.where(codes & 128, -values, values).astype(np.float32)
+
+
+E4M3, E5M2 = float8_values(4, 7, True), float8_values(5, 15, False)
+E8M0 = np.append(2.0 ** np.arange(-127, 128), np.nan).astype(np.float32)
+E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def decode(dtype, codes):
+    """float32 values of stored codes; integers as int64; U8 as E2M1, two a byte, the low nibble first."""
+    if dtype == "F32":
+        return codes.view(np.float32)
+    if dtype == "F16":
+        return codes.view(np.float16).astype(np.float32)
+    if dtype == "BF16":
+        return (codes.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if dtype == "U8":
+        return E2M1[np.stack([codes & 15, codes >> 4], -1).reshape(-1)]
+    tables = {"F8_E4M3": E4M3, "F8_E5M2": E5M2, "F8_E8M0": E8M0}
+    return tables[dtype][codes.view(np.uint8)] if dtype in tables else codes.view(INTEGERS[dtype]).astype(np.int64)
+
+
+def encode(dtype, values):
+    """Codes of float32 values (of int64 for integers), one rounding to nearest even."""
+    if dtype in INTEGERS:
+        return np.asarray(values).astype(INTEGERS[dtype])
+    values = np.asarray(values, np.float32)
+    if dtype == "F32":
+        return values
+    if dtype == "F16":
+        with np.errstate(over="ignore"):  # to Inf
+            return values.astype(np.float16)
+    assert dtype == "BF16", dtype
+    bits = values.view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(values), 0x7fc0, rounded).astype(np.uint16)
+
+
+# ---- sums
+
+def fma(a, b, c, flush=False):
+    """a * b + c of float32, rounded once. flush: subnormal operands count as 0, and so do results tiny after rounding."""
+    with np.errstate(all="ignore"):
+        a, b, c = (np.asarray(x, np.float64) for x in (a, b, c))
+        if flush:
+            a, b, c = (np.where(np.abs(x) < LEAST_NORMAL, 0.0, x) for x in (a, b, c))
+        product = a * b  # 48 bits: exact
+        total = np.asarray(product + c)
+        back = total - product
+        error = (product - (total - back)) + (c - back)
+        # To odd: the second rounding, to 24 bits, is then that of the exact sum.
+        bits = total.view(np.int64)
+        nudge = np.where((error > 0) == (total > 0), 1, -1)
+        inexact = np.isfinite(total) & (error != 0) & np.isfinite(error) & (bits % 2 == 0)
+        odd = (bits + np.where(inexact, nudge, 0)).view(np.float64)
+        result = odd.astype(np.float32)
+        if flush:
+            unbounded = (np.where(np.abs(odd) < 2.0 ** -100, odd, 0.0) * 2.0 ** 100).astype(np.float32)
+            result = np.where((np.abs(odd) < 2.0 ** -100) & (np.abs(unbounded) < LEAST_NORMAL * 2.0 ** 100), np.float32(0), result)
+        return result
+
+
+def sum_fmas(a, b):
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k in range(a.shape[1]):
+        total = fma(a[:, k:k + 1], b[k:k + 1], total)
+    return total
+
+
+def sum_pairs(a, b):
+    """bf16 by bf16: of each pair of k the odd one first, flushed; an odd tail has +0 beside it."""
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    zero_a, zero_b = np.zeros((a.shape[0], 1), np.float32), np.zeros((1, b.shape[1]), np.float32)
+    for k in range(0, a.shape[1], 2):
+        odd = k + 1 < a.shape[1]
+        total = fma(a[:, k + 1:k + 2] if odd else zero_a, b[k + 1:k + 2] if odd else zero_b, total, flush=True)
+        total = fma(a[:, k:k + 1], b[k:k + 1], total, flush=True)
+    return total
+
+
+def sum_products(a, b, dtype_a, dtype_b):
+    """[m, k] by [k, n]: float32, or int64 that has not wrapped yet."""
+    if dtype_a == "I8":
+        return a @ b
+    narrow = ("BF16", "F8_E4M3", "F8_E5M2", "U8")
+    return sum_pairs(a, b) if dtype_a in narrow and dtype_b in narrow else sum_fmas(a, b)
+
+
+def finish(total, alpha, beta, c, dtype):
+    """Codes of alpha * total + beta * c. c is not looked at where beta is 0."""
+    if dtype == "I32":
+        return (total + (c if beta else 0)).astype(np.int64).astype(np.uint64).astype(np.uint32).view(np.int32)
+    with np.errstate(all="ignore"):
+        value = np.float32(alpha) * total
+        return encode(dtype, fma(np.float32(beta), c, value) if beta else value)
+
+
+# ---- operations
+
+def grouped_matmul(lhs, rhs, group_sizes, transpose_rhs, group_offset, out_dtype, mode, existing):
+    m, n = lhs.shape[0], rhs.shape[1 if transpose_rhs else 2]
+    out = np.zeros((m, n), encode(out_dtype, np.zeros(0)).dtype) if existing is None else existing.codes.reshape(m, n).copy()
+    a, b = lhs.values(), rhs.values()
+    starts = np.concatenate([[0], np.cumsum(group_sizes)])
+    for i in range(rhs.shape[0]):
+        rows = slice(starts[group_offset + i], starts[group_offset + i + 1])
+        weights = b[i].T if transpose_rhs else b[i]
+        c = existing.values()[rows] if mode == "accumulate" else None
+        out[rows] = finish(sum_products(a[rows], weights, lhs.dtype, rhs.dtype), 1, int(mode == "accumulate"), c, out_dtype)
+    return Tensor(out_dtype, [m, n], out)
+
+
+def transposed_grouped_matmul(lhs, rhs, group_sizes, group_offset, num_actual_groups, out_dtype):
+    a, b = lhs.values(), rhs.values()
+    starts = np.concatenate([[0], np.cumsum(group_sizes)])
+    out = [finish(sum_products(a[:, starts[g]:starts[g + 1]], b[starts[g]:starts[g + 1]], lhs.dtype, rhs.dtype), 1, 0, None, out_dtype)
+           for g in range(group_offset, group_offset + num_actual_groups)]
+    shape = [num_actual_groups, a.shape[0], b.shape[1]]
+    return Tensor(out_dtype, shape, np.stack(out) if out else np.zeros(shape, encode(out_dtype, np.zeros(0)).dtype))
+
+
+def make_group_metadata(group_sizes, m, tm, start_group, num_nonzero_groups, visit_empty_groups):
+    """group_offsets and the visits, a (group, tile) each."""
+    m_tiles, offsets, visits = -(-m // tm), [0], []
+    for size in group_sizes:
+        offsets.append(offsets[-1] + int(size))
+    for g in range(start_group, start_group + num_nonzero_groups):
+        first, end = offsets[g], offsets[g + 1]
+        if first < end:
+            visits += [(g, tile) for tile in range(m_tiles) if tile * tm < end and (tile + 1) * tm > first]
+        elif visit_empty_groups and m_tiles:
+            visits.append((g, min(first // tm, m_tiles - 1)))
+    return offsets, visits
+
+
+def spread(scales, first, last, block_first, block_last):
+    """One scale for each element of [first, last]."""
+    grid = scales.reshape(-(-first // block_first) if first else 0, -(-last // block_last) if last else 0)
+    return np.repeat(np.repeat(grid, block_first, 0)[:first], block_last, 1)[:, :last]
+
+
+# mode -> the block along the dimension that is kept, and along K
+BLOCKS = {"block_128x128": (128, 128), "block_1x128": (1, 128), "mxfp8_1x32": (1, 32), "mxfp4_1x32": (1, 32)}
+
+
+class Operand:
+    """a or b of a grouped_gemm: a flat tensor, the stored shapes of its groups, how it is scaled."""
+
+    def __init__(self, tensor, shapes, k_is_last, scaling="none", scale=None):
+        self.tensor, self.shapes, self.k_is_last, self.scaling, self.scale = tensor, shapes, k_is_last, scaling, scale
+
+    def block(self):
+        kept, along_k = BLOCKS[self.scaling]
+        return (kept, along_k) if self.k_is_last else (along_k, kept)
+
+    def scale_counts(self):
+        if self.scaling in BLOCKS:
+            first, last = self.block()
+            return [-(-f // first) * -(-l // last) for f, l in self.shapes]
+        return [1] * len(self.shapes)
+
+    def groups(self):
+        """Of each group its values and its scales as [kept, K]: (values, scales or None)."""
+        values, counts = self.tensor.values().reshape(-1), self.scale_counts()
+        scales = None if self.scale is None else self.scale.values().reshape(-1)
+        at = scale_at = 0
+        for (first, last), count in zip(self.shapes, counts):
+            group = values[at:at + first * last].reshape(first, last)
+            own = None
+            if scales is not None and self.scaling == "tensor":
+                own = np.full((first, last), scales[0 if len(scales) == 1 else scale_at])
+            elif scales is not None:
+                own = spread(scales[scale_at:scale_at + count], first, last, *self.block())
+            at, scale_at = at + first * last, scale_at + count
+            yield (group, own) if self.k_is_last else (group.T, None if own is None else own.T)
+
+
+def scaled_sum(a, b, scale_a, scale_b, k_per_scale):
+    """[m, k] by [n, k], each with its scales: a sum of codes per block of K, then one fma with the product of the scales."""
+    total = np.zeros((a.shape[0], b.shape[0]), np.float32)
+    for k in range(0, a.shape[1], k_per_scale or a.shape[1] or 1):
+        block = slice(k, k + (k_per_scale or a.shape[1]))
+        partial = sum_pairs(a[:, block], b[:, block].T)
+        with np.errstate(all="ignore"):
+            scale = scale_a[:, k:k + 1] * scale_b[:, k:k + 1].T
+        total = fma(partial, scale, total)
+    return total
+
+
+def grouped_gemm(a, b, alpha, beta, c, out_dtype, out_elements):
+    out, at = np.zeros(out_elements, encode(out_dtype, np.zeros(0)).dtype), 0
+    for g, ((rows, scale_a), (columns, scale_b)) in enumerate(zip(a.groups(), b.groups())):
+        m, n = rows.shape[0], columns.shape[0]
+        if scale_a is None:
+            total = sum_products(rows, columns.T, a.tensor.dtype, b.tensor.dtype)
+        else:
+            total = scaled_sum(rows, columns, scale_a, scale_b, BLOCKS.get(a.scaling, (0, 0))[1])
+        factor, share = (1 if x is None else x[0 if len(x) == 1 else g] for x in (alpha, beta))
+        share = 0 if beta is None else share
+        existing = c.values()[at:at + m * n].reshape(m, n) if share else None
+        out[at:at + m * n] = finish(total, factor, share, existing, out_dtype).reshape(-1)
+        at += m * n
+    return Tensor(out_dtype, [out_elements], out)
