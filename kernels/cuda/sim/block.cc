@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "kernels/cuda/sim/fiber.h"
 
 namespace sim {
 
-thread_local dimensions thread_index, block_index, block_size, grid_size;
+dimensions thread_index, block_index, block_size, grid_size;
 
 namespace {
 
@@ -21,20 +22,26 @@ constexpr unsigned WARP = 32, NAMED_BARRIERS = 16, THREADS_MAX = 1024;
 constexpr unsigned REGISTERS = 65536, REGISTERS_OF_THREAD = 248; // a multiple of 8 below 255
 
 struct queue {
-    std::vector<std::function<void()>> open;
-    std::vector<std::vector<std::function<void()>>> groups;
+    std::vector<deferred> operations; // the groups', then those of the open one
+    std::vector<size_t> ends;         // of the groups, in operations
 };
 
 struct thread {
     fiber *at = nullptr; // NULL: not begun, or ended
-    bool ended = false;
-    const uint32_t *word = nullptr; // asleep while *word is `value`
-    uint32_t value = 0;
     queue queues[QUEUE_KINDS];
     std::vector<uint32_t> unfenced; // words of shared memory that it wrote
     uint64_t fenced = 0;            // when it last executed fence.proxy.async
     unsigned registers = 0;
 };
+
+// What a thread sleeps on: as long as *word is `value`. Apart from the rest of a thread, for the scheduler passes over all of them
+// in each round.
+struct sleep {
+    const uint32_t *word;
+    uint32_t value;
+};
+constexpr uint32_t NEVER = 1, ALWAYS = 0;
+constexpr sleep AWAKE = {&NEVER, 0}, ENDED = {&ALWAYS, 0};
 
 struct named_barrier {
     uint32_t arrived, generation, threads;
@@ -60,38 +67,51 @@ struct write {
 
 struct block {
     explicit block(const launch &l)
-        : what(l), threads(l.block.x), warps((l.block.x + WARP - 1) / WARP), written((l.shared_bytes + 3) / 4) {
-        memory.resize(l.shared_bytes + SHARED_ALIGN);
+        : what(l), threads(l.block.x), sleeps(l.block.x), warps((l.block.x + WARP - 1) / WARP), written((l.shared_bytes + 3) / 4),
+          memory(l.shared_bytes + SHARED_ALIGN) {
         uintptr_t base = (reinterpret_cast<uintptr_t>(memory.data()) + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
         shared = reinterpret_cast<char *>(base);
-        memset(shared, 0xff, l.shared_bytes); // NaN as float and as bf16
-        unsigned share = std::min(REGISTERS / l.block.x / 8 * 8, REGISTERS_OF_THREAD);
-        for (thread &t : threads) {
-            t.registers = share;
-        }
     }
     ~block() {
         for (thread &t : threads) {
             fiber_destroy(t.at);
         }
     }
+    // As a new one, after one that came to its end. `written` stays: what was written before now counts as fenced.
+    void begin() {
+        memset(shared, 0xff, what.shared_bytes); // NaN as float and as bf16
+        unsigned share = std::min(REGISTERS / what.block.x / 8 * 8, REGISTERS_OF_THREAD);
+        for (thread &t : threads) {
+            t.unfenced.clear();
+            t.fenced = time;
+            t.registers = share;
+        }
+        std::fill(sleeps.begin(), sleeps.end(), AWAKE);
+        left = static_cast<unsigned>(threads.size());
+        std::fill(warps.begin(), warps.end(), warp());
+        std::fill(named, named + NAMED_BARRIERS, named_barrier());
+        phases.clear();
+        registers_free = registers_changed = 0;
+    }
     const launch &what;
     std::vector<thread> threads;
+    std::vector<sleep> sleeps; // of the threads
     std::vector<warp> warps;
     named_barrier named[NAMED_BARRIERS] = {};
     std::map<const void *, phase_barrier> phases;
-    std::vector<std::function<void()>> in_flight; // copies into shared memory, oldest first
-    std::vector<write> written;                   // by 4 bytes of shared memory
-    uint64_t time = 0;                            // counts writes
-    unsigned registers_free = 0;                  // given back by setmaxnreg
+    std::deque<std::function<void()>> in_flight; // copies into shared memory, oldest first
+    std::vector<write> written;                  // by 4 bytes of shared memory
+    uint64_t time = 0;                           // counts writes
+    unsigned registers_free = 0;                 // given back by setmaxnreg
     uint32_t registers_changed = 0;
     std::vector<char> memory;
     char *shared;
+    unsigned left = 0;    // threads that have not ended
     unsigned running = 0; // number of the thread that runs
     std::string message;  // of the first fault
 };
 
-thread_local block *current;
+block *current;
 
 thread &self() {
     return current->threads[current->running];
@@ -101,7 +121,7 @@ thread &self() {
 void check_end() {
     thread &t = self();
     for (const queue &q : t.queues) {
-        if (!q.open.empty() || !q.groups.empty()) {
+        if (!q.operations.empty() || !q.ends.empty()) {
             fault("thread %u ended while operations that it started were under way", current->running);
         }
     }
@@ -110,24 +130,21 @@ void check_end() {
 void thread_main(void *) {
     current->what.kernel();
     check_end();
-    self().ended = true;
+    current->sleeps[current->running] = ENDED;
+    current->left--;
     fiber_suspend();
-}
-
-bool can_run(const thread &t) {
-    return !t.ended && !(t.word && *t.word == t.value);
 }
 
 void run_thread(unsigned number) {
     thread &t = current->threads[number];
-    t.word = nullptr;
+    current->sleeps[number] = AWAKE;
     if (!t.at) {
         t.at = fiber_create(thread_main, nullptr);
     }
     current->running = number;
     thread_index = {number, 0, 0};
     fiber_resume(t.at);
-    if (t.ended) { // its stack is the next thread's
+    if (current->sleeps[number].word == ENDED.word) { // its stack is the next thread's
         fiber_destroy(t.at);
         t.at = nullptr;
     }
@@ -136,10 +153,14 @@ void run_thread(unsigned number) {
 // One turn of every thread that can go on; false: none could.
 bool run_round() {
     bool ran = false;
-    for (unsigned i = 0; i < current->threads.size() && current->message.empty(); i++) {
-        if (can_run(current->threads[i])) {
+    const sleep *sleeps = current->sleeps.data();
+    for (unsigned i = 0, threads = current->what.block.x; i < threads; i++) {
+        if (*sleeps[i].word != sleeps[i].value) {
             run_thread(i);
             ran = true;
+            if (!current->message.empty()) {
+                break;
+            }
         }
     }
     return ran;
@@ -150,7 +171,7 @@ bool land_copy() {
         return false;
     }
     std::function<void()> copy = std::move(current->in_flight.front());
-    current->in_flight.erase(current->in_flight.begin());
+    current->in_flight.pop_front();
     copy();
     return true;
 }
@@ -158,14 +179,13 @@ bool land_copy() {
 void run_block() {
     block &b = *current;
     for (;;) {
-        while (run_round()) {
+        while (b.message.empty() && run_round()) {
         }
-        size_t left = std::count_if(b.threads.begin(), b.threads.end(), [](const thread &t) { return !t.ended; });
-        if (!b.message.empty() || left == 0) {
+        if (!b.message.empty() || b.left == 0) {
             break;
         }
         if (!land_copy()) {
-            b.message = "deadlock: " + std::to_string(left) + " threads wait for each other";
+            b.message = "deadlock: " + std::to_string(b.left) + " threads wait for each other";
             break;
         }
     }
@@ -192,22 +212,25 @@ bool run(const launch &what, std::string *fault) {
     }
     block_size = what.block;
     grid_size = what.grid;
+    if (current) {
+        abort(); // two at once
+    }
+    block b(what);
+    current = &b;
     for (unsigned z = 0; z < what.grid.z; z++) {
         for (unsigned y = 0; y < what.grid.y; y++) {
-            for (unsigned x = 0; x < what.grid.x; x++) {
-                block b(what);
-                current = &b;
+            for (unsigned x = 0; x < what.grid.x && b.message.empty(); x++) {
+                b.begin();
                 block_index = {x, y, z};
                 run_block();
-                current = nullptr;
-                if (!b.message.empty()) {
-                    *fault = "block " + std::to_string(x) + "," + std::to_string(y) + ": " + b.message;
-                    return false;
-                }
             }
         }
     }
-    return true;
+    current = nullptr;
+    if (!b.message.empty()) {
+        *fault = "block " + std::to_string(block_index.x) + "," + std::to_string(block_index.y) + ": " + b.message;
+    }
+    return b.message.empty();
 }
 
 void fault(const char *format, ...) {
@@ -249,10 +272,8 @@ void give_way() {
 }
 
 void wait_while(const uint32_t *word, uint32_t value) {
-    thread &t = self();
     while (*word == value) {
-        t.word = word;
-        t.value = value;
+        current->sleeps[current->running] = {word, value};
         fiber_suspend();
     }
 }
@@ -272,11 +293,11 @@ void meet(unsigned id, unsigned threads) {
     wait_while(&b.generation, generation);
 }
 
-void meet_warp(const char *what, void *mine, const std::function<void(void *const *)> &all) {
+void meet_warp(const char *what, void *mine, void (*all)(void *const *)) {
     unsigned number = current->running, first = number / WARP * WARP;
     unsigned lanes = std::min<unsigned>(WARP, static_cast<unsigned>(current->threads.size()) - first);
     warp &w = current->warps[number / WARP];
-    if (w.arrived > 0 && strcmp(w.what, what) != 0) {
+    if (w.arrived > 0 && w.what != what && strcmp(w.what, what) != 0) {
         fault("thread %u executes %s while others of its warp execute %s", number, what, w.what);
     }
     w.what = what;
@@ -345,34 +366,39 @@ void copy_later(std::function<void()> copy) {
     current->in_flight.push_back(std::move(copy));
 }
 
-void queue_add(queue_kind kind, std::function<void()> operation) {
-    self().queues[kind].open.push_back(std::move(operation));
+void queue_add(queue_kind kind, const deferred &operation) {
+    self().queues[kind].operations.push_back(operation);
 }
 
 void queue_commit(queue_kind kind) {
     queue &q = self().queues[kind];
-    q.groups.push_back(std::move(q.open));
-    q.open.clear();
+    q.ends.push_back(q.operations.size());
 }
 
 void queue_wait(queue_kind kind, size_t groups_left) {
     queue &q = self().queues[kind];
-    while (q.groups.size() > groups_left) {
-        for (auto &operation : q.groups.front()) {
-            operation();
-        }
-        q.groups.erase(q.groups.begin());
+    if (q.ends.size() <= groups_left) {
+        return;
+    }
+    const size_t groups = q.ends.size() - groups_left, operations = q.ends[groups - 1];
+    for (size_t i = 0; i < operations; i++) {
+        q.operations[i]();
+    }
+    q.operations.erase(q.operations.begin(), q.operations.begin() + static_cast<ptrdiff_t>(operations));
+    q.ends.erase(q.ends.begin(), q.ends.begin() + static_cast<ptrdiff_t>(groups));
+    for (size_t &end : q.ends) {
+        end -= operations;
     }
 }
 
 void queue_arrive(queue_kind kind, const void *barrier) {
     queue &q = self().queues[kind];
-    if (!q.groups.empty()) {
+    if (!q.ends.empty()) {
         fault("thread %u: copies that an mbarrier is told of beside others in groups", current->running);
     }
     phase_barrier &b = phase_at(barrier);
-    copy_later([operations = std::move(q.open), &b] {
-        for (auto &operation : operations) {
+    copy_later([operations = std::move(q.operations), &b] {
+        for (const deferred &operation : operations) {
             operation();
         }
         if (b.pending == 0) { // no thread runs now that could be stopped
@@ -382,7 +408,7 @@ void queue_arrive(queue_kind kind, const void *barrier) {
         b.pending--;
         end_phase(b);
     });
-    q.open.clear();
+    q.operations.clear();
 }
 
 // ---- registers

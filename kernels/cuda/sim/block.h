@@ -1,13 +1,16 @@
 // One block of a simulated kernel at a time: a fiber for each CUDA thread, shared memory poisoned with NaN, barriers, and copies
 // and multiplications that take effect as late as the program allows, so that whoever does not wait for them sees it. Not seen:
-// weak memory between threads, blocks that run together, registers, speed.
+// weak memory between threads, blocks that run together, registers, speed. One block is simulated at a time in a process, whatever
+// the host thread (runtime.h sees to that): what all of it shares lies in plain variables, which are read without a call.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_BLOCK_H
 #define EXPERTD_KERNELS_CUDA_SIM_BLOCK_H
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <string>
+#include <type_traits>
 
 namespace sim {
 
@@ -19,7 +22,7 @@ struct dimensions {
 };
 
 // Of the CUDA thread that runs.
-extern thread_local dimensions thread_index, block_index, block_size, grid_size;
+extern dimensions thread_index, block_index, block_size, grid_size;
 
 struct launch {
     dimensions grid, block; // block.y = block.z = 1
@@ -47,7 +50,7 @@ void wait_while(const uint32_t *word, uint32_t value); // sleeps until *word dif
 void meet(unsigned id, unsigned threads);
 
 // The lanes of a warp meet in the instruction `what`; the last to come calls all(slots), where slots[lane] is what each brought.
-void meet_warp(const char *what, void *mine, const std::function<void(void *const *slots)> &all);
+void meet_warp(const char *what, void *mine, void (*all)(void *const *slots));
 
 // mbarrier: a phase ends when `count` arrivals and all announced bytes are there.
 void barrier_init(const void *barrier, unsigned count);
@@ -58,9 +61,30 @@ void barrier_complete(const void *barrier, unsigned bytes); // the copy engine's
 // Lands when no thread can go on without it.
 void copy_later(std::function<void()> copy);
 
+// An operation for later, with what it captured in place: a kernel has millions, and an allocation for each would take most of
+// their time.
+class deferred {
+  public:
+    template <typename Operation> deferred(const Operation &operation) : call(call_as<Operation>) {
+        static_assert(sizeof operation <= sizeof captured && std::is_trivially_copyable_v<Operation>,
+                      "what it captured has no room");
+        new (captured) Operation(operation);
+    }
+    void operator()() const {
+        call(captured);
+    }
+
+  private:
+    template <typename Operation> static void call_as(const void *captured) {
+        (*static_cast<const Operation *>(captured))();
+    }
+    alignas(8) unsigned char captured[64];
+    void (*call)(const void *captured);
+};
+
 // Operations that a thread starts, gathers into groups and waits for: each takes effect only when it is waited for.
 enum queue_kind { QUEUE_MULTIPLY, QUEUE_STORE, QUEUE_COPY, QUEUE_KINDS };
-void queue_add(queue_kind kind, std::function<void()> operation);
+void queue_add(queue_kind kind, const deferred &operation);
 void queue_commit(queue_kind kind);
 void queue_wait(queue_kind kind, size_t groups_left);
 // The thread's open operations take effect late, and then it arrives at the mbarrier.

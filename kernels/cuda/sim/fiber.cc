@@ -28,7 +28,7 @@ struct stacks {
         }
     }
 };
-thread_local stacks pool;
+stacks pool;
 
 char *take_stack() {
     if (!pool.free.empty()) {
@@ -83,18 +83,18 @@ expertd_sim_switch:
 )");
 
 namespace {
-thread_local void *scheduler; // its stack, while a fiber runs
-thread_local fiber *running;
+void *scheduler; // its stack, while a fiber runs
+fiber *running;
 
 #if defined(__SANITIZE_ADDRESS__)
 // The scheduler's stack, as AddressSanitizer has it: learnt when a fiber is entered from it.
-thread_local const void *scheduler_bottom;
-thread_local size_t scheduler_bytes;
-thread_local void *scheduler_frames; // it keeps those that outlive a return there, where it is asked to look for their use
+const void *scheduler_bottom;
+size_t scheduler_bytes;
+void *scheduler_frames; // it keeps those that outlive a return there, where it is asked to look for their use
 
-// What a fiber that never ended left behind is no frame of the next one.
-void forget_frames(char *stack) {
-    __asan_unpoison_memory_region(stack + GUARD_BYTES, STACK_BYTES - GUARD_BYTES);
+// The frames above where it stands are no frames of the next one; those below have ended, and are clean.
+void forget_frames(fiber *f) {
+    __asan_unpoison_memory_region(f->pointer, static_cast<size_t>(f->stack + STACK_BYTES - static_cast<char *>(f->pointer)));
 }
 void entered() {
     __sanitizer_finish_switch_fiber(running->frames, &scheduler_bottom, &scheduler_bytes);
@@ -110,7 +110,7 @@ void switch_out(fiber *f) {
     entered();
 }
 #else
-void forget_frames(char *) {
+void forget_frames(fiber *) {
 }
 void entered() {
 }
@@ -131,7 +131,6 @@ void begin() {
 
 fiber *fiber_create(void (*entry)(void *), void *argument) {
     char *stack = take_stack();
-    forget_frames(stack);
     // As if `begin` had been called: its return address is aligned as after a call, six registers lie below.
     uintptr_t *top = reinterpret_cast<uintptr_t *>(stack + STACK_BYTES) - 2;
     *top = reinterpret_cast<uintptr_t>(begin);
@@ -160,12 +159,14 @@ struct fiber {
 };
 
 namespace {
-thread_local ucontext_t scheduler;
-thread_local fiber *running;
+ucontext_t scheduler;
+fiber *running;
 
 void begin() {
     running->entry(running->argument);
     abort();
+}
+void forget_frames(fiber *) {
 }
 } // namespace
 
@@ -192,6 +193,7 @@ void fiber_suspend() {
 
 void fiber_destroy(fiber *f) {
     if (f) {
+        forget_frames(f);
         pool.free.push_back(f->stack);
         delete f;
     }

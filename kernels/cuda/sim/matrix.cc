@@ -1,64 +1,53 @@
 #include "kernels/cuda/sim/matrix.h"
 
-#include <cmath>
 #include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "kernels/cuda/sim/block.h"
 #include "kernels/cuda/sim/tensor_map.h"
 
 namespace sim {
 
+#if defined(__x86_64__)
+const bool HAS_FMA = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+
 namespace {
 
 constexpr unsigned K = 16, WARPGROUP = 128;
 
-float widen_f16(uint16_t value) {
-    const int exponent = value >> 10 & 31, fraction = value & 1023;
-    float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                    : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-    if (exponent == 31) {
-        magnitude = fraction ? NAN : INFINITY;
-    }
-    return value >> 15 ? -magnitude : magnitude;
-}
-
 float widen(enum dtype dtype, uint16_t value) {
-    return dtype == DTYPE_F16 ? widen_f16(value) : f32_from_bf16(value);
+    return dtype == DTYPE_F16 ? f32_from_f16(value) : f32_from_bf16(value);
 }
 
-// sums[r][c] += x[r][k] * y[k][c] over k ascending: x [rows][K], y [K][8]. The one loop that takes time; with the CPU's own fma
-// where it has one, by the C library's else: equal bits.
-#define MULTIPLY_BODY                                                                                                              \
-    for (unsigned r = 0; r < rows; r++) {                                                                                          \
-        for (unsigned k = 0; k < K; k++) {                                                                                         \
-            for (unsigned c = 0; c < 8; c++) {                                                                                     \
-                sums[r * 8 + c] = __builtin_fmaf(x[r * K + k], y[k * 8 + c], sums[r * 8 + c]);                                     \
-            }                                                                                                                      \
-        }                                                                                                                          \
-    }
-
+// sums[r][c] += x[r][k] * y[k][c] over k ascending: x [rows][K], y [K][8].
 void multiply_portable(const float *x, const float *y, unsigned rows, float *sums) {
-    MULTIPLY_BODY
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned k = 0; k < K; k++) {
+            for (unsigned c = 0; c < 8; c++) {
+                sums[r * 8 + c] = __builtin_fmaf(x[r * K + k], y[k * 8 + c], sums[r * 8 + c]);
+            }
+        }
+    }
 }
 
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) void multiply_fma(const float *x, const float *y, unsigned rows, float *sums) {
-    MULTIPLY_BODY
+    for (unsigned r = 0; r < rows; r++) {
+        __m256 sum = _mm256_loadu_ps(sums + r * 8);
+        for (unsigned k = 0; k < K; k++) {
+            sum = _mm256_fmadd_ps(_mm256_set1_ps(x[r * K + k]), _mm256_loadu_ps(y + k * 8), sum);
+        }
+        _mm256_storeu_ps(sums + r * 8, sum);
+    }
 }
 
-bool has_fma() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
+const auto multiply = HAS_FMA ? multiply_fma : multiply_portable;
 #else
-constexpr auto multiply_fma = multiply_portable;
-
-bool has_fma() {
-    return false;
-}
+constexpr auto multiply = multiply_portable;
 #endif
-#undef MULTIPLY_BODY
-
-const auto multiply = has_fma() ? multiply_fma : multiply_portable;
 
 // Where a descriptor's rows lie: K-major, the 128-byte swizzle, blocks of eight rows `stride` bytes apart.
 struct operand {
@@ -81,15 +70,18 @@ struct operation {
     uint64_t until; // what of the ordinary stores it may see
 };
 
+// Eight values lie together whatever the swizzle.
 void read_row(const operation &m, const operand &o, unsigned row, float *out, unsigned out_stride) {
-    for (unsigned k = 0; k < K; k++) {
-        uint32_t address = swizzled_128(o.start + row / 8 * o.stride + row % 8 * 128 + k * 2);
-        if (k % 8 == 0 && is_written(address, m.until)) {
+    for (unsigned k = 0; k < K; k += 8) {
+        const uint32_t address = swizzled_128(o.start + row / 8 * o.stride + row % 8 * 128 + k * 2);
+        if (is_written(address, m.until)) {
             fault("thread %u: wgmma reads what was written without fence.proxy.async", thread_number());
         }
-        uint16_t value;
-        memcpy(&value, shared_pointer(address), sizeof value);
-        out[k * out_stride] = widen(m.dtype, value);
+        uint16_t values[8];
+        memcpy(values, shared_pointer(address), sizeof values);
+        for (unsigned i = 0; i < 8; i++) {
+            out[(k + i) * out_stride] = widen(m.dtype, values[i]);
+        }
     }
 }
 

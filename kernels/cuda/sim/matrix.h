@@ -11,6 +11,22 @@
 
 namespace sim {
 
+// The CPU's own fma where it has one (AVX2 comes with it), by the C library's else, which costs a call: equal bits.
+#if defined(__x86_64__)
+extern const bool HAS_FMA;
+inline float fma(float a, float b, float c) {
+    if (!HAS_FMA) {
+        return __builtin_fmaf(a, b, c);
+    }
+    asm("vfmadd231ss %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+}
+#else
+inline float fma(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
+}
+#endif
+
 // m64nNk16, both operands K-major, bf16 or f16, in shared memory with the 128-byte swizzle, by their descriptors. acc: the thread's
 // N / 2 sums; !keep: they are taken as +0. Reads its operands and writes acc when it is waited for; a fault where ordinary stores
 // wrote an operand that were not fenced when it was started.

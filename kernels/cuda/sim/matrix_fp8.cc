@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/sim/block.h"
+#include "kernels/cuda/sim/matrix.h"
 #include "kernels/cuda/sim/tensor_map.h"
 
 namespace sim {
@@ -68,7 +69,7 @@ void run(const operation &m) {
             for (unsigned r = 0; r < 2; r++) {
                 float *acc = &m.acc[first / 2 + r * 2 + c], sum = m.keep ? *acc : 0.0f;
                 for (unsigned k = 0; k < K; k++) {
-                    sum = __builtin_fmaf(x[r][k], y[k], sum);
+                    sum = fma(x[r][k], y[k], sum);
                 }
                 *acc = sum;
             }

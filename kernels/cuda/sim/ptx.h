@@ -84,7 +84,7 @@ inline void sync_warp() {
 // ---- arithmetic: IEEE's, one rounding each
 
 inline float fma(float a, float b, float c) {
-    return __builtin_fmaf(a, b, c);
+    return sim::fma(a, b, c);
 }
 inline uint32_t pack_bf16(float low, float high) {
     return bf16_from_f32(low) | static_cast<uint32_t>(bf16_from_f32(high)) << 16;
@@ -94,7 +94,7 @@ inline uint32_t pack_bf16(float low, float high) {
 inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     auto half = [=](int shift) {
         auto value = [=](uint32_t pair) { return f32_from_bf16(static_cast<uint16_t>(pair >> shift)); };
-        return static_cast<uint32_t>(bf16_from_f32(__builtin_fmaf(value(a), value(b), value(c)))) << shift;
+        return static_cast<uint32_t>(bf16_from_f32(sim::fma(value(a), value(b), value(c)))) << shift;
     };
     return half(0) | half(16);
 }

@@ -81,13 +81,13 @@ void tile_load(const tensor_map *map, uint32_t shared, const void *barrier, cons
 
 void tile_store(const tensor_map *map, uint32_t shared, const int *at) {
     check_tile(shared);
-    queue_add(QUEUE_STORE, [map = *map, shared, first = coordinates_of(*map, at), until = fenced_until()] {
-        walk(map, shared, first, [&map, until](char *element, uint32_t address) {
+    queue_add(QUEUE_STORE, [map, shared, first = coordinates_of(*map, at), until = fenced_until()] {
+        walk(*map, shared, first, [map, until](char *element, uint32_t address) {
             if (is_written(address, until)) {
                 fault("thread %u: the copy engine reads what was written without fence.proxy.async", thread_number());
             }
             if (element) {
-                memcpy(element, shared_pointer(address), map.element_bytes);
+                memcpy(element, shared_pointer(address), map->element_bytes);
             }
         });
     });

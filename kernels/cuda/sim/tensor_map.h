@@ -22,7 +22,8 @@ inline uint32_t swizzled_128(uint32_t address) {
 
 // Elements outside the tensor are read as 0 and counted; announces the box's bytes to `barrier` when it lands, late.
 void tile_load(const tensor_map *map, uint32_t shared, const void *barrier, const int *at);
-// Joins the thread's open group of stores; reads shared memory when it is waited for. Elements outside are left out.
+// Joins the thread's open group of stores; reads shared memory, and *map again, when it is waited for. Elements outside are left
+// out.
 void tile_store(const tensor_map *map, uint32_t shared, const int *at);
 
 } // namespace sim
