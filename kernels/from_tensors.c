@@ -11,6 +11,11 @@ static FALLIBLE check_rank(const struct tensor_view *tensor, const char *name, u
         FAIL_FIELD(ERR_INVALID, name, "%s is %s: it has %u dimensions", name, tensor_shape_text(tensor->shape, tensor->rank, text),
                    rank);
     }
+    uint64_t bytes;
+    if (err_is(tensor_bytes(tensor->dtype, tensor->shape, rank, &bytes)) || bytes != tensor->bytes) {
+        FAIL_FIELD(ERR_INVALID, name, "%s is %s%s, which is not %llu bytes", name, dtype_name(tensor->dtype),
+                   tensor_shape_text(tensor->shape, rank, text), (unsigned long long)tensor->bytes);
+    }
     return OK;
 }
 

@@ -1,5 +1,6 @@
 // The arguments of the grouped operations from whole tensors: shapes and dtypes are checked against each other here, so that a
-// caller with tensors in hand need not take them apart. Views are dense and row-major; their data is aligned as the dtype asks.
+// caller with tensors in hand need not take them apart. Views are dense and row-major, of as many bytes as their shape says; their
+// data is aligned as the dtype asks.
 // ERR_INVALID names the argument: where two disagree, the later of lhs, rhs, group_sizes, group_offset, num_actual_groups,
 // existing_out.
 #ifndef EXPERTD_KERNELS_FROM_TENSORS_H

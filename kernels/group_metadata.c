@@ -39,8 +39,8 @@ static FALLIBLE check_args(const struct group_metadata_args *args) {
         FAIL_FIELD(ERR_INVALID, "start_group", "start_group is %zu, but there are %zu groups", args->start_group, args->num_groups);
     }
     if (args->num_local_groups > args->num_groups - args->start_group) {
-        FAIL_FIELD(ERR_INVALID, "num_nonzero_groups", "groups %zu to %zu are asked for, but there are %zu", args->start_group,
-                   args->start_group + args->num_local_groups, args->num_groups);
+        FAIL_FIELD(ERR_INVALID, "num_nonzero_groups", "num_nonzero_groups is %zu from group %zu on, but there are %zu",
+                   args->num_local_groups, args->start_group, args->num_groups);
     }
     return OK;
 }

@@ -119,6 +119,9 @@ static size_t workspace_bytes(const struct gemm *gemm, const struct team *team) 
 
 size_t grouped_gemm_workspace_bytes(const struct grouped_gemm_args *args, const struct team *team) {
     struct gemm gemm;
+    if (err_is(grouped_gemm_check_sizes(args))) {
+        return 0;
+    }
     gemm_init(args, &gemm);
     find_limits(&gemm);
     return workspace_bytes(&gemm, team);
@@ -128,6 +131,7 @@ size_t grouped_gemm_workspace_bytes(const struct grouped_gemm_args *args, const 
 static FALLIBLE prepare(const struct grouped_gemm_args *args, struct gemm *gemm) {
     if (!args->options || !args->options->compiler.disable_bounds_checks) {
         TRY(grouped_gemm_check(args));
+        TRY(grouped_gemm_check_out(args));
     }
     gemm_init(args, gemm);
     TRY(matmul_options_check(&gemm->options));
@@ -170,7 +174,9 @@ FALLIBLE grouped_gemm_products(const struct grouped_gemm_args *args, struct prod
 FALLIBLE grouped_gemm(const struct grouped_gemm_args *args, struct team *team, void *workspace) {
     struct gemm gemm;
     TRY(prepare(args, &gemm));
-    TRY(matmul_check_workspace(&gemm.options, workspace_bytes(&gemm, team)));
+    size_t needed = workspace_bytes(&gemm, team);
+    TRY(matmul_check_given(&gemm.options, needed));
+    TRY(matmul_check_workspace(workspace, gemm.options.interpret ? 0 : needed));
     if (gemm.options.interpret) {
         run_reference(&gemm);
         return OK;

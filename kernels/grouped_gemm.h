@@ -66,11 +66,11 @@ struct grouped_gemm_args {
     const struct matmul_options *options; // NULL: matmul_options_default()
 };
 
-// Of arguments that pass their check.
+// On `team` (NULL: the calling thread). 0 where the groups' sizes do not pass their check.
 size_t grouped_gemm_workspace_bytes(const struct grouped_gemm_args *args, const struct team *team);
 
-// Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above. No allocation.
-// ERR_INVALID names the argument or option at fault; out is then untouched.
+// Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above; NULL where these
+// are 0. No allocation. ERR_INVALID names the argument or option at fault; out is then untouched.
 FALLIBLE grouped_gemm(const struct grouped_gemm_args *args, struct team *team, void *workspace);
 
 // Do the arguments fit together? Where two disagree, the later of: a, b, trans_a, trans_b, a_first_dims, a_last_dims, b_first_dims,

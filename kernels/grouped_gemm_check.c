@@ -4,6 +4,7 @@
 
 #include "kernels/grouped_gemm.h"
 #include "kernels/grouped_gemm_shape.h"
+#include "kernels/matmul_check.h"
 
 static const struct gemm_scaling_rule RULES[] = {
     [GEMM_UNSCALED] = {"none", DTYPE_NONE, 0, 0, 1},
@@ -50,6 +51,10 @@ static FALLIBLE check_dim(const struct gemm_dim *dim, const char *name, size_t n
     if (dim->dtype != DTYPE_I32 && dim->dtype != DTYPE_I64) {
         FAIL_FIELD(ERR_INVALID, name, "%s is %s: sizes are I32 or I64", name, dtype_name(dim->dtype));
     }
+    if (!dim->ragged || (uintptr_t)dim->ragged % dtype_size(dim->dtype) != 0) {
+        FAIL_FIELD(ERR_INVALID, name, "%s is at %p: sizes of %s lie at multiples of %zu bytes", name, dim->ragged,
+                   dtype_name(dim->dtype), dtype_size(dim->dtype));
+    }
     if (dim->count != num_groups) {
         FAIL_FIELD(ERR_INVALID, name, "%s has %zu sizes, but there are %zu groups", name, dim->count, num_groups);
     }
@@ -76,14 +81,19 @@ static FALLIBLE check_fits(const struct gemm_dim *first, const struct gemm_dim *
     return OK;
 }
 
-static FALLIBLE check_dims(const struct grouped_gemm_args *args) {
+static FALLIBLE check_sizes(const struct grouped_gemm_args *args) {
     size_t groups = args->num_groups;
     TRY(check_dim(&args->a.first, NAMES_A.first_dims, groups));
     TRY(check_dim(&args->a.last, NAMES_A.last_dims, groups));
     TRY(check_dim(&args->b.first, NAMES_B.first_dims, groups));
     TRY(check_dim(&args->b.last, NAMES_B.last_dims, groups));
     TRY(check_dim(&args->out_first, NAMES_OUT.first_dims, groups));
-    TRY(check_dim(&args->out_last, NAMES_OUT.last_dims, groups));
+    return check_dim(&args->out_last, NAMES_OUT.last_dims, groups);
+}
+
+static FALLIBLE check_dims(const struct grouped_gemm_args *args) {
+    size_t groups = args->num_groups;
+    TRY(check_sizes(args));
     size_t codes_a = gemm_scaling_rule(args->a.scaling)->codes_per_element;
     size_t codes_b = gemm_scaling_rule(args->b.scaling)->codes_per_element;
     TRY(check_fits(&args->a.first, &args->a.last, &NAMES_A, groups, (uint64_t)args->a.count * codes_a));
@@ -281,6 +291,30 @@ static FALLIBLE check_dtypes(const struct grouped_gemm_args *args) {
     return OK;
 }
 
+// A buffer of `count` elements.
+static FALLIBLE check_buffer(const char *name, const void *data, enum dtype dtype, size_t count) {
+    return matmul_check_rows(&(struct matmul_rows){name, data, dtype, 1, count, count});
+}
+
+static FALLIBLE check_buffers(const struct grouped_gemm_args *args) {
+    const struct gemm_operand *a = &args->a, *b = &args->b;
+    TRY(check_buffer("a", a->data, a->dtype, a->count));
+    TRY(check_buffer("b", b->data, b->dtype, b->count));
+    TRY(check_buffer("a_scale", a->scales, a->scale_dtype, RULES[a->scaling].scale_dtype ? a->scale_count : 0));
+    TRY(check_buffer("b_scale", b->scales, b->scale_dtype, RULES[b->scaling].scale_dtype ? b->scale_count : 0));
+    return args->c ? check_buffer("c", args->c, args->out_dtype, args->c_count) : OK;
+}
+
+FALLIBLE grouped_gemm_check_out(const struct grouped_gemm_args *args) {
+    return check_buffer("out", args->out, args->out_dtype, args->out_count);
+}
+
+FALLIBLE grouped_gemm_check_sizes(const struct grouped_gemm_args *args) {
+    TRY(check_known(&args->a, &NAMES_A));
+    TRY(check_known(&args->b, &NAMES_B));
+    return check_sizes(args);
+}
+
 FALLIBLE grouped_gemm_check(const struct grouped_gemm_args *args) {
     TRY(check_scalings(args));
     TRY(check_dtypes(args));
@@ -292,5 +326,6 @@ FALLIBLE grouped_gemm_check(const struct grouped_gemm_args *args) {
     TRY(check_factor(args->alpha, args->alpha_count, args->num_groups, "alpha"));
     TRY(check_factor(args->beta, args->beta_count, args->num_groups, "beta"));
     TRY(check_integer_factors(args));
-    return check_c(args);
+    TRY(check_c(args));
+    return check_buffers(args);
 }

@@ -22,6 +22,12 @@ struct gemm_scaling_rule {
 };
 const struct gemm_scaling_rule *gemm_scaling_rule(enum gemm_scaling scaling);
 
+// Can the groups' shapes be told at all? As grouped_gemm_check, without where anything lies.
+FALLIBLE grouped_gemm_check_sizes(const struct grouped_gemm_args *args);
+
+// What grouped_gemm_check leaves to the run, for it may be asked before there is one: out is there and aligned.
+FALLIBLE grouped_gemm_check_out(const struct grouped_gemm_args *args);
+
 // Scales of one stored matrix.
 struct gemm_scale_grid {
     size_t first, last;

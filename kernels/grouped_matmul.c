@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/grouped_matmul_general.h"
+#include "kernels/matmul_check.h"
 #include "kernels/matmul_walk.h"
 
 enum { STREAM_BYTES_MIN = 1 << 20 };
@@ -55,13 +56,15 @@ static void zero_rows(const void *context, size_t begin, size_t end) {
     }
 }
 
-FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *team, void *scratch) {
+FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *team, void *workspace) {
     if (!grouped_matmul_is_plain_serving(args)) {
-        return grouped_matmul_general(args, team, scratch);
+        return grouped_matmul_general(args, team, workspace);
     }
     TRY(grouped_matmul_check(args));
+    TRY(grouped_matmul_check_out(args));
+    TRY(matmul_check_workspace(workspace, grouped_matmul_scratch_bytes(args->m, args->num_groups)));
     struct matmul_walk walk = {
         .args = args, .rhs = {args->rhs.packed}, .operands = 1, .finish = store, .zero = zero_rows, .context = args};
-    matmul_walk(&walk, team, scratch);
+    matmul_walk(&walk, team, workspace);
     return OK;
 }

@@ -24,15 +24,15 @@ enum existing_mode {
 // All pointers are borrowed for the length of the call. Everything after out_stride may be left zero.
 struct grouped_matmul_args {
     const void *lhs;                        // rows of k elements, aligned as their dtype asks
-    size_t lhs_stride;                      // elements between rows of lhs, >= k
-    const uint32_t *lhs_rows;               // [m]: row of lhs for each row of the product (gather); NULL: the identity
+    size_t lhs_stride;                      // elements between rows of lhs, >= k, but see lhs_k_stride
+    const uint32_t *lhs_rows;               // [m]: row of lhs for each row of the product (gather), not checked; NULL: the identity
     struct matmul_rhs rhs;                  // num_actual_groups groups: rhs group i is global group group_offset + i
     const int32_t *group_sizes;             // [num_groups]
     size_t num_groups;                      // G
     size_t group_offset;                    // the first group held here
     size_t num_actual_groups;               // groups held here, = those of rhs
     size_t m;                               // rows of the product, >= sum of group_sizes
-    void *out;                              // [m, n]; written whole. May be existing_out, else overlaps no operand
+    void *out;                              // [m, n]; written whole. May be existing_out with its stride, else overlaps no operand
     size_t out_stride;                      // elements, >= n
     enum dtype lhs_dtype;                   // F32, F16, BF16 or I8; NONE: that of rhs. Packed weights take their own alone
     enum dtype out_dtype;                   // preferred_element_type: F32, BF16 or F16, of integers I32; NONE: that of the sums
@@ -41,6 +41,8 @@ struct grouped_matmul_args {
     size_t existing_stride;                 // elements, >= n
     const struct matmul_options *options;   // NULL: matmul_options_default()
     const struct matmul_schedule *schedule; // of packed weights; NULL: as tuned, or by rule (schedule.h). Changes no bit
+    size_t lhs_k_stride;                    // elements between k of a row; 0: 1. With more (an lhs that lies as [k, m]) lhs_stride
+                                            // may be any; plain weights only
 };
 
 // Bytes of scratch that grouped_matmul needs on packed F32 or BF16 weights for up to m rows over num_groups groups, where nothing
@@ -50,12 +52,13 @@ size_t grouped_matmul_scratch_bytes(size_t m, size_t num_groups);
 // The same for these arguments, of any kind, on `team` (NULL: the calling thread).
 size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, const struct team *team);
 
-// Runs on `team` (NULL: the calling thread). scratch: 64-byte aligned, at least the bytes above. No allocation.
-// ERR_INVALID names the argument or option at fault; out is then untouched.
-FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *team, void *scratch);
+// Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above; NULL where these are 0. No
+// allocation. ERR_INVALID names the argument or option at fault; out is then untouched.
+FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *team, void *workspace);
 
-// Do the arguments fit together? ERR_INVALID with the argument as the field: m, lhs, rhs, group_sizes, group_offset,
-// num_actual_groups, existing_out, out, schedule, preferred_element_type. grouped_matmul and its twin ask it first.
+// Do the arguments fit together, and is every pointer there and aligned? ERR_INVALID with the argument as the field: m, lhs, rhs,
+// group_sizes, group_offset, num_actual_groups, existing_out, out, schedule, preferred_element_type. grouped_matmul and its twin
+// ask it first.
 FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args);
 
 // The scalar twin: the same contract in plain portable C, one thread, no scratch, in the arithmetic of the chosen backend. What

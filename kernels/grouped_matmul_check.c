@@ -20,14 +20,7 @@ static FALLIBLE check_packed(const struct packed_weights *rhs) {
     return OK;
 }
 
-static FALLIBLE check_operands(const struct grouped_matmul_args *args, const struct rhs_shape *rhs) {
-    enum dtype lhs = args->lhs_dtype ? args->lhs_dtype : rhs->dtype;
-    if (args->m > INT32_MAX) {
-        FAIL_FIELD(ERR_INVALID, "m", "m is %zu: at most %d rows can be numbered", args->m, INT32_MAX);
-    }
-    if (args->lhs_stride < rhs->k) {
-        FAIL_FIELD(ERR_INVALID, "lhs", "rows of lhs are %zu elements apart, but k is %zu", args->lhs_stride, rhs->k);
-    }
+static FALLIBLE check_dtypes(const struct grouped_matmul_args *args, const struct rhs_shape *rhs, enum dtype lhs) {
     if (args->rhs.kind == RHS_PACKED) {
         TRY(check_packed(args->rhs.packed));
         if (lhs != rhs->dtype) {
@@ -37,10 +30,52 @@ static FALLIBLE check_operands(const struct grouped_matmul_args *args, const str
     return matmul_check_dtypes(lhs, rhs->dtype, args->out_dtype);
 }
 
+static FALLIBLE check_lhs(const struct grouped_matmul_args *args, size_t k, enum dtype dtype) {
+    struct matmul_rows rows = {"lhs", args->lhs, dtype, args->lhs_rows ? args->m != 0 : args->m, k, args->lhs_stride};
+    if (args->m > INT32_MAX) {
+        FAIL_FIELD(ERR_INVALID, "m", "m is %zu: at most %d rows can be numbered", args->m, INT32_MAX);
+    }
+    if (args->lhs_k_stride <= 1) {
+        return matmul_check_rows(&rows);
+    }
+    if (args->rhs.kind == RHS_PACKED) {
+        FAIL_FIELD(ERR_INVALID, "lhs", "k of lhs are %zu elements apart, but packed weights take rows of neighbours",
+                   args->lhs_k_stride);
+    }
+    // Each way has a step of its own, so that neither must clear the other's length.
+    struct matmul_rows across = {"lhs", args->lhs, dtype, k, rows.rows != 0, args->lhs_k_stride};
+    TRY(matmul_check_rows(&across));
+    rows.columns = rows.columns != 0;
+    return args->lhs_stride ? matmul_check_rows(&rows) : OK;
+}
+
+static FALLIBLE check_plain(const struct plain_weights *w) {
+    size_t rows = w->transposed ? w->n : w->k, columns = w->transposed ? w->k : w->n, elements = rows && columns;
+    struct matmul_rows group = {"rhs", w->data, w->dtype, w->groups ? rows : 0, columns, plain_row_stride(w)};
+    TRY(matmul_check_rows(&group));
+    size_t group_stride = elements ? plain_group_stride(w) : elements;
+    struct matmul_rows groups = {"rhs", w->data, w->dtype, w->groups, elements, group_stride};
+    return matmul_check_rows(&groups);
+}
+
+// A group that has rows is somewhere.
+static FALLIBLE check_packed_groups(const struct grouped_matmul_args *args) {
+    enum { ALIGNMENT = 64 };
+    const struct packed_weights *packed = args->rhs.packed;
+    for (size_t g = 0; g < packed->groups && packed->k && packed->n; g++) {
+        const void *data = packed->data ? packed->data[g] : NULL;
+        bool has_rows = args->group_sizes[args->group_offset + g] > 0;
+        if (has_rows && (!data || (uintptr_t)data % ALIGNMENT != 0)) {
+            FAIL_FIELD(ERR_INVALID, "rhs", "group %zu of rhs is packed at %p: it lies at a multiple of %d", g, data, ALIGNMENT);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE check_groups(const struct grouped_matmul_args *args, size_t held) {
     TRY(matmul_check_sizes(args->group_sizes, args->num_groups, args->m));
     if (args->group_offset > args->num_groups || args->num_actual_groups > args->num_groups - args->group_offset) {
-        FAIL_FIELD(ERR_INVALID, "group_offset", "groups %zu and the %zu from there on are held, but there are %zu",
+        FAIL_FIELD(ERR_INVALID, "group_offset", "group_offset is %zu, from where %zu groups are held, but there are %zu",
                    args->group_offset, args->num_actual_groups, args->num_groups);
     }
     if (args->num_actual_groups != held) {
@@ -50,18 +85,41 @@ static FALLIBLE check_groups(const struct grouped_matmul_args *args, size_t held
     return OK;
 }
 
-FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args) {
-    struct rhs_shape rhs = rhs_shape(&args->rhs);
-    TRY(check_operands(args, &rhs));
-    TRY(check_groups(args, rhs.groups));
-    TRY(matmul_check_existing(args->existing_mode, args->existing_out, args->existing_stride, rhs.n, args->m));
-    if (args->out_stride < rhs.n) {
-        FAIL_FIELD(ERR_INVALID, "out", "rows of out are %zu elements apart, but n is %zu", args->out_stride, rhs.n);
-    }
+// What comes after the operands.
+static FALLIBLE check_rest(const struct grouped_matmul_args *args, size_t n, enum dtype dtype) {
+    struct matmul_rows existing = {"existing_out", args->existing_out, dtype, args->m, n, args->existing_stride};
+    struct matmul_rows out = {"out", args->out, dtype, 0, n, args->out_stride};
+    TRY(matmul_check_existing(args->existing_mode, &existing, &out));
+    TRY(matmul_check_rows(&out));
     if (args->schedule && !schedule_is_valid(args->schedule)) {
         FAIL_FIELD(ERR_INVALID, "schedule",
                    "schedule has call_rows %u, run_bytes %u, tasks_per_thread %u: schedule.h gives the bounds",
                    args->schedule->call_rows, args->schedule->run_bytes, args->schedule->tasks_per_thread);
     }
     return OK;
+}
+
+FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args) {
+    if ((args->rhs.kind != RHS_PACKED && args->rhs.kind != RHS_PLAIN) || !args->rhs.packed) {
+        FAIL_FIELD(ERR_INVALID, "rhs", "rhs is of kind %d at %p: it is made by rhs_packed or rhs_plain", (int)args->rhs.kind,
+                   (const void *)args->rhs.packed);
+    }
+    struct rhs_shape rhs = rhs_shape(&args->rhs);
+    enum dtype lhs = args->lhs_dtype ? args->lhs_dtype : rhs.dtype;
+    TRY(check_dtypes(args, &rhs, lhs));
+    TRY(check_lhs(args, rhs.k, lhs));
+    if (args->rhs.kind == RHS_PLAIN) {
+        TRY(check_plain(args->rhs.plain));
+    }
+    TRY(check_groups(args, rhs.groups));
+    if (args->rhs.kind == RHS_PACKED) {
+        TRY(check_packed_groups(args));
+    }
+    return check_rest(args, rhs.n, matmul_out_dtype(lhs, args->out_dtype));
+}
+
+FALLIBLE grouped_matmul_check_out(const struct grouped_matmul_args *args) {
+    struct rhs_shape rhs = rhs_shape(&args->rhs);
+    enum dtype dtype = matmul_out_dtype(args->lhs_dtype ? args->lhs_dtype : rhs.dtype, args->out_dtype);
+    return matmul_check_rows(&(struct matmul_rows){"out", args->out, dtype, args->m, rhs.n, args->out_stride});
 }

@@ -16,6 +16,10 @@ struct general {
     size_t local_begin, local_end; // rows of the local groups
 };
 
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
 static size_t aligned(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
@@ -24,13 +28,15 @@ static void general_init(const struct grouped_matmul_args *args, struct general 
     *g = (struct general){.args = args, .options = args->options ? *args->options : matmul_options_default()};
     g->rhs = rhs_shape(&args->rhs);
     enum dtype lhs = args->lhs_dtype ? args->lhs_dtype : g->rhs.dtype;
+    bool packed = args->rhs.kind == RHS_PACKED;
     g->product = (struct product){
         .num_groups = args->num_actual_groups,
         .a = {.dtype = lhs},
         .b = {.dtype = g->rhs.dtype},
-        .b_is_packed = args->rhs.kind == RHS_PACKED,
-        .b_format = args->rhs.kind == RHS_PACKED ? args->rhs.packed->format : NULL,
+        .b_is_packed = packed,
+        .b_format = packed && args->rhs.packed ? args->rhs.packed->format : NULL,
         .out_dtype = matmul_out_dtype(lhs, args->out_dtype),
+        .copy_lines_of_a = args->lhs_k_stride > 1,
         .options = &g->options,
     };
     if (args->m && g->rhs.n) {
@@ -41,7 +47,8 @@ static void general_init(const struct grouped_matmul_args *args, struct general 
 static struct product_operand lhs_from(const struct general *g, size_t row) {
     const struct grouped_matmul_args *args = g->args;
     size_t skipped = args->lhs_rows ? 0 : row * args->lhs_stride * dtype_size(g->product.a.dtype);
-    return (struct product_operand){.data = (const char *)args->lhs + skipped, .line_stride = args->lhs_stride, .k_stride = 1};
+    return (struct product_operand){
+        .data = (const char *)args->lhs + skipped, .line_stride = args->lhs_stride, .k_stride = larger(args->lhs_k_stride, 1)};
 }
 
 static struct product_operand rhs_of(const struct general *g, size_t i) {
@@ -49,11 +56,11 @@ static struct product_operand rhs_of(const struct general *g, size_t i) {
         return (struct product_operand){0};
     }
     const struct plain_weights *plain = g->args->rhs.plain;
-    size_t k = plain->k, n = plain->n;
+    size_t row = plain_row_stride(plain);
     return (struct product_operand){
-        .data = (const char *)plain->data + i * k * n * dtype_size(plain->dtype),
-        .line_stride = plain->transposed ? k : 1,
-        .k_stride = plain->transposed ? 1 : n,
+        .data = (const char *)plain->data + i * plain_group_stride(plain) * dtype_size(plain->dtype),
+        .line_stride = plain->transposed ? row : 1,
+        .k_stride = plain->transposed ? 1 : row,
     };
 }
 
@@ -133,6 +140,7 @@ static FALLIBLE check_general(const struct general *g) {
     TRY(matmul_options_check(&g->options));
     if (!g->options.compiler.disable_bounds_checks) {
         TRY(grouped_matmul_check(g->args));
+        TRY(grouped_matmul_check_out(g->args));
     }
     return product_check(&g->product, &g->limits, g->args->lhs_rows);
 }
@@ -176,7 +184,9 @@ FALLIBLE grouped_matmul_general(const struct grouped_matmul_args *args, struct t
     struct general g;
     general_init(args, &g);
     TRY(check_general(&g));
-    TRY(matmul_check_workspace(&g.options, grouped_matmul_general_bytes(args, team)));
+    size_t needed = grouped_matmul_general_bytes(args, team);
+    TRY(matmul_check_given(&g.options, needed));
+    TRY(matmul_check_workspace(workspace, g.options.interpret ? 0 : needed));
     find_local_rows(&g);
     keep_foreign_rows(&g, team);
     if (g.options.interpret) {

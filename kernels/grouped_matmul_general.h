@@ -7,8 +7,8 @@
 
 // Is it the serving path's case: packed F32 or BF16 weights, fp32 sums out, nothing that exists, no options?
 static inline bool grouped_matmul_is_plain_serving(const struct grouped_matmul_args *args) {
-    return args->rhs.kind == RHS_PACKED && args->rhs.packed->dtype != DTYPE_I8 && !args->options && !args->existing_mode &&
-           (args->out_dtype == DTYPE_NONE || args->out_dtype == DTYPE_F32);
+    return args->rhs.kind == RHS_PACKED && args->rhs.packed && args->lhs_k_stride <= 1 && args->rhs.packed->dtype != DTYPE_I8 &&
+           !args->options && !args->existing_mode && (args->out_dtype == DTYPE_NONE || args->out_dtype == DTYPE_F32);
 }
 
 FALLIBLE grouped_matmul_general(const struct grouped_matmul_args *args, struct team *team, void *workspace);

@@ -29,6 +29,7 @@ enum dtype matmul_out_dtype(enum dtype lhs, enum dtype out) {
 
 FALLIBLE matmul_check_sizes(const int32_t *group_sizes, size_t num_groups, size_t m) {
     uint64_t sum = 0;
+    TRY(matmul_check_rows(&(struct matmul_rows){"group_sizes", group_sizes, DTYPE_I32, 1, num_groups, num_groups}));
     for (size_t g = 0; g < num_groups; g++) {
         if (group_sizes[g] < 0) {
             FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes[%zu] is %d: a group cannot have fewer than 0 rows", g,
@@ -43,17 +44,46 @@ FALLIBLE matmul_check_sizes(const int32_t *group_sizes, size_t num_groups, size_
     return OK;
 }
 
-FALLIBLE matmul_check_existing(enum existing_mode mode, const void *existing, size_t stride, size_t n, size_t rows) {
-    if (mode == EXISTING_NONE && existing) {
-        FAIL_FIELD(ERR_INVALID, "existing_out", "existing_out is given, but not what it is for: overwrite or accumulate");
+FALLIBLE matmul_check_rows(const struct matmul_rows *rows) {
+    size_t size = dtype_size(rows->dtype), span;
+    if (rows->stride < rows->columns) {
+        FAIL_FIELD(ERR_INVALID, rows->name, "rows of %s are %zu elements apart, but have %zu elements", rows->name, rows->stride,
+                   rows->columns);
     }
-    if (mode != EXISTING_NONE && !existing && rows && n) {
-        FAIL_FIELD(ERR_INVALID, "existing_out", "existing_out is missing, which the rows of other groups come from");
+    if (rows->rows == 0 || rows->columns == 0) {
+        return OK;
     }
-    if (existing && stride < n) {
-        FAIL_FIELD(ERR_INVALID, "existing_out", "rows of existing_out are %zu elements apart, but n is %zu", stride, n);
+    if (!rows->data) {
+        FAIL_FIELD(ERR_INVALID, rows->name, "%s is NULL, but has %zu rows of %zu elements", rows->name, rows->rows, rows->columns);
+    }
+    if ((uintptr_t)rows->data % size != 0) {
+        FAIL_FIELD(ERR_INVALID, rows->name, "%s lies at %p, but %s elements lie at multiples of %zu bytes", rows->name, rows->data,
+                   dtype_name(rows->dtype), size);
+    }
+    bool fits = !__builtin_mul_overflow(rows->rows - 1, rows->stride, &span) &&
+                !__builtin_add_overflow(span, rows->columns, &span) && span <= PTRDIFF_MAX / size;
+    if (!fits) {
+        FAIL_FIELD(ERR_INVALID, rows->name, "%zu rows of %s, %zu elements apart, are larger than memory can be", rows->rows,
+                   rows->name, rows->stride);
     }
     return OK;
+}
+
+FALLIBLE matmul_check_existing(enum existing_mode mode, const struct matmul_rows *existing, const struct matmul_rows *out) {
+    if ((unsigned)mode > EXISTING_ACCUMULATE) {
+        FAIL_FIELD(ERR_INVALID, "existing_out", "existing_out has mode %d: there are none, overwrite and accumulate", (int)mode);
+    }
+    if (mode == EXISTING_NONE && existing->data) {
+        FAIL_FIELD(ERR_INVALID, "existing_out", "existing_out is given, but not what it is for: overwrite or accumulate");
+    }
+    if (mode == EXISTING_NONE) {
+        return OK;
+    }
+    if (existing->data && existing->data == out->data && existing->stride != out->stride && existing->rows > 1) {
+        FAIL_FIELD(ERR_INVALID, "existing_out", "existing_out is out, but its rows are %zu elements apart and those of out %zu",
+                   existing->stride, out->stride);
+    }
+    return matmul_check_rows(existing);
 }
 
 FALLIBLE matmul_check_tiling(const struct matmul_tiling *tiling) {
@@ -66,11 +96,20 @@ FALLIBLE matmul_check_tiling(const struct matmul_tiling *tiling) {
     return OK;
 }
 
-FALLIBLE matmul_check_workspace(const struct matmul_options *options, size_t needed) {
+FALLIBLE matmul_check_given(const struct matmul_options *options, size_t needed) {
     size_t given = options->compiler.internal_scratch_in_bytes;
     if (given && given < needed) {
         FAIL_FIELD(ERR_INVALID, "internal_scratch_in_bytes",
                    "internal_scratch_in_bytes is %zu, but this product needs %zu with these threads", given, needed);
+    }
+    return OK;
+}
+
+FALLIBLE matmul_check_workspace(const void *workspace, size_t needed) {
+    enum { ALIGNMENT = 64 };
+    if (needed && (!workspace || (uintptr_t)workspace % ALIGNMENT != 0)) {
+        FAIL_FIELD(ERR_INVALID, "workspace", "workspace is %p: this product needs %zu bytes at a multiple of %d", workspace, needed,
+                   ALIGNMENT);
     }
     return OK;
 }

@@ -14,13 +14,30 @@ enum dtype matmul_out_dtype(enum dtype lhs, enum dtype out);
 // No size is negative and they add up to at most m. group_sizes.
 FALLIBLE matmul_check_sizes(const int32_t *group_sizes, size_t num_groups, size_t m);
 
-// existing_out is there where it is asked for, with rows that hold n elements. existing_out.
-FALLIBLE matmul_check_existing(enum existing_mode mode, const void *existing, size_t stride, size_t n, size_t rows);
+// Rows of elements somewhere in memory.
+struct matmul_rows {
+    const char *name; // of the argument
+    const void *data;
+    enum dtype dtype;
+    size_t rows, columns, stride; // stride in elements, from row to row
+};
+
+// They are there, aligned as their dtype asks, do not overlap and are no larger than memory. The argument's name.
+FALLIBLE matmul_check_rows(const struct matmul_rows *rows);
+
+// existing_out is there where it is asked for, and nowhere else; where it is `out`, it lies as that does. existing_out.
+FALLIBLE matmul_check_existing(enum existing_mode mode, const struct matmul_rows *existing, const struct matmul_rows *out);
+
+// The same of a grouped matmul's out, which its own check leaves to the run: it may be asked before there is one.
+FALLIBLE grouped_matmul_check_out(const struct grouped_matmul_args *args);
 
 // All numbers or none; of what a caller gave, or its function. tiling.
 FALLIBLE matmul_check_tiling(const struct matmul_tiling *tiling);
 
 // Is the workspace that the caller says it gave enough? internal_scratch_in_bytes.
-FALLIBLE matmul_check_workspace(const struct matmul_options *options, size_t needed);
+FALLIBLE matmul_check_given(const struct matmul_options *options, size_t needed);
+
+// Is it there and aligned? workspace.
+FALLIBLE matmul_check_workspace(const void *workspace, size_t needed);
 
 #endif

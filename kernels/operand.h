@@ -12,14 +12,25 @@ enum rhs_kind {
     RHS_PLAIN,  // a dense tensor: its panels are packed on the fly, by the thread that multiplies them
 };
 
-// A dense row-major tensor [groups, k, n], or transposed [groups, n, k].
+// A row-major tensor [groups, k, n], or transposed [groups, n, k]. A row is one k, or transposed one n.
 struct plain_weights {
-    enum dtype dtype; // F32, F16, BF16 or I8
-    size_t groups;    // held here
-    size_t k, n;      // of every group
-    bool transposed;  // [groups, n, k]
-    const void *data; // aligned as the dtype asks; NULL where it has no element
+    enum dtype dtype;    // F32, F16, BF16 or I8
+    size_t groups;       // held here
+    size_t k, n;         // of every group
+    bool transposed;     // [groups, n, k]
+    const void *data;    // aligned as the dtype asks; NULL where it has no element
+    size_t row_stride;   // elements between rows of a group, >= their length; 0: as many
+    size_t group_stride; // elements between groups, any number (groups may lie between each other's rows); 0: one after another
 };
+
+static inline size_t plain_row_stride(const struct plain_weights *w) {
+    size_t length = w->transposed ? w->k : w->n;
+    return w->row_stride ? w->row_stride : length;
+}
+
+static inline size_t plain_group_stride(const struct plain_weights *w) {
+    return w->group_stride ? w->group_stride : plain_row_stride(w) * (w->transposed ? w->n : w->k);
+}
 
 struct matmul_rhs {
     enum rhs_kind kind;
@@ -37,13 +48,16 @@ static inline struct matmul_rhs rhs_plain(const struct plain_weights *weights) {
     return (struct matmul_rhs){.kind = RHS_PLAIN, .plain = weights};
 }
 
-// What every kind has.
+// What every kind has; zeros where there is none.
 struct rhs_shape {
     enum dtype dtype;
     size_t groups, k, n;
 };
 
 static inline struct rhs_shape rhs_shape(const struct matmul_rhs *rhs) {
+    if (!rhs->packed) {
+        return (struct rhs_shape){DTYPE_NONE, 0, 0, 0};
+    }
     if (rhs->kind == RHS_PLAIN) {
         return (struct rhs_shape){rhs->plain->dtype, rhs->plain->groups, rhs->plain->k, rhs->plain->n};
     }

@@ -17,11 +17,12 @@ static void transposed_init(const struct transposed_grouped_matmul_args *args, s
         .a = {.dtype = args->lhs_dtype},
         .b = {.dtype = args->rhs_dtype},
         .out_dtype = matmul_out_dtype(args->lhs_dtype, args->out_dtype),
-        .copy_lines_of_a = !t->options.compiler.fuse_transposed_lhs_in_matmul,
+        .copy_lines_of_a = args->lhs_transposed || !t->options.compiler.fuse_transposed_lhs_in_matmul,
         .options = &t->options,
     };
     size_t rows_max = 0;
-    for (size_t i = 0; i < args->num_actual_groups && args->group_offset + i < args->num_groups; i++) {
+    size_t held = args->group_sizes ? args->num_actual_groups : 0; // asked before the arguments are checked
+    for (size_t i = 0; i < held && args->group_offset + i < args->num_groups; i++) {
         int32_t size = args->group_sizes[args->group_offset + i];
         rows_max = size > 0 && (size_t)size > rows_max ? (size_t)size : rows_max;
     }
@@ -36,23 +37,68 @@ static FALLIBLE check_groups(const struct transposed_grouped_matmul_args *args) 
                    args->num_groups);
     }
     if (args->num_actual_groups > args->num_groups - args->group_offset) {
-        FAIL_FIELD(ERR_INVALID, "num_actual_groups", "groups %zu and the %zu from there on are asked for, but there are %zu",
-                   args->group_offset, args->num_actual_groups, args->num_groups);
+        FAIL_FIELD(ERR_INVALID, "num_actual_groups", "num_actual_groups is %zu from group %zu on, but there are %zu",
+                   args->num_actual_groups, args->group_offset, args->num_groups);
     }
     return OK;
 }
 
+// Where the operands lie: a line of lhs is one of its k, of rhs one of its n; both run along m.
+struct layout {
+    size_t rows, columns, row_stride;
+    struct product_operand at; // but for data
+};
+
+static struct layout layout_of(size_t lines, size_t m, bool m_first, size_t stride) {
+    size_t rows = m_first ? m : lines, columns = m_first ? lines : m, row_stride = stride ? stride : columns;
+    struct product_operand at = {.line_stride = m_first ? 1 : row_stride, .k_stride = m_first ? row_stride : 1};
+    return (struct layout){rows, columns, row_stride, at};
+}
+
+static struct layout lhs_layout(const struct transposed_grouped_matmul_args *args) {
+    return layout_of(args->k, args->m, args->lhs_transposed, args->lhs_stride);
+}
+
+static struct layout rhs_layout(const struct transposed_grouped_matmul_args *args) {
+    return layout_of(args->n, args->m, !args->rhs_transposed, args->rhs_stride);
+}
+
+static FALLIBLE check_operand(const char *name, const void *data, enum dtype dtype, const struct layout *layout) {
+    return matmul_check_rows(&(struct matmul_rows){name, data, dtype, layout->rows, layout->columns, layout->row_stride});
+}
+
+// The output's rows, one group's after another's.
+static FALLIBLE out_rows(const struct transposed_grouped_matmul_args *args, const char *name, const void *data,
+                         struct matmul_rows *rows) {
+    size_t count;
+    if (__builtin_mul_overflow(args->num_actual_groups, args->k, &count)) {
+        FAIL_FIELD(ERR_INVALID, "out", "out of %zu groups of [%zu, %zu] is larger than memory can be", args->num_actual_groups,
+                   args->k, args->n);
+    }
+    *rows = (struct matmul_rows){name, data, matmul_out_dtype(args->lhs_dtype, args->out_dtype), count, args->n, args->n};
+    return OK;
+}
+
 FALLIBLE transposed_grouped_matmul_check(const struct transposed_grouped_matmul_args *args) {
+    struct layout lhs = lhs_layout(args), rhs = rhs_layout(args);
+    struct matmul_rows existing, out;
     TRY(matmul_check_dtypes(args->lhs_dtype, args->rhs_dtype, args->out_dtype));
+    TRY(check_operand("lhs", args->lhs, args->lhs_dtype, &lhs));
+    TRY(check_operand("rhs", args->rhs, args->rhs_dtype, &rhs));
     TRY(matmul_check_sizes(args->group_sizes, args->num_groups, args->m));
     TRY(check_groups(args));
-    return matmul_check_existing(args->existing_mode, args->existing_out, args->n, args->n, args->num_actual_groups * args->k);
+    TRY(out_rows(args, "existing_out", args->existing_out, &existing));
+    TRY(out_rows(args, "out", args->out, &out));
+    return matmul_check_existing(args->existing_mode, &existing, &out);
 }
 
 static FALLIBLE check_transposed(const struct transposed *t) {
     TRY(matmul_options_check(&t->options));
     if (!t->options.compiler.disable_bounds_checks) {
+        struct matmul_rows out;
         TRY(transposed_grouped_matmul_check(t->args));
+        TRY(out_rows(t->args, "out", t->args->out, &out));
+        TRY(matmul_check_rows(&out));
     }
     return product_check(&t->product, &t->limits, false);
 }
@@ -61,9 +107,12 @@ static FALLIBLE check_transposed(const struct transposed *t) {
 static struct product_group group_at(const struct transposed *t, size_t i, size_t row) {
     const struct transposed_grouped_matmul_args *args = t->args;
     size_t out_bytes = args->k * args->n * dtype_size(t->product.out_dtype);
+    struct product_operand a = lhs_layout(args).at, b = rhs_layout(args).at;
+    a.data = (const char *)args->lhs + row * a.k_stride * dtype_size(args->lhs_dtype);
+    b.data = (const char *)args->rhs + row * b.k_stride * dtype_size(args->rhs_dtype);
     return (struct product_group){
-        .a = {.data = (const char *)args->lhs + row * dtype_size(args->lhs_dtype), .line_stride = args->m, .k_stride = 1},
-        .b = {.data = (const char *)args->rhs + row * args->n * dtype_size(args->rhs_dtype), .line_stride = 1, .k_stride = args->n},
+        .a = a,
+        .b = b,
         .m = args->k,
         .n = args->n,
         .k = (size_t)args->group_sizes[args->group_offset + i],
@@ -131,7 +180,9 @@ FALLIBLE transposed_grouped_matmul(const struct transposed_grouped_matmul_args *
     struct transposed t;
     transposed_init(args, &t);
     TRY(check_transposed(&t));
-    TRY(matmul_check_workspace(&t.options, transposed_grouped_matmul_workspace_bytes(args, team)));
+    size_t needed = transposed_grouped_matmul_workspace_bytes(args, team);
+    TRY(matmul_check_given(&t.options, needed));
+    TRY(matmul_check_workspace(workspace, t.options.interpret ? 0 : needed));
     if (t.options.interpret) {
         run_reference(&t);
         return OK;

@@ -16,25 +16,28 @@
 
 // All pointers are borrowed for the length of the call. Everything after `out` may be left zero.
 struct transposed_grouped_matmul_args {
-    const void *lhs;                 // [k, m], dense, aligned as its dtype asks
-    const void *rhs;                 // [m, n], dense
+    const void *lhs;                 // [k, m], or with lhs_transposed [m, k]; aligned as its dtype asks
+    const void *rhs;                 // [m, n], or with rhs_transposed [n, m]
     enum dtype lhs_dtype, rhs_dtype; // F32, F16 or BF16 in any mixture; or both I8
     size_t k, m, n;
     const int32_t *group_sizes;           // [num_groups]
     size_t num_groups;                    // G
     size_t group_offset;                  // the first group held here
     size_t num_actual_groups;             // groups held here
-    void *out;                            // [num_actual_groups, k, n], dense; written whole
+    void *out;                            // [num_actual_groups, k, n], dense; written whole. Overlaps no operand but existing_out
     enum dtype out_dtype;                 // preferred_element_type: F32, BF16 or F16, of integers I32; NONE: that of the sums
     enum existing_mode existing_mode;     // ACCUMULATE adds existing_out before the one rounding; OVERWRITE writes every group
     const void *existing_out;             // [num_actual_groups, k, n] in the dtype of out; may be `out`
     const struct matmul_options *options; // NULL: matmul_options_default()
+    bool lhs_transposed, rhs_transposed;  // how they lie in memory: as activations do, tokens first; the operation is the same
+    size_t lhs_stride, rhs_stride;        // elements between their rows, >= the rows' length; 0: as many
 };
 
+// Of a team's threads (NULL: the calling thread).
 size_t transposed_grouped_matmul_workspace_bytes(const struct transposed_grouped_matmul_args *args, const struct team *team);
 
-// Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above. No allocation.
-// ERR_INVALID names the argument or option at fault; out is then untouched.
+// Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above; NULL where these
+// are 0. No allocation. ERR_INVALID names the argument or option at fault; out is then untouched.
 FALLIBLE transposed_grouped_matmul(const struct transposed_grouped_matmul_args *args, struct team *team, void *workspace);
 
 // Do the arguments fit together? ERR_INVALID with the argument as the field: lhs, rhs, group_sizes, group_offset,

@@ -89,16 +89,11 @@ static FALLIBLE multiply_packed(struct layer *layer, struct team *team) {
     return e;
 }
 
-// hidden^T @ out of each expert's rows. lhs is [k, m], so the hidden rows are turned first.
+// hidden^T @ out of each expert's rows. lhs is [k, m]; ours lies in memory as [m, k].
 static FALLIBLE multiply_transposed(struct layer *layer, struct team *team) {
-    static float turned[HIDDEN][TOKENS];
-    for (int t = 0; t < TOKENS; t++) {
-        for (int h = 0; h < HIDDEN; h++) {
-            turned[h][t] = layer->hidden[t][h];
-        }
-    }
     struct transposed_grouped_matmul_args args = {
-        .lhs = turned,
+        .lhs = layer->hidden,
+        .lhs_transposed = true,
         .rhs = layer->out,
         .lhs_dtype = DTYPE_F32,
         .rhs_dtype = DTYPE_F32,

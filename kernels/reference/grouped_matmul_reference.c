@@ -4,6 +4,7 @@
 #include "kernels/group_metadata.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/grouped_matmul_general.h"
+#include "kernels/matmul_check.h"
 #include "kernels/quantised.h"
 
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
@@ -105,6 +106,7 @@ FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args) {
         return grouped_matmul_general_reference(args);
     }
     TRY(grouped_matmul_check(args));
+    TRY(grouped_matmul_check_out(args));
     for (size_t row = 0; row < args->m; row++) {
         for (size_t n = 0; n < args->rhs.packed->n; n++) {
             ((float *)args->out)[row * args->out_stride + n] = 0.0f;

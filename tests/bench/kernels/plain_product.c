@@ -114,7 +114,8 @@ static void make_gemm(struct plain_product *p) {
 static void make_args(struct plain_product *p) {
     const struct bench_shape *s = p->shape;
     enum dtype out = out_dtype_of(p->dtype->plain, p->op);
-    p->weights = (struct plain_weights){p->dtype->plain, s->groups, s->k, s->n, p->transposed, NULL};
+    p->weights =
+        (struct plain_weights){.dtype = p->dtype->plain, .groups = s->groups, .k = s->k, .n = s->n, .transposed = p->transposed};
     p->gmm = (struct grouped_matmul_args){.lhs = p->lhs,
                                           .lhs_stride = s->k,
                                           .rhs = rhs_plain(&p->weights),

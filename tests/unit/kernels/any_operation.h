@@ -11,6 +11,12 @@
 
 enum { GROUPS_MAX = 6, POOL_MAX = 16 };
 
+static inline void must_pass_check(err_t e) {
+    if (err_is(e)) {
+        fail_msg("refused: %s", err_message());
+    }
+}
+
 // What one case holds, freed together.
 struct pool {
     struct random random;
@@ -152,6 +158,30 @@ static inline void *take_existing(struct pool *pool, enum dtype dtype, size_t co
     return values;
 }
 
+// A stride of rows of `length`: dense, told or not, or with a gap.
+static inline size_t any_stride(struct pool *pool, size_t length) {
+    return random_below(&pool->random, 3) ? length + random_below(&pool->random, 2) * random_below(&pool->random, 9) : 0;
+}
+
+// Elements from the first of `rows` rows to past the last.
+static inline size_t span_of(size_t rows, size_t columns, size_t stride) {
+    return rows && columns ? (rows - 1) * (stride ? stride : columns) + columns : 0;
+}
+
+// Weights of any strides: groups one after another, with gaps, or each row of all groups beside each other.
+static inline size_t any_plain_strides(struct pool *pool, struct plain_weights *w) {
+    size_t rows = w->transposed ? w->n : w->k, columns = w->transposed ? w->k : w->n;
+    w->row_stride = any_stride(pool, columns);
+    if (w->row_stride && random_below(&pool->random, 3) == 0) {
+        w->group_stride = w->row_stride;
+        w->row_stride *= w->groups ? w->groups : 1;
+    } else if (random_below(&pool->random, 2)) {
+        w->group_stride = plain_group_stride(w) + random_below(&pool->random, 9);
+    }
+    size_t group = span_of(rows, columns, plain_row_stride(w));
+    return group && w->groups ? (w->groups - 1) * plain_group_stride(w) + group : 0;
+}
+
 // Room for the twin's answer and for another, both poisoned.
 static inline void take_answers(struct pool *pool, enum dtype dtype, size_t count, void **want, void **got) {
     *want = take(pool, count * dtype_size(dtype));
@@ -165,9 +195,20 @@ struct any_matmul {
     struct grouped_matmul_args args;
     struct plain_weights rhs;
     struct matmul_options options;
-    size_t count; // elements of the output
+    size_t lhs_count, rhs_count, count; // elements; of the output
     void *want, *got;
 };
+
+// Rows with gaps, or columns: k of a row apart from each other.
+static inline size_t any_lhs_strides(struct pool *pool, struct grouped_matmul_args *args, size_t k) {
+    args->lhs_stride = k + random_below(&pool->random, 2) * random_below(&pool->random, 9);
+    if (random_below(&pool->random, 3)) {
+        return span_of(args->m, k, args->lhs_stride);
+    }
+    args->lhs_stride = 1 + random_below(&pool->random, 2);
+    args->lhs_k_stride = args->m * args->lhs_stride + 2 + random_below(&pool->random, 5);
+    return args->m && k ? (args->m - 1) * args->lhs_stride + (k - 1) * args->lhs_k_stride + 1 : 0;
+}
 
 static inline void any_grouped_matmul(struct pool *pool, struct any_matmul *c) {
     struct grouping g = any_grouping(pool);
@@ -177,10 +218,12 @@ static inline void any_grouped_matmul(struct pool *pool, struct any_matmul *c) {
     struct grouped_matmul_args *args = &c->args;
     any_dtypes(pool, &args->lhs_dtype, &c->rhs.dtype, &args->out_dtype);
     c->rhs.transposed = random_below(&pool->random, 2);
-    c->rhs.data = take_elements(pool, c->rhs.dtype, g.local * c->rhs.k * c->rhs.n);
+    c->rhs_count = any_plain_strides(pool, &c->rhs);
+    c->rhs.data = take_elements(pool, c->rhs.dtype, c->rhs_count);
     args->group_sizes = g.sizes, args->num_groups = g.groups, args->group_offset = g.offset, args->num_actual_groups = g.local;
-    args->m = g.m, args->lhs_stride = c->rhs.k, args->out_stride = args->existing_stride = c->rhs.n;
-    args->lhs = take_elements(pool, args->lhs_dtype, g.m * c->rhs.k);
+    args->m = g.m, args->out_stride = args->existing_stride = c->rhs.n;
+    c->lhs_count = any_lhs_strides(pool, args, c->rhs.k);
+    args->lhs = take_elements(pool, args->lhs_dtype, c->lhs_count);
     args->existing_mode = (enum existing_mode)random_below(&pool->random, 3);
     c->count = g.m * c->rhs.n;
     if (args->existing_mode) {
@@ -188,14 +231,14 @@ static inline void any_grouped_matmul(struct pool *pool, struct any_matmul *c) {
     }
     take_answers(pool, args->out_dtype, c->count, &c->want, &c->got);
     args->out = c->want;
-    assert_false(err_is(grouped_matmul_reference(args)));
+    must_pass_check(grouped_matmul_reference(args));
     args->out = c->got;
 }
 
 struct any_transposed {
     struct transposed_grouped_matmul_args args;
     struct matmul_options options;
-    size_t count;
+    size_t lhs_count, rhs_count, count;
     void *want, *got;
 };
 
@@ -212,8 +255,14 @@ static inline void any_transposed_grouped_matmul(struct pool *pool, struct any_t
                                                       .options = &c->options};
     struct transposed_grouped_matmul_args *args = &c->args;
     any_dtypes(pool, &args->lhs_dtype, &args->rhs_dtype, &args->out_dtype);
-    args->lhs = take_elements(pool, args->lhs_dtype, args->k * args->m);
-    args->rhs = take_elements(pool, args->rhs_dtype, args->m * args->n);
+    args->lhs_transposed = random_below(&pool->random, 2), args->rhs_transposed = random_below(&pool->random, 2);
+    size_t lhs_rows = args->lhs_transposed ? args->m : args->k, rhs_rows = args->rhs_transposed ? args->n : args->m;
+    size_t lhs_columns = args->lhs_transposed ? args->k : args->m, rhs_columns = args->rhs_transposed ? args->m : args->n;
+    args->lhs_stride = any_stride(pool, lhs_columns), args->rhs_stride = any_stride(pool, rhs_columns);
+    c->lhs_count = span_of(lhs_rows, lhs_columns, args->lhs_stride);
+    c->rhs_count = span_of(rhs_rows, rhs_columns, args->rhs_stride);
+    args->lhs = take_elements(pool, args->lhs_dtype, c->lhs_count);
+    args->rhs = take_elements(pool, args->rhs_dtype, c->rhs_count);
     args->existing_mode = (enum existing_mode)random_below(&pool->random, 3);
     c->count = g.local * args->k * args->n;
     if (args->existing_mode) {
@@ -221,7 +270,7 @@ static inline void any_transposed_grouped_matmul(struct pool *pool, struct any_t
     }
     take_answers(pool, args->out_dtype, c->count, &c->want, &c->got);
     args->out = c->want;
-    assert_false(err_is(transposed_grouped_matmul_reference(args)));
+    must_pass_check(transposed_grouped_matmul_reference(args));
     args->out = c->got;
 }
 

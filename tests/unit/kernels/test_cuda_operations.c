@@ -52,9 +52,9 @@ static void check_grouped_matmul(struct pool *pool) {
     size_t size = dtype_size(c.args.out_dtype), existing = c.args.existing_out ? c.count * size : 0;
     struct plain_weights rhs = c.rhs;
     struct grouped_matmul_args args = c.args;
-    rhs.data = copied(rhs.data, rhs.groups * rhs.k * rhs.n * dtype_size(rhs.dtype));
+    rhs.data = copied(rhs.data, c.rhs_count * dtype_size(rhs.dtype));
     args.rhs = rhs_plain(&rhs);
-    args.lhs = copied(args.lhs, args.m * rhs.k * dtype_size(args.lhs_dtype));
+    args.lhs = copied(args.lhs, c.lhs_count * dtype_size(args.lhs_dtype));
     args.existing_out = copied(args.existing_out, existing);
     args.out = copied(c.got, c.count * size);
     must_pass(device_grouped_matmul(operations, &args));
@@ -67,8 +67,8 @@ static void check_transposed(struct pool *pool) {
     any_transposed_grouped_matmul(pool, &c);
     size_t bytes = c.count * dtype_size(c.args.out_dtype);
     struct transposed_grouped_matmul_args args = c.args;
-    args.lhs = copied(args.lhs, args.k * args.m * dtype_size(args.lhs_dtype));
-    args.rhs = copied(args.rhs, args.m * args.n * dtype_size(args.rhs_dtype));
+    args.lhs = copied(args.lhs, c.lhs_count * dtype_size(args.lhs_dtype));
+    args.rhs = copied(args.rhs, c.rhs_count * dtype_size(args.rhs_dtype));
     args.existing_out = copied(args.existing_out, args.existing_out ? bytes : 0);
     args.out = copied(c.got, bytes);
     must_pass(device_transposed_grouped_matmul(operations, &args));

@@ -26,7 +26,7 @@ static int make_problem(void **state) {
     for (size_t i = 0; i < GROUPS * K * N; i++) {
         p->rhs[i] = random_f32(&random, VALUES_PLAIN);
     }
-    p->weights = (struct plain_weights){DTYPE_F32, GROUPS, K, N, false, p->rhs};
+    p->weights = (struct plain_weights){.dtype = DTYPE_F32, .groups = GROUPS, .k = K, .n = N, .data = p->rhs};
     p->args = (struct grouped_matmul_args){.lhs = p->lhs,
                                            .lhs_stride = K,
                                            .rhs = rhs_plain(&p->weights),

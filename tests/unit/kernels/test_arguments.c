@@ -1,0 +1,273 @@
+// What a C program can hand over wrongly: pointers that are missing or misaligned, strides, sizes beyond memory, a workspace that
+// is none. Each is an error with the argument's name, before anything is read or written.
+#include "kernel_test.h"
+
+#include "kernels/from_tensors.h"
+#include "kernels/grouped_gemm.h"
+#include "kernels/grouped_matmul.h"
+#include "kernels/transposed_grouped_matmul.h"
+
+enum { M = 5, K = 6, N = 70, GROUPS = 2, BYTES = 1 << 14 };
+
+static _Alignas(64) char lhs[BYTES], rhs[BYTES], out[BYTES], existing[BYTES], panels[GROUPS][BYTES], workspace[4 << 20];
+static const int32_t SIZES[GROUPS] = {2, 3};
+
+// All three operations, each right.
+struct problem {
+    struct plain_weights plain;
+    struct packed_weights packed;
+    void *groups[GROUPS];
+    struct grouped_matmul_args matmul;
+    struct transposed_grouped_matmul_args transposed;
+    struct grouped_gemm_args gemm;
+    void *workspace;
+};
+
+static struct problem right(void) {
+    struct problem p = {.plain = {.dtype = DTYPE_F32, .groups = GROUPS, .k = K, .n = N, .data = rhs},
+                        .packed = {.dtype = DTYPE_F32, .groups = GROUPS, .k = K, .n = N, .group_bytes = BYTES},
+                        .groups = {panels[0], panels[1]},
+                        .workspace = workspace};
+    p.matmul = (struct grouped_matmul_args){.lhs = lhs,
+                                            .lhs_stride = K,
+                                            .group_sizes = SIZES,
+                                            .num_groups = GROUPS,
+                                            .num_actual_groups = GROUPS,
+                                            .m = M,
+                                            .out = out,
+                                            .out_stride = N};
+    p.transposed = (struct transposed_grouped_matmul_args){.lhs = lhs,
+                                                           .rhs = rhs,
+                                                           .lhs_dtype = DTYPE_F32,
+                                                           .rhs_dtype = DTYPE_F32,
+                                                           .k = K,
+                                                           .m = M,
+                                                           .n = N,
+                                                           .group_sizes = SIZES,
+                                                           .num_groups = GROUPS,
+                                                           .num_actual_groups = GROUPS,
+                                                           .out = out};
+    p.gemm = (struct grouped_gemm_args){.num_groups = GROUPS,
+                                        .a = {.data = lhs, .dtype = DTYPE_F32, .count = M * K, .last = {.same = K}},
+                                        .b = {.data = rhs, .dtype = DTYPE_F32, .count = GROUPS * K * N},
+                                        .out_last = {.same = N},
+                                        .out = out,
+                                        .out_dtype = DTYPE_F32,
+                                        .out_count = M * N};
+    p.gemm.a.first = p.gemm.out_first = (struct gemm_dim){.ragged = SIZES, .dtype = DTYPE_I32, .count = GROUPS};
+    p.gemm.b.first.same = K, p.gemm.b.last.same = N;
+    return p;
+}
+
+static err_t run_plain(struct problem *p) {
+    p->matmul.rhs = rhs_plain(&p->plain);
+    (void)grouped_matmul_workspace_bytes(&p->matmul, NULL); // whatever the arguments are
+    return grouped_matmul(&p->matmul, NULL, p->workspace);
+}
+
+static err_t run_packed(struct problem *p) {
+    p->packed.data = p->groups;
+    p->matmul.rhs = rhs_packed(&p->packed);
+    (void)grouped_matmul_workspace_bytes(&p->matmul, NULL);
+    return grouped_matmul(&p->matmul, NULL, p->workspace);
+}
+
+static err_t run_transposed(struct problem *p) {
+    (void)transposed_grouped_matmul_workspace_bytes(&p->transposed, NULL);
+    return transposed_grouped_matmul(&p->transposed, NULL, p->workspace);
+}
+
+static err_t run_gemm(struct problem *p) {
+    (void)grouped_gemm_workspace_bytes(&p->gemm, NULL);
+    return grouped_gemm(&p->gemm, NULL, p->workspace);
+}
+
+// Refused by this name, with nothing written; `p` is right again afterwards.
+static void refused(err_t (*run)(struct problem *), struct problem *p, const char *field) {
+    memset(out, 42, BYTES);
+    err_t e = run(p);
+    if (e.code != ERR_INVALID || strcmp(err_field(), field) != 0) {
+        fail_msg("%s must be named: %s of %s: %s", field, err_name(e.code), err_field(), err_is(e) ? err_message() : "accepted");
+    }
+    assert_non_null(strstr(err_message(), field));
+    for (size_t i = 0; i < BYTES; i++) {
+        assert_int_equal(out[i], 42);
+    }
+    *p = right();
+}
+
+static void accepted(err_t (*run)(struct problem *), struct problem *p) {
+    err_t e = run(p);
+    if (err_is(e)) {
+        fail_msg("%s", err_message());
+    }
+    *p = right();
+}
+
+static void right_ones_are_accepted(void **state) {
+    (void)state;
+    struct problem p = right();
+    accepted(run_plain, &p);
+    accepted(run_packed, &p);
+    accepted(run_transposed, &p);
+    accepted(run_gemm, &p);
+}
+
+static void grouped_matmul_names_what_is_missing_or_misaligned(void **state) {
+    (void)state;
+    struct problem p = right();
+    err_t (*const RUNS[])(struct problem *) = {run_plain, run_packed};
+    for (size_t i = 0; i < COUNT_OF(RUNS); i++) {
+        p.matmul.lhs = NULL, refused(RUNS[i], &p, "lhs");
+        p.matmul.lhs = lhs + 2, refused(RUNS[i], &p, "lhs");
+        p.matmul.lhs_stride = K - 1, refused(RUNS[i], &p, "lhs");
+        p.matmul.lhs_stride = SIZE_MAX / 2, refused(RUNS[i], &p, "lhs");
+        p.matmul.group_sizes = NULL, refused(RUNS[i], &p, "group_sizes");
+        p.matmul.group_sizes = (const int32_t *)(const void *)(lhs + 1), refused(RUNS[i], &p, "group_sizes");
+        p.matmul.out = NULL, refused(RUNS[i], &p, "out");
+        p.matmul.out = out + 1, refused(RUNS[i], &p, "out");
+        p.matmul.out_stride = N - 1, refused(RUNS[i], &p, "out");
+        p.matmul.out_stride = SIZE_MAX / 4, refused(RUNS[i], &p, "out");
+        p.matmul.num_actual_groups = 1, refused(RUNS[i], &p, "num_actual_groups");
+        p.matmul.group_offset = SIZE_MAX, refused(RUNS[i], &p, "group_offset");
+        p.matmul.m = SIZE_MAX, refused(RUNS[i], &p, "m");
+    }
+}
+
+static void weights_that_are_none_are_named(void **state) {
+    (void)state;
+    struct problem p = right();
+    p.plain.data = NULL, refused(run_plain, &p, "rhs");
+    p.plain.data = rhs + 1, refused(run_plain, &p, "rhs");
+    p.plain.row_stride = N - 1, refused(run_plain, &p, "rhs");
+    p.plain.row_stride = SIZE_MAX / 8, refused(run_plain, &p, "rhs");
+    p.plain.group_stride = SIZE_MAX / 4, refused(run_plain, &p, "rhs");
+    p.groups[1] = NULL, refused(run_packed, &p, "rhs");
+    p.groups[0] = panels[0] + 32, refused(run_packed, &p, "rhs");
+    p.packed.group_bytes = 8, refused(run_packed, &p, "rhs");
+    p.packed.dtype = DTYPE_F16, refused(run_packed, &p, "rhs");
+    p.matmul.lhs_k_stride = M, refused(run_packed, &p, "lhs");
+    p.matmul.rhs = rhs_packed(NULL);
+    assert_int_equal(grouped_matmul(&p.matmul, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), "rhs");
+    p.matmul.rhs = (struct matmul_rhs){.kind = (enum rhs_kind)7, .plain = &p.plain};
+    assert_int_equal(grouped_matmul(&p.matmul, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), "rhs");
+}
+
+static void a_group_without_rows_need_not_be_anywhere(void **state) {
+    (void)state;
+    static const int32_t LAST_ALONE[GROUPS] = {0, 5};
+    struct problem p = right();
+    p.matmul.group_sizes = LAST_ALONE;
+    p.groups[0] = NULL;
+    accepted(run_packed, &p);
+}
+
+static void existing_out_is_whole_and_lies_as_out_does(void **state) {
+    (void)state;
+    struct problem p = right();
+    p.matmul.existing_mode = EXISTING_OVERWRITE, p.matmul.existing_stride = N, refused(run_plain, &p, "existing_out");
+    p.matmul.existing_out = existing, p.matmul.existing_stride = N, refused(run_plain, &p, "existing_out");
+    p.matmul.existing_mode = EXISTING_ACCUMULATE, p.matmul.existing_out = existing + 2, p.matmul.existing_stride = N;
+    refused(run_plain, &p, "existing_out");
+    p.matmul.existing_mode = EXISTING_ACCUMULATE, p.matmul.existing_out = existing, p.matmul.existing_stride = N - 1;
+    refused(run_plain, &p, "existing_out");
+    p.matmul.existing_mode = EXISTING_OVERWRITE, p.matmul.existing_out = out, p.matmul.existing_stride = N + 1;
+    refused(run_plain, &p, "existing_out");
+    p.matmul.existing_mode = (enum existing_mode)3, p.matmul.existing_out = existing, p.matmul.existing_stride = N;
+    refused(run_plain, &p, "existing_out");
+    p.matmul.existing_mode = EXISTING_OVERWRITE, p.matmul.existing_out = out, p.matmul.existing_stride = N;
+    accepted(run_plain, &p);
+}
+
+static void transposed_grouped_matmul_names_what_is_missing_or_misaligned(void **state) {
+    (void)state;
+    struct problem p = right();
+    p.transposed.lhs = NULL, refused(run_transposed, &p, "lhs");
+    p.transposed.lhs = lhs + 3, refused(run_transposed, &p, "lhs");
+    p.transposed.lhs_stride = M - 1, refused(run_transposed, &p, "lhs");
+    p.transposed.rhs = NULL, refused(run_transposed, &p, "rhs");
+    p.transposed.rhs_stride = N - 1, refused(run_transposed, &p, "rhs");
+    p.transposed.rhs_transposed = true, p.transposed.rhs_stride = M - 1, refused(run_transposed, &p, "rhs");
+    p.transposed.group_sizes = NULL, refused(run_transposed, &p, "group_sizes");
+    p.transposed.out = NULL, refused(run_transposed, &p, "out");
+    p.transposed.out = out + 2, refused(run_transposed, &p, "out");
+    p.transposed.existing_mode = EXISTING_ACCUMULATE, refused(run_transposed, &p, "existing_out");
+    p.transposed.num_actual_groups = GROUPS + 1, refused(run_transposed, &p, "num_actual_groups");
+    p.transposed.group_offset = SIZE_MAX, refused(run_transposed, &p, "group_offset");
+    p.transposed.k = SIZE_MAX / 8, p.transposed.m = 0, p.transposed.group_sizes = (const int32_t[GROUPS]){0};
+    refused(run_transposed, &p, "out");
+    p.transposed.k = SIZE_MAX, p.transposed.m = 0, p.transposed.group_sizes = (const int32_t[GROUPS]){0};
+    refused(run_transposed, &p, "out");
+}
+
+static void grouped_gemm_names_what_is_missing_or_misaligned(void **state) {
+    (void)state;
+    static const float ONE = 1;
+    struct problem p = right();
+    p.gemm.a.data = NULL, refused(run_gemm, &p, "a");
+    p.gemm.a.data = lhs + 2, refused(run_gemm, &p, "a");
+    p.gemm.b.data = NULL, refused(run_gemm, &p, "b");
+    p.gemm.out = NULL, refused(run_gemm, &p, "out");
+    p.gemm.out = out + 2, refused(run_gemm, &p, "out");
+    p.gemm.a.first.ragged = lhs + 2, refused(run_gemm, &p, "a_first_dims");
+    p.gemm.a.first.ragged = NULL, refused(run_gemm, &p, "a_first_dims");
+    p.gemm.a.first.count = 1, refused(run_gemm, &p, "a_first_dims");
+    p.gemm.a.scaling = (enum gemm_scaling)77, refused(run_gemm, &p, "scaling_a");
+    p.gemm.b.scaling = (enum gemm_scaling) - 1, refused(run_gemm, &p, "scaling_b");
+    p.gemm.a.dtype = (enum dtype)200, refused(run_gemm, &p, "scaling_a");
+    p.gemm.b.first.same = SIZE_MAX, refused(run_gemm, &p, "b");
+    p.gemm.beta = &ONE, p.gemm.beta_count = 1, p.gemm.c = existing + 1, p.gemm.c_count = M * N, refused(run_gemm, &p, "c");
+    p.gemm.beta = &ONE, p.gemm.beta_count = 1, refused(run_gemm, &p, "c");
+}
+
+static void a_workspace_that_is_none_is_refused(void **state) {
+    (void)state;
+    err_t (*const RUNS[])(struct problem *) = {run_plain, run_packed, run_transposed, run_gemm};
+    struct problem p = right();
+    for (size_t i = 0; i < COUNT_OF(RUNS); i++) {
+        p.workspace = NULL, refused(RUNS[i], &p, "workspace");
+        p.workspace = workspace + 32, refused(RUNS[i], &p, "workspace");
+    }
+    struct matmul_options interpret = matmul_options_default();
+    interpret.interpret = true;
+    p.transposed.options = &interpret, p.workspace = NULL, accepted(run_transposed, &p);
+}
+
+static void tensors_with_other_bytes_than_their_shape_are_refused(void **state) {
+    (void)state;
+    struct tensor_view a = {DTYPE_F32, 2, {M, K}, lhs, M * K * sizeof(float)};
+    struct tensor_view b = {DTYPE_F32, 3, {GROUPS, K, N}, rhs, GROUPS * K * N * sizeof(float)};
+    struct tensor_view sizes = {DTYPE_I32, 1, {GROUPS}, SIZES, sizeof SIZES};
+    struct grouped_matmul_tensors tensors = {.lhs = &a, .rhs = &b, .group_sizes = &sizes};
+    struct plain_weights plain;
+    struct grouped_matmul_args args;
+    assert_false(err_is(grouped_matmul_from_tensors(&tensors, &plain, &args)));
+    b.bytes--;
+    assert_int_equal(grouped_matmul_from_tensors(&tensors, &plain, &args).code, ERR_INVALID);
+    assert_string_equal(err_field(), "rhs");
+    b.bytes++;
+    sizes.bytes = 4;
+    assert_int_equal(grouped_matmul_from_tensors(&tensors, &plain, &args).code, ERR_INVALID);
+    assert_string_equal(err_field(), "group_sizes");
+    sizes.bytes = sizeof SIZES;
+    a.shape[0] = (uint64_t)1 << 62, a.shape[1] = 8; // their product is 0 by 64 bits
+    assert_int_equal(grouped_matmul_from_tensors(&tensors, &plain, &args).code, ERR_INVALID);
+    assert_string_equal(err_field(), "lhs");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_ones_are_accepted),
+        cmocka_unit_test(grouped_matmul_names_what_is_missing_or_misaligned),
+        cmocka_unit_test(weights_that_are_none_are_named),
+        cmocka_unit_test(a_group_without_rows_need_not_be_anywhere),
+        cmocka_unit_test(existing_out_is_whole_and_lies_as_out_does),
+        cmocka_unit_test(transposed_grouped_matmul_names_what_is_missing_or_misaligned),
+        cmocka_unit_test(grouped_gemm_names_what_is_missing_or_misaligned),
+        cmocka_unit_test(a_workspace_that_is_none_is_refused),
+        cmocka_unit_test(tensors_with_other_bytes_than_their_shape_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
