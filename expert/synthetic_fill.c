@@ -80,13 +80,18 @@ void synthetic_fill(uint64_t seed, uint32_t layer, uint32_t expert, enum supply_
     uint16_t table[BYTE_VALUES];
     bool vector = n == 1 && tensor != SUPPLY_SHARED_GATE && tensor != SUPPLY_ROUTER;
     fill_table(vector ? VECTOR_SHIFT : shift_of(k), table);
-    uint16_t *values = out;
     size_t count = n * k;
+    uint16_t *to = out;
     for (size_t i = 0; i < count; i += WORD_VALUES) {
         uint64_t word = synthetic_word(key, i / WORD_VALUES);
-        size_t left = count - i < WORD_VALUES ? count - i : WORD_VALUES;
-        for (size_t j = 0; j < left; j++) {
-            values[i + j] = table[(word >> (8 * j)) & 0xffu];
+        uint16_t values[WORD_VALUES];
+        for (size_t j = 0; j < WORD_VALUES; j++) {
+            values[j] = table[(word >> (8 * j)) & 0xffu];
+        }
+        if (count - i >= WORD_VALUES) { // a whole word is one store: ThreadSanitizer looks at each
+            memcpy(to + i, values, sizeof values);
+        } else {
+            memcpy(to + i, values, (count - i) * sizeof *values);
         }
     }
 }
