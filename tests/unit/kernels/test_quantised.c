@@ -25,75 +25,78 @@ static void *guarded_alloc(struct guarded *g, size_t bytes, int at_end) {
     return g->map + page + (at_end ? inner - bytes : 0);
 }
 
+// Rows against a matrix. They and the twins' sums are made once for all backends: the twins take most of the time.
 struct call {
-    const struct kernel_backend *backend;
     const struct quantised_case *quantised;
     enum dtype dtype;
-    enum values values;
-    size_t rows;
+    size_t count;
     int at_end; // of the guarded memory
+    const void *rows[ROWS_MAX];
+    struct guarded guards[ROWS_MAX];
+    float *want, *want_sim90; // [count][n]
 };
 
-static void check_panel(const struct call *call, struct random *random, size_t panel, const void *const *rows, const float *want) {
+static void call_init(struct call *call, enum values values, struct random *random) {
+    const struct quantised_case *q = call->quantised;
+    size_t size = dtype_size(call->dtype);
+    call->at_end = (int)random_below(random, 2);
+    call->want = test_alloc(call->count * q->n * sizeof *call->want);
+    call->want_sim90 = test_alloc(call->count * q->n * sizeof *call->want_sim90);
+    for (size_t r = 0; r < call->count; r++) {
+        void *x = guarded_alloc(&call->guards[r], q->k * size, call->at_end);
+        for (size_t i = 0; i < q->k; i++) {
+            uint32_t bits = f32_bits(random_f32(random, values));
+            memcpy((char *)x + i * size, (char *)&bits + 4 - size, size);
+        }
+        call->rows[r] = x;
+        for (size_t n = 0; n < q->n; n++) {
+            call->want[r * q->n + n] = dot_quantised_reference(&q->format, q->packed, n, call->dtype, x, q->k);
+            call->want_sim90[r * q->n + n] = dot_quantised_sim90_reference(&q->format, q->packed, n, call->dtype, x, q->k);
+        }
+    }
+}
+
+static void call_deinit(struct call *call) {
+    for (size_t r = 0; r < call->count; r++) {
+        munmap(call->guards[r].map, call->guards[r].bytes);
+    }
+    free(call->want), free(call->want_sim90);
+}
+
+static void check_panel(const struct call *call, const struct kernel_backend *backend, size_t panel) {
     const struct quantised_case *q = call->quantised;
     size_t bytes = quantised_group_bytes(&q->format, q->k, KERNEL_PANEL), stride = KERNEL_PANEL + GUARD;
     size_t columns = q->n - panel * KERNEL_PANEL < KERNEL_PANEL ? q->n - panel * KERNEL_PANEL : KERNEL_PANEL;
+    const float *want = backend->arithmetic == ARITHMETIC_SIM_90 ? call->want_sim90 : call->want;
     struct guarded weights, sums;
     void *packed = guarded_alloc(&weights, bytes, call->at_end);
     memcpy(packed, (const char *)q->packed + panel * bytes, bytes);
-    size_t count = (call->rows - 1) * stride + columns;
+    size_t count = (call->count - 1) * stride + columns;
     float *out = guarded_alloc(&sums, count * sizeof *out, call->at_end);
     poison_f32(out, count);
-    struct panel_args args = {rows, call->rows, packed, q->k, out, stride, columns};
-    (call->dtype == DTYPE_F32 ? call->backend->quantised_f32 : call->backend->quantised_bf16)(&args, &q->format);
-    for (size_t r = 0; r < call->rows; r++) {
-        assert_same_f32(out + r * stride, want + r * q->n + panel * KERNEL_PANEL, columns, call->backend->name);
-        for (size_t g = 0; r + 1 < call->rows && g < stride - columns; g++) {
+    struct panel_args args = {call->rows, call->count, packed, q->k, out, stride, columns};
+    (call->dtype == DTYPE_F32 ? backend->quantised_f32 : backend->quantised_bf16)(&args, &q->format);
+    for (size_t r = 0; r < call->count; r++) {
+        assert_same_f32(out + r * stride, want + r * q->n + panel * KERNEL_PANEL, columns, backend->name);
+        for (size_t g = 0; r + 1 < call->count && g < stride - columns; g++) {
             assert_true(isnan(out[r * stride + columns + g])); // nothing is written past the columns
         }
     }
     munmap(weights.map, weights.bytes), munmap(sums.map, sums.bytes);
-    (void)random;
-}
-
-static void check_call(const struct call *call, struct random *random) {
-    const struct quantised_case *q = call->quantised;
-    size_t size = dtype_size(call->dtype);
-    struct guarded guards[ROWS_MAX];
-    const void *rows[ROWS_MAX];
-    float *want = test_alloc(call->rows * q->n * sizeof *want);
-    for (size_t r = 0; r < call->rows; r++) {
-        void *x = guarded_alloc(&guards[r], q->k * size, call->at_end);
-        for (size_t i = 0; i < q->k; i++) {
-            uint32_t bits = f32_bits(random_f32(random, call->values));
-            memcpy((char *)x + i * size, (char *)&bits + 4 - size, size);
-        }
-        rows[r] = x;
-        for (size_t n = 0; n < q->n; n++) {
-            bool is_sim90 = call->backend->arithmetic == ARITHMETIC_SIM_90;
-            want[r * q->n + n] = (is_sim90 ? dot_quantised_sim90_reference : dot_quantised_reference)(&q->format, q->packed, n,
-                                                                                                      call->dtype, x, q->k);
-        }
-    }
-    for (size_t panel = 0; panel * KERNEL_PANEL < q->n; panel++) {
-        check_panel(call, random, panel, rows, want);
-    }
-    for (size_t r = 0; r < call->rows; r++) {
-        munmap(guards[r].map, guards[r].bytes);
-    }
-    free(want);
 }
 
 static void check_backends(const struct quantised_case *q, enum dtype dtype, enum values values, size_t rows,
                            struct random *random) {
+    struct call call = {.quantised = q, .dtype = dtype, .count = rows};
+    call_init(&call, values, random);
     int usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
-        if (usable) {
-            struct call call = {backend, q, dtype, values, rows, (int)random_below(random, 2)};
-            check_call(&call, random);
+        for (size_t panel = 0; usable && panel * KERNEL_PANEL < q->n; panel++) {
+            check_panel(&call, backend, panel);
         }
     }
+    call_deinit(&call);
 }
 
 static void every_backend_gives_the_twins_bits_over_all_shapes(void **state) {
@@ -131,45 +134,56 @@ static void every_backend_gives_the_twins_bits_for_any_number_of_rows(void **sta
     }
 }
 
-// Elements from 2^-126 to 2^-94, most of them 0, so that sums that cancel stay: below some of these magnitudes kernels must mind
-// the flush, above it they may leave it out.
-static void check_small_rows(const struct kernel_backend *backend) {
-    enum { K = 176, N = 40, ROWS = 8, EXPONENT_LEAST = 127 - 126, EXPONENTS = 32 };
-    struct random random = {33};
-    if (backend->arithmetic == ARITHMETIC_SIM_90) {
-        return; // which never flushes
+enum { SMALL_K = 176, SMALL_N = 40, SMALL_ROWS = 8 };
+struct small_rows {
+    uint16_t x[SMALL_ROWS][SMALL_K];
+    float want[SMALL_ROWS][SMALL_N];
+    size_t count;
+};
+
+static void check_small_rows(const struct small_rows *small, const struct quantised_case *q, const struct kernel_backend *backend) {
+    const void *rows[SMALL_ROWS];
+    float out[SMALL_ROWS][SMALL_N];
+    for (size_t r = 0; r < SMALL_ROWS; r++) {
+        rows[r] = small->x[r];
     }
+    struct panel_args args = {rows, small->count, q->packed, SMALL_K, out[0], SMALL_N, SMALL_N};
+    poison_f32(out[0], SMALL_ROWS * SMALL_N);
+    backend->quantised_bf16(&args, &q->format);
+    assert_same_f32(out[0], small->want[0], small->count * SMALL_N, backend->name);
+}
+
+// Elements from 2^-126 to 2^-94, most of them 0, so that sums that cancel stay: below some of these magnitudes kernels must mind
+// the flush, above it they may leave it out. sim_90 never flushes.
+static void rows_near_the_flush_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { EXPONENT_LEAST = 127 - 126, EXPONENTS = 32 };
+    struct random random = {33};
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         struct quantised_case q;
-        quantised_case_init(&q, &FORMATS[f], K, N, VALUES_PLAIN, &random);
+        quantised_case_init(&q, &FORMATS[f], SMALL_K, SMALL_N, VALUES_PLAIN, &random);
         for (unsigned least = 0; least < EXPONENTS; least++) {
-            uint16_t x[ROWS][K];
-            const void *rows[ROWS];
-            float out[ROWS][N], want[ROWS][N];
-            for (size_t r = 0; r < ROWS; r++) {
-                for (size_t i = 0; i < K; i++) {
+            struct small_rows small = {.count = 1 + least % SMALL_ROWS};
+            for (size_t r = 0; r < SMALL_ROWS; r++) {
+                for (size_t i = 0; i < SMALL_K; i++) {
                     unsigned exponent = EXPONENT_LEAST + least + (unsigned)random_below(&random, 2);
-                    x[r][i] = (uint16_t)((random_next(&random) & 0x807f) | exponent << 7);
-                    x[r][i] = random_below(&random, 4) ? 0x8000 : x[r][i];
+                    uint16_t value = (uint16_t)((random_next(&random) & 0x807f) | exponent << 7);
+                    small.x[r][i] = random_below(&random, 4) ? 0x8000 : value;
                 }
-                rows[r] = x[r];
-                for (size_t n = 0; n < N; n++) {
-                    want[r][n] = dot_quantised_reference(&q.format, q.packed, n, DTYPE_BF16, x[r], K);
+                for (size_t n = 0; r < small.count && n < SMALL_N; n++) {
+                    small.want[r][n] = dot_quantised_reference(&q.format, q.packed, n, DTYPE_BF16, small.x[r], SMALL_K);
                 }
             }
-            size_t count = 1 + least % ROWS;
-            struct panel_args args = {rows, count, q.packed, K, out[0], N, N};
-            poison_f32(out[0], ROWS * N);
-            backend->quantised_bf16(&args, &q.format);
-            assert_same_f32(out[0], want[0], count * N, backend->name);
+            int usable;
+            const struct kernel_backend *backend;
+            for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
+                if (usable && backend->arithmetic != ARITHMETIC_SIM_90) {
+                    check_small_rows(&small, &q, backend);
+                }
+            }
         }
         quantised_case_deinit(&q);
     }
-}
-
-static void rows_near_the_flush_give_the_twins_bits(void **state) {
-    (void)state;
-    for_each_backend(check_small_rows);
 }
 
 // What a code is worth, written down apart from the kernels.
