@@ -7,14 +7,28 @@
 //   grouped_gemm                   grouped_gemm.h
 //   shapes and dtypes of tensors   from_tensors.h
 //   tiling, CompilerParams         options.h
-//   schedules of packed products   schedule.h
+//   schedules of packed products   schedule.h; found by trial and kept in a file: tuning.h
 //   threads                        team.h
 //   instruction sets               backend.h
 //
-// Nothing allocates but team_create: every operation says how much workspace it needs, and the caller lends it. Errors are values
-// (base/err.h): the code, and in the calling thread a message and the name of the argument at fault.
+// Memory. Nothing allocates but team_create, and tuning_load and tuning_store for their length: every operation says how much
+// workspace it needs, and the caller lends it for the length of the call. Operands, options and what they point to are borrowed for
+// the length of the call; packed weights hold no reference to what they were packed from. vmem_limit_bytes (options.h) bounds what
+// a thread keeps in the workspace; a team's threads have TEAM_SCRATCH_BYTES each beside it.
+//
+// Threads. Operations may run at the same time in any number of threads, each with a workspace and a team of its own (or none); a
+// team is used by one thread at a time, which is checked and ends the program. kernel_select and tuning_use set what the whole
+// process computes with: before the first operation. An operation leaves the caller's floating-point mode as it was, and is not to
+// be called from a signal handler.
+//
+// Errors are values (base/err.h): the code, and in the calling thread a message and the name of the argument at fault, until that
+// thread's next error. Bad arguments never end the program, unless disable_bounds_checks says that there are none.
 #ifndef EXPERTD_KERNELS_KERNELS_H
 #define EXPERTD_KERNELS_KERNELS_H
+
+#ifdef __cplusplus
+extern "C" { // for the headers of this library: they are C
+#endif
 
 #include "kernels/backend.h"
 #include "kernels/from_tensors.h"
@@ -27,6 +41,11 @@
 #include "kernels/schedule.h"
 #include "kernels/team.h"
 #include "kernels/transposed_grouped_matmul.h"
+#include "kernels/tuning.h"
 #include "kernels/weights.h"
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
