@@ -1,63 +1,11 @@
 // The kernels of a layer's operations on a simulated GPU, each against its scalar twin on the CPU, bit for bit, into poisoned
 // outputs.
-#include "kernel_test.h"
+#include "device_pieces.h"
 
 #include "kernels/combine.h"
 #include "kernels/cuda/sim/runtime.h"
 #include "kernels/device_plan.h"
 #include "kernels/grouped_matmul.h"
-
-extern const struct device_table expertd_device_table;
-
-static const struct device_table *const table = &expertd_device_table;
-static struct device *device;
-
-enum { PIECES_MAX = 24 };
-
-// Arrays of one test: on the host and on the device. Gone with the test.
-static struct {
-    void *host[PIECES_MAX], *there[PIECES_MAX];
-    size_t bytes[PIECES_MAX];
-    int count;
-} pieces;
-
-static void must(enum device_code code, const struct device_error *error) {
-    if (code != DEVICE_OK) {
-        fail_msg("%s", error->message);
-    }
-}
-
-static void *on_device(void *host, size_t bytes) {
-    struct device_error error;
-    int i = pieces.count++;
-    assert_true(i < PIECES_MAX);
-    pieces.host[i] = host;
-    pieces.bytes[i] = bytes;
-    must(table->reserve(device, bytes, &pieces.there[i], &error), &error);
-    must(table->pin(device, host, bytes, &error), &error);
-    must(table->copy(device, DEVICE_UPLOAD, pieces.there[i], host, bytes, &error), &error);
-    return pieces.there[i];
-}
-
-// What the device has made of it is in the host's array.
-static void back(const void *there) {
-    struct device_error error;
-    for (int i = 0; i < pieces.count; i++) {
-        if (pieces.there[i] == there) {
-            must(table->copy(device, DEVICE_DOWNLOAD, pieces.host[i], there, pieces.bytes[i], &error), &error);
-        }
-    }
-    must(table->wait(device, &error), &error);
-}
-
-static void drop_pieces(void) {
-    for (int i = 0; i < pieces.count; i++) {
-        table->unpin(device, pieces.host[i]);
-        table->release(device, pieces.there[i]);
-        free(pieces.host[i]);
-    }
-    pieces.count = 0;
-}
 
 static void *values_of(enum dtype dtype, size_t count, struct random *random, enum values values) {
     char *out = test_alloc(count * dtype_size(dtype) + 1);
@@ -65,12 +13,6 @@ static void *values_of(enum dtype dtype, size_t count, struct random *random, en
         float value = random_f32(random, values);
         dtype_narrow(&value, 1, dtype, out + i * dtype_size(dtype));
     }
-    return out;
-}
-
-static void *poisoned(size_t bytes) {
-    void *out = test_alloc(bytes);
-    memset(out, 0xff, bytes);
     return out;
 }
 
@@ -203,7 +145,7 @@ static void check_gate_up(const struct shape *s, enum device_variant variant) {
         args.gate = gate.matrix;
         args.gate_bias = gate.bias_there;
     }
-    must(table->gate_up(device, &args, &error), &error);
+    device_must(pieces.table->gate_up(pieces.device, &args, &error), &error);
     back(args.out);
     for (uint32_t row = 0; row < p.row_count; row++) {
         float g[512], u[512];
@@ -263,7 +205,7 @@ static void check_down(const struct shape *s, enum device_variant variant, bool 
                                .row_scale = scaled ? scale_there : NULL,
                                .out = on_device(out, ROWS * out_stride),
                                .out_stride = out_stride};
-    must(table->down(device, &args, &error), &error);
+    device_must(pieces.table->down(pieces.device, &args, &error), &error);
     back(args.out);
     for (uint32_t row = 0; row < p.row_count; row++) {
         float sums[512];
@@ -309,7 +251,7 @@ static void logits_give_the_twins_bits(void **state) {
         float *out = poisoned(66 * 70 * sizeof *out);
         struct device_logits args = {
             .rows = p.rows, .weights = router.matrix, .bias = router.bias_there, .out = on_device(out, 66 * 70 * sizeof *out)};
-        must(table->logits(device, &args, &error), &error);
+        device_must(pieces.table->logits(pieces.device, &args, &error), &error);
         back(args.out);
         for (uint32_t row = 0; row < p.row_count; row++) {
             float x[64], want[70];
@@ -334,10 +276,10 @@ static void check_chosen(struct device_choose *args, const struct routing *routi
         ids[i] = (int32_t)((i * 7 + 3) % routing->num_experts);
     }
     memset(weights, 0xff, bytes);
-    must(table->copy(device, DEVICE_UPLOAD, args->ids, ids, bytes, &error), &error);
-    must(table->copy(device, DEVICE_UPLOAD, args->weights, weights, bytes, &error), &error);
+    device_must(pieces.table->copy(pieces.device, DEVICE_UPLOAD, args->ids, ids, bytes, &error), &error);
+    device_must(pieces.table->copy(pieces.device, DEVICE_UPLOAD, args->weights, weights, bytes, &error), &error);
     args->chosen = 1;
-    must(table->choose(device, args, &error), &error);
+    device_must(pieces.table->choose(pieces.device, args, &error), &error);
     back(args->ids);
     back(args->weights);
     for (uint32_t t = 0; t < args->tokens; t++) {
@@ -376,7 +318,7 @@ static void check_choose(const struct routing *routing, enum values values, uint
     with_bias.selection_bias = routing->selection_bias ? bias : NULL;
     args.ids = on_device(ids, TOKENS * columns * sizeof *ids);
     args.weights = on_device(weights, TOKENS * columns * sizeof *weights);
-    must(table->choose(device, &args, &error), &error);
+    device_must(pieces.table->choose(pieces.device, &args, &error), &error);
     back(args.ids);
     back(args.weights);
     void *scratch = test_alloc(routing_scratch_bytes(&with_bias));
@@ -481,7 +423,7 @@ static void combine_gives_the_twins_bits(void **state) {
         args.routed_scale = variant % 5 ? 1.0f : 2.5f;
         args.output_dtype = output;
         args.out = on_device(out, TOKENS * out_row);
-        must(table->combine(device, &args, &error), &error);
+        device_must(pieces.table->combine(pieces.device, &args, &error), &error);
         back(args.out);
         for (size_t t = 0; t < TOKENS; t++) {
             const void *found[CHOICES];
@@ -506,15 +448,8 @@ static void combine_gives_the_twins_bits(void **state) {
     }
 }
 
-static int open_device(void **state) {
-    (void)state;
-    struct device_error error;
-    return table->open(0, &device, &error) == DEVICE_OK ? 0 : -1;
-}
-
-static int close_device(void **state) {
-    (void)state;
-    table->close(device);
+static int close_and_count(void **state) {
+    close_device(state);
     return sim_allocations() == 0 ? 0 : -1;
 }
 
@@ -524,5 +459,5 @@ int main(void) {
         cmocka_unit_test(logits_give_the_twins_bits),      cmocka_unit_test(every_kind_of_routing_gives_the_twins_bits),
         cmocka_unit_test(combine_gives_the_twins_bits),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, open_device, close_and_count);
 }
