@@ -9,7 +9,7 @@
 
 enum activation_kind {
     ACTIVATION_SILU,       // h = silu(g) * u
-    ACTIVATION_GELU_TANH,  // h = gelu_tanh(g) * u; not computed yet: refused at load
+    ACTIVATION_GELU_TANH,  // h = gelu_tanh(g) * u, gelu_tanh(g) = g / (1 + exp(-(g * (a + b * g * g)))): scalar_math.h (Gemma 4)
     ACTIVATION_SWIGLU_OAI, // h = (u + 1) * (g / (1 + exp(-(alpha * g)))), g <= limit, -limit <= u <= limit (gpt-oss, MiniMax-M3)
     ACTIVATION_RELU2,      // h = relu(u) * relu(u), not gated: there is no g (Nemotron-H)
 };

@@ -21,3 +21,7 @@ float softplus_f32(float x) {
 float silu_f32(float x) {
     return math_silu(x);
 }
+
+float gelu_tanh_f32(float x) {
+    return math_gelu_tanh(x);
+}

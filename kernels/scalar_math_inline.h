@@ -26,6 +26,9 @@
 // log1p's argument is reduced to [3/4, 3/2) - 1: below -1/4, f would have a bit less.
 #define MATH_LOG1P_LEAST 0x1.8p-1f
 #define MATH_SOFTPLUS_LINEAR 20.0f
+// 2 sqrt(2 / pi), and 0.044715 of it.
+#define MATH_GELU_LINEAR 0x1.988454p+0f
+#define MATH_GELU_CUBIC 0x1.2444f2p-4f
 
 INLINE_ON_DEVICE float math_scale(int32_t exponent) {
     return f32_from_bits((uint32_t)(exponent + 127) << 23); // 2^exponent, -126..127
@@ -90,6 +93,10 @@ INLINE_ON_DEVICE float math_softplus(float x) {
 
 INLINE_ON_DEVICE float math_silu(float x) {
     return x / (1.0f + math_exp(-x));
+}
+
+INLINE_ON_DEVICE float math_gelu_tanh(float x) {
+    return x / (1.0f + math_exp(-(x * __builtin_fmaf(MATH_GELU_CUBIC, x * x, MATH_GELU_LINEAR))));
 }
 
 #endif

@@ -170,11 +170,15 @@ PANEL_INLINE void row_sums(const float *sums, const float *bias, size_t at, size
     }
 }
 
-// up becomes h.
-PANEL_INLINE void row_silu(vec *gate, vec *up, size_t vecs, const struct row_limits *limits) {
+// up becomes h. Of silu and gelu_tanh.
+PANEL_INLINE void row_gated(vec *gate, vec *up, size_t vecs, const struct row_limits *limits, enum activation_kind kind) {
     vec below[ROW_LOCKSTEP];
     ROW_STEP gate[v] = row_at_most(gate[v], limits->gate);
     ROW_STEP below[v] = gate[v];
+    if (kind == ACTIVATION_GELU_TANH) {
+        ROW_STEP below[v] = vec_fma(vec_set(MATH_GELU_CUBIC), vec_mul(gate[v], gate[v]), vec_set(MATH_GELU_LINEAR));
+        ROW_STEP below[v] = vec_mul(gate[v], below[v]);
+    }
     row_one_and_exp_of_minus(below, vecs);
     ROW_STEP gate[v] = row_at_most(vec_div(gate[v], below[v]), limits->activated);
     ROW_STEP up[v] = vec_mul(gate[v], row_within(up[v], limits->up));
@@ -202,8 +206,8 @@ PANEL_INLINE void row_activate_at(const struct activation_args *a, const struct 
     if (kind != ACTIVATION_RELU2) {
         row_sums(a->gate, a->gate_bias, at, vecs, n, gate);
     }
-    if (kind == ACTIVATION_SILU) {
-        row_silu(gate, up, vecs, limits);
+    if (kind == ACTIVATION_SILU || kind == ACTIVATION_GELU_TANH) {
+        row_gated(gate, up, vecs, limits, kind);
     } else if (kind == ACTIVATION_SWIGLU_OAI) {
         row_swiglu_oai(gate, up, vecs, limits);
     } else {
@@ -240,6 +244,9 @@ void ROW_TARGET(activation)(const struct activation_args *args) {
     switch (args->activation->kind) {
     case ACTIVATION_SILU:
         row_activate(args, ACTIVATION_SILU);
+        return;
+    case ACTIVATION_GELU_TANH:
+        row_activate(args, ACTIVATION_GELU_TANH);
         return;
     case ACTIVATION_SWIGLU_OAI:
         row_activate(args, ACTIVATION_SWIGLU_OAI);

@@ -234,14 +234,19 @@ static int check_activation(struct check *check, int round) {
         {ACTIVATION_SILU, CLAMP_AFTER, 0, 2.5f},
         {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7.0f},
         {ACTIVATION_RELU2, CLAMP_NONE, 0, 0},
+        {ACTIVATION_GELU_TANH, CLAMP_NONE, 0, 0},
     };
     float gate[CHECK_ROW], up[CHECK_ROW], got[CHECK_ROW], want[CHECK_ROW];
     for (size_t i = 0; i < CHECK_ROW; i++) {
         gate[i] = next_f32(check, 4 + round % 4);
         up[i] = next_f32(check, 4 + round % 4);
     }
-    struct activation_args args = {
-        .activation = &KINDS[round % 4], .gate = gate, .up = up, .width = CHECK_ROW, .dtype = DTYPE_F32, .out = got};
+    struct activation_args args = {.activation = &KINDS[round % (int)(sizeof KINDS / sizeof *KINDS)],
+                                   .gate = gate,
+                                   .up = up,
+                                   .width = CHECK_ROW,
+                                   .dtype = DTYPE_F32,
+                                   .out = got};
     check->backend->activation(&args);
     args.out = want;
     check->twin->activation(&args);

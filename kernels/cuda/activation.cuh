@@ -36,6 +36,11 @@ INLINE_ON_DEVICE float activation_silu(float g, float u, const struct activation
     return activated * activation_within(u, limits->up);
 }
 
+INLINE_ON_DEVICE float activation_gelu_tanh(float g, float u, const struct activation_limits *limits) {
+    float activated = activation_at_most(math_gelu_tanh(activation_at_most(g, limits->gate)), limits->activated);
+    return activated * activation_within(u, limits->up);
+}
+
 INLINE_ON_DEVICE float activation_swiglu_oai(float g, float u, const struct activation_limits *limits) {
     float gate = activation_at_most(g, limits->gate), up = activation_within(u, limits->up);
     return (up + 1.0f) * (gate / (1.0f + math_exp(-(limits->alpha * gate))));

@@ -34,6 +34,7 @@ template <typename D> struct finish_gate_up {
         const size_t at = (size_t)group * n + column;
         const float up = up_bias ? sum[0] + up_bias[at] : sum[0], gate = gate_bias ? sum[1] + gate_bias[at] : sum[1];
         const float h = kind == ACTIVATION_SILU         ? activation_silu(gate, up, &limits)
+                        : kind == ACTIVATION_GELU_TANH  ? activation_gelu_tanh(gate, up, &limits)
                         : kind == ACTIVATION_SWIGLU_OAI ? activation_swiglu_oai(gate, up, &limits)
                                                         : activation_relu2(up, &limits);
         store(out + row * stride, column, h, D());

@@ -36,7 +36,7 @@ static float formula(const struct activation *a, float g, float u) {
     if (a->clamp == CLAMP_BEFORE && limited) {
         g = at_most(g, a->limit);
     }
-    float s = silu_f32(g);
+    float s = a->kind == ACTIVATION_GELU_TANH ? gelu_tanh_f32(g) : silu_f32(g);
     if (a->clamp == CLAMP_AFTER && limited) {
         s = at_most(s, a->limit);
     }
@@ -94,6 +94,9 @@ static void check_backend(const struct kernel_backend *backend) {
         {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7},
         {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.5f, 0},
         {ACTIVATION_RELU2, CLAMP_NONE, 0, 0},
+        {ACTIVATION_GELU_TANH, CLAMP_NONE, 0, 0},
+        {ACTIVATION_GELU_TANH, CLAMP_BEFORE, 0, 2},
+        {ACTIVATION_GELU_TANH, CLAMP_AFTER, 0, 2},
     };
     static const size_t WIDTHS[] = {0, 1, 7, 16, 31, 255, 256, 257, WIDTH_MAX};
     static struct operands x;

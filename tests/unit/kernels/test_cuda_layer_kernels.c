@@ -178,6 +178,7 @@ static void gate_and_up_give_the_twins_bits(void **state) {
         {DTYPE_BF16, {0, 2, 0, 9}, 10, 33, true, true, true, {ACTIVATION_SILU, CLAMP_BEFORE, 0, 2}, VALUES_PLAIN},
         {DTYPE_BF16, {0, 2, 0, 9}, 10, 33, true, true, false, {ACTIVATION_SILU, CLAMP_AFTER, 0, 2}, VALUES_ANY},
         {DTYPE_BF16, {5, 0, 0, 0}, 40, 48, false, false, false, {ACTIVATION_RELU2, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
+        {DTYPE_BF16, {5, 0, 2, 0}, 40, 48, false, true, false, {ACTIVATION_GELU_TANH, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
         {DTYPE_BF16, {9, 0, 1, 0}, 140, 24, true, true, false, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_FLUSH},
         {DTYPE_F32, {3, 66, 0, 5}, 70, 37, true, true, true, {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, VALUES_PLAIN},
         {DTYPE_F32, {9, 0, 1, 0}, 24, 80, false, true, false, {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7}, VALUES_ANY},

@@ -78,6 +78,20 @@ static void composed_functions_are_close_to_their_formulas(void **state) {
     }
 }
 
+// Of the formula as it is usually written. An error of the exponent's argument is one of the result, times that argument.
+static void gelu_tanh_is_close_to_its_formula(void **state) {
+    (void)state;
+    for (int i = 0; i <= 12000; i++) {
+        float x = -6.0f + (float)i * 0.001f;
+        long double u = sqrtl(2 / acosl(-1)) * ((long double)x + 0.044715L * x * x * x);
+        long double want = u < 0 ? x / (1 + expl(-2 * u)) : x / 2 * (1 + tanhl(u)); // 1 + tanh loses its digits near -1
+        assert_true(error_ulp(gelu_tanh_f32(x), want) < 3 + 4 * (double)fabsl(u));
+    }
+    assert_true(same_f32(gelu_tanh_f32(0.0f), 0.0f) && same_f32(gelu_tanh_f32(-0.0f), -0.0f) && isnan(gelu_tanh_f32(NAN)));
+    assert_true(isinf(gelu_tanh_f32(INFINITY)) && isnan(gelu_tanh_f32(-INFINITY))); // as silu
+    assert_true(same_f32(gelu_tanh_f32(1e30f), 1e30f) && same_f32(gelu_tanh_f32(-1e30f), -0.0f));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_its_stated_error),
@@ -85,6 +99,7 @@ int main(void) {
         cmocka_unit_test(functions_are_right_at_their_ends),
         cmocka_unit_test(log1p_is_within_its_stated_error),
         cmocka_unit_test(composed_functions_are_close_to_their_formulas),
+        cmocka_unit_test(gelu_tanh_is_close_to_its_formula),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
