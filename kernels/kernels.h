@@ -8,13 +8,14 @@
 //   shapes and dtypes of tensors   from_tensors.h
 //   tiling, CompilerParams         options.h
 //   schedules of packed products   schedule.h; found by trial and kept in a file: tuning.h
-//   threads                        team.h
+//   threads, ours or a caller's    team.h
 //   instruction sets               backend.h
 //
-// Memory. Nothing allocates but team_create, and tuning_load and tuning_store for their length: every operation says how much
-// workspace it needs, and the caller lends it for the length of the call. Operands, options and what they point to are borrowed for
-// the length of the call; packed weights hold no reference to what they were packed from. vmem_limit_bytes (options.h) bounds what
-// a thread keeps in the workspace; a team's threads have TEAM_SCRATCH_BYTES each beside it.
+// Memory. Nothing allocates but team_create, and tuning_load, tuning_store and the first choice of kernels for their length: every
+// operation says how much workspace it needs, and the caller lends it for the length of the call. Operands, options and what they
+// point to are borrowed for the length of the call; packed weights hold no reference to what they were packed from.
+// vmem_limit_bytes (options.h) bounds what a thread keeps in the workspace; a team's threads have TEAM_SCRATCH_BYTES each beside
+// it. A thread's stack need have no more than 512 KiB left, but 1 MiB where packed weights are multiplied without a team.
 //
 // Threads. Operations may run at the same time in any number of threads, each with a workspace and a team of its own (or none); a
 // team is used by one thread at a time, which is checked and ends the program. kernel_select and tuning_use set what the whole

@@ -55,7 +55,8 @@ struct team {
     unsigned threads; // the owner counted
     unsigned started; // workers that run
     struct worker *workers;
-    struct arena scratch; // [threads] TEAM_SCRATCH_BYTES
+    struct arena scratch;  // [threads] TEAM_SCRATCH_BYTES
+    struct team_pool pool; // run NULL: the team's own threads
 };
 
 struct worker {
@@ -165,31 +166,49 @@ static FALLIBLE start_workers(struct team *team) {
     return OK;
 }
 
-FALLIBLE team_create(const struct team_options *options, struct team **out) {
+// With its scratch, but without workers.
+static FALLIBLE make_team(unsigned threads, struct team **out) {
     *out = NULL;
-    if (options->threads < 1 || options->threads > TEAM_THREADS_MAX) {
-        FAIL(ERR_CONFIG, "threads is %u: a team has 1 to %d", options->threads, TEAM_THREADS_MAX);
+    if (threads < 1 || threads > TEAM_THREADS_MAX) {
+        FAIL(ERR_CONFIG, "threads is %u: a team has 1 to %d", threads, TEAM_THREADS_MAX);
     }
     struct team *team = aligned_alloc(CACHE_LINE, sizeof *team);
-    struct worker *workers = calloc(options->threads, sizeof *workers);
+    struct worker *workers = calloc(threads, sizeof *workers);
     if (!team || !workers) {
         free(team);
         free(workers);
-        FAIL(ERR_NOMEM, "no memory for a team of %u threads", options->threads);
+        FAIL(ERR_NOMEM, "no memory for a team of %u threads", threads);
     }
     memset(team, 0, sizeof *team);
-    team->threads = options->threads;
-    team->spin_ns = (int64_t)options->spin_us * NS_PER_US;
+    team->threads = threads;
     team->workers = workers;
     err_t e = arena_init(&team->scratch, (size_t)team->threads * TEAM_SCRATCH_BYTES);
-    if (!err_is(e)) {
-        e = start_workers(team);
-    }
     if (err_is(e)) {
         team_destroy(team);
         return e;
     }
     *out = team;
+    return OK;
+}
+
+FALLIBLE team_create(const struct team_options *options, struct team **out) {
+    TRY(make_team(options->threads, out));
+    (*out)->spin_ns = (int64_t)options->spin_us * NS_PER_US;
+    err_t e = start_workers(*out);
+    if (err_is(e)) {
+        team_destroy(*out);
+        *out = NULL;
+    }
+    return e;
+}
+
+FALLIBLE team_create_on(const struct team_pool *pool, struct team **out) {
+    *out = NULL;
+    if (!pool->run) {
+        FAIL(ERR_CONFIG, "a team on a caller's pool needs its run");
+    }
+    TRY(make_team(pool->threads, out));
+    (*out)->pool = *pool;
     return OK;
 }
 
@@ -237,6 +256,25 @@ static void run_alone(size_t tasks, void (*body)(void *, size_t, unsigned), void
     }
 }
 
+struct pool_run {
+    const struct team *team;
+    void (*body)(void *, size_t, unsigned);
+    void *context;
+};
+
+static void run_pool_task(void *work, size_t index, unsigned thread) {
+    const struct pool_run *run = work;
+    INVARIANT(thread < run->team->threads);
+    float_mode before = float_mode_set_ieee();
+    run->body(run->context, index, thread);
+    float_mode_restore(before);
+}
+
+static void run_on_pool(struct team *team, size_t tasks, void (*body)(void *, size_t, unsigned), void *context) {
+    struct pool_run run = {team, body, context};
+    team->pool.run(team->pool.pool, tasks, run_pool_task, &run);
+}
+
 // At most UINT32_MAX tasks at once.
 static void run_on_team(struct team *team, uint32_t tasks, void (*body)(void *, size_t, unsigned), void *context) {
     INVARIANT(!team->running);
@@ -257,6 +295,8 @@ void team_run(struct team *team, size_t tasks, void (*body)(void *context, size_
     float_mode before = float_mode_set_ieee(); // the caller computes too, whatever it was set to
     if (!team || team->threads == 1 || tasks <= 1) {
         run_alone(tasks, body, context);
+    } else if (team->pool.run) {
+        run_on_pool(team, tasks, body, context);
     } else {
         INVARIANT(tasks <= UINT32_MAX);
         run_on_team(team, (uint32_t)tasks, body, context);

@@ -17,6 +17,21 @@ struct team_options {
 };
 
 FALLIBLE team_create(const struct team_options *options, struct team **out);
+
+// A caller's own thread pool, for a program that has one and wants no other threads. `run` calls task(work, index, thread) once for
+// each index in [0, tasks) and returns when all have returned: in any order, on one thread or on many, the calling one among them
+// or not. thread: 0 to threads - 1, and no two that run at once have the same. Each task sets the floating-point mode that it needs
+// and restores the one it found.
+struct team_pool {
+    unsigned threads; // at most as many tasks run at once
+    void (*run)(void *pool, size_t tasks, void (*task)(void *work, size_t index, unsigned thread), void *work);
+    void *pool;
+};
+
+// A team that has no threads of its own: its runs go to the pool, which is borrowed until team_destroy. Reserves
+// TEAM_SCRATCH_BYTES for each of the pool's threads. Errors as team_create's.
+FALLIBLE team_create_on(const struct team_pool *pool, struct team **out);
+
 void team_destroy(struct team *team);           // joins its threads; NULL is legal
 unsigned team_threads(const struct team *team); // 1 where team is NULL
 
@@ -25,8 +40,8 @@ unsigned team_threads(const struct team *team); // 1 where team is NULL
 enum { TEAM_SCRATCH_BYTES = 1 << 20 };
 void *team_scratch(struct team *team, unsigned thread);
 
-// body(context, task, thread) for every task in [0, tasks), each once, claimed in ascending order; thread is in [0, team_threads).
-// Returns when all are done. `team` NULL: all tasks run on the caller as thread 0.
+// body(context, task, thread) for every task in [0, tasks), each once, claimed in ascending order (a caller's pool: as it likes);
+// thread is in [0, team_threads). Returns when all are done. `team` NULL: all tasks run on the caller as thread 0.
 void team_run(struct team *team, size_t tasks, void (*body)(void *context, size_t task, unsigned thread), void *context);
 
 #endif

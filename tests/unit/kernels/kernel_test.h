@@ -70,6 +70,15 @@ static inline uint16_t random_bf16(struct random *random, enum values values) {
     return (uint16_t)(f32_bits(random_f32(random, values)) >> 16);
 }
 
+// A caller's pool (team.h) of three threads that all turn out to be one, which begins with the last task.
+static inline void run_tasks_backward(void *pool, size_t tasks, void (*task)(void *work, size_t index, unsigned thread),
+                                      void *work) {
+    (void)pool;
+    for (size_t i = tasks; i-- > 0;) {
+        task(work, i, (unsigned)(i % 3));
+    }
+}
+
 // Bits, but for NaN: which one is not promised.
 static inline int same_f32(float a, float b) {
     return f32_bits(a) == f32_bits(b) || (isnan(a) && isnan(b));

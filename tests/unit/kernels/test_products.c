@@ -4,11 +4,14 @@
 
 enum { CASES = CASES_OF(60) };
 
-static struct team *teams[3]; // of 1 to 3 threads
+static struct team *teams[4]; // of 1 to 3 threads, and on a pool of the caller's
 
 static int make_teams(void **state) {
     (void)state;
-    for (unsigned i = 0; i < COUNT_OF(teams); i++) {
+    if (err_is(team_create_on(&(struct team_pool){3, run_tasks_backward, NULL}, &teams[3]))) {
+        return 1;
+    }
+    for (unsigned i = 0; i < 3; i++) {
         if (err_is(team_create(&(struct team_options){i + 1, 20}, &teams[i]))) {
             return 1;
         }

@@ -154,6 +154,21 @@ static void note_mode(void *context, size_t task, unsigned thread) {
     nanosleep(&(struct timespec){0, 200000}, NULL); // so that every thread gets some
 }
 
+static void run_flushed(void *context, size_t tasks, void (*task)(void *work, size_t index, unsigned thread), void *work) {
+    (void)context;
+    for (size_t i = 0; i < tasks; i++) {
+        (void)float_mode_set(FLOAT_MODE_FLUSHED); // what this pool's threads happen to be in
+        task(work, i, 0);
+    }
+}
+
+static void note_modes_on_a_pool(float_mode *modes, size_t count) {
+    struct team *team;
+    assert_false(err_is(team_create_on(&(struct team_pool){2, run_flushed, NULL}, &team)));
+    team_run(team, count, note_mode, modes);
+    team_destroy(team);
+}
+
 static void tasks_compute_in_ieee_mode_whoever_made_the_team(void **state) {
     (void)state;
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
@@ -161,6 +176,7 @@ static void tasks_compute_in_ieee_mode_whoever_made_the_team(void **state) {
     float_mode modes[32] = {0};
     team_run(team, COUNT_OF(modes), note_mode, modes);
     team_run(NULL, 1, note_mode, modes);
+    note_modes_on_a_pool(modes, COUNT_OF(modes) / 2);
     assert_int_equal(float_mode_set(before) & ~FLOAT_MODE_FLAGS, FLOAT_MODE_FLUSHED); // the caller's own is left alone
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
         assert_int_equal(modes[i], FLOAT_MODE_IEEE);
@@ -173,6 +189,61 @@ static void tasks_compute_in_ieee_mode_whoever_made_the_team(void **state) {
     skip();
 }
 #endif
+
+// A pool of the least promises: its threads begin anew with each run and take tasks from the last to the first.
+struct backward_pool {
+    atomic_size_t left;
+    atomic_uint started;
+    void (*task)(void *work, size_t index, unsigned thread);
+    void *work;
+};
+
+static void *pool_thread(void *context) {
+    struct backward_pool *pool = context;
+    unsigned thread = atomic_fetch_add(&pool->started, 1);
+    for (size_t left = atomic_load(&pool->left); left > 0;) {
+        if (atomic_compare_exchange_weak(&pool->left, &left, left - 1)) {
+            pool->task(pool->work, left - 1, thread);
+            left = atomic_load(&pool->left);
+        }
+    }
+    return NULL;
+}
+
+static void run_backward(void *context, size_t tasks, void (*task)(void *work, size_t index, unsigned thread), void *work) {
+    struct backward_pool *pool = context;
+    pthread_t threads[THREADS];
+    pool->task = task, pool->work = work;
+    atomic_store(&pool->left, tasks);
+    atomic_store(&pool->started, 0);
+    for (size_t i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, pool_thread, pool), 0);
+    }
+    for (size_t i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+}
+
+static void a_callers_pool_runs_every_task_once(void **state) {
+    (void)state;
+    struct backward_pool pool = {0};
+    struct team *team;
+    assert_false(err_is(team_create_on(&(struct team_pool){THREADS, run_backward, &pool}, &team)));
+    assert_int_equal(team_threads(team), THREADS);
+    static struct seen seen;
+    memset(&seen, 0, sizeof seen);
+    team_run(team, TASKS_MAX, count_task, &seen);
+    for (size_t i = 0; i < TASKS_MAX; i++) {
+        assert_int_equal(seen.counts[i], 1);
+    }
+    assert_int_equal(atomic_load(&seen.foreign_thread), 0);
+    char *last = team_scratch(team, THREADS - 1);
+    last[TEAM_SCRATCH_BYTES - 1] = 1; // every thread of the pool has its own
+    team_destroy(team);
+    assert_int_equal(team_create_on(&(struct team_pool){THREADS, NULL, NULL}, &team).code, ERR_CONFIG);
+    assert_int_equal(team_create_on(&(struct team_pool){0, run_backward, NULL}, &team).code, ERR_CONFIG);
+    assert_null(team);
+}
 
 static void impossible_sizes_are_refused(void **state) {
     (void)state;
@@ -191,6 +262,7 @@ int main(void) {
         cmocka_unit_test(idle_team_uses_no_cpu),
         cmocka_unit_test(all_threads_work_at_once),
         cmocka_unit_test(tasks_compute_in_ieee_mode_whoever_made_the_team),
+        cmocka_unit_test(a_callers_pool_runs_every_task_once),
         cmocka_unit_test(impossible_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
