@@ -1,8 +1,13 @@
 // Schedules: what is tried, what is kept in a file and survives, and what is refused of a file.
 #include "kernel_test.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/backend.h"
@@ -256,6 +261,71 @@ static void a_folder_that_is_not_there_is_said_and_the_old_file_stays(void **sta
     assert_int_equal(loaded.count, 2);
 }
 
+// A file may have no more than a few bytes, as on a disk that fills up in the middle of a write.
+static void a_full_disk_leaves_the_old_file_and_nothing_beside_it(void **state) {
+    const struct folder *folder = *state;
+    static struct tuning_table table, loaded;
+    fill(&table, 2);
+    assert_false(err_is(tuning_store(folder->file, &HERE, &table)));
+    fill(&table, 6);
+    struct rlimit before, little = {.rlim_cur = 100};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    little.rlim_max = before.rlim_max;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    err_t e = tuning_store(folder->file, &HERE, &table);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(e.code, ERR_IO);
+    assert_non_null(strstr(err_message(), folder->file));
+    assert_false(err_is(tuning_load(folder->file, &HERE, &loaded)));
+    assert_int_equal(loaded.count, 2); // folder_remove fails where the unfinished file was left
+}
+
+struct writer {
+    const char *path;
+    struct tuning_table table;
+    atomic_bool *stop;
+    size_t failures;
+};
+
+static void *write_again_and_again(void *context) {
+    struct writer *writer = context;
+    while (!atomic_load(writer->stop)) {
+        writer->failures += err_is(tuning_store(writer->path, &HERE, &writer->table));
+    }
+    return NULL;
+}
+
+static void writers_at_once_leave_a_whole_file_of_one_of_them(void **state) {
+    enum { WRITERS = 3, READS = 40 };
+    const struct folder *folder = *state;
+    static struct writer writers[WRITERS];
+    static struct tuning_table loaded;
+    atomic_bool stop = false;
+    pthread_t threads[WRITERS];
+    for (uint32_t i = 0; i < WRITERS; i++) {
+        writers[i] = (struct writer){.path = folder->file, .stop = &stop};
+        fill(&writers[i].table, 2 + 3 * i);
+    }
+    assert_false(err_is(tuning_store(folder->file, &HERE, &writers[0].table)));
+    for (size_t i = 0; i < WRITERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, write_again_and_again, &writers[i]), 0);
+    }
+    size_t torn = 0;
+    for (int i = 0; i < READS; i++) {
+        err_t e = tuning_load(folder->file, &HERE, &loaded);
+        torn += err_is(e) || (loaded.count != 2 && loaded.count != 5 && loaded.count != 8);
+        nanosleep(&(struct timespec){0, 500000}, NULL);
+    }
+    atomic_store(&stop, true);
+    for (size_t i = 0; i < WRITERS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(writers[i].failures, 0);
+    }
+    assert_int_equal(torn, 0);
+}
+
 static void expect_cpu(const char *cpuinfo, const char *want) {
     char name[TUNING_NAME_MAX];
     FILE *file = fmemopen((void *)(uintptr_t)cpuinfo, strlen(cpuinfo), "r");
@@ -317,6 +387,8 @@ int main(void) {
         IN_FOLDER(a_file_cut_anywhere_or_with_any_byte_changed_is_refused),
         IN_FOLDER(a_whole_file_with_wrong_content_is_refused),
         IN_FOLDER(a_folder_that_is_not_there_is_said_and_the_old_file_stays),
+        IN_FOLDER(a_full_disk_leaves_the_old_file_and_nothing_beside_it),
+        IN_FOLDER(writers_at_once_leave_a_whole_file_of_one_of_them),
         cmocka_unit_test(cpu_is_named_by_its_model_or_by_numbers),
         cmocka_unit_test(the_identity_names_the_kernels_that_schedules_are_for),
     };
