@@ -6,17 +6,17 @@
 
 #include "kernels/kernels.h"
 
-enum { M = 300, K = 160, N = 200, GROUPS = 3, CALLERS = 4, ROUNDS = 5 };
+enum { M = 100, K = 160, N = 200, GROUPS = 3, CALLERS = 4 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) // their frames are larger
-enum { STACK_FACTOR = 8 };
+enum { STACK_FACTOR = 8, ROUNDS = 1 };
 #else
-enum { STACK_FACTOR = 1 };
+enum { STACK_FACTOR = 1, ROUNDS = 5 };
 #endif
 enum { STACK_BYTES = 512 << 10, STACK_WITHOUT_TEAM_BYTES = 1 << 20 };
 
 static float lhs[M * K], rhs[GROUPS * K * N];
-static const int32_t SIZES[GROUPS] = {250, 0, 40};
+static const int32_t SIZES[GROUPS] = {70, 0, 20};
 static struct packed_weights packed[3]; // F32, BF16, and MXFP4 for rows of BF16
 static struct quantised_case quantised;
 static void *groups[3][GROUPS];
