@@ -277,19 +277,35 @@ enum device_code launch(struct device *d, const Args *args, struct device_error 
     return done(code, "starting a kernel", error);
 }
 
-// Of the launchers for quantised weights, the one for these rows and codes.
+// The launchers for quantised weights: of rows of fp32, of rows of bf16 by code.
+template <typename Launcher> struct quantised_launchers { Launcher *f32, *e2m1, *int4, *fp8, *int8; };
+constexpr quantised_launchers<int(const device_gate_up *, CUstream_st *)> QUANTISED_GATE_UP = {
+    cuda_quantised_gate_up_f32, cuda_quantised_gate_up_e2m1, cuda_quantised_gate_up_int4, cuda_quantised_gate_up_fp8,
+    cuda_quantised_gate_up_int8};
+constexpr quantised_launchers<int(const device_down *, CUstream_st *)> QUANTISED_DOWN = {
+    cuda_quantised_down_f32, cuda_quantised_down_e2m1, cuda_quantised_down_int4, cuda_quantised_down_fp8, cuda_quantised_down_int8};
+
 template <typename Launcher>
-Launcher *quantised_launcher(const device_rows &rows, const device_matrix &m, Launcher *f32, Launcher *four_bits, Launcher *fp8,
-                             Launcher *int8) {
-    const enum weight_code code = m.quantised.format.code;
-    return rows.dtype != DTYPE_BF16 ? f32 : device_codes_bits(code) == 4 ? four_bits : code == CODE_INT8 ? int8 : fp8;
+Launcher *launcher_for(const device_rows &rows, const device_matrix &m, const quantised_launchers<Launcher> &launchers) {
+    if (rows.dtype != DTYPE_BF16) {
+        return launchers.f32;
+    }
+    switch (m.quantised.format.code) {
+    case CODE_E2M1:
+        return launchers.e2m1;
+    case CODE_INT4:
+        return launchers.int4;
+    case CODE_INT8:
+        return launchers.int8;
+    default:
+        return launchers.fp8;
+    }
 }
 
 // By how the weights are held, and the variant that the rows are cut for.
 int start_gate_up(const struct device *d, const struct device_gate_up *a) {
     if (a->up.quantised.scales) {
-        return quantised_launcher(a->rows, a->up, cuda_quantised_gate_up_f32, cuda_quantised_gate_up_4bit,
-                                  cuda_quantised_gate_up_fp8, cuda_quantised_gate_up_int8)(a, d->stream);
+        return launcher_for(a->rows, a->up, QUANTISED_GATE_UP)(a, d->stream);
     }
     return a->rows.variant < DEVICE_MMA_16    ? cuda_gate_up_fma(a, d->stream)
            : a->rows.variant < DEVICE_WGMMA_8 ? cuda_gate_up_mma(a, d->stream)
@@ -298,8 +314,7 @@ int start_gate_up(const struct device *d, const struct device_gate_up *a) {
 
 int start_down(const struct device *d, const struct device_down *a) {
     if (a->down.quantised.scales) {
-        return quantised_launcher(a->rows, a->down, cuda_quantised_down_f32, cuda_quantised_down_4bit, cuda_quantised_down_fp8,
-                                  cuda_quantised_down_int8)(a, d->stream);
+        return launcher_for(a->rows, a->down, QUANTISED_DOWN)(a, d->stream);
     }
     return a->rows.variant < DEVICE_MMA_16    ? cuda_down_fma(a, d->stream)
            : a->rows.variant < DEVICE_WGMMA_8 ? cuda_down_mma(a, d->stream)

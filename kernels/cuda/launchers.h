@@ -24,11 +24,13 @@ int cuda_down_mma(const struct device_down *args, struct CUstream_st *stream);
 int cuda_gate_up_wgmma(const struct device_gate_up *args, int multiprocessors, struct CUstream_st *stream);
 int cuda_down_wgmma(const struct device_down *args, int multiprocessors, struct CUstream_st *stream);
 // Of quantised matrices: rows of bf16 by the kind of code, rows of fp32 by any.
-int cuda_quantised_gate_up_4bit(const struct device_gate_up *args, struct CUstream_st *stream);
+int cuda_quantised_gate_up_e2m1(const struct device_gate_up *args, struct CUstream_st *stream);
+int cuda_quantised_gate_up_int4(const struct device_gate_up *args, struct CUstream_st *stream);
 int cuda_quantised_gate_up_fp8(const struct device_gate_up *args, struct CUstream_st *stream);
 int cuda_quantised_gate_up_int8(const struct device_gate_up *args, struct CUstream_st *stream);
 int cuda_quantised_gate_up_f32(const struct device_gate_up *args, struct CUstream_st *stream);
-int cuda_quantised_down_4bit(const struct device_down *args, struct CUstream_st *stream);
+int cuda_quantised_down_e2m1(const struct device_down *args, struct CUstream_st *stream);
+int cuda_quantised_down_int4(const struct device_down *args, struct CUstream_st *stream);
 int cuda_quantised_down_fp8(const struct device_down *args, struct CUstream_st *stream);
 int cuda_quantised_down_int8(const struct device_down *args, struct CUstream_st *stream);
 int cuda_quantised_down_f32(const struct device_down *args, struct CUstream_st *stream);

@@ -6,7 +6,7 @@
 // cp.async: a lane copies the codes that it reads itself, 16 bytes each; the block shares the rows, gathered by index, and a warp
 // its scales.
 //
-// A source for each width of codes instantiates it: nvcc takes half a minute for all of them.
+// A source for each kind of code instantiates it: nvcc takes half a minute for all of them.
 #ifndef EXPERTD_KERNELS_CUDA_QUANTISED_MMA_CUH
 #define EXPERTD_KERNELS_CUDA_QUANTISED_MMA_CUH
 
