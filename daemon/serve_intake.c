@@ -103,6 +103,9 @@ static FALLIBLE take_request(struct serve_request *r) {
         uint64_t bytes_max = (uint64_t)r->serve->backend.limits.max_tokens * sizeof(int64_t);
         TRY(take_copy(r, &wire->token_ids, "token_ids", bytes_max, &out->token_ids));
     }
+    if (r->layer->params.needs_router_input && wire->routing == WIRE_ROUTING_NONE && wire->router_input.present) {
+        TRY(take_tensor(r, &wire->router_input, "router_input", &out->router_input));
+    }
     out->shared = wants_shared(wire, r->layer);
     out->output_dtype = output_dtype(wire);
     return layer_request_check(out, r->layer, &r->serve->backend.limits);

@@ -10,8 +10,9 @@
 // One key under the names that it has in different models; every model is given them all, since one model may come with either.
 static const char *const EXPERT_KEYS[] = {"num_experts",     "num_local_experts",          "n_routed_experts",
                                           "moe_num_experts", "ffn_config.moe_num_experts", NULL};
-static const char *const TOP_K_KEYS[] = {"num_experts_per_tok",  "moe_topk", "moe_k", "moe_top_k", "num_experts_per_token",
-                                         "ffn_config.moe_top_k", NULL};
+static const char *const TOP_K_KEYS[] = {
+    "num_experts_per_tok",  "moe_topk", "moe_k", "moe_top_k", "num_experts_per_token", "top_k_experts",
+    "ffn_config.moe_top_k", NULL};
 static const char *const HIDDEN_KEYS[] = {"hidden_size", "d_model", NULL};
 static const char *const GROUP_KEYS[] = {"n_group", "num_expert_group", NULL};
 static const char *const TOP_GROUP_KEYS[] = {"topk_group", NULL};
@@ -139,6 +140,8 @@ static FALLIBLE expect_activation(const struct architecture *row, const struct c
         return expect_each(config, KEYS, "silu|swish|swigluoai");
     case ACTIVATION_RELU2:
         return expect_each(config, NEMOTRON_KEYS, "relu2");
+    case ACTIVATION_GELU_TANH:
+        return expect_each(config, KEYS, "gelu_pytorch_tanh");
     default:
         return expect_each(config, KEYS, "silu|swish");
     }
@@ -297,6 +300,20 @@ static FALLIBLE resolve_scale(const struct architecture *row, const struct confi
     return OK;
 }
 
+// Of a router that normalises rows of its own.
+static FALLIBLE resolve_router_norm(const struct config *config, struct layer_params *p) {
+    static const char *const KEYS[] = {"rms_norm_eps", NULL};
+    double epsilon = 1e-6;
+    bool found;
+    TRY(config_f64(config, KEYS, &epsilon, &found));
+    if (!(epsilon > 0 && epsilon < 1)) {
+        FAIL(ERR_CHECKPOINT, "%s: %s is %g: a number between 0 and 1 is wanted", config_path(config), KEYS[0], epsilon);
+    }
+    p->needs_router_input = true;
+    p->router_norm_epsilon = (float)epsilon;
+    return OK;
+}
+
 static FALLIBLE resolve_router(const struct architecture *row, const struct config *config, struct layer_params *p) {
     struct routing *routing = &p->routing;
     routing->score = row->score;
@@ -312,6 +329,9 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
             FAIL(ERR_CHECKPOINT, "%s: %s is %g: 0 to 1 is wanted", config_path(config), JITTER_KEYS[0], jitter);
         }
         routing->jitter = (float)jitter;
+    }
+    if (row->own_router_input) {
+        TRY(resolve_router_norm(config, p));
     }
     p->has_router = true;
     p->router_has_bias = row->router_has_bias;

@@ -23,7 +23,7 @@ struct layer_params {
     uint32_t intermediate_size; // I of a routed expert
     uint32_t num_experts;       // E, identity experts left out
     uint32_t num_zero_experts;  // Z: ids E .. E + Z - 1 return their input
-    struct routing routing;     // num_experts = E + Z, top_k = K; selection_bias is set at load
+    struct routing routing;     // num_experts = E + Z, top_k = K; selection_bias and expert_scale are set at load
     bool has_router;
     bool router_has_bias; // added to the logits
     bool router_has_selection_bias;
@@ -34,9 +34,11 @@ struct layer_params {
     enum shared_kind shared;
     uint32_t shared_intermediate_size; // 0 where SHARED_NONE
     struct activation shared_activation;
-    bool needs_token_ids;    // a hash router: a token's id chooses its experts, its scores weigh them
-    uint32_t num_token_ids;  // that such a router knows: 0 to num_token_ids - 1
-    bool needs_router_input; // two-input routers: not served yet
+    bool needs_token_ids;   // a hash router: a token's id chooses its experts, its scores weigh them
+    uint32_t num_token_ids; // that such a router knows: 0 to num_token_ids - 1
+    // The router reads rows of its own (Gemma 4: the residual, the experts its norm): normalised by root mean square first.
+    bool needs_router_input;
+    float router_norm_epsilon;
 };
 
 struct architecture; // a table row; columns in architecture_table.h, private to expert/

@@ -139,3 +139,10 @@ const struct tensor_names NAMES_DEEPSEEK_V4 = {
     .experts = {"ffn.experts"},
     .shared = {"ffn.shared_experts"},
 };
+
+const struct tensor_names NAMES_GEMMA4 = {
+    .router = {"router.proj.weight"},
+    .router_norm = "router.scale",
+    .expert_scale = "router.per_expert_scale",
+    .experts = {"experts"},
+};

@@ -483,12 +483,19 @@ static const struct architecture ROWS[] = {
         .shared_keys = {"share_expert_dim"},
         .expectations = {{"norm_expert_weight", "true"}},
     },
-    // known, and refused
+    // the router reads the residual, the experts its norm; the dense network beside them is another block
     {
         .model_types = {"gemma4", "gemma4_text"},
         .classes = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"},
-        .refusal = "its router and its experts take different inputs, and calls with two inputs are not served yet",
+        .names = &NAMES_GEMMA4,
+        .width_keys = {"moe_intermediate_size"},
+        .norm_rule = NORM_RULE_ALWAYS,
+        .norm = NORM_SUM,
+        .own_router_input = true,
+        .activation = ACTIVATION_GELU_TANH,
+        .expectations = {{"enable_moe_block", "true"}},
     },
+    // known, and refused
     {
         .model_types = {"jetmoe"},
         .classes = {"JetMoeForCausalLM"},

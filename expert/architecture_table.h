@@ -73,11 +73,14 @@ struct tensor_names {
     const char *experts[4];    // the experts' module; "" where the layer itself is
     const char *shared[4];
     const char *shared_gate;
+    const char *router_norm;  // [H] multiplies the router's normalised rows, and
+    const char *expert_scale; // [E] its experts' weights: where the router has an input of its own
 };
 
 extern const struct tensor_names NAMES_MLP, NAMES_MLP_GATED_SHARED, NAMES_BLOCK_SPARSE_MOE, NAMES_GRANITE, NAMES_GPT_OSS,
     NAMES_FEED_FORWARD_ROUTER, NAMES_LFM2, NAMES_HUNYUAN, NAMES_DBRX, NAMES_ERNIE, NAMES_LONGCAT, NAMES_EXAONE, NAMES_NEMOTRON,
-    NAMES_BAILING, NAMES_AFMOE, NAMES_HY_V3, NAMES_STEP, NAMES_MISTRAL_LARGE, NAMES_KIMI_LINEAR, NAMES_LAGUNA, NAMES_DEEPSEEK_V4;
+    NAMES_BAILING, NAMES_AFMOE, NAMES_HY_V3, NAMES_STEP, NAMES_MISTRAL_LARGE, NAMES_KIMI_LINEAR, NAMES_LAGUNA, NAMES_DEEPSEEK_V4,
+    NAMES_GEMMA4;
 
 struct architecture {
     const char *model_types[ARCHITECTURE_ALIASES]; // the first is the row's name
@@ -104,6 +107,7 @@ struct architecture {
     const char *selection_bias_key; // false there means that there is none; absent means that there is
     const char *zero_experts_key;
     bool weights_on_input;
+    bool own_router_input; // names->router_norm and expert_scale
     // experts
     enum activation_kind activation;
     enum activation_clamp clamp;

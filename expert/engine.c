@@ -27,7 +27,7 @@ struct engine_needs {
     size_t row_bytes; // of a hidden row in D, rounded
     size_t router_outputs;
     size_t routing_bytes;
-    bool weights_on_input, shared, ordered;
+    bool weights_on_input, shared, ordered, router_input;
     uint32_t shared_intermediate_size;
 };
 
@@ -41,6 +41,7 @@ static struct engine_needs needs_of(const struct model *model) {
         needs.routing_bytes = bytes > needs.routing_bytes ? bytes : needs.routing_bytes;
         needs.weights_on_input |= p->weights_on_input;
         needs.shared |= p->shared != SHARED_NONE;
+        needs.router_input |= p->needs_router_input;
         const struct model_layer *layer = &model->layers[i];
         needs.ordered |= layer->shape.order[EXPERT_HIDDEN_ORDER] || layer->shape.order[EXPERT_INNER_ORDER];
         needs.ordered |= layer->shared.hidden_order || layer->shared.inner_order;
@@ -119,6 +120,8 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
     for (unsigned i = 0; i < inputs; i++) { // what devices do not read
         struct batch_input *in = &engine->inputs[i];
         lay_out_rows(&layout, engine, needs, in);
+        in->router_rows =
+            needs->router_input ? piece(&layout, tokens * arena_rounded(model->max_hidden_size * sizeof(float))) : NULL;
         in->token_request = piece(&layout, tokens * sizeof *in->token_request);
     }
     engine->expanded = needs->weights_on_input ? piece(&layout, choices * needs->row_bytes) : NULL;

@@ -19,6 +19,7 @@ struct device_tile;
 struct batch_input {
     char *hidden;            // [max_tokens, H] in D, hidden_stride bytes apart; NULL with devices, as the next two
     float *hidden_f32;       // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
+    float *router_rows;      // [max_tokens, H] normalised, of routers with an input of their own; NULL where no layer has one
     uint32_t *token_request; // [max_tokens] index of the request each token belongs to
     char *staging; // [device_landing_bytes] rows as callers sent them, on their way to the first device; pinned, NULL without
     size_t hidden_stride, hidden_f32_stride; // of the layer at hand: bytes, elements

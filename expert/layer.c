@@ -11,6 +11,7 @@
 #include "kernels/combine.h"
 #include "kernels/convert.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/normalise.h"
 #include "kernels/scalar_math.h"
 
 static size_t element_bytes(const struct batch *b) {
@@ -93,6 +94,26 @@ static void take_in_row(void *context, size_t token, unsigned thread) {
     }
 }
 
+// Elements from one of the router's own rows to the next.
+static size_t router_stride(const struct batch *b) {
+    return arena_rounded(b->layer->params.hidden_size * sizeof(float)) / sizeof(float);
+}
+
+static void take_in_router_row(void *context, size_t token, unsigned thread) {
+    (void)thread;
+    struct batch *b = context;
+    const struct layer_params *p = &b->layer->params;
+    size_t index = b->in->token_request[token], row = token - first_token(b, index);
+    const struct layer_request *request = &b->requests[index];
+    float *out = b->in->router_rows + token * router_stride(b);
+    if (request->source == ROUTING_OWN) {
+        enum dtype dtype = request->router_input.dtype;
+        const char *source = (const char *)request->router_input.data + row * p->hidden_size * dtype_size(dtype);
+        convert_widen(dtype, source, p->hidden_size, out);
+        rms_normalise_row(out, p->hidden_size, p->router_norm_epsilon, b->layer->router_norm, out);
+    }
+}
+
 // Returns the rows that an expert will see.
 static size_t take_in(struct batch *b) {
     b->in->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
@@ -113,28 +134,39 @@ static size_t take_in(struct batch *b) {
     if (read > 0 && !b->engine->device) {
         team_run(team_for_rows(b, read), b->tokens, take_in_row, b);
     }
+    if (read > 0 && b->layer->params.needs_router_input) {
+        team_run(team_for_rows(b, read), b->tokens, take_in_router_row, b);
+    }
     return read;
 }
 
 // ---- route
 
+// The rows that the router of the layer reads, and how far apart: NULL where they are on a device.
+static const float *router_rows(const struct batch *b, size_t *stride) {
+    bool own = b->layer->params.needs_router_input;
+    *stride = own ? router_stride(b) : b->in->hidden_f32_stride;
+    return own ? b->in->router_rows : b->in->hidden_f32;
+}
+
 static FALLIBLE route(struct batch *b) {
     struct engine *engine = b->engine;
-    size_t first = 0;
+    size_t first = 0, stride;
+    const float *rows = router_rows(b, &stride);
     if (engine->device) {
         TRY(device_await_rows(b));
     }
     for (size_t r = 0; r < b->count; r++) {
         struct router_args args = {
             .layer = b->layer,
-            .hidden = engine->device ? NULL : b->in->hidden_f32 + first * b->in->hidden_f32_stride,
-            .hidden_stride = b->in->hidden_f32_stride,
+            .hidden = rows ? rows + first * stride : NULL,
+            .hidden_stride = stride,
             .tokens = b->requests[r].tokens,
             .top_k = b->top_k,
             .ids = engine->ids + first * b->top_k,
             .weights = engine->weights + first * b->top_k,
         };
-        bool on_device = engine->device && b->requests[r].source == ROUTING_OWN;
+        bool on_device = engine->device && b->requests[r].source == ROUTING_OWN && !b->layer->params.needs_router_input;
         TRY(on_device ? device_route(b, &b->requests[r], &args)
                       : router_forward(&b->requests[r], &args, &engine->router, engine->team));
         first += b->requests[r].tokens;

@@ -156,6 +156,21 @@ static FALLIBLE check_token_ids(const struct layer_request *request, const struc
     return OK;
 }
 
+static FALLIBLE check_router_input(const struct layer_request *request, const struct model_layer *layer) {
+    const struct tensor_view *input = &request->router_input;
+    if (input->dtype == DTYPE_NONE) {
+        FAIL_FIELD(ERR_SHAPE_MISMATCH, "router_input",
+                   "router_input: missing: the router of layer %u reads other rows than its experts: send them, [%zu, %u], or "
+                   "router_logits, or routes",
+                   layer->params.layer, request->tokens, layer->params.hidden_size);
+    }
+    if (!dtype_is_float16_or_32(input->dtype)) {
+        FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "router_input.dtype", "router_input.dtype: %s: send F32, BF16 or F16",
+                   dtype_name(input->dtype));
+    }
+    return check_shape(input, "router_input", request->tokens, layer->params.hidden_size);
+}
+
 static FALLIBLE check_routing(const struct layer_request *request, const struct model_layer *layer,
                               const struct layer_limits *limits) {
     if (request->source == ROUTING_GIVEN) {
@@ -168,7 +183,7 @@ static FALLIBLE check_routing(const struct layer_request *request, const struct 
         TRY(check_token_ids(request, layer));
     }
     if (request->source == ROUTING_OWN) {
-        return OK;
+        return layer->params.needs_router_input ? check_router_input(request, layer) : OK;
     }
     if (!dtype_is_float16_or_32(request->logits.dtype)) {
         FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "router_logits.dtype", "router_logits.dtype: %s: send F32, BF16 or F16",

@@ -27,6 +27,9 @@ struct layer_request layer_request_piece(const struct layer_request *whole, size
     if (piece.token_ids.dtype != DTYPE_NONE) {
         cut(&piece.token_ids, first, tokens);
     }
+    if (piece.router_input.dtype != DTYPE_NONE) {
+        cut(&piece.router_input, first, tokens);
+    }
     piece.output = (char *)whole->output + first * hidden_size * dtype_size(whole->output_dtype);
     return piece;
 }

@@ -9,6 +9,7 @@
 #include "expert/token_table.h"
 #include "kernels/activation.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/normalise.h"
 #include "kernels/routing.h"
 #include "kernels/scalar_math.h"
 
@@ -21,6 +22,7 @@ struct twin {
     float *wide;             // [H] the hidden row in D, widened
     void *hidden;            // [H] in D
     void *input;             // [H] in D: what an expert sees
+    float *router_row;       // [H] the router's own row, normalised, where the layer has one
     float *logits;           // [E + Z]
     int32_t *ids;            // [K]
     float *weights;          // [K]
@@ -123,6 +125,14 @@ static void take_in(struct twin *t, size_t token) {
     dtype_widen(t->dtype, t->hidden, width, t->wide);
 }
 
+static void read_router_input(struct twin *t, size_t token) {
+    const struct layer_params *p = &t->layer->params;
+    const struct tensor_view *input = &t->request->router_input;
+    const char *row = (const char *)input->data + token * p->hidden_size * dtype_size(input->dtype);
+    dtype_widen(input->dtype, row, p->hidden_size, t->router_row);
+    rms_normalise_row(t->router_row, p->hidden_size, p->router_norm_epsilon, t->layer->router_norm, t->router_row);
+}
+
 static FALLIBLE route(struct twin *t, size_t token) {
     const struct layer_request *r = t->request;
     const struct routing *routing = &t->layer->params.routing;
@@ -147,7 +157,12 @@ static FALLIBLE route(struct twin *t, size_t token) {
         dtype_widen(r->logits.dtype, (const char *)r->logits.data + token * outputs * dtype_size(r->logits.dtype), outputs,
                     t->logits);
     } else {
-        TRY(multiply(t->wide, &t->layer->router, 0, t->logits));
+        const float *rows = t->wide;
+        if (t->layer->params.needs_router_input) {
+            read_router_input(t, token);
+            rows = t->router_row;
+        }
+        TRY(multiply(rows, &t->layer->router, 0, t->logits));
         for (size_t e = 0; t->layer->router_bias && e < outputs; e++) {
             t->logits[e] += t->layer->router_bias[e];
         }
@@ -242,10 +257,11 @@ FALLIBLE layer_forward_reference(const struct model_layer *layer, enum dtype com
     t.top_k = request->source == ROUTING_GIVEN ? (size_t)request->ids.shape[1] : p->routing.top_k;
     size_t floats[] = {
         hidden_size, hidden_size, hidden_size, outputs,     t.top_k,     t.top_k,     width,
-        width,       hidden_size, width,       hidden_size, hidden_size, hidden_size, width > hidden_size ? width : hidden_size};
+        width,       hidden_size, width,       hidden_size, hidden_size, hidden_size, width > hidden_size ? width : hidden_size,
+        hidden_size};
     void **places[] = {(void **)&t.wide,    &t.hidden,        &t.input,        (void **)&t.logits, (void **)&t.ids,
                        (void **)&t.weights, (void **)&t.gate, (void **)&t.up,  (void **)&t.sums,   &t.inner,
-                       &t.result,           (void **)&t.row,  (void **)&t.out, &t.ordered};
+                       &t.result,           (void **)&t.row,  (void **)&t.out, &t.ordered,         (void **)&t.router_row};
     enum { PLACES = sizeof floats / sizeof floats[0] };
     struct arena arena;
     size_t bytes = arena_rounded(p->has_router ? routing_scratch_bytes(&p->routing) : 0);

@@ -199,6 +199,12 @@ static FALLIBLE resolve_router(struct tensor_finder *finder, const struct tensor
         TRY(choose_name(finder, layer, names->selection_bias, false, name));
         TRY(tensor_take_vector(finder, name, p->routing.num_experts, &out->selection_bias));
     }
+    if (p->needs_router_input) {
+        TRY(tensor_name(name, "%s.%s", layer, names->router_norm));
+        TRY(tensor_take_vector(finder, name, p->hidden_size, &out->router_norm));
+        TRY(tensor_name(name, "%s.%s", layer, names->expert_scale));
+        TRY(tensor_take_vector(finder, name, p->num_experts, &out->expert_scale));
+    }
     return p->needs_token_ids ? resolve_token_experts(finder, names, layer, out) : OK;
 }
 

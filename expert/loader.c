@@ -1,5 +1,6 @@
 #include "expert/loader.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -25,13 +26,17 @@ struct load {
     struct err_copy error;
 };
 
-static void widen_vector(const struct supply_matrix *vector, float *out) {
-    const struct weight_source *s = &vector->source;
+static void widen_vector(const struct vector_source *s, size_t count, float *out) {
     const char *data = s->data;
-    size_t stride = s->k_stride * dtype_size(s->dtype);
-    for (size_t i = 0; i < vector->k; i++) {
+    size_t stride = s->stride * dtype_size(s->dtype);
+    for (size_t i = 0; i < count; i++) {
         dtype_widen(s->dtype, data + i * stride, 1, out + i);
     }
+}
+
+static void place_vector(const struct supply_matrix *m, float *out) {
+    struct vector_source source = {.data = m->source.data, .dtype = m->source.dtype, .stride = m->source.k_stride};
+    widen_vector(&source, m->k, out);
 }
 
 static FALLIBLE pack_into(const struct supply_matrix *m, const struct packed_weights *packed, size_t group) {
@@ -76,21 +81,21 @@ static FALLIBLE place(const struct supply_matrix *m, enum supply_tensor tensor, 
     case SUPPLY_DOWN:
         return place_matrix(m, tensor, experts, group);
     case SUPPLY_GATE_BIAS:
-        widen_vector(m, experts->gate_bias[group]);
+        place_vector(m, experts->gate_bias[group]);
         break;
     case SUPPLY_UP_BIAS:
-        widen_vector(m, experts->up_bias[group]);
+        place_vector(m, experts->up_bias[group]);
         break;
     case SUPPLY_DOWN_BIAS:
-        widen_vector(m, experts->down_bias[group]);
+        place_vector(m, experts->down_bias[group]);
         break;
     case SUPPLY_ROUTER:
         return pack_into(m, &layer->router, 0);
     case SUPPLY_ROUTER_BIAS:
-        widen_vector(m, layer->router_bias);
+        place_vector(m, layer->router_bias);
         break;
     case SUPPLY_SELECTION_BIAS:
-        widen_vector(m, layer->selection_bias);
+        place_vector(m, layer->selection_bias);
         break;
     case SUPPLY_SHARED_GATE:
         return pack_into(m, &layer->shared_gate, 0);
@@ -184,6 +189,24 @@ static FALLIBLE load_expert(struct load *load, size_t layer_index, uint32_t expe
     return OK;
 }
 
+// The norm's weight takes in what every normalised row is divided by: the root of its width.
+static void load_router_input(const struct layer_tensors *tensors, struct model_layer *layer, struct digest *digest) {
+    const struct layer_params *p = &layer->params;
+    const struct vector_source *sources[2] = {&tensors->router_norm, &tensors->expert_scale};
+    float *out[2] = {layer->router_norm, layer->expert_scale};
+    size_t counts[2] = {p->hidden_size, p->num_experts};
+    for (int i = 0; i < 2; i++) {
+        widen_vector(sources[i], counts[i], out[i]);
+        for (size_t j = 0; j < counts[i]; j++) {
+            digest_f32(digest, out[i][j]);
+        }
+    }
+    float root = sqrtf((float)p->hidden_size);
+    for (size_t i = 0; i < p->hidden_size; i++) {
+        layer->router_norm[i] /= root;
+    }
+}
+
 static FALLIBLE load_common(struct load *load, size_t layer_index, void *staging) {
     struct model_layer *layer = &load->model->layers[layer_index];
     struct piece piece = {.layer = layer_index, .expert = SUPPLY_SHARED, .experts = &layer->shared, .staging = staging};
@@ -194,6 +217,9 @@ static FALLIBLE load_common(struct load *load, size_t layer_index, void *staging
     if (layer->token_experts) {
         TRY_IN(token_table_read(&load->supply->layers[layer_index].token_experts, &layer->params, layer->token_experts, &router),
                "layer %u, router", layer->params.layer);
+    }
+    if (layer->router_norm) {
+        load_router_input(&load->supply->layers[layer_index], layer, &router);
     }
     TRY_IN(load_tensors(load, &piece, 0, SUPPLY_EXPERT_TENSORS, &shared), "layer %u, shared expert", layer->params.layer);
     TRY_IN(load_tensors(load, &piece, SUPPLY_SHARED_GATE, SUPPLY_TENSORS, &shared), "layer %u, shared expert's gate",

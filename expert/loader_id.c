@@ -66,6 +66,9 @@ static void add_params(struct digest *d, const struct layer_params *p) {
     }
     digest_u32(d, p->needs_token_ids);
     digest_u32(d, p->needs_router_input);
+    if (p->needs_router_input) {
+        digest_f32(d, p->router_norm_epsilon);
+    }
 }
 
 // Equal codes of two dtypes are different weights.

@@ -179,6 +179,12 @@ static FALLIBLE take_router(struct layout *layout, const struct supply *supply, 
         TRY(take(layout, m.k, sizeof(float), &bias));
         out->selection_bias = bias;
     }
+    if (tensors->router_norm.data) {
+        TRY(take(layout, tensors->params.hidden_size, sizeof(float), &bias));
+        out->router_norm = bias;
+        TRY(take(layout, tensors->params.num_experts, sizeof(float), &bias));
+        out->expert_scale = bias;
+    }
     if (tensors->token_experts.data) {
         void *table;
         TRY(take(layout, (size_t)tensors->params.num_token_ids * tensors->params.routing.top_k, sizeof(int32_t), &table));
@@ -217,6 +223,7 @@ static FALLIBLE lay_out_layer(struct layout *layout, const struct supply *supply
     }
     TRY(take_router(layout, supply, tensors, out));
     out->params.routing.selection_bias = out->selection_bias;
+    out->params.routing.expert_scale = out->expert_scale;
     TRY(take(layout, tensors->params.num_experts, sizeof(uint64_t), &memory));
     out->expert_digests = memory;
     return OK;

@@ -24,6 +24,7 @@ struct model_layer {
     struct packed_weights router;             // F32, one group, n = E + Z, k = H; data NULL without a router
     float *router_bias;                       // [E + Z] or NULL
     float *selection_bias;                    // [E + Z] or NULL; params.routing.selection_bias points here
+    float *router_norm, *expert_scale;        // [H], [E] where params.needs_router_input, else NULL; the same of expert_scale
     int32_t *token_experts;                   // [params.num_token_ids, K] where params.needs_token_ids, else NULL
     struct expert_shape shape;                // of each routed expert's block
     struct shards_in_force *in_force;         // where the experts lie: what a batch takes (shards.h)

@@ -18,7 +18,7 @@ struct router_scratch {
 
 struct router_args {
     const struct model_layer *layer;
-    const float *hidden;  // [tokens, H] the rows of D, widened; only ROUTING_OWN reads it
+    const float *hidden;  // [tokens, H] the rows of D, widened, or the router's own; only ROUTING_OWN reads it
     size_t hidden_stride; // elements
     size_t tokens;
     size_t top_k;   // columns of ids and weights: at least the request's

@@ -127,7 +127,7 @@ struct device_logits {
 
 // Logits to choices, as routing_row does; or only to the weights of choices that were made already, as routing_row_chosen does.
 struct device_choose {
-    struct routing routing; // selection_bias: device
+    struct routing routing; // selection_bias: device; no expert_scale: routers that have one run on the host
     const float *logits;    // [T, routing.num_experts]
     uint32_t tokens;
     uint32_t columns; // of ids and weights: at least top_k; the rest is set to -1 and 0

@@ -76,7 +76,7 @@ static float norm_of(const struct routing *routing, const float *weights) {
     }
 }
 
-static void normalise(const struct routing *routing, float *weights) {
+static void normalise(const struct routing *routing, const int32_t *ids, float *weights) {
     if (routing->norm != NORM_NONE) {
         float norm = norm_of(routing, weights);
         for (size_t j = 0; j < routing->top_k; j++) {
@@ -85,6 +85,9 @@ static void normalise(const struct routing *routing, float *weights) {
     }
     for (size_t j = 0; j < routing->top_k; j++) {
         weights[j] = weights[j] * routing->scale;
+    }
+    for (size_t j = 0; routing->expert_scale && j < routing->top_k; j++) {
+        weights[j] = weights[j] * routing->expert_scale[ids[j]];
     }
 }
 
@@ -98,7 +101,7 @@ void routing_row(const struct routing *routing, const float *logits, int32_t *id
     } else {
         choose_then_score(routing, logits, &scratch, ids, weights);
     }
-    normalise(routing, weights);
+    normalise(routing, ids, weights);
 }
 
 void routing_row_chosen(const struct routing *routing, const float *logits, const int32_t *ids, float *weights, void *memory) {
@@ -111,5 +114,5 @@ void routing_row_chosen(const struct routing *routing, const float *logits, cons
         gather(logits, ids, routing->top_k, weights);
         score(routing, weights, routing->top_k, weights);
     }
-    normalise(routing, weights);
+    normalise(routing, ids, weights);
 }

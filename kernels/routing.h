@@ -48,6 +48,7 @@ struct routing {
     uint32_t top_groups;  // groups kept
     enum routing_group_score group_score;
     const float *selection_bias; // [num_experts] added to the scores for the selection only, or NULL; borrowed
+    const float *expert_scale;   // [num_experts] multiplies a chosen expert's weight, last of all, or NULL; borrowed (Gemma 4)
 };
 
 enum { ROUTING_EXPERTS_MAX = 4096, ROUTING_TOP_K_MAX = 256 };

@@ -10,7 +10,7 @@
 #include "client/expertctl/json_out.h"
 #include "client/expertctl/tensor_file.h"
 
-enum { INPUT_HIDDEN, INPUT_SCALE, INPUT_IDS, INPUT_WEIGHTS, INPUT_LOGITS, INPUT_TOKEN_IDS, INPUT_COUNT };
+enum { INPUT_HIDDEN, INPUT_SCALE, INPUT_IDS, INPUT_WEIGHTS, INPUT_LOGITS, INPUT_TOKEN_IDS, INPUT_ROUTER_INPUT, INPUT_COUNT };
 
 // One run of the command: its inputs, its growing output, what was measured.
 struct run {
@@ -24,9 +24,10 @@ struct run {
 };
 
 static FALLIBLE open_inputs(const struct ctl_options *o, struct run *run) {
-    const char *specs[INPUT_COUNT] = {o->hidden, o->hidden_scale, o->ids, o->weights, o->router_logits, o->token_ids};
-    static const char *const FLAGS[INPUT_COUNT] = {"--hidden",  "--hidden-scale",  "--ids",
-                                                   "--weights", "--router-logits", "--token-ids"};
+    const char *specs[INPUT_COUNT] = {o->hidden,        o->hidden_scale, o->ids,         o->weights,
+                                      o->router_logits, o->token_ids,    o->router_input};
+    static const char *const FLAGS[INPUT_COUNT] = {"--hidden",        "--hidden-scale", "--ids",         "--weights",
+                                                   "--router-logits", "--token-ids",    "--router-input"};
     for (size_t i = 0; i < INPUT_COUNT; i++) {
         if (specs[i]) {
             enum dtype as = i == INPUT_HIDDEN ? o->hidden_dtype : DTYPE_NONE;
@@ -81,6 +82,7 @@ static void fill_request(const struct ctl_options *o, const struct run *run, uin
         .router_logits = rows_of(run, INPUT_LOGITS, first, count),
         .hidden_scale = rows_of(run, INPUT_SCALE, first, count),
         .token_ids = rows_of(run, INPUT_TOKEN_IDS, first, count),
+        .router_input = rows_of(run, INPUT_ROUTER_INPUT, first, count),
         .shared = o->shared,
         .output_dtype = o->output_dtype,
         .timings = o->timings,

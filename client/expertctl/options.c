@@ -195,6 +195,7 @@ FILE_SETTER(ids)
 FILE_SETTER(weights)
 FILE_SETTER(router_logits)
 FILE_SETTER(token_ids)
+FILE_SETTER(router_input)
 FILE_SETTER(output)
 FILE_SETTER(counts)
 
@@ -294,6 +295,7 @@ static const struct flag_row FLAGS[] = {
     {"--weights", "TENSOR", set_weights, FORWARD, "their weights [T, K], final: neither scaled nor normalised"},
     {"--router-logits", "TENSOR", set_router_logits, FORWARD, "or your own router's logits [T, E]; neither: the model's router"},
     {"--token-ids", "TENSOR", set_token_ids, FORWARD, "[T] i32 or i64, where a layer's router chooses experts by token id"},
+    {"--router-input", "TENSOR", set_router_input, FORWARD, "[T, H], where a layer's router reads other rows than its experts"},
     {"--shared", "include|exclude", set_shared, FORWARD, "the shared experts; by default in, but out with --ids"},
     {"--dtype", "DTYPE", set_dtype, FORWARD | BENCH, "of the answer: f32, bf16 or f16; by default that of the hidden states"},
     {"--output", "FILE", set_output, FORWARD | PLACEMENT, "write the answer there as a TENSOR, or the plan as JSON"},

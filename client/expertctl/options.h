@@ -48,11 +48,11 @@ struct ctl_options {
     // forward, and placement (without a layer: all)
     bool have_layer;
     uint32_t layer;
-    const char *hidden, *hidden_scale;                     // FILE[:TENSOR]
-    const char *ids, *weights, *router_logits, *token_ids; // FILE[:TENSOR], or NULL
-    const char *output;                                    // FILE[:TENSOR], or NULL: only the summary
-    enum dtype hidden_dtype;                               // DTYPE_NONE: what the file says
-    enum dtype output_dtype;                               // DTYPE_NONE: the daemon's choice
+    const char *hidden, *hidden_scale;                                    // FILE[:TENSOR]
+    const char *ids, *weights, *router_logits, *token_ids, *router_input; // FILE[:TENSOR], or NULL
+    const char *output;                                                   // FILE[:TENSOR], or NULL: only the summary
+    enum dtype hidden_dtype;                                              // DTYPE_NONE: what the file says
+    enum dtype output_dtype;                                              // DTYPE_NONE: the daemon's choice
     enum wire_shared shared;
     bool timings;
     uint64_t split; // tokens per call; 0: all at once

@@ -25,9 +25,12 @@ def errors_of(model, client):
     for number, block in sorted(blocks.items()):
         rows = np.random.default_rng(number).standard_normal((TOKENS, served[number].hidden_size)).astype(np.float32)
         token_ids = np.random.default_rng(number).integers(0, models.VOCABULARY, TOKENS)
+        router_rows = np.random.default_rng(number + 100).standard_normal(rows.shape).astype(np.float32) * 3
         needed = {"token_ids": tensor(token_ids, "I64")} if served[number].needs_token_ids else {}
+        if served[number].needs_router_input:
+            needed["router_input"] = tensor(router_rows)
         got = values_of(client.forward(layer=number, hidden=tensor(rows), output_dtype=pb.F32, **needed).output)
-        errors[number] = error_per_token(got, models.answer(block, rows, token_ids)).max()
+        errors[number] = error_per_token(got, models.answer(block, rows, token_ids, router_rows)).max()
     return errors
 
 

@@ -34,6 +34,7 @@ MODELS = {
     "beam": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
     "deepseek_v4": {"mlp_layer_types": ["hash_moe", "hash_moe", "moe"], "swiglu_limit": 1.5},
     "deepseek_v2": {"topk_method": "group_limited_greedy"},
+    "gemma4": {"enable_moe_block": True, "top_k_experts": 3},
     "lfm2_moe": {"layer_types": ["full_attention"] * LAYERS},
     "llama4": {"num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "intermediate_size_mlp": 96},
     "longcat_flash": {"zero_expert_num": 4},
@@ -43,6 +44,7 @@ MODELS = {
                 "swiglu_limits_shared": [0, 2.5, 0]},
 }
 BLOCK = re.compile(r"layers\.(\d+)\.(mlp|feed_forward|block_sparse_moe|mixer|moe)$")
+LAYER = re.compile(r"layers\.(\d+)$")  # where router and experts are the layer's own, and read different rows (Gemma 4)
 
 
 def settings(config, own):
@@ -83,16 +85,23 @@ def make(model_type):
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * tensor.shape[-1] ** -0.5)
             elif "bias" in name:
                 tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2)
+            elif name.endswith(("router.scale", "per_expert_scale")):
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
     return model.eval()
 
 
 def blocks(model):
     """The MoE block of each layer that has one."""
-    named = {name: module for name, module in model.named_modules() if hasattr(module, "experts") and BLOCK.search(name)}
-    return {int(BLOCK.search(name)[1]): module for name, module in named.items()}
+    named = [(BLOCK.search(name) or LAYER.search(name), module) for name, module in model.named_modules() if hasattr(module, "experts")]
+    return {int(found[1]): module for found, module in named if found}
 
 
-def answer(block, rows, token_ids):
+def answer(block, rows, token_ids, router_rows):
+    """The block's own output; of a layer whose router has an input of its own, that of its experts."""
+    if hasattr(block, "self_attn"):
+        with torch.no_grad():
+            _, weights, ids = block.router(torch.from_numpy(router_rows))
+            return block.experts(torch.from_numpy(rows), ids, weights).numpy()
     hashes = (torch.from_numpy(token_ids)[None],) if getattr(block, "is_hash", False) else ()
     with torch.no_grad():
         out = block(torch.from_numpy(rows)[None], *hashes)

@@ -14,7 +14,7 @@ const char *case_name(enum case_kind kind) {
 }
 
 bool case_fits(enum case_kind kind, const struct model_layer *layer) {
-    return kind == CASE_ROUTES || (layer->params.has_router && !layer->params.needs_router_input);
+    return kind == CASE_ROUTES || layer->params.has_router;
 }
 
 // splitmix64 (Steele, Lea, Flood 2014): one multiply-xorshift chain per draw, any seed is good.
@@ -128,6 +128,10 @@ FALLIBLE case_init(const struct case_options *o, struct verify_case *out) {
         TRY(make_normal(&maker, DTYPES[o->kind], o->tokens, params->hidden_size, &request->hidden));
     }
     TRY(make_token_ids(&maker, o, request));
+    if (params->needs_router_input && o->kind != CASE_ROUTES && o->kind != CASE_LOGITS) {
+        enum dtype dtype = o->kind == CASE_OWN_F8 ? DTYPE_F16 : DTYPES[o->kind];
+        TRY(make_normal(&maker, dtype, o->tokens, params->hidden_size, &request->router_input));
+    }
     bool has_shared = params->shared != SHARED_NONE;
     out->with_shared = has_shared && o->kind != CASE_LOGITS;
     if (o->kind == CASE_LOGITS) {

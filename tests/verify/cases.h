@@ -20,7 +20,7 @@ enum case_kind {
 const char *case_name(enum case_kind kind);
 bool case_fits(enum case_kind kind, const struct model_layer *layer);
 
-enum { CASE_TENSOR_COUNT = 6 };
+enum { CASE_TENSOR_COUNT = 7 };
 
 struct verify_case {
     enum case_kind kind;

@@ -71,6 +71,7 @@ static FALLIBLE compare_row(const struct verify_case *c, const struct model_laye
         .weights = row_view(&r->weights, row),
         .logits = row_view(&r->router_logits, row),
         .token_ids = row_view(&r->token_ids, row),
+        .router_input = row_view(&r->router_input, row),
         .shared = c->with_shared,
         .output_dtype = r->output_dtype,
         .output = b->output,

@@ -34,8 +34,8 @@ static FALLIBLE place_tensor(struct layout *layout, struct wire_tensor *tensor) 
 FALLIBLE shared_place(const struct client_region *region, const struct wire_request *request, struct wire_request *out) {
     struct layout layout = {.region = region};
     *out = *request;
-    struct wire_tensor *tensors[] = {&out->hidden, &out->hidden_scale, &out->router_logits,
-                                     &out->ids,    &out->weights,      &out->token_ids};
+    struct wire_tensor *tensors[] = {&out->hidden,  &out->hidden_scale, &out->router_logits, &out->ids,
+                                     &out->weights, &out->token_ids,    &out->router_input};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         TRY(place_tensor(&layout, tensors[i]));
     }

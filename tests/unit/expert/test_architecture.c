@@ -266,6 +266,24 @@ static void nemotron_is_not_gated(void **state) {
     refuse_params(NEMOTRON(",\"moe_latent_size\":16"), "moe_latent_size is 16");
 }
 
+static void gemmas_router_has_an_input_of_its_own(void **state) {
+    (void)state;
+#define GEMMA(more)                                                                                                                \
+    "{\"model_type\":\"gemma4\",\"text_config\":{\"model_type\":\"gemma4_text\",\"hidden_size\":64,\"moe_intermediate_size\":32,"  \
+    "\"num_experts\":8,\"top_k_experts\":3,\"num_hidden_layers\":2" more "}}"
+#define GEMMA_MOE(more) GEMMA(",\"enable_moe_block\":true" more)
+    struct layer_params p = params_at(GEMMA_MOE(",\"hidden_activation\":\"gelu_pytorch_tanh\",\"rms_norm_eps\":1e-5"), 1);
+    assert_true(p.needs_router_input && p.router_norm_epsilon == 1e-5f);
+    assert_int_equal(p.activation.kind, ACTIVATION_GELU_TANH);
+    assert_int_equal(p.routing.top_k, 3);
+    assert_int_equal(p.routing.norm, NORM_SUM);
+    assert_int_equal(p.shared, SHARED_NONE);
+    assert_true(params_at(GEMMA_MOE(""), 0).router_norm_epsilon == 1e-6f);
+    refuse_params(GEMMA(",\"enable_moe_block\":false"), "enable_moe_block is false");
+    refuse_params(GEMMA_MOE(",\"hidden_activation\":\"silu\""), "hidden_activation is silu");
+    refuse_params(GEMMA_MOE(",\"rms_norm_eps\":0"), "rms_norm_eps is 0");
+}
+
 static void steps_limits_differ_per_layer_and_for_the_shared_expert(void **state) {
     (void)state;
     static const char TEXT[] = "{\"model_type\":\"step3p5\",\"hidden_size\":64,\"moe_intermediate_size\":32,\"moe_num_experts\":8,"
@@ -450,7 +468,6 @@ static void unknown_and_refused_models_say_so(void **state) {
     refuse_row("{\"model_type\":\"switch_transformers\"}", "capacity");
     refuse_row("{\"model_type\":\"nllb-moe\"}", "capacity");
     refuse_row("{\"model_type\":\"zaya\"}", "layer before");
-    refuse_row("{\"model_type\":\"gemma4\",\"text_config\":{\"model_type\":\"gemma4_text\"}}", "different inputs");
     refuse_row("{\"model_type\":\"ernie4_5_vl_moe\"}", "token's type");
     refuse_row("{\"model_type\":\"jetmoe\"}", "bias");
 }
@@ -470,6 +487,7 @@ static void check_row(const struct architecture *a, const struct tensor_names *n
     assert_true(a->shared != SHARED_SIGMOID || names->shared_gate);
     assert_true(!a->has_selection_bias || names->selection_bias[0]);
     assert_true(!a->router_has_bias || names->router_bias);
+    assert_true(!a->own_router_input || (names->router_norm && names->expert_scale));
 }
 
 static void rows_are_whole_and_share_no_name(void **state) {
@@ -498,6 +516,7 @@ int main(void) {
         cmocka_unit_test(deepseek_v2_limits_groups_where_its_method_says),
         cmocka_unit_test(gpt_oss_has_biases_and_a_clamped_swiglu),
         cmocka_unit_test(llama4_weighs_the_input),
+        cmocka_unit_test(gemmas_router_has_an_input_of_its_own),
         cmocka_unit_test(ernies_epsilon_comes_from_its_key),
         cmocka_unit_test(a_list_gives_each_layer_its_own_k),
         cmocka_unit_test(dbrx_reads_its_nested_keys_and_its_norm),

@@ -127,7 +127,7 @@ static void expected(const struct routing *r, const float *logits, int *ids, dou
                   : r->norm == NORM_P       ? (r->norm_p == 2 ? sqrt(sum) : sum)
                                             : 1;
     for (size_t j = 0; j < r->top_k; j++) {
-        weights[j] = weights[j] / norm * (double)r->scale;
+        weights[j] = weights[j] / norm * (double)r->scale * (r->expert_scale ? (double)r->expert_scale[ids[j]] : 1);
     }
 }
 
@@ -159,7 +159,7 @@ static void check_formula(struct random *random, const struct routing *r) {
 
 static void choices_and_weights_are_those_of_the_formulas(void **state) {
     (void)state;
-    float bias[EXPERTS_MAX];
+    float bias[EXPERTS_MAX], expert_scale[EXPERTS_MAX];
     struct random random = {3};
     for (int i = 0; i < 4000; i++) {
         struct routing r = routing_default(8 << random_below(&random, 4), 1 + random_below(&random, 4));
@@ -174,7 +174,9 @@ static void choices_and_weights_are_those_of_the_formulas(void **state) {
         r.group_score = (enum routing_group_score)random_below(&random, 2);
         for (size_t e = 0; e < r.num_experts; e++) {
             bias[e] = (float)random_below(&random, 1000) * 0.0003f;
+            expert_scale[e] = 0.5f + (float)random_below(&random, 1000) * 0.001f;
         }
+        r.expert_scale = random_below(&random, 2) ? expert_scale : NULL;
         r.selection_bias = random_below(&random, 2) ? bias : NULL;
         check_formula(&random, &r);
     }
