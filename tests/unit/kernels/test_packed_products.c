@@ -3,7 +3,7 @@
 #include "any_operation.h"
 #include "quantised_case.h"
 
-enum { CASES = CASES_OF(150) };
+enum { CASES = CASES_OF(100) };
 
 static struct team *teams[3]; // of 1 and 2 threads, and on a pool of the caller's
 
