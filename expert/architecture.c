@@ -147,9 +147,31 @@ static FALLIBLE expect_activation(const struct architecture *row, const struct c
     }
 }
 
+// The value that a text of config.json stands for, or `unsaid` where the row has no such key.
+static FALLIBLE resolve_choice(const struct config *config, const struct choice *choice, int unsaid, int *out) {
+    const char *const keys[] = {choice->key, NULL};
+    const char *text = choice->key ? choice->values[0].text : NULL;
+    bool found;
+    *out = unsaid;
+    if (!choice->key) {
+        return OK;
+    }
+    TRY(config_string(config, keys, &text, &found));
+    for (const struct choice_value *value = choice->values; value->text; value++) {
+        if (strcmp(value->text, text) == 0) {
+            *out = value->value;
+            return OK;
+        }
+    }
+    FAIL(ERR_CHECKPOINT, "%s: %s is %.32s, which is not computed here: %s and %s are", config_path(config), choice->key, text,
+         choice->values[0].text, choice->values[1].text);
+}
+
 static FALLIBLE expect_score(const struct architecture *row, const struct config *config) {
+    int score;
+    TRY(resolve_choice(config, &row->score_choice, row->score, &score));
     static const char *const KEYS[] = {"scoring_func", "score_function", "score_func", "moe_router_activation", NULL};
-    switch (row->score) {
+    switch (score) {
     case SCORE_SPARSEMIXER:
         return OK;
     case SCORE_SIGMOID:
@@ -221,7 +243,7 @@ static FALLIBLE resolve_sizes(const struct architecture *row, const struct confi
 
 static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct config *config, bool *norm) {
     bool found;
-    *norm = row->norm_rule == NORM_RULE_FLAG_OR_YES;
+    *norm = row->norm_rule == NORM_RULE_FLAG_OR_YES || row->norm_rule == NORM_RULE_SIGMOID;
     TRY(config_bool(config, NORM_KEYS, norm, &found));
     return found || row->norm_rule != NORM_RULE_FLAG ? OK : missing(config, NORM_KEYS[0]);
 }
@@ -241,6 +263,9 @@ static FALLIBLE resolve_norm_p(const struct config *config, struct routing *rout
 static FALLIBLE resolve_norm(const struct architecture *row, const struct config *config, struct routing *routing) {
     if (row->norm_rule == NORM_RULE_P) {
         return resolve_norm_p(config, routing);
+    }
+    if (row->norm_rule == NORM_RULE_SIGMOID && routing->score != SCORE_SIGMOID) {
+        return OK;
     }
     bool norm = row->norm_rule == NORM_RULE_ALWAYS || (row->norm_rule == NORM_RULE_ABOVE_ONE && routing->top_k > 1);
     if (row->norm_rule >= NORM_RULE_FLAG) {
@@ -279,6 +304,7 @@ static FALLIBLE resolve_groups(const struct architecture *row, const struct conf
     }
     TRY(config_u32(config, TOP_GROUP_KEYS, &routing->top_groups, &found));
     routing->group_score = row->group_score;
+    routing->masked_groups_are_zero = row->masked_groups_are_zero;
     return found ? OK : missing(config, TOP_GROUP_KEYS[0]);
 }
 
@@ -316,7 +342,9 @@ static FALLIBLE resolve_router_norm(const struct config *config, struct layer_pa
 
 static FALLIBLE resolve_router(const struct architecture *row, const struct config *config, struct layer_params *p) {
     struct routing *routing = &p->routing;
-    routing->score = row->score;
+    int score;
+    TRY(resolve_choice(config, &row->score_choice, row->score, &score));
+    routing->score = (enum routing_score)score;
     routing->order = row->order;
     TRY(resolve_norm(row, config, routing));
     TRY(resolve_groups(row, config, routing));
@@ -373,6 +401,9 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
     if (limit_key) {
         TRY(resolve_limit(config, limit_key, layer, oai ? LIMIT_DEFAULT : 0, &a->limit));
     }
+    if (limit_key && row->limit_required && a->limit == 0) {
+        FAIL(ERR_CHECKPOINT, "%s: %s is missing or sets no limit: a positive number is wanted", config_path(config), limit_key);
+    }
     a->clamp = a->limit > 0 ? row->clamp : CLAMP_NONE;
     return OK;
 }
@@ -380,9 +411,12 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
 static FALLIBLE resolve_shared(const struct architecture *row, const struct config *config, struct layer_params *p) {
     uint32_t value = row->shared_width == SHARED_WIDTH_COUNT ? row->shared_count_default : 0;
     bool found;
-    if (row->shared == SHARED_NONE) {
+    int kind;
+    if (!shared_has_expert(row->shared)) {
+        p->shared = row->shared;
         return OK;
     }
+    TRY(resolve_choice(config, &row->shared_choice, row->shared, &kind));
     if (row->shared_width == SHARED_WIDTH_SAME) {
         value = p->intermediate_size;
     } else {
@@ -391,14 +425,22 @@ static FALLIBLE resolve_shared(const struct architecture *row, const struct conf
             return missing(config, row->shared_keys[0]);
         }
     }
-    uint64_t width = row->shared_width == SHARED_WIDTH_COUNT ? (uint64_t)value * p->intermediate_size : value;
+    uint32_t unit = row->shared_width == SHARED_WIDTH_COUNT ? p->intermediate_size : 1;
+    if (row->shared_unit_keys[0] && value > 0) {
+        TRY(need_size(config, row->shared_unit_keys, p->layer, SIZE_MAX_KNOWN, &unit));
+    }
+    uint64_t width = (uint64_t)value * unit;
     if (width > SIZE_MAX_KNOWN) {
         FAIL(ERR_CHECKPOINT, "%s: %s is %u: the shared expert would be wider than %d", config_path(config), row->shared_keys[0],
              value, SIZE_MAX_KNOWN);
     }
-    p->shared = width > 0 ? row->shared : SHARED_NONE;
+    p->shared = width > 0 ? (enum shared_kind)kind : SHARED_NONE;
     p->shared_intermediate_size = (uint32_t)width;
     return OK;
+}
+
+static const char *shared_limit_key(const struct architecture *row) {
+    return row->shared_is_not_clamped ? NULL : row->shared_limit_key ? row->shared_limit_key : row->limit_key;
 }
 
 FALLIBLE architecture_params(const struct architecture *architecture, const struct config *config, uint32_t layer,
@@ -414,8 +456,7 @@ FALLIBLE architecture_params(const struct architecture *architecture, const stru
     out->needs_token_ids = kind == LAYER_HASH_MOE;
     out->router_has_selection_bias = out->router_has_selection_bias && !out->needs_token_ids;
     TRY(resolve_activation(row, text, layer, row->limit_key, &out->activation));
-    TRY(resolve_activation(row, text, layer, row->shared_limit_key ? row->shared_limit_key : row->limit_key,
-                           &out->shared_activation));
+    TRY(resolve_activation(row, text, layer, shared_limit_key(row), &out->shared_activation));
     TRY(resolve_shared(row, text, out));
     TRY_IN(routing_check(&out->routing), "%s: layer %u", config_path(config), layer);
     return OK;

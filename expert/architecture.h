@@ -14,7 +14,13 @@ enum shared_kind {
     SHARED_NONE,
     SHARED_PLAIN,   // + shared(x)
     SHARED_SIGMOID, // + sigmoid(x . g) * shared(x)
+    SHARED_AVERAGE, // (routed + shared(x)) / 2. Half of each part alone, whoever chose the experts: the parts add up to the block
+    SHARED_BIAS,    // + b [H], the same for every token, in the place of a shared expert: added or left out as that would be
 };
+
+static inline bool shared_has_expert(enum shared_kind kind) {
+    return kind != SHARED_NONE && kind != SHARED_BIAS;
+}
 
 // One MoE layer's parameters, resolved from a table row and config.json: all that its answer depends on beside the weights.
 struct layer_params {
@@ -32,7 +38,7 @@ struct layer_params {
     struct activation activation;
     bool expert_has_bias;
     enum shared_kind shared;
-    uint32_t shared_intermediate_size; // 0 where SHARED_NONE
+    uint32_t shared_intermediate_size; // 0 where there is no shared expert
     struct activation shared_activation;
     bool needs_token_ids;   // a hash router: a token's id chooses its experts, its scores weigh them
     uint32_t num_token_ids; // that such a router knows: 0 to num_token_ids - 1

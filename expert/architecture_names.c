@@ -132,6 +132,26 @@ const struct tensor_names NAMES_LAGUNA = {
     .shared = {"mlp.shared_expert"},
 };
 
+// The bias lies under another module than all the rest on the hub, with the rest where transformers saves it.
+const struct tensor_names NAMES_KOLIBRI = {
+    .router = {"mlp.gate.weight"},
+    .selection_bias = {"moe.router.expert_bias", "mlp.gate.e_score_correction_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+};
+
+const struct tensor_names NAMES_JETMOE = {
+    .router = {"mlp.router.layer.weight"},
+    .experts = {"mlp"},
+    .output_bias = "mlp.bias",
+};
+
+const struct tensor_names NAMES_ARIA = {
+    .router = {"mlp.router.weight"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+};
+
 const struct tensor_names NAMES_DEEPSEEK_V4 = {
     .router = {"ffn.gate.weight"},
     .selection_bias = {"ffn.gate.bias"},

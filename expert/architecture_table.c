@@ -15,6 +15,11 @@
     .norm = NORM_SUM, .norm_epsilon = 1e-20f, .groups = GROUPS_ALWAYS, .group_score = GROUP_TOP2_SUM, .scale = SCALE_WEIGHTS,      \
     .scale_keys = {"routed_scaling_factor"}
 
+// All of DeepSeek-V3's block; whether the weights are normalised is each row's own.
+#define DEEPSEEK_V3_BLOCK                                                                                                          \
+    .names = &NAMES_MLP, .layers = LAYERS_FIRST_DENSE, .width_keys = {"moe_intermediate_size"}, .score = SCORE_SIGMOID,            \
+    DEEPSEEK_V3_CHOICE, .has_selection_bias = true, SHARED_COUNTED, .expectations = {{"topk_method", "noaux_tc"}}
+
 static const struct architecture ROWS[] = {
     // softmax, then top-k
     {
@@ -218,6 +223,39 @@ static const struct architecture ROWS[] = {
         .norm_rule = NORM_RULE_NEVER,
     },
     {
+        .model_types = {"cohere2_moe"},
+        .classes = {"Cohere2MoeForCausalLM"},
+        .names = &NAMES_MLP,
+        .layers = LAYERS_FIRST_DENSE,
+        .width_keys = {"intermediate_size"},
+        .score_choice = {"expert_selection_fn", {{"softmax", SCORE_SOFTMAX}, {"sigmoid", SCORE_SIGMOID}}},
+        .order = ORDER_TOPK_SCORE,
+        .norm_rule = NORM_RULE_SIGMOID,
+        .norm = NORM_SUM,
+        SHARED_COUNTED,
+        .shared_choice = {"shared_expert_combination_strategy", {{"average", SHARED_AVERAGE}, {"sum", SHARED_PLAIN}}},
+    },
+    // its attention holds experts too: they are no part of a block, and are left alone
+    {
+        .model_types = {"jetmoe"},
+        .classes = {"JetMoeForCausalLM", "JetMoEForCausalLM"},
+        .names = &NAMES_JETMOE,
+        .width_keys = {"intermediate_size", "ffn_hidden_size"},
+        .order = ORDER_TOPK_SCORE,
+        .norm_rule = NORM_RULE_NEVER,
+        .shared = SHARED_BIAS,
+        .expectations = {{"activation_function", "silu|swish"}},
+    },
+    {
+        .model_types = {"aria", "aria_text"},
+        .classes = {"AriaForConditionalGeneration", "AriaTextForCausalLM"},
+        .names = &NAMES_ARIA,
+        .width_keys = {"intermediate_size"},
+        .order = ORDER_TOPK_SCORE,
+        .norm_rule = NORM_RULE_NEVER,
+        SHARED_COUNTED,
+    },
+    {
         .model_types = {"phimoe"},
         .classes = {"PhiMoEForCausalLM", "PhimoeForCausalLM"},
         .names = &NAMES_BLOCK_SPARSE_MOE,
@@ -230,29 +268,63 @@ static const struct architecture ROWS[] = {
     {
         .model_types = {"deepseek_v3", "kimi_k2", "deepseek_v32", "kimi_k25"},
         .classes = {"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "KimiK2ForCausalLM", "KimiK25ForConditionalGeneration"},
-        .names = &NAMES_MLP,
-        .layers = LAYERS_FIRST_DENSE,
-        .width_keys = {"moe_intermediate_size"},
-        .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG_OR_YES,
-        DEEPSEEK_V3_CHOICE,
-        .has_selection_bias = true,
-        SHARED_COUNTED,
-        .expectations = {{"topk_method", "noaux_tc"}},
+        DEEPSEEK_V3_BLOCK,
     },
     {
         .model_types = {"glm4_moe", "glm4v_moe", "glm4v_moe_text", "glm4_moe_lite", "glm_moe_dsa", "dots1", "solar_open"},
         .classes = {"Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration", "Glm4MoeLiteForCausalLM", "GlmMoeDsaForCausalLM",
                     "Dots1ForCausalLM", "SolarOpenForCausalLM"},
-        .names = &NAMES_MLP,
-        .layers = LAYERS_FIRST_DENSE,
+        .norm_rule = NORM_RULE_FLAG,
+        DEEPSEEK_V3_BLOCK,
+    },
+    {
+        .model_types = {"glm5_next", "glm5_next_text"},
+        .classes = {"Glm5NextForConditionalGeneration", "Glm5NextForCausalLM"},
+        .norm_rule = NORM_RULE_FLAG,
+        DEEPSEEK_V3_BLOCK,
+        .clamp = CLAMP_BEFORE,
+        .limit_key = "swiglu_limit",
+        .limit_required = true,
+    },
+    {
+        .model_types = {"hy_v4"},
+        .classes = {"HYV4ForCausalLM"},
+        .norm_rule = NORM_RULE_FLAG,
+        DEEPSEEK_V3_BLOCK,
+        .clamp = CLAMP_BEFORE,
+        .limit_key = "swiglu_limit",
+        .limit_required = true,
+        .shared_is_not_clamped = true,
+    },
+    {
+        .model_types = {"dots3_note", "dots3_note_text"},
+        .classes = {"Dots3NoteForConditionalGeneration", "Dots3NoteForCausalLM"},
+        .norm_rule = NORM_RULE_FLAG,
+        DEEPSEEK_V3_BLOCK,
+        .shared_unit_keys = {"shared_experts_intermediate_size", "moe_shared_expert_intermediate_size"},
+    },
+    {
+        .model_types = {"axk2"},
+        .classes = {"AXK2ForCausalLM"},
+        .norm_rule = NORM_RULE_FLAG,
+        DEEPSEEK_V3_BLOCK,
+        .masked_groups_are_zero = true,
+    },
+    // it chooses by the logits with the bias, and weighs by the sigmoids of the logits without
+    {
+        .model_types = {"kolibri1"},
+        .classes = {"Kolibri1ForCausalLM"},
+        .names = &NAMES_KOLIBRI,
         .width_keys = {"moe_intermediate_size"},
         .score = SCORE_SIGMOID,
-        .norm_rule = NORM_RULE_FLAG,
-        DEEPSEEK_V3_CHOICE,
+        .order = ORDER_TOPK_SCORE,
+        .norm_rule = NORM_RULE_FLAG_OR_NO,
+        .norm = NORM_SUM,
         .has_selection_bias = true,
-        SHARED_COUNTED,
-        .expectations = {{"topk_method", "noaux_tc"}},
+        .shared = SHARED_PLAIN,
+        .shared_width = SHARED_WIDTH_KEY,
+        .shared_keys = {"shared_expert_intermediate_size"},
     },
     {
         .model_types = {"exaone_moe"},
@@ -496,16 +568,6 @@ static const struct architecture ROWS[] = {
         .expectations = {{"enable_moe_block", "true"}},
     },
     // known, and refused
-    {
-        .model_types = {"jetmoe"},
-        .classes = {"JetMoeForCausalLM"},
-        .refusal = "its blocks add a bias to their output, which is not served yet, and its attention holds experts too",
-    },
-    {
-        .model_types = {"cohere2_moe"},
-        .classes = {"Cohere2MoeForCausalLM"},
-        .refusal = "its shared expert may be averaged with the routed sum, which is not served yet",
-    },
     {
         .model_types = {"axk1"},
         .classes = {"AXK1ForCausalLM"},

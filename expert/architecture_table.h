@@ -41,6 +41,7 @@ enum norm_rule {
     NORM_RULE_FLAG,        // as norm_topk_prob says, which must be there
     NORM_RULE_FLAG_OR_NO,  // the same; absent means no
     NORM_RULE_FLAG_OR_YES, // the same; absent means yes
+    NORM_RULE_SIGMOID,     // where the scores are sigmoids, NORM_RULE_FLAG_OR_YES; else never
     NORM_RULE_P,           // DBRX: moe_normalize_expert_weights is the p, null is none
 };
 
@@ -51,6 +52,18 @@ enum group_rule {
 };
 
 enum scale_rule { SCALE_NONE, SCALE_WEIGHTS, SCALE_ROUTED_SUM };
+
+// A setting that config.json gives as a text: which text means which value. Ends with a NULL text; absent: the first.
+struct choice_value {
+    const char *text;
+    int value;
+};
+
+enum { ARCHITECTURE_CHOICES = 3 };
+struct choice {
+    const char *key; // NULL: there is no such key
+    struct choice_value values[ARCHITECTURE_CHOICES];
+};
 
 enum shared_width_rule {
     SHARED_WIDTH_SAME,  // I
@@ -75,12 +88,13 @@ struct tensor_names {
     const char *shared_gate;
     const char *router_norm;  // [H] multiplies the router's normalised rows, and
     const char *expert_scale; // [E] its experts' weights: where the router has an input of its own
+    const char *output_bias;  // [H], of SHARED_BIAS
 };
 
 extern const struct tensor_names NAMES_MLP, NAMES_MLP_GATED_SHARED, NAMES_BLOCK_SPARSE_MOE, NAMES_GRANITE, NAMES_GPT_OSS,
     NAMES_FEED_FORWARD_ROUTER, NAMES_LFM2, NAMES_HUNYUAN, NAMES_DBRX, NAMES_ERNIE, NAMES_LONGCAT, NAMES_EXAONE, NAMES_NEMOTRON,
     NAMES_BAILING, NAMES_AFMOE, NAMES_HY_V3, NAMES_STEP, NAMES_MISTRAL_LARGE, NAMES_KIMI_LINEAR, NAMES_LAGUNA, NAMES_DEEPSEEK_V4,
-    NAMES_GEMMA4;
+    NAMES_GEMMA4, NAMES_KOLIBRI, NAMES_JETMOE, NAMES_ARIA;
 
 struct architecture {
     const char *model_types[ARCHITECTURE_ALIASES]; // the first is the row's name
@@ -92,6 +106,7 @@ struct architecture {
     const char *width_keys[4]; // I
     // router
     enum routing_score score;
+    struct choice score_choice; // of enum routing_score; takes the place of score
     enum routing_order order;
     enum norm_rule norm_rule;
     enum routing_norm norm; // where norm_rule says that there is one
@@ -99,6 +114,7 @@ struct architecture {
     const char *norm_epsilon_key; // takes the place of norm_epsilon where it is there
     enum group_rule groups;
     enum routing_group_score group_score;
+    bool masked_groups_are_zero;
     enum scale_rule scale;
     const char *scale_keys[4];
     float scale_default; // 0: a key must be there
@@ -112,14 +128,18 @@ struct architecture {
     enum activation_kind activation;
     enum activation_clamp clamp;
     const char *limit_key;        // a number, or a list with one per layer
+    bool limit_required;          // it must be there and not 0: the model's own default is a number
     const char *shared_limit_key; // NULL: limit_key
+    bool shared_is_not_clamped;
     bool expert_has_bias;
     bool interleaved; // rows (or columns) of a fused gate_up alternate, gate first
     // shared expert
     enum shared_kind shared;
+    struct choice shared_choice; // of enum shared_kind; takes the place of shared
     enum shared_width_rule shared_width;
     const char *shared_keys[ARCHITECTURE_ALIASES];
     uint32_t shared_count_default;
+    const char *shared_unit_keys[3]; // of SHARED_WIDTH_COUNT: the width of one, in the place of I
     struct expectation expectations[ARCHITECTURE_EXPECTATIONS];
 };
 

@@ -44,7 +44,7 @@ static FALLIBLE learn_variants(const struct device_engine *d) {
                                               is_quantised(&layer->shared.up, &layer->shared.down)};
         struct layer_variants *out = &d->variants[i];
         TRY_IN(device_variants_of(device, &experts, dtype, d->devices->forced, &out->experts), "layer %u", p->layer);
-        if (p->shared != SHARED_NONE) {
+        if (shared_has_expert(p->shared)) {
             TRY_IN(device_variants_of(device, &shared, dtype, d->devices->forced, &out->shared), "layer %u", p->layer);
         }
     }

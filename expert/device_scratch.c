@@ -23,7 +23,7 @@ struct device_scratch_needs device_scratch_needs_of(const struct model *model, c
         const struct layer_params *p = &model->layers[i].params;
         uint32_t outputs = p->num_experts + p->num_zero_experts;
         needs.max_outputs = outputs > needs.max_outputs ? outputs : needs.max_outputs;
-        bool wider = p->shared != SHARED_NONE && p->shared_intermediate_size > needs.max_shared_width;
+        bool wider = shared_has_expert(p->shared) && p->shared_intermediate_size > needs.max_shared_width;
         needs.max_shared_width = wider ? p->shared_intermediate_size : needs.max_shared_width;
         needs.weighs_inputs = needs.weighs_inputs || p->weights_on_input;
     }

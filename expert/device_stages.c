@@ -281,6 +281,8 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
         .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
         .shared = s->shared,
         .shared_rows = s->shared_rows + token,
+        .bias = request->shared ? layer_of(b)->output_bias : NULL,
+        .averaged = p->shared == SHARED_AVERAGE,
         .output_dtype = request->output_dtype,
         .out = s->out[b->slot] + out_at,
     };

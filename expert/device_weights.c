@@ -77,7 +77,8 @@ static void lay_out_front(struct device_pool *pool, const struct model_layer *la
     }
     out->router_bias = take_vector(pool, layer->router_bias, outputs);
     out->selection_bias = take_vector(pool, layer->selection_bias, outputs);
-    if (layer->params.shared != SHARED_NONE) {
+    out->output_bias = take_vector(pool, layer->output_bias, layer->params.hidden_size);
+    if (shared_has_expert(layer->params.shared)) {
         struct expert_shape shape;
         device_shape_of(&layer->shared, &shape);
         device_experts_lay_out(pool, &shape, 1, &out->shared);
@@ -280,7 +281,8 @@ static FALLIBLE put_front(const struct device_lane *lane, const struct model_lay
     }
     TRY(put_vector(lane, to->router_bias, layer->router_bias, outputs));
     TRY(put_vector(lane, to->selection_bias, layer->selection_bias, outputs));
-    if (layer->params.shared != SHARED_NONE) {
+    TRY(put_vector(lane, to->output_bias, layer->output_bias, layer->params.hidden_size));
+    if (shared_has_expert(layer->params.shared)) {
         TRY(device_experts_put(&to->shared, 0, &layer->shared, 0, lane));
     }
     return layer->shared_gate.data ? device_put_plain(lane, &layer->shared_gate, (void *)to->shared_gate.data) : OK;

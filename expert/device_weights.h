@@ -15,7 +15,7 @@ struct device_layer {
     unsigned char **taken;        // [model->ranks][slots] an expert is there; the mover's once the load is over
     struct device_experts shared; // one slot
     struct device_matrix router, shared_gate;
-    const float *router_bias, *selection_bias;
+    const float *router_bias, *selection_bias, *output_bias;
 };
 
 struct device_weights_options {

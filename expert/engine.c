@@ -40,7 +40,7 @@ static struct engine_needs needs_of(const struct model *model) {
         size_t bytes = p->has_router ? arena_rounded(routing_scratch_bytes(&p->routing)) : 0;
         needs.routing_bytes = bytes > needs.routing_bytes ? bytes : needs.routing_bytes;
         needs.weights_on_input |= p->weights_on_input;
-        needs.shared |= p->shared != SHARED_NONE;
+        needs.shared |= shared_has_expert(p->shared);
         needs.router_input |= p->needs_router_input;
         const struct model_layer *layer = &model->layers[i];
         needs.ordered |= layer->shape.order[EXPERT_HIDDEN_ORDER] || layer->shape.order[EXPERT_INNER_ORDER];

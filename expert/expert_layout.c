@@ -8,6 +8,8 @@
 // One tensor per part.
 static const char *const PROJ_NAMES[PART_COUNT] = {"gate_proj", "up_proj", "down_proj"};
 static const char *const W_NAMES[PART_COUNT] = {"w1", "w3", "w2"};
+// HY-V4's shared expert as transformers 5.23 saves it: it renames every gate_proj, as it does with that of attention.
+static const char *const LINEAR_GATE_NAMES[PART_COUNT] = {"linear_gate", "up_proj", "down_proj"};
 
 // All experts in one tensor, gate and up fused.
 struct fused_names {
@@ -16,6 +18,7 @@ struct fused_names {
 static const struct fused_names FUSED_NAMES[] = {
     {"gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias"},
     {"gate_up_proj.weight", "down_proj.weight", "gate_up_proj.bias", "down_proj.bias"},
+    {"fc1.weight", "fc2.weight", "fc1.bias", "fc2.bias"},
     {"input_linear.weight", "output_linear.weight", "input_linear.bias", "output_linear.bias"},
 };
 
@@ -393,8 +396,9 @@ FALLIBLE expert_layout_resolve_shared(struct tensor_finder *finder, const char *
     char w2[TENSOR_NAME_MAX];
     TRY(tensor_name(w2, "%s.w2", name));
     bool w = exists_below(finder, name, "w2.weight") || quantised_exists(finder, w2);
-    struct parts parts = {name, w ? W_NAMES : PROJ_NAMES, &p->shared_activation, p->shared_intermediate_size, p->hidden_size, false,
-                          true};
+    bool linear_gate = exists_below(finder, name, "linear_gate.weight");
+    const char *const *names = w ? W_NAMES : linear_gate ? LINEAR_GATE_NAMES : PROJ_NAMES;
+    struct parts parts = {name, names, &p->shared_activation, p->shared_intermediate_size, p->hidden_size, false, true};
     TRY(take_parts(finder, &parts, &out->shared));
     order_both(&out->shared);
     return check_shared(finder, name, &out->shared);

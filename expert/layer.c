@@ -125,7 +125,7 @@ static size_t take_in(struct batch *b) {
             b->in->token_request[token] = (uint32_t)r;
             read += layer_request_reads_row(&b->requests[r], t);
             b->in->shared_rows[token] = SHARED_NO_ROW;
-            if (b->requests[r].shared) {
+            if (b->requests[r].shared && shared_has_expert(b->layer->params.shared)) {
                 b->in->shared_rows[token] = (uint32_t)b->shared_count;
                 b->in->shared_tokens[b->shared_count++] = (uint32_t)token;
             }
@@ -383,6 +383,8 @@ static void combine_token(void *context, size_t token, unsigned thread) {
         .dtype = engine->model->compute_dtype,
         .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
         .shared = shared == SHARED_NO_ROW ? NULL : engine->shared + shared * b->in->hidden_stride,
+        .bias = request->shared ? b->layer->output_bias : NULL,
+        .averaged = p->shared == SHARED_AVERAGE,
         .output_dtype = request->output_dtype,
         .out = out,
     };

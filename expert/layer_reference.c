@@ -240,8 +240,14 @@ static FALLIBLE forward_token(struct twin *t, size_t token) {
     for (uint32_t i = 0; r->source != ROUTING_GIVEN && p->routed_scale != 1.0f && i < p->hidden_size; i++) {
         t->out[i] *= p->routed_scale;
     }
-    if (r->shared) {
+    if (r->shared && shared_has_expert(p->shared)) {
         TRY(add_shared(t));
+    }
+    for (uint32_t i = 0; r->shared && p->shared == SHARED_BIAS && i < p->hidden_size; i++) {
+        t->out[i] += t->layer->output_bias[i];
+    }
+    for (uint32_t i = 0; p->shared == SHARED_AVERAGE && i < p->hidden_size; i++) {
+        t->out[i] *= 0.5f;
     }
     size_t row_bytes = p->hidden_size * dtype_size(r->output_dtype);
     dtype_narrow(t->out, p->hidden_size, r->output_dtype, (char *)r->output + token * row_bytes);

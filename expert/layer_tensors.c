@@ -10,9 +10,9 @@
 
 // Parts of a model that are not its decoder, by a component of their names: towers for images and sound, multi-token prediction,
 // speech output, draft heads.
-static const char *const OTHER_PARTS[] = {"visual",      "vision_tower", "vision_model", "vision", "audio",
-                                          "audio_tower", "audio_model",  "mtp",          "talker", "code2wav",
-                                          "token2wav",   "draft",        "eagle"};
+static const char *const OTHER_PARTS[] = {"visual", "vision_tower",  "vision_model", "vision_encoder", "vision",
+                                          "audio",  "audio_encoder", "audio_tower",  "audio_model",    "mtp",
+                                          "talker", "code2wav",      "token2wav",    "draft",          "eagle"};
 
 // What the tensor names say.
 struct survey {
@@ -213,6 +213,10 @@ static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct tensor
     char name[TENSOR_NAME_MAX];
     if (out->params.shared == SHARED_NONE) {
         return OK;
+    }
+    if (out->params.shared == SHARED_BIAS) {
+        TRY(tensor_name(name, "%s.%s", layer, names->output_bias));
+        return tensor_take_vector(finder, name, out->params.hidden_size, &out->shared.bias[PART_DOWN]);
     }
     TRY(choose_name(finder, layer, names->shared, true, name));
     TRY(expert_layout_resolve_shared(finder, name, out));

@@ -41,9 +41,9 @@ struct layer_tensors {
     struct token_table_source token_experts;        // [params.num_token_ids, K], params.needs_token_ids
     struct vector_source router_norm, expert_scale; // [H], [E], params.needs_router_input
     struct expert_source *experts;                  // [E], owned
-    struct expert_source shared;                    // I = params.shared_intermediate_size; params.shared != SHARED_NONE
-    struct weight_source shared_gate;               // n = 1, k = H; SHARED_SIGMOID only
-    uint64_t stored_bytes;                          // of all of the above in the files
+    struct expert_source shared; // I = params.shared_intermediate_size; of SHARED_BIAS its down bias alone, of SHARED_NONE nothing
+    struct weight_source shared_gate; // n = 1, k = H; SHARED_SIGMOID only
+    uint64_t stored_bytes;            // of all of the above in the files
 };
 
 struct layer_tensors_options {

@@ -87,7 +87,7 @@ static FALLIBLE place(const struct supply_matrix *m, enum supply_tensor tensor, 
         place_vector(m, experts->up_bias[group]);
         break;
     case SUPPLY_DOWN_BIAS:
-        place_vector(m, experts->down_bias[group]);
+        place_vector(m, experts == &layer->shared ? layer->output_bias : experts->down_bias[group]);
         break;
     case SUPPLY_ROUTER:
         return pack_into(m, &layer->router, 0);

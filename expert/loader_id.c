@@ -16,7 +16,11 @@ _Static_assert(GROUP_MAX == 0 && GROUP_TOP2_SUM == 1, "part of weights_id");
 _Static_assert(ACTIVATION_SILU == 0 && ACTIVATION_GELU_TANH == 1 && ACTIVATION_SWIGLU_OAI == 2 && ACTIVATION_RELU2 == 3,
                "part of weights_id");
 _Static_assert(CLAMP_NONE == 0 && CLAMP_BEFORE == 1 && CLAMP_AFTER == 2, "part of weights_id");
-_Static_assert(SHARED_NONE == 0 && SHARED_PLAIN == 1 && SHARED_SIGMOID == 2, "part of weights_id");
+_Static_assert(SHARED_NONE == 0 && SHARED_PLAIN == 1 && SHARED_SIGMOID == 2 && SHARED_AVERAGE == 3 && SHARED_BIAS == 4,
+               "part of weights_id");
+
+// A bit above the group score's, so that the other models keep the ids that they had before it.
+enum { MASKED_GROUPS_ARE_ZERO = 1 << 8 };
 
 // What has no effect is left out (as 0), so that it makes no difference either.
 static void add_routing(struct digest *d, const struct routing *r) {
@@ -32,7 +36,7 @@ static void add_routing(struct digest *d, const struct routing *r) {
     digest_u32(d, r->top_k);
     digest_u32(d, grouped ? r->num_groups : 0);
     digest_u32(d, grouped ? r->top_groups : 0);
-    digest_u32(d, grouped ? r->group_score : 0);
+    digest_u32(d, grouped ? r->group_score | (r->masked_groups_are_zero ? MASKED_GROUPS_ARE_ZERO : 0) : 0);
 }
 
 static void add_activation(struct digest *d, const struct activation *a) {
@@ -44,7 +48,7 @@ static void add_activation(struct digest *d, const struct activation *a) {
 
 // The layer's number is left out: the same weights answer the same wherever they lie.
 static void add_params(struct digest *d, const struct layer_params *p) {
-    bool shared = p->shared != SHARED_NONE;
+    bool shared = shared_has_expert(p->shared);
     digest_u32(d, p->hidden_size);
     digest_u32(d, p->intermediate_size);
     digest_u32(d, p->num_experts);

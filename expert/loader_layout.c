@@ -164,8 +164,9 @@ static FALLIBLE take_experts(struct layout *layout, const struct model_options *
     return OK;
 }
 
-static FALLIBLE take_router(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
-                            struct model_layer *out) {
+// What every token meets beside the experts: the router, and what belongs to no expert.
+static FALLIBLE take_front(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
+                           struct model_layer *out) {
     struct supply_matrix m;
     void *bias = NULL;
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_ROUTER, &m)) {
@@ -193,6 +194,10 @@ static FALLIBLE take_router(struct layout *layout, const struct supply *supply, 
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_SHARED_GATE, &m)) {
         TRY(take_packed(layout, DTYPE_F32, &m, &out->shared_gate));
     }
+    if (tensors->params.shared == SHARED_BIAS && supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_DOWN_BIAS, &m)) {
+        TRY(take(layout, m.k, sizeof(float), &bias));
+        out->output_bias = bias;
+    }
     return OK;
 }
 
@@ -218,10 +223,10 @@ static FALLIBLE lay_out_layer(struct layout *layout, const struct supply *supply
     name_quantisation(supply, tensors, out->quantisation, sizeof out->quantisation);
     TRY(shape_of(layout, supply, tensors, 0, dtype, &out->shape));
     TRY(take_experts(layout, options, out));
-    if (tensors->params.shared != SHARED_NONE) {
+    if (shared_has_expert(tensors->params.shared)) {
         TRY(take_shared(layout, supply, tensors, dtype, &out->shared));
     }
-    TRY(take_router(layout, supply, tensors, out));
+    TRY(take_front(layout, supply, tensors, out));
     out->params.routing.selection_bias = out->selection_bias;
     out->params.routing.expert_scale = out->expert_scale;
     TRY(take(layout, tensors->params.num_experts, sizeof(uint64_t), &memory));
@@ -231,7 +236,7 @@ static FALLIBLE lay_out_layer(struct layout *layout, const struct supply *supply
 
 static FALLIBLE check_params(const struct layer_params *params) {
     if (params->hidden_size == 0 || params->intermediate_size == 0 || params->num_experts == 0 ||
-        params->routing.num_experts == 0 || (params->shared != SHARED_NONE && params->shared_intermediate_size == 0)) {
+        params->routing.num_experts == 0 || (shared_has_expert(params->shared) && params->shared_intermediate_size == 0)) {
         FAIL(ERR_CHECKPOINT, "a size is 0: hidden %u, expert width %u, experts %u, shared width %u", params->hidden_size,
              params->intermediate_size, params->num_experts, params->shared_intermediate_size);
     }

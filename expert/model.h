@@ -28,7 +28,8 @@ struct model_layer {
     int32_t *token_experts;                   // [params.num_token_ids, K] where params.needs_token_ids, else NULL
     struct expert_shape shape;                // of each routed expert's block
     struct shards_in_force *in_force;         // where the experts lie: what a batch takes (shards.h)
-    struct expert_weights shared;             // params.shared != SHARED_NONE
+    struct expert_weights shared;             // shared_has_expert(params.shared)
+    float *output_bias;                       // [H] SHARED_BIAS only
     struct packed_weights shared_gate;        // F32, n = 1, SHARED_SIGMOID only
     uint64_t *expert_digests;                 // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
 };

@@ -21,7 +21,7 @@ enum supply_tensor {
     SUPPLY_DOWN,      // [H, I]
     SUPPLY_GATE_BIAS, // [I]
     SUPPLY_UP_BIAS,   // [I]
-    SUPPLY_DOWN_BIAS, // [H]
+    SUPPLY_DOWN_BIAS, // [H]; of SUPPLY_SHARED the bias on the output, where the block has one
     SUPPLY_EXPERT_TENSORS,
     SUPPLY_ROUTER = SUPPLY_EXPERT_TENSORS, // [E + Z, H]
     SUPPLY_ROUTER_BIAS,                    // [E + Z]

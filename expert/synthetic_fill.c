@@ -14,7 +14,7 @@ enum {
 bool synthetic_has(const struct layer_params *params, uint32_t expert, enum supply_tensor tensor) {
     bool shared = expert == SUPPLY_SHARED;
     const struct activation *activation = shared ? &params->shared_activation : &params->activation;
-    bool expert_there = !shared || params->shared != SHARED_NONE;
+    bool expert_there = !shared || shared_has_expert(params->shared);
     bool biased = !shared && params->expert_has_bias;
     switch (tensor) {
     case SUPPLY_GATE:
@@ -25,8 +25,9 @@ bool synthetic_has(const struct layer_params *params, uint32_t expert, enum supp
     case SUPPLY_GATE_BIAS:
         return biased && activation_is_gated(activation);
     case SUPPLY_UP_BIAS:
-    case SUPPLY_DOWN_BIAS:
         return biased;
+    case SUPPLY_DOWN_BIAS:
+        return biased || (shared && params->shared == SHARED_BIAS);
     case SUPPLY_ROUTER:
         return params->has_router;
     case SUPPLY_ROUTER_BIAS:

@@ -1,5 +1,6 @@
 // A token's output from its result rows: fp32 fmas in the order of the choices, from +0; then the routed sum's scale, then the
-// shared row, then one rounding. Any thread; one row a call.
+// shared row, then the bias, then half of all that where it is a mean; each step rounds to fp32 (a half is exact but for
+// subnormals), then one rounding to the output's dtype. Any thread; one row a call.
 #ifndef EXPERTD_KERNELS_COMBINE_H
 #define EXPERTD_KERNELS_COMBINE_H
 
@@ -17,6 +18,8 @@ struct combine_args {
     enum dtype dtype;     // D of the rows and of `shared`
     float routed_scale;   // multiplies the routed sum where it is not 1
     const void *shared;   // [H] in D, or NULL
+    const float *bias;    // [H] added after the shared row, or NULL
+    int averaged;         // the output is half of the above
     enum dtype output_dtype; // F32, BF16 or F16
     void *out;               // [H]; may be misaligned
 };

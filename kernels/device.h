@@ -16,7 +16,7 @@
 #include "kernels/quantised_format.h"
 #include "kernels/routing.h"
 
-enum { DEVICE_VERSION = 6, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
+enum { DEVICE_VERSION = 7, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
 
 // Errors are data: the host program makes its own of them.
 enum device_code {
@@ -183,8 +183,10 @@ struct device_combine {
     float routed_scale;
     const void *shared;          // rows of the shared experts, and
     const uint32_t *shared_rows; // [T] which is each token's; UINT32_MAX: none
-    enum dtype output_dtype;     // F32, BF16 or F16
-    void *out;                   // [T, H] dense
+    const float *bias;           // [H] or NULL
+    int averaged;
+    enum dtype output_dtype; // F32, BF16 or F16
+    void *out;               // [T, H] dense
 };
 
 // out = round_D(rows x b^T) and nothing else: the product of `down` alone, also in f16 (mma and wgmma).

@@ -1,6 +1,7 @@
 // From router logits to choices: scores, selection, top-k, weights. fp32 throughout; the formulas and their order are those of the
 // models' own code (DeepSeek-V3, Mixtral, gpt-oss, Llama 4, ...), as the architecture table says.
-// A row's choices depend on its logits alone. Ties go to the lowest id, NaN ranks below -Inf, -0 = +0. Any thread.
+// Of groups that are not kept no expert is chosen, but with masked_groups_are_zero; a chosen expert's weight is its score either
+// way. A row's choices depend on its logits alone. Ties go to the lowest id, NaN ranks below -Inf, -0 = +0. Any thread.
 #ifndef EXPERTD_KERNELS_ROUTING_H
 #define EXPERTD_KERNELS_ROUTING_H
 
@@ -47,6 +48,7 @@ struct routing {
     uint32_t num_groups;  // 0 or 1: no groups; divides num_experts
     uint32_t top_groups;  // groups kept
     enum routing_group_score group_score;
+    int masked_groups_are_zero;  // a group that is not kept selects as 0 for each of its experts, so that it beats what is negative
     const float *selection_bias; // [num_experts] added to the scores for the selection only, or NULL; borrowed
     const float *expert_scale;   // [num_experts] multiplies a chosen expert's weight, last of all, or NULL; borrowed (Gemma 4)
 };

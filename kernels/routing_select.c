@@ -84,10 +84,21 @@ static void keep_groups(const struct routing *routing, const struct routing_scra
     }
 }
 
+static void clear_masked(const struct routing *routing, const struct routing_scratch *scratch) {
+    size_t length = routing->num_experts / routing->num_groups;
+    for (size_t e = 0; e < routing->num_experts; e++) {
+        scratch->selecting[e] = scratch->group_kept[e / length] ? scratch->selecting[e] : 0.0f;
+    }
+}
+
 void routing_select(const struct routing *routing, const struct routing_scratch *scratch, int32_t *ids) {
     struct routing_choice choice = {.values = scratch->selecting, .count = routing->num_experts, .want = routing->top_k};
     if (routing->num_groups > 1) {
         keep_groups(routing, scratch);
+    }
+    if (routing->num_groups > 1 && routing->masked_groups_are_zero) {
+        clear_masked(routing, scratch);
+    } else if (routing->num_groups > 1) {
         choice.allowed = scratch->group_kept;
         choice.run_length = routing->num_experts / routing->num_groups;
     }

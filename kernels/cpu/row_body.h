@@ -295,6 +295,12 @@ PANEL_INLINE void row_combine(const struct combine_args *args, enum dtype dtype,
         if (args->shared) {
             sum = vec_add(sum, row_load(dtype, args->shared, at + v * LANES, n));
         }
+        if (args->bias) {
+            sum = vec_add(sum, vec_load(args->bias + at + v * LANES, n));
+        }
+        if (args->averaged) {
+            sum = vec_mul(sum, vec_set(0.5f));
+        }
         row_store(sum, args->output_dtype, args->out, at + v * LANES, n);
     }
 }

@@ -257,11 +257,12 @@ static int check_combine(struct check *check, int round) {
     enum { CHOICES = 3 };
     uint16_t rows[CHOICES][CHECK_ROW];
     uint16_t got[CHECK_ROW] = {0}, want[CHECK_ROW] = {0};
-    float wide_got[CHECK_ROW], wide_want[CHECK_ROW];
+    float wide_got[CHECK_ROW], wide_want[CHECK_ROW], bias[CHECK_ROW];
     for (size_t i = 0; i < CHECK_ROW; i++) {
         for (size_t j = 0; j < CHOICES; j++) {
             rows[j][i] = next_bf16(check, round);
         }
+        bias[i] = next_f32(check, round);
     }
     const void *pointers[CHOICES] = {rows[0], rows[1], rows[2]};
     float weights[CHOICES] = {next_f32(check, 6), 0x1p-120f, next_f32(check, 4)};
@@ -271,6 +272,8 @@ static int check_combine(struct check *check, int round) {
                                 .weights = weights,
                                 .dtype = DTYPE_BF16,
                                 .routed_scale = 2.5f,
+                                .bias = round % 2 ? bias : NULL,
+                                .averaged = round % 3 == 0,
                                 .output_dtype = DTYPE_BF16,
                                 .out = got};
     check->backend->combine(&args);

@@ -143,17 +143,23 @@ __device__ void keep_groups(const struct routing &r, const token &t) {
 
 // ids in falling order of the selecting value: each round takes the greatest below the last one's.
 __device__ void choose_ids(const struct routing &r, const token &t) {
-    const bool grouped = r.num_groups > 1;
+    const bool grouped = r.num_groups > 1, masked = grouped && !r.masked_groups_are_zero;
     const unsigned length = grouped ? r.num_experts / r.num_groups : r.num_experts;
     if (grouped) {
         keep_groups(r, t);
+    }
+    if (grouped && !masked) {
+        for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
+            t.selecting[i] = t.kept[i / length] ? t.selecting[i] : 0.0f;
+        }
+        ptx::sync_warp();
     }
     uint64_t before = ~0ull;
     for (unsigned j = 0; j < r.top_k; j++) {
         uint64_t best = 0;
         for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
             const uint64_t key = key_of(t.selecting[i], i);
-            best = (!grouped || t.kept[i / length]) && key < before && key > best ? key : best;
+            best = (!masked || t.kept[i / length]) && key < before && key > best ? key : best;
         }
         before = greatest_of_warp(best);
         if (threadIdx.x == 0) {

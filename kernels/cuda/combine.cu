@@ -45,6 +45,12 @@ __global__ void __launch_bounds__(THREADS) combine(const __grid_constant__ devic
     if (a.shared_rows[token] != UINT32_MAX) {
         sum += read_d((const char *)a.shared + a.shared_rows[token] * a.stride, a.dtype, column);
     }
+    if (a.bias) {
+        sum += a.bias[column];
+    }
+    if (a.averaged) {
+        sum *= 0.5f;
+    }
     const size_t bytes = a.output_dtype == DTYPE_F32 ? 4 : 2;
     write_element((char *)a.out + token * a.width * bytes, a.output_dtype, column, sum);
 }

@@ -23,7 +23,7 @@ COMMON = {
 }
 VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "depth": 1, "num_heads": 2, "num_attention_heads": 2,
           "out_hidden_size": 64, "deepstack_visual_indexes": [0]}
-# A model's own settings. None: as COMMON leaves it.
+# A model's own settings. None: as COMMON leaves it. "type/what": the same type again, otherwise set.
 MODELS = {
     **dict.fromkeys((
         "mixtral", "minimax", "qwen2_moe", "qwen3_moe", "mellum", "qwen3_next", "qwen4_exp", "qwen3_vl_moe", "qwen3_5_moe", "olmoe",
@@ -31,6 +31,18 @@ MODELS = {
         "granitemoeshared", "granitemoehybrid", "deepseek_v3", "deepseek_v32", "kimi_linear", "glm4_moe", "glm4v_moe",
         "glm4_moe_lite", "glm_moe_dsa", "solar_open", "exaone_moe", "mimo_v2_flash", "bailing_hybrid", "afmoe", "minimax_m2",
         "minimax_m3_vl", "hy_v3", "flint", "laguna")),
+    "glm5_next": {"swiglu_limit": 0.7, "num_key_value_heads": 4, "qk_rope_head_dim": 0,
+                   "mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "hy_v4": {"swiglu_limit": 0.7, "num_key_value_heads": 4},
+    "dots3_note": {"num_key_value_heads": 4, "layer_types": ["indexed_attention"] * LAYERS, "shared_experts_intermediate_size": 40, "n_shared_experts": 2},
+    "axk2": {"topk_group": 3},  # with AXK2's own biases all is negative but the masked group, so that no tie decides
+    "axk2/ungrouped": {"n_group": None, "topk_group": None},
+    "kolibri1": {},
+    "kolibri1/normalised": {"norm_topk_prob": True},
+    "jetmoe": {},
+    "aria": {},
+    "cohere2_moe": {"num_shared_experts": 2},
+    "cohere2_moe/sum": {"num_shared_experts": 1, "expert_selection_fn": "sigmoid", "shared_expert_combination_strategy": "sum"},
     "beam": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
     "deepseek_v4": {"mlp_layer_types": ["hash_moe", "hash_moe", "moe"], "swiglu_limit": 1.5},
     "deepseek_v2": {"topk_method": "group_limited_greedy"},
@@ -43,6 +55,16 @@ MODELS = {
     "step3p7": {"mlp_layer_types": ["dense", "sparse", "sparse"], "share_expert_dim": 80, "swiglu_limits": [0, 0, 1.5],
                 "swiglu_limits_shared": [0, 2.5, 0]},
 }
+# What else the configuration of a tower for images or sound needs to be valid.
+TOWERS = {
+    "dots3_note": {
+        "vision_config": {"mlp_layer_types": ["sparse"], "num_local_experts": 4, "moe_intermediate_size": 24, "adapter_in_dim": 32,
+                          "adapter_out_dim": 64},
+        "audio_config": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+                         "adapter_input_size": 32, "adapter_out_dim": 64}},
+}
+PER_LAYER = ("layer_types", "mlp_layer_types", "per_layer_config")
+SELECTION_BIAS_SHIFT = {"axk2": -1.5}
 BLOCK = re.compile(r"layers\.(\d+)\.(mlp|feed_forward|block_sparse_moe|mixer|moe)$")
 LAYER = re.compile(r"layers\.(\d+)$")  # where router and experts are the layer's own, and read different rows (Gemma 4)
 
@@ -52,47 +74,50 @@ def settings(config, own):
     return {**{key: value for key, value in COMMON.items() if key in known}, **own}
 
 
-def configuration(model_type):
-    own = MODELS[model_type] or {}
-    whole = CONFIG_MAPPING[model_type]
+def configuration(name):
+    own = MODELS[name] or {}
+    whole = CONFIG_MAPPING[name.split("/")[0]]
     default = whole()
     text = default.get_text_config()
     if text is default:
         return whole(**settings(default, own))
-    name = next(key for key, value in vars(default).items() if value is text)
-    parts = {name: type(text)(**settings(text, own)).to_dict()}
+    text_key = next(key for key, value in vars(default).items() if value is text)
+    parts = {text_key: type(text)(**settings(text, own)).to_dict()}
     if getattr(default, "vision_config", None) is not None:
-        vision = default.vision_config.to_dict()
+        vision = {key: value for key, value in default.vision_config.to_dict().items() if key not in PER_LAYER}
         parts["vision_config"] = {**vision, **{key: value for key, value in VISION.items() if key in vision}}
+    for tower, own_of_tower in TOWERS.get(name, {}).items():
+        parts[tower] = {**parts.get(tower, {}), **own_of_tower}
     return whole(**parts)
 
 
-def make(model_type):
-    """A model whose values stay near 1; its weights depend on the type's name alone."""
-    config = configuration(model_type)
+def make(name):
+    """A model whose values stay near 1; its weights depend on its name alone."""
+    config = configuration(name)
     try:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     except ValueError:
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    generator = torch.Generator().manual_seed(sum(map(ord, model_type)))
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
     with torch.no_grad():
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if name.endswith("tid2eid"):  # for each token different experts
+        for key, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if key.endswith("tid2eid"):  # for each token different experts
                 tensor.copy_(torch.rand((len(tensor), EXPERTS), generator=generator).argsort()[:, :tensor.shape[1]])
-            if not tensor.is_floating_point() or "inv_freq" in name:
+            if not tensor.is_floating_point() or "inv_freq" in key:
                 continue
             if tensor.dim() >= 2:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator) * tensor.shape[-1] ** -0.5)
-            elif "bias" in name:
-                tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2)
-            elif name.endswith(("router.scale", "per_expert_scale")):
+            elif "bias" in key:
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + SELECTION_BIAS_SHIFT.get(name, 0))
+            elif key.endswith(("router.scale", "per_expert_scale")):
                 tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
     return model.eval()
 
 
 def blocks(model):
     """The MoE block of each layer that has one."""
-    named = [(BLOCK.search(name) or LAYER.search(name), module) for name, module in model.named_modules() if hasattr(module, "experts")]
+    named = [(BLOCK.search(name) or LAYER.search(name), module) for name, module in model.named_modules()
+             if hasattr(module, "experts") or hasattr(module, "output_linear")]
     return {int(found[1]): module for found, module in named if found}
 
 

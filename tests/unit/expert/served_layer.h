@@ -42,11 +42,9 @@ static inline void must(err_t e) {
     }
 }
 
-// device: "sim:2", or NULL for the CPU.
-static inline err_t try_to_serve(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, const char *device) {
-    char path[512];
+// A checkpoint's folder. device: "sim:2", or NULL for the CPU.
+static inline err_t try_to_serve_folder(struct served *s, const char *path, enum dtype dtype, uint32_t ranks, const char *device) {
     *s = (struct served){0};
-    snprintf(path, sizeof path, "%s/layers/%s", GOLDENS, name);
     TRY(team_create(&(struct team_options){.threads = 1, .spin_us = 5}, &s->team));
     struct model_options options = {.model = path, .compute_dtype = dtype, .ranks = ranks, .team = s->team};
     if (device) {
@@ -65,7 +63,14 @@ static inline err_t try_to_serve(struct served *s, const char *name, enum dtype 
                                     .devices = s->devices,
                                     .lent = lent,
                                     .exchange_timeout_ns = (int64_t)TIMEOUT_MS * NS_PER_MS};
-    TRY(engine_create(&engine, &s->engine));
+    return engine_create(&engine, &s->engine);
+}
+
+// A golden case.
+static inline err_t try_to_serve(struct served *s, const char *name, enum dtype dtype, uint32_t ranks, const char *device) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/layers/%s", GOLDENS, name);
+    TRY(try_to_serve_folder(s, path, dtype, ranks, device));
     snprintf(path, sizeof path, "%s/layers/%s/golden.safetensors", GOLDENS, name);
     return safetensors_open(path, &s->golden);
 }

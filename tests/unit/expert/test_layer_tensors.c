@@ -318,6 +318,7 @@ static void other_parts_of_the_model_and_layers_past_the_last_are_left_out(void 
     add_named("mtp.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
     add_named("talker.model.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
     add_named("model.visual.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
+    add_named("model.vision_encoder.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
     open_whole(QWEN3("1"));
     assert_int_equal(layer_count, 1);
     assert_separate();

@@ -6,7 +6,7 @@
 enum { WIDTH_MAX = 530, CHOICES_MAX = 5 };
 
 struct operands {
-    float rows[CHOICES_MAX][WIDTH_MAX], shared[WIDTH_MAX], weights[CHOICES_MAX];
+    float rows[CHOICES_MAX][WIDTH_MAX], shared[WIDTH_MAX], weights[CHOICES_MAX], bias[WIDTH_MAX];
     uint8_t narrow_rows[CHOICES_MAX][WIDTH_MAX * 4], narrow_shared[WIDTH_MAX * 4];
     const void *pointers[CHOICES_MAX];
 };
@@ -22,6 +22,9 @@ static void fill(struct random *random, enum dtype dtype, struct operands *x) {
         x->weights[j] = random_f32(random, j == 3 ? VALUES_SUBNORMAL : VALUES_PLAIN);
         x->pointers[j] = random_below(random, 4) ? x->narrow_rows[j] : NULL; // a dropped choice
     }
+    for (size_t i = 0; i < WIDTH_MAX; i++) {
+        x->bias[i] = random_f32(random, i % 7 == 0 ? VALUES_SUBNORMAL : VALUES_PLAIN);
+    }
     dtype_narrow(x->shared, WIDTH_MAX, dtype, x->narrow_shared);
     dtype_widen(dtype, x->narrow_shared, WIDTH_MAX, x->shared);
 }
@@ -34,7 +37,9 @@ static float formula(const struct combine_args *args, const struct operands *x, 
         }
     }
     sum = args->routed_scale == 1 ? sum : sum * args->routed_scale;
-    return args->shared ? sum + x->shared[i] : sum;
+    sum = args->shared ? sum + x->shared[i] : sum;
+    sum = args->bias ? sum + x->bias[i] : sum;
+    return args->averaged ? sum * 0.5f : sum;
 }
 
 static void check(const struct kernel_backend *backend, struct combine_args args, const struct operands *x) {
@@ -71,6 +76,8 @@ static void check_backend(const struct kernel_backend *backend) {
             .dtype = dtype,
             .routed_scale = random_below(&random, 2) ? 1.0f : 2.5f,
             .shared = random_below(&random, 2) ? x.narrow_shared : NULL,
+            .bias = random_below(&random, 3) ? NULL : x.bias,
+            .averaged = random_below(&random, 3) == 0,
             .output_dtype = OUT[random_below(&random, COUNT_OF(OUT))],
         };
         check(backend, args, &x);
@@ -116,11 +123,31 @@ static void no_choice_at_all_gives_plus_zero(void **state) {
     assert_true(same_f32(out, 0.0f));
 }
 
+// The mean is taken of all that was added, and the bias comes behind the shared row: any other order gives other values here.
+static void half_of_the_whole_is_taken_last(void **state) {
+    (void)state;
+    float row = 0x1p25f, weight = 1, shared = -0x1p25f, bias = 3, out;
+    const void *rows[1] = {&row};
+    combine_row(&(struct combine_args){.width = 1,
+                                       .choices = 1,
+                                       .rows = rows,
+                                       .weights = &weight,
+                                       .dtype = DTYPE_F32,
+                                       .routed_scale = 1,
+                                       .shared = &shared,
+                                       .bias = &bias,
+                                       .averaged = 1,
+                                       .output_dtype = DTYPE_F32,
+                                       .out = &out});
+    assert_true(out == 1.5f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_backend_adds_in_the_order_of_the_choices),
         cmocka_unit_test(order_of_choices_shows_in_the_bits),
         cmocka_unit_test(no_choice_at_all_gives_plus_zero),
+        cmocka_unit_test(half_of_the_whole_is_taken_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

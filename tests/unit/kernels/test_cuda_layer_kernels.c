@@ -366,7 +366,24 @@ static void every_kind_of_routing_gives_the_twins_bits(void **state) {
          .num_groups = 8,
          .top_groups = 4,
          .group_score = GROUP_MAX},
+        {.score = SCORE_SIGMOID,
+         .norm = NORM_SUM,
+         .scale = 2.5f,
+         .num_experts = 40,
+         .top_k = 6,
+         .num_groups = 8,
+         .top_groups = 3,
+         .group_score = GROUP_TOP2_SUM,
+         .masked_groups_are_zero = 1,
+         .selection_bias = &biased},
         {.score = SCORE_SIGMOID, .order = ORDER_TOPK_SCORE, .scale = 1, .num_experts = 16, .top_k = 1},
+        {.score = SCORE_SIGMOID,
+         .order = ORDER_TOPK_SCORE,
+         .norm = NORM_SUM,
+         .scale = 1,
+         .num_experts = 24,
+         .top_k = 4,
+         .selection_bias = &biased},
         {.score = SCORE_SQRT_SOFTPLUS,
          .norm = NORM_SUM,
          .norm_epsilon = 1e-20f,
@@ -421,6 +438,10 @@ static void combine_gives_the_twins_bits(void **state) {
         args.shared_rows = on_device(shared_rows, TOKENS * 4);
         const float *weights_there = on_device(weights, TOKENS * CHOICES * 4);
         args.weights = variant % 4 == 3 ? NULL : weights_there;
+        float *bias = values_of(DTYPE_F32, WIDTH, &random, values);
+        const float *bias_there = on_device(bias, WIDTH * sizeof *bias);
+        args.bias = variant % 3 == 1 ? bias_there : NULL;
+        args.averaged = variant % 4 == 2;
         args.routed_scale = variant % 5 ? 1.0f : 2.5f;
         args.output_dtype = output;
         args.out = on_device(out, TOKENS * out_row);
@@ -440,6 +461,8 @@ static void combine_gives_the_twins_bits(void **state) {
                                         .dtype = dtype,
                                         .routed_scale = args.routed_scale,
                                         .shared = shared_rows[t] == UINT32_MAX ? NULL : shared + shared_rows[t] * stride,
+                                        .bias = args.bias ? bias : NULL,
+                                        .averaged = args.averaged,
                                         .output_dtype = output,
                                         .out = want};
             combine_row(&twin);

@@ -95,6 +95,10 @@ static void mask_groups(const struct routing *r, struct formula *f) {
             f->masked[e] = 1;
         }
     }
+    for (size_t e = 0; r->masked_groups_are_zero && e < r->num_experts; e++) {
+        f->selecting[e] = f->masked[e] ? 0 : f->selecting[e];
+        f->masked[e] = 0;
+    }
 }
 
 static void expected(const struct routing *r, const float *logits, int *ids, double *weights) {
@@ -173,13 +177,32 @@ static void choices_and_weights_are_those_of_the_formulas(void **state) {
         r.top_groups = 2 + random_below(&random, 2);
         r.group_score = (enum routing_group_score)random_below(&random, 2);
         for (size_t e = 0; e < r.num_experts; e++) {
-            bias[e] = (float)random_below(&random, 1000) * 0.0003f;
+            bias[e] = (float)random_below(&random, 1000) * 0.0003f - (i % 3 == 0 ? 0.9f : 0);
             expert_scale[e] = 0.5f + (float)random_below(&random, 1000) * 0.001f;
         }
         r.expert_scale = random_below(&random, 2) ? expert_scale : NULL;
         r.selection_bias = random_below(&random, 2) ? bias : NULL;
+        r.masked_groups_are_zero = i % 2;
         check_formula(&random, &r);
     }
+}
+
+// As AXK2 has it: what is masked beats what is negative, the lowest id of it first; its weight is its own score.
+static void masked_groups_that_are_zero_beat_negative_values(void **state) {
+    (void)state;
+    const float logits[6] = {0, 1, -1, 2, 0.5f, -2}, all_low[6] = {-3, -3, -3, -3, -3, -3};
+    struct routing r = routing_default(6, 3);
+    r.score = SCORE_SIGMOID;
+    r.num_groups = 3;
+    r.top_groups = 2;
+    r.group_score = GROUP_TOP2_SUM;
+    r.selection_bias = all_low;
+    struct routed got = route(&r, logits); // groups by their sums: the first, the second
+    assert_ids(&got, (int32_t[]){3, 1, 0}, 3);
+    r.masked_groups_are_zero = 1;
+    got = route(&r, logits);
+    assert_ids(&got, (int32_t[]){4, 5, 3}, 3);
+    assert_true(fabs((double)got.weights[1] - 1 / (1 + exp(2))) < 1e-6);
 }
 
 // As a hash router has them: the weights of ids that something else chose.
@@ -428,6 +451,7 @@ static void impossible_parameters_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_and_weights_are_those_of_the_formulas),
+        cmocka_unit_test(masked_groups_that_are_zero_beat_negative_values),
         cmocka_unit_test(chosen_ids_get_the_weights_of_their_scores),
         cmocka_unit_test(ties_go_to_the_lowest_id),
         cmocka_unit_test(scores_that_round_to_the_same_value_tie),
