@@ -60,9 +60,11 @@ static const struct architecture ROWS[] = {
         .norm = NORM_SUM,
         SHARED_GATED,
     },
+    // of Qwen3-Omni the thinker; the talker, which speaks, is another model with experts of its own, and is left alone
     {
-        .model_types = {"qwen3_vl_moe", "qwen3_vl_moe_text"},
-        .classes = {"Qwen3VLMoeForConditionalGeneration"},
+        .model_types = {"qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen3_omni_moe_text"},
+        .classes = {"Qwen3VLMoeForConditionalGeneration", "Qwen3OmniMoeForConditionalGeneration",
+                    "Qwen3OmniMoeThinkerForConditionalGeneration"},
         .names = &NAMES_MLP,
         .layers = LAYERS_SPARSE_STEP,
         .width_keys = {"moe_intermediate_size"},
@@ -571,7 +573,7 @@ static const struct architecture ROWS[] = {
     {
         .model_types = {"axk1"},
         .classes = {"AXK1ForCausalLM"},
-        .refusal = "its blocks end with a normalisation of their output, which is not served yet",
+        .refusal = "its blocks end with a normalisation of their output, which is not served: its parts would not add up to it",
     },
     {
         .model_types = {"nllb-moe", "switch_transformers"},

@@ -40,6 +40,7 @@ MODELS = {
     "kolibri1": {},
     "kolibri1/normalised": {"norm_topk_prob": True},
     "jetmoe": {},
+    "qwen3_omni_moe_thinker": {},
     "aria": {},
     "cohere2_moe": {"num_shared_experts": 2},
     "cohere2_moe/sum": {"num_shared_experts": 1, "expert_selection_fn": "sigmoid", "shared_expert_combination_strategy": "sum"},
@@ -57,6 +58,8 @@ MODELS = {
 }
 # What else the configuration of a tower for images or sound needs to be valid.
 TOWERS = {
+    "qwen3_omni_moe_thinker": {"audio_config": {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2,
+                                                "encoder_ffn_dim": 32, "output_dim": 64, "downsample_hidden_size": 8}},
     "dots3_note": {
         "vision_config": {"mlp_layer_types": ["sparse"], "num_local_experts": 4, "moe_intermediate_size": 24, "adapter_in_dim": 32,
                           "adapter_out_dim": 64},

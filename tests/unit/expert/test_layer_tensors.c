@@ -93,6 +93,9 @@ static float bias_at(const struct vector_source *v, size_t i) {
 #define MIXTRAL                                                                                                                    \
     "{\"model_type\":\"mixtral\",\"hidden_size\":6,\"intermediate_size\":4,\"num_local_experts\":3,\"num_experts_per_tok\":2,"     \
     "\"num_hidden_layers\":1}"
+#define QWEN3_OMNI                                                                                                                 \
+    "{\"model_type\":\"qwen3_omni_moe_text\",\"hidden_size\":6,\"moe_intermediate_size\":4,\"num_experts\":3,"                     \
+    "\"num_experts_per_tok\":2,\"num_hidden_layers\":1}"
 #define QWEN3(layers)                                                                                                              \
     "{\"model_type\":\"qwen3_moe\",\"hidden_size\":6,\"moe_intermediate_size\":4,\"num_experts\":3,\"num_experts_per_tok\":2,"     \
     "\"num_hidden_layers\":" layers "}"
@@ -161,6 +164,14 @@ static void add_fused(int gate_up_rows, int gate_up_columns, int down_rows, int 
     add_named("model.layers.0", "mlp.gate.weight", 2, E, H);
 }
 
+static void assert_transposed(void) {
+    for (size_t e = 0; e < E; e++) {
+        ASSERT_MATRIX(e, PART_GATE, I, H, GATE_UP + e * 2 * I * H + k * 2 * I + n);
+        ASSERT_MATRIX(e, PART_UP, I, H, GATE_UP + e * 2 * I * H + k * 2 * I + I + n);
+        ASSERT_MATRIX(e, PART_DOWN, H, I, DOWN + e * H * I + k * H + n);
+    }
+}
+
 static void fused_rows_gate_first(void **state) {
     (void)state;
     add_fused(2 * I, H, H, I);
@@ -176,11 +187,37 @@ static void fused_transposed_columns_gate_first(void **state) {
     (void)state;
     add_fused(H, 2 * I, I, H);
     open_whole(QWEN3("1"));
-    for (size_t e = 0; e < E; e++) {
-        ASSERT_MATRIX(e, PART_GATE, I, H, GATE_UP + e * 2 * I * H + k * 2 * I + n);
-        ASSERT_MATRIX(e, PART_UP, I, H, GATE_UP + e * 2 * I * H + k * 2 * I + I + n);
-        ASSERT_MATRIX(e, PART_DOWN, H, I, DOWN + e * H * I + k * H + n);
-    }
+    assert_transposed();
+}
+
+static void arias_names_of_fused_experts(void **state) {
+    (void)state;
+    builder_add(&builder, "language_model.model.layers.0.mlp.experts.fc1.weight", DTYPE_F32, GATE_UP, 3, E, H, 2 * I);
+    builder_add(&builder, "language_model.model.layers.0.mlp.experts.fc2.weight", DTYPE_F32, DOWN, 3, E, I, H);
+    add_named("language_model.model.layers.0", "mlp.router.weight", 2, E, H);
+    open_whole("{\"model_type\":\"aria\",\"text_config\":{\"model_type\":\"aria_text\",\"hidden_size\":6,\"intermediate_size\":4,"
+               "\"moe_num_experts\":3,\"moe_topk\":2,\"moe_num_shared_experts\":0,\"num_hidden_layers\":1}}");
+    assert_transposed();
+}
+
+// Its attention's experts are no block: they are left alone, whatever they are called.
+static void jetmoes_block_has_a_bias_and_its_attention_is_left_alone(void **state) {
+    (void)state;
+    builder_add(&builder, "model.layers.0.mlp.input_linear.weight", DTYPE_F32, GATE_UP, 3, E, 2 * I, H);
+    builder_add(&builder, "model.layers.0.mlp.output_linear.weight", DTYPE_F32, DOWN, 3, E, H, I);
+    builder_add(&builder, "model.layers.0.mlp.bias", DTYPE_F32, 40, 1, H);
+    add_named("model.layers.0", "mlp.router.layer.weight", 2, E, H);
+    builder_add(&builder, "model.layers.0.self_attention.experts.input_linear.weight", DTYPE_F32, 0, 3, E, 1, H);
+    add_named("model.layers.0", "self_attention.experts.router.layer.weight", 2, E, H);
+    static const char CONFIG[] = "{\"model_type\":\"jetmoe\",\"hidden_size\":6,\"intermediate_size\":4,\"num_local_experts\":3,"
+                                 "\"num_experts_per_tok\":2,\"num_hidden_layers\":1}";
+    open_whole(CONFIG);
+    const struct vector_source *bias = &layers[0].shared.bias[PART_DOWN];
+    assert_int_equal(layers[0].params.shared, SHARED_BIAS);
+    assert_true(bias->dtype == DTYPE_F32 && ((const float *)bias->data)[0] == 40 &&
+                ((const float *)bias->data)[H - 1] == 40 + H - 1);
+    builder_remove(&builder, "model.layers.0.mlp.bias");
+    refuse(CONFIG, "model.layers.0.mlp.bias is missing");
 }
 
 // hidden 8: gate_up [E, 8, 8] fits both ways, and down tells.
@@ -324,6 +361,20 @@ static void other_parts_of_the_model_and_layers_past_the_last_are_left_out(void 
     assert_separate();
 }
 
+static void qwen3_omnis_thinker_is_the_decoder(void **state) {
+    (void)state;
+    add_qwen3_layer("thinker.model.layers.0");
+    add_named("talker.model.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
+    open_whole(
+        "{\"architectures\":[\"Qwen3OmniMoeForConditionalGeneration\"],\"model_type\":\"qwen3_omni_moe\",\"talker_config\":{"
+        "\"text_config\":{\"model_type\":\"qwen3_omni_moe_talker_text\",\"hidden_size\":1}},\"thinker_config\":{\"model_type\":"
+        "\"qwen3_omni_moe_thinker\",\"text_config\":" QWEN3_OMNI "}}");
+    assert_int_equal(layer_count, 1);
+    assert_string_equal(layers[0].prefix, "thinker.model.layers.0.mlp.experts");
+    assert_int_equal(layers[0].params.routing.norm, NORM_SUM);
+    assert_separate();
+}
+
 static void two_decoders_are_refused(void **state) {
     (void)state;
     add_qwen3_layer("model.layers.0");
@@ -460,6 +511,8 @@ int main(void) {
         TEST(separate_experts_under_either_set_of_names),
         TEST(fused_rows_gate_first),
         TEST(fused_transposed_columns_gate_first),
+        TEST(arias_names_of_fused_experts),
+        TEST(jetmoes_block_has_a_bias_and_its_attention_is_left_alone),
         TEST(a_square_gate_up_is_told_by_down),
         TEST(a_square_down_is_told_by_gate_up),
         TEST(fused_tensors_that_lie_in_different_ways_round_are_refused),
@@ -468,6 +521,7 @@ int main(void) {
         TEST(stacked_parts_and_a_shared_expert_beside_the_block),
         TEST(experts_that_are_not_gated_have_no_gate),
         TEST(other_parts_of_the_model_and_layers_past_the_last_are_left_out),
+        TEST(qwen3_omnis_thinker_is_the_decoder),
         TEST(two_decoders_are_refused),
         TEST(a_layer_that_config_and_tensors_see_differently_is_refused),
         TEST(only_the_wanted_layers_are_looked_at),
