@@ -109,8 +109,10 @@ static void check_layer(const struct range *file, const struct layer_tensors *l)
     for (uint32_t e = 0; e < p->num_experts; e++) {
         check_expert(file, &l->experts[e], p->intermediate_size, p->hidden_size);
     }
-    if (p->shared != SHARED_NONE) {
+    if (shared_has_expert(p->shared)) {
         check_expert(file, &l->shared, p->shared_intermediate_size, p->hidden_size);
+    } else {
+        check_vector(file, &l->shared.bias[PART_DOWN], p->hidden_size);
     }
 }
 
