@@ -63,7 +63,7 @@ def main(wanted):
     for model_type in wanted or models.MODELS:
         equal, text = compare(model_type)
         failed += not equal
-        print(f"{model_type:20} {'equal' if equal else 'DIFFERS'}  {text}", flush=True)
+        print(f"{model_type:24} {'equal' if equal else 'DIFFERS'}  {text}", flush=True)
     total = len(wanted or models.MODELS)
     print(f"{total - failed} passed, {failed} failed")
     return failed > 0
