@@ -46,7 +46,7 @@ static void a_missing_socket_is_named_at_once(void **state) {
     assert_null(description.owner);
     e = client_health(client, "", 10 * SECOND_US, &serving);
     assert_nothing_reached(client, e, "unix:/nonexistent/expertd.sock");
-    assert_true(clock_now_ns() - start < 5 * (int64_t)NS_PER_S);
+    assert_true(clock_now_ns() - start < 10 * (int64_t)NS_PER_S); // less than one of them may take
     client_destroy(client);
 }
 

@@ -54,7 +54,9 @@ static void ask_in_every_dtype(const struct served *s, const struct model_layer 
     uint32_t width = layer->params.hidden_size, blocks = (width + SCALE_COLUMNS - 1) / SCALE_COLUMNS;
     for (size_t i = 0; i < SENT_COUNT; i++) {
         const struct sent *sent = &SENT[i];
-        assert_true(sent->tokens * width * 4 <= sizeof memory->rows[i] && sent->tokens * width * 4 <= sizeof memory->out[i]);
+        size_t bytes = sent->tokens * width * sizeof(float);
+        assert_true(bytes <= sizeof memory->rows[i]);
+        assert_true(bytes <= sizeof memory->out[i]);
         fill_rows(sent->dtype, sent->tokens * width, memory->rows[i]);
         for (size_t k = 0; k < sizeof memory->scales[i] / sizeof(float); k++) {
             memory->scales[i][k] = 0.01f * (float)(k + 1);
