@@ -196,14 +196,14 @@ static FALLIBLE load_all(struct options *options, struct serve *serve, const str
                          struct loaded *out) {
     log_device(options);
     TRY(open_devices(options, out));
+    if (out->devices) { // before anything is read: what does not fit is said at once
+        TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
+    }
     TRY(start_teams(options, out));
     TRY(make_room_for_weights(options, out));
     TRY(load_model(options, out));
     TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
-    if (out->devices) {
-        TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
-    }
     struct engine_options engine = {.model = &out->model,
                                     .limits = out->limits,
                                     .team = out->team,

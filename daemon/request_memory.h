@@ -15,7 +15,7 @@ struct request_memory {
     size_t bytes;
 };
 
-// ERR_NOMEM names the bytes and what asks for them.
+// ERR_NOMEM, and ERR_SHARD_LOST where the driver does not pin it, name the bytes and the option that asks for them.
 FALLIBLE request_memory_pin(const struct devices *devices, size_t bytes, struct request_memory *out);
 void request_memory_unpin(struct request_memory *memory); // legal on a zeroed struct
 
