@@ -332,7 +332,7 @@ static FALLIBLE resolve_router_norm(const struct config *config, struct layer_pa
     double epsilon = 1e-6;
     bool found;
     TRY(config_f64(config, KEYS, &epsilon, &found));
-    if (!(epsilon > 0 && epsilon < 1)) {
+    if (!((float)epsilon > 0 && epsilon < 1)) { // in fp32: a row of zeros is divided by its root
         FAIL(ERR_CHECKPOINT, "%s: %s is %g: a number between 0 and 1 is wanted", config_path(config), KEYS[0], epsilon);
     }
     p->needs_router_input = true;

@@ -193,6 +193,8 @@ static void gemmas_router_has_an_input_of_its_own(void **state) {
     refuse_params(GEMMA(",\"enable_moe_block\":false"), "enable_moe_block is false");
     refuse_params(GEMMA_MOE(",\"hidden_activation\":\"silu\""), "hidden_activation is silu");
     refuse_params(GEMMA_MOE(",\"rms_norm_eps\":0"), "rms_norm_eps is 0");
+    refuse_params(GEMMA_MOE(",\"rms_norm_eps\":1e-60"), "rms_norm_eps is 1e-60");
+    refuse_params(GEMMA_MOE(",\"rms_norm_eps\":1"), "rms_norm_eps is 1");
 }
 
 static void steps_limits_differ_per_layer_and_for_the_shared_expert(void **state) {
