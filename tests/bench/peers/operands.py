@@ -1,0 +1,64 @@
+"""The weights that both sides multiply by: elements of a dtype, or codes of 4 or 8 bits with scales along K."""
+
+import torch
+
+
+class Plain:
+    """[G, n, k] in the rows' own dtype."""
+
+    coded = False
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def parts(self, groups, n, k):
+        return [(groups * n * k, self.rows)]
+
+    def bytes(self, groups, n, k):
+        return groups * n * k * self.rows.itemsize
+
+    def fill(self, tensors, groups, n, k):
+        for group in tensors[0].view(groups, n, k):
+            group.copy_(torch.randn(n, k) / k ** 0.5)
+
+
+class Coded:
+    """Codes [G, n, k], two of 4 bits in a byte, the first one low; scales [G, n, k / scale_k]. All codes occur."""
+
+    coded, rows = True, torch.bfloat16
+
+    def __init__(self, bits, scale_k, scale, draw):
+        self.bits, self.scale_k, self.scale, self.draw = bits, scale_k, scale, draw
+
+    def parts(self, groups, n, k):
+        return [(groups * n * k * self.bits // 8, torch.uint8), (groups * n * k // self.scale_k, self.scale)]
+
+    def bytes(self, groups, n, k):
+        return sum(count * dtype.itemsize for count, dtype in self.parts(groups, n, k))
+
+    def fill(self, tensors, groups, n, k):
+        codes, scales = tensors
+        codes.random_(0, 256)
+        scales.copy_(self.draw(len(scales)))
+
+
+def e8m0(count):
+    return torch.randint(118, 122, (count,), dtype=torch.uint8)  # 2^-9 to 2^-6
+
+
+def e4m3(count):
+    return torch.randint(0x08, 0x28, (count,), dtype=torch.uint8)  # normal and positive, 2^-6 to 2^-2
+
+
+def f16(count):
+    return torch.rand(count).mul_(0.01).add_(0.001).half()
+
+
+WEIGHTS = {
+    "bf16": Plain(torch.bfloat16),
+    "f32": Plain(torch.float32),
+    "mxfp4": Coded(4, 32, torch.uint8, e8m0),
+    "nvfp4": Coded(4, 16, torch.uint8, e4m3),
+    "int4-32": Coded(4, 32, torch.float16, f16),
+    "int8-32": Coded(8, 32, torch.float16, f16),
+}
