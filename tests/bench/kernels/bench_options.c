@@ -190,9 +190,10 @@ void bench_options_help(FILE *out) {
     fprintf(out,
             "usage: expertd-bench kernels|layer|tune|pack [flags]\n\n"
             "Times grouped products (kernels) or whole MoE layers (layer) in this process. Every repetition stands between a\n"
-            "loop of nothing but multiplications and a plain read of as many weights, on the same threads: ratios are medians\n"
-            "over the repetitions, so they hold on a machine whose speed varies. tune tries every\n"
-            "schedule of a product and says which is fastest. pack times what loading does with a matrix of each form that files "
+            "loop of nothing but multiplications and plain reads of as many weights, on the same threads: ratios are medians\n"
+            "over the repetitions, so they hold on a machine whose speed varies. The weights are read twice, line\n"
+            "after line and in four parts in turns; the faster read counts. tune tries every schedule of a product and says which "
+            "is fastest. pack times what loading does with a matrix of each form that files "
             "have:\ncodes into rows, the digest, packing, beside a read of as many bytes of the file (nothing is multiplied).\n\n");
     flags_help(FLAGS, FLAG_COUNT, out);
     fprintf(out, "\nexit codes: 0 measured, 64 wrong command line, 69 memory or an instruction set is not to be had, 70 internal, "

@@ -347,7 +347,8 @@ static double bytes_of_run(void *context) {
     return (double)p->calls * (double)p->active * (double)p->group_bytes;
 }
 
-static int64_t read_ns(void *context) {
+static int64_t read_ns(void *context, enum plain_read_way way) {
+    (void)way; // a device's read has but one
     struct timed_product *p = context;
     return device_rig_read_ns(p->rig, bytes_of_run(p));
 }

@@ -210,14 +210,14 @@ static double layer_bytes(void *context) {
     return bytes;
 }
 
-static int64_t read_layer(void *context) {
+static int64_t read_layer(void *context, enum plain_read_way way) {
     struct forward *f = context;
     if (f->rig) {
         return device_rig_read_ns(f->rig, layer_bytes(f));
     }
     size_t count = gather_pieces(f);
     plain_read_forget(f->pieces, count, f->team);
-    int64_t span_ns = plain_read_ns(f->pieces, count, f->team);
+    int64_t span_ns = plain_read_ns(f->pieces, count, way, f->team);
     plain_read_forget(f->pieces, count, f->team);
     return span_ns;
 }

@@ -90,6 +90,13 @@ static FALLIBLE repeat_beside_neighbour(const struct measured *what, int64_t alo
     return OK;
 }
 
+// Of all ways, so that the roof is the machine's and not one loop's.
+static int64_t fastest_read(const struct measured *what) {
+    int64_t straight_ns = what->read_ns(what->context, READ_STRAIGHT);
+    int64_t streams_ns = what->read_ns(what->context, READ_STREAMS);
+    return streams_ns < straight_ns ? streams_ns : straight_ns;
+}
+
 static FALLIBLE repeat(const struct measured *what, struct team *team, int64_t span_ns, struct samples *s) {
     int64_t last_ns;
     TRY(what->run_ns(what->context, &last_ns));
@@ -98,7 +105,7 @@ static FALLIBLE repeat(const struct measured *what, struct team *team, int64_t s
         int64_t peak_ns = peak_span(last_ns);
         double rate = what->peak_rate ? what->peak_rate(what->peak_context, peak_ns) : peak_rate(what->peak, team, peak_ns);
         TRY(what->run_ns(what->context, &last_ns));
-        int64_t read_ns = what->read_ns(what->context);
+        int64_t read_ns = fastest_read(what);
         add(s, what, (double)last_ns / NS_PER_S, (double)read_ns / NS_PER_S, rate);
         if (what->neighbour) {
             TRY(repeat_beside_neighbour(what, last_ns, s));

@@ -1,4 +1,4 @@
-// Repetitions of something, each between a peak loop and a plain read of its weights, and what their times say.
+// Repetitions of something, each between a peak loop and plain reads of its weights, and what their times say.
 #ifndef EXPERTD_TESTS_BENCH_KERNELS_MEASURE_H
 #define EXPERTD_TESTS_BENCH_KERNELS_MEASURE_H
 
@@ -10,6 +10,7 @@
 #include "kernels/team.h"
 #include "tests/bench/kernels/neighbour.h"
 #include "tests/bench/kernels/peak.h"
+#include "tests/bench/kernels/plain_read.h"
 
 enum { MEASURE_PAIRS_MIN = 5, MEASURE_PAIRS_MAX = 2000 };
 
@@ -30,9 +31,9 @@ struct measurement {
 struct measured {
     void *context;
     err_t (*run_ns)(void *context, int64_t *span_ns);
-    int64_t (*read_ns)(void *context); // reads as many weights as run_ns did last
-    double flops;                      // of a repetition
-    double (*bytes)(void *context);    // of weights, of the last repetition
+    int64_t (*read_ns)(void *context, enum plain_read_way way); // reads as many weights as run_ns did last
+    double flops;                                               // of a repetition
+    double (*bytes)(void *context);                             // of weights, of the last repetition
     enum peak_kind peak;
     double (*peak_rate)(void *peak_context, int64_t span_ns); // multiplications per second of a device, in peak's place; or NULL
     void *peak_context;

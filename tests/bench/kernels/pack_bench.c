@@ -226,9 +226,9 @@ static err_t packing_run_ns(void *context, int64_t *span_ns) {
     return OK;
 }
 
-static int64_t packing_read_ns(void *context) {
+static int64_t packing_read_ns(void *context, enum plain_read_way way) {
     struct packing *p = context;
-    return plain_read_ns(&p->piece, 1, p->team);
+    return plain_read_ns(&p->piece, 1, way, p->team);
 }
 
 static double packing_bytes(void *context) {

@@ -221,7 +221,7 @@ err_t plain_product_run_ns(void *product, int64_t *span_ns) {
     return OK;
 }
 
-int64_t plain_product_read_ns(void *product) {
+int64_t plain_product_read_ns(void *product, enum plain_read_way way) {
     struct plain_product *p = product;
     deal(p);
     size_t count = 0, bytes = p->tensor_bytes / p->shape->groups;
@@ -231,7 +231,7 @@ int64_t plain_product_read_ns(void *product) {
             p->pieces[count++] = (struct read_piece){tensor + g * bytes, bytes};
         }
     }
-    return plain_read_ns(p->pieces, count, p->team);
+    return plain_read_ns(p->pieces, count, way, p->team);
 }
 
 double plain_product_bytes_of_run(void *product) {

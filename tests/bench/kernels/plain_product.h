@@ -40,8 +40,8 @@ FALLIBLE plain_product_init(struct plain_product *p, const struct bench_shape *s
                             const struct selection *selection, struct team *team);
 void plain_product_deinit(struct plain_product *p); // legal on a zeroed struct
 
-err_t plain_product_run_ns(void *product, int64_t *span_ns); // on the next weights
-int64_t plain_product_read_ns(void *product);                // reads the next weights; of tgmm the next results' memory
-double plain_product_bytes_of_run(void *product);            // of weights, or of tgmm's results
+err_t plain_product_run_ns(void *product, int64_t *span_ns);           // on the next weights
+int64_t plain_product_read_ns(void *product, enum plain_read_way way); // reads the next weights; of tgmm the next results' memory
+double plain_product_bytes_of_run(void *product);                      // of weights, or of tgmm's results
 
 #endif

@@ -93,7 +93,7 @@ err_t product_run_ns(void *product, int64_t *span_ns) {
     return OK;
 }
 
-int64_t product_read_ns(void *product) {
+int64_t product_read_ns(void *product, enum plain_read_way way) {
     struct product *p = product;
     product_deal(p);
     size_t count = 0;
@@ -102,7 +102,7 @@ int64_t product_read_ns(void *product) {
             p->pieces[count++] = (struct read_piece){p->pool.table[g], p->pool.weights.group_bytes};
         }
     }
-    return plain_read_ns(p->pieces, count, p->team);
+    return plain_read_ns(p->pieces, count, way, p->team);
 }
 
 double product_weights_bytes(void *product) {

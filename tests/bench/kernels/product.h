@@ -28,9 +28,9 @@ FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const 
                       struct team *team);
 void product_deinit(struct product *p); // legal on a zeroed struct
 
-void product_deal(void *product);                      // points the groups at the next weights
-err_t product_run_ns(void *product, int64_t *span_ns); // on the next weights
-int64_t product_read_ns(void *product);                // reads the next weights
-double product_weights_bytes(void *product);           // of one repetition
+void product_deal(void *product);                                // points the groups at the next weights
+err_t product_run_ns(void *product, int64_t *span_ns);           // on the next weights
+int64_t product_read_ns(void *product, enum plain_read_way way); // reads the next weights
+double product_weights_bytes(void *product);                     // of one repetition
 
 #endif
