@@ -1,5 +1,8 @@
 // The grouped matmul library, whole: what a program that links it includes (pkg-config expertd-kernels).
 //
+// In the headers and the library that are installed each function, tag, type, constant and macro has a prefix, expertd_ or EXPERTD_
+// (install-headers); members of structures have none. In the project's own tree there is none.
+//
 //   operation                      header
 //   grouped_matmul                 grouped_matmul.h; its weights: operand.h, weights.h (packed), quantised.h
 //   transposed_grouped_matmul      transposed_grouped_matmul.h

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <kernels/kernels.h>
+#include <expertd/kernels/kernels.h>
 
 enum { EXPERTS = 3, TOKENS = 10, HIDDEN = 100, WIDTH = 70, THREADS = 2, ALIGNMENT = 64 };
 
@@ -38,8 +38,8 @@ static void *workspace_of(size_t bytes) {
     return memory;
 }
 
-static struct grouped_matmul_args product_of(struct layer *layer, struct matmul_rhs rhs, float *out) {
-    return (struct grouped_matmul_args){
+static struct expertd_grouped_matmul_args product_of(struct layer *layer, struct expertd_matmul_rhs rhs, float *out) {
+    return (struct expertd_grouped_matmul_args){
         .lhs = layer->hidden,
         .lhs_stride = HIDDEN,
         .rhs = rhs,
@@ -52,37 +52,38 @@ static struct grouped_matmul_args product_of(struct layer *layer, struct matmul_
     };
 }
 
-static FALLIBLE multiply(const struct grouped_matmul_args *args, struct team *team) {
-    void *workspace = workspace_of(grouped_matmul_workspace_bytes(args, team));
-    err_t e = grouped_matmul(args, team, workspace);
+static EXPERTD_FALLIBLE multiply(const struct expertd_grouped_matmul_args *args, struct expertd_team *team) {
+    void *workspace = workspace_of(expertd_grouped_matmul_workspace_bytes(args, team));
+    expertd_err_t e = expertd_grouped_matmul(args, team, workspace);
     free(workspace);
     return e;
 }
 
-static FALLIBLE multiply_plain(struct layer *layer, struct team *team) {
-    struct plain_weights plain = {.dtype = DTYPE_F32, .groups = EXPERTS, .k = HIDDEN, .n = WIDTH, .data = layer->weights};
-    struct grouped_matmul_args args = product_of(layer, rhs_plain(&plain), &layer->out[0][0]);
+static EXPERTD_FALLIBLE multiply_plain(struct layer *layer, struct expertd_team *team) {
+    struct expertd_plain_weights plain = {
+        .dtype = EXPERTD_DTYPE_F32, .groups = EXPERTS, .k = HIDDEN, .n = WIDTH, .data = layer->weights};
+    struct expertd_grouped_matmul_args args = product_of(layer, expertd_rhs_plain(&plain), &layer->out[0][0]);
     return multiply(&args, team);
 }
 
 // Packed once, multiplied often: what a server does.
-static FALLIBLE multiply_packed(struct layer *layer, struct team *team) {
+static EXPERTD_FALLIBLE multiply_packed(struct layer *layer, struct expertd_team *team) {
     void *groups[EXPERTS];
-    struct packed_weights packed = {
-        .dtype = DTYPE_F32,
+    struct expertd_packed_weights packed = {
+        .dtype = EXPERTD_DTYPE_F32,
         .groups = EXPERTS,
         .k = HIDDEN,
         .n = WIDTH,
-        .group_bytes = packed_group_bytes(DTYPE_F32, HIDDEN, WIDTH),
+        .group_bytes = expertd_packed_group_bytes(EXPERTD_DTYPE_F32, HIDDEN, WIDTH),
         .data = groups,
     };
     for (int e = 0; e < EXPERTS; e++) {
-        struct weight_source source = {layer->weights[e], DTYPE_F32, 1, WIDTH};
+        struct expertd_weight_source source = {layer->weights[e], EXPERTD_DTYPE_F32, 1, WIDTH};
         groups[e] = workspace_of(packed.group_bytes);
-        pack_weights(&source, HIDDEN, WIDTH, DTYPE_F32, groups[e]);
+        expertd_pack_weights(&source, HIDDEN, WIDTH, EXPERTD_DTYPE_F32, groups[e]);
     }
-    struct grouped_matmul_args args = product_of(layer, rhs_packed(&packed), &layer->packed_out[0][0]);
-    err_t e = multiply(&args, team);
+    struct expertd_grouped_matmul_args args = product_of(layer, expertd_rhs_packed(&packed), &layer->packed_out[0][0]);
+    expertd_err_t e = multiply(&args, team);
     for (int i = 0; i < EXPERTS; i++) {
         free(groups[i]);
     }
@@ -90,13 +91,13 @@ static FALLIBLE multiply_packed(struct layer *layer, struct team *team) {
 }
 
 // hidden^T @ out of each expert's rows. lhs is [k, m]; ours lies in memory as [m, k].
-static FALLIBLE multiply_transposed(struct layer *layer, struct team *team) {
-    struct transposed_grouped_matmul_args args = {
+static EXPERTD_FALLIBLE multiply_transposed(struct layer *layer, struct expertd_team *team) {
+    struct expertd_transposed_grouped_matmul_args args = {
         .lhs = layer->hidden,
         .lhs_transposed = true,
         .rhs = layer->out,
-        .lhs_dtype = DTYPE_F32,
-        .rhs_dtype = DTYPE_F32,
+        .lhs_dtype = EXPERTD_DTYPE_F32,
+        .rhs_dtype = EXPERTD_DTYPE_F32,
         .k = HIDDEN,
         .m = TOKENS,
         .n = WIDTH,
@@ -105,34 +106,34 @@ static FALLIBLE multiply_transposed(struct layer *layer, struct team *team) {
         .num_actual_groups = EXPERTS,
         .out = layer->gradient,
     };
-    void *workspace = workspace_of(transposed_grouped_matmul_workspace_bytes(&args, team));
-    err_t e = transposed_grouped_matmul(&args, team, workspace);
+    void *workspace = workspace_of(expertd_transposed_grouped_matmul_workspace_bytes(&args, team));
+    expertd_err_t e = expertd_transposed_grouped_matmul(&args, team, workspace);
     free(workspace);
     return e;
 }
 
-static FALLIBLE run(struct layer *layer, struct team *team) {
-    TRY(multiply_plain(layer, team));
-    TRY(multiply_packed(layer, team));
+static EXPERTD_FALLIBLE run(struct layer *layer, struct expertd_team *team) {
+    EXPERTD_TRY(multiply_plain(layer, team));
+    EXPERTD_TRY(multiply_packed(layer, team));
     return multiply_transposed(layer, team);
 }
 
 int main(void) {
     static struct layer layer;
-    struct team *team = NULL;
+    struct expertd_team *team = NULL;
     fill(&layer);
-    err_t e = team_create(&(struct team_options){THREADS, 50}, &team);
-    if (!err_is(e)) {
+    expertd_err_t e = expertd_team_create(&(struct expertd_team_options){THREADS, 50}, &team);
+    if (!expertd_err_is(e)) {
         e = run(&layer, team);
     }
-    team_destroy(team);
-    if (err_is(e)) {
-        fprintf(stderr, "%s: %s\n", err_name(e.code), err_message());
+    expertd_team_destroy(team);
+    if (expertd_err_is(e)) {
+        fprintf(stderr, "%s: %s\n", expertd_err_name(e.code), expertd_err_message());
         return EXIT_FAILURE;
     }
     bool same = memcmp(layer.out, layer.packed_out, sizeof layer.out) == 0;
     printf("kernels %s: out[0][0] = %g, out[9][69] = %g, gradient of the empty expert = %g, packed weights give %s bits\n",
-           kernel_selected()->name, (double)layer.out[0][0], (double)layer.out[9][69], (double)layer.gradient[1][0][0],
+           expertd_kernel_selected()->name, (double)layer.out[0][0], (double)layer.out[9][69], (double)layer.gradient[1][0][0],
            same ? "equal" : "other");
     return same ? EXIT_SUCCESS : EXIT_FAILURE;
 }
