@@ -37,13 +37,18 @@ static bool is_among(const char *const *names, const char *name) {
     return false;
 }
 
-static const struct architecture *by_name(const char *name, bool is_class) {
-    for (size_t i = 0; i < ARCHITECTURE_COUNT; i++) {
-        if (is_among(is_class ? ARCHITECTURES[i].classes : ARCHITECTURES[i].model_types, name)) {
-            return &ARCHITECTURES[i];
+static const struct architecture *by_name_among(const struct architecture *rows, size_t count, const char *name, bool is_class) {
+    for (size_t i = 0; i < count; i++) {
+        if (is_among(is_class ? rows[i].classes : rows[i].model_types, name)) {
+            return &rows[i];
         }
     }
     return NULL;
+}
+
+static const struct architecture *by_name(const char *name, bool is_class) {
+    const struct architecture *served = by_name_among(ARCHITECTURES, ARCHITECTURE_COUNT, name, is_class);
+    return served ? served : by_name_among(ARCHITECTURES_REFUSED, ARCHITECTURE_REFUSED_COUNT, name, is_class);
 }
 
 // A class says more than a model_type: Ling's two generations share theirs. A wrapper's class is mostly unknown; its text model's
@@ -72,9 +77,7 @@ static err_t unknown(const struct config *config, const char *const names[2]) {
     char known[ERR_MESSAGE_MAX / 2] = "";
     size_t used = 0;
     for (size_t i = 0; i < ARCHITECTURE_COUNT && used < sizeof known; i++) {
-        if (!ARCHITECTURES[i].refusal) {
-            used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", ARCHITECTURES[i].model_types[0]);
-        }
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", ARCHITECTURES[i].model_types[0]);
     }
     return err_record(ERR_CHECKPOINT, NULL, "%s: unknown model_type \"%.64s\" (architectures \"%.64s\"); known are %s",
                       config_path(config), names[1] ? names[1] : "", names[0] ? names[0] : "", known);

@@ -518,6 +518,7 @@ static const struct architecture ROWS[] = {
         .has_selection_bias = true,
         .clamp = CLAMP_BEFORE,
         .limit_key = "swiglu_limit",
+        .limit_required = true, // transformers takes 10 where it is missing, others none
         SHARED_COUNTED,
         .expectations = {{"topk_method", "noaux_tc"}},
     },
@@ -568,27 +569,6 @@ static const struct architecture ROWS[] = {
         .own_router_input = true,
         .activation = ACTIVATION_GELU_TANH,
         .expectations = {{"enable_moe_block", "true"}},
-    },
-    // known, and refused
-    {
-        .model_types = {"axk1"},
-        .classes = {"AXK1ForCausalLM"},
-        .refusal = "its blocks end with a normalisation of their output, which is not served: its parts would not add up to it",
-    },
-    {
-        .model_types = {"nllb-moe", "switch_transformers"},
-        .classes = {"NllbMoeForConditionalGeneration", "SwitchTransformersForConditionalGeneration"},
-        .refusal = "its experts have a capacity, which makes a token's answer depend on the other tokens",
-    },
-    {
-        .model_types = {"zaya"},
-        .classes = {"ZayaForCausalLM"},
-        .refusal = "its router needs the state of the layer before, which a call does not carry",
-    },
-    {
-        .model_types = {"ernie4_5_vl_moe", "ernie4_5_moe_vl"},
-        .classes = {"Ernie4_5_VLMoeForConditionalGeneration", "Ernie4_5_VL_MoeForConditionalGeneration"},
-        .refusal = "its router needs each token's type (text or image), which a call does not carry",
     },
 };
 

@@ -143,9 +143,9 @@ struct architecture {
     struct expectation expectations[ARCHITECTURE_EXPECTATIONS];
 };
 
-// All rows, those that are refused by name among them.
-extern const struct architecture *const ARCHITECTURES;
-extern const size_t ARCHITECTURE_COUNT;
+// What is served; and what is refused by name: model_types, classes and refusal alone.
+extern const struct architecture *const ARCHITECTURES, *const ARCHITECTURES_REFUSED;
+extern const size_t ARCHITECTURE_COUNT, ARCHITECTURE_REFUSED_COUNT;
 
 // Decoder layers, the dense ones counted; layers from here on are for multi-token prediction. ERR_CHECKPOINT where config.json does
 // not say, or says more than ARCHITECTURE_LAYERS_MAX.

@@ -406,20 +406,29 @@ static void check_row(const struct architecture *a, const struct tensor_names *n
     assert_true(!a->own_router_input || (names->router_norm && names->expert_scale));
 }
 
+static const struct architecture *row_at(size_t i) {
+    return i < ARCHITECTURE_COUNT ? &ARCHITECTURES[i] : &ARCHITECTURES_REFUSED[i - ARCHITECTURE_COUNT];
+}
+
+static void names_differ(const struct architecture *a, const struct architecture *b) {
+    for (size_t k = 0; a->model_types[k]; k++) {
+        for (size_t l = 0; b->model_types[l]; l++) {
+            assert_string_not_equal(a->model_types[k], b->model_types[l]);
+        }
+    }
+}
+
 static void rows_are_whole_and_share_no_name(void **state) {
     (void)state;
-    for (size_t i = 0; i < ARCHITECTURE_COUNT; i++) {
-        const struct architecture *a = &ARCHITECTURES[i];
+    for (size_t i = 0; i < ARCHITECTURE_COUNT + ARCHITECTURE_REFUSED_COUNT; i++) {
+        const struct architecture *a = row_at(i);
         assert_non_null(a->model_types[0]);
+        assert_true((a->refusal == NULL) == (i < ARCHITECTURE_COUNT));
         if (!a->refusal) {
             check_row(a, a->names);
         }
         for (size_t j = 0; j < i; j++) {
-            for (size_t k = 0; a->model_types[k]; k++) {
-                for (size_t l = 0; ARCHITECTURES[j].model_types[l]; l++) {
-                    assert_string_not_equal(a->model_types[k], ARCHITECTURES[j].model_types[l]);
-                }
-            }
+            names_differ(a, row_at(j));
         }
     }
 }

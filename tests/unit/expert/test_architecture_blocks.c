@@ -31,7 +31,7 @@ static void cohere_says_how_it_scores_and_how_its_shared_experts_join(void **sta
     assert_layers("{\"model_type\":\"cohere2_moe\",\"first_k_dense_replace\":1}", "DM");
 }
 
-static void clamps_of_glm5_and_hy_v4_must_be_said(void **state) {
+static void clamps_of_glm5_hy_v4_and_deepseek_v4_must_be_said(void **state) {
     (void)state;
 #define CLAMPED(type, more) DEEPSEEK(type, ",\"n_group\":4,\"topk_group\":2,\"norm_topk_prob\":true" more)
     struct layer_params p = params_at(CLAMPED("glm5_next_text", ",\"swiglu_limit\":10"), 3);
@@ -46,6 +46,10 @@ static void clamps_of_glm5_and_hy_v4_must_be_said(void **state) {
     refuse_params(CLAMPED("glm5_next", ""), "swiglu_limit is missing");
     refuse_params(CLAMPED("hy_v4", ",\"swiglu_limit\":null"), "swiglu_limit is missing");
     refuse_params(CLAMPED("hy_v4", ",\"swiglu_limit\":0"), "sets no limit");
+    refuse_params("{\"model_type\":\"deepseek_v4\",\"hidden_size\":64,\"moe_intermediate_size\":32,\"n_routed_experts\":8,"
+                  "\"num_experts_per_tok\":2,\"num_hidden_layers\":2,\"num_hash_layers\":0,\"hidden_act\":\"silu\","
+                  "\"scoring_func\":\"sqrtsoftplus\",\"routed_scaling_factor\":1}",
+                  "swiglu_limit is missing");
     refuse_params(DEEPSEEK("hy_v4", ",\"swiglu_limit\":10"), "norm_topk_prob is missing");
 }
 
@@ -108,7 +112,7 @@ static void aria_scores_its_choices_and_counts_its_shared_experts(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cohere_says_how_it_scores_and_how_its_shared_experts_join),
-        cmocka_unit_test(clamps_of_glm5_and_hy_v4_must_be_said),
+        cmocka_unit_test(clamps_of_glm5_hy_v4_and_deepseek_v4_must_be_said),
         cmocka_unit_test(dots3_counts_shared_experts_of_a_width_of_their_own),
         cmocka_unit_test(axk2_may_have_no_groups_and_fills_those_that_it_masks),
         cmocka_unit_test(kolibri_chooses_by_logits_and_bias),
