@@ -106,11 +106,50 @@ static inline void *test_alloc(size_t bytes) {
     return memory;
 }
 
-// Calls `body` with every backend that this CPU runs.
+// Is the name among those that EXPERTD_TEST_KERNELS lists ("avx512,amx")? All are where it is not set: for one who works on some of
+// them, and where a test takes minutes on each (tests/emulated).
+static inline int backend_is_wanted(const char *name) {
+    const char *wanted = getenv("EXPERTD_TEST_KERNELS");
+    size_t length = strlen(name);
+    for (const char *at = wanted; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
+            return 1;
+        }
+    }
+    return !wanted;
+}
+
+// kernel_backend_at, where what is not wanted is not usable either.
+static inline const struct kernel_backend *wanted_backend_at(size_t i, int *usable) {
+    const struct kernel_backend *backend = kernel_backend_at(i, usable);
+    *usable = backend && *usable && backend_is_wanted(backend->name);
+    return backend;
+}
+
+// EXPERTD_TEST_SHARE: of so many cases one is tried; all where it is not set. For a CPU that is slow because it is emulated.
+static inline size_t test_share(void) {
+    const char *share = getenv("EXPERTD_TEST_SHARE");
+    size_t of = share ? strtoul(share, NULL, 10) : 1;
+    assert_true(of > 0);
+    return of;
+}
+
+// Of cases at random: how many.
+static inline size_t share_of(size_t count) {
+    return (count + test_share() - 1) / test_share();
+}
+
+// Of cases in order: is the next one to be tried? The first is. Those that one backend leaves out are not those that another does.
+static inline int takes_case(void) {
+    static size_t next;
+    return next++ % test_share() == 0;
+}
+
+// Calls `body` with every backend that this CPU runs, of those wanted.
 static inline void for_each_backend(void (*body)(const struct kernel_backend *)) {
     int usable;
     const struct kernel_backend *backend;
-    for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
+    for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
         if (usable) {
             body(backend);
         }

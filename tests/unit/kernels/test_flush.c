@@ -174,15 +174,15 @@ static void flushed_fma_is_the_machines_around_the_flush(void **state) {
     }
     struct random random = {12345};
     struct met met = {0};
-    for (size_t i = 0; i < FLUSH_CASES; i++) {
+    for (size_t i = 0; i < share_of(FLUSH_CASES); i++) {
         uint16_t a, b;
         float c;
         boundary_case(&random, &a, &b, &c);
         check_fma(a, b, c, &met);
     }
-    assert_true(met.flushed > FLUSH_CASES / 100); // the cases are where they should be
-    assert_true(met.boundary > 100);
-    assert_true(met.rounded > 100);
+    assert_true(met.flushed > share_of(FLUSH_CASES) / 100); // the cases are where they should be
+    assert_true(met.boundary > share_of(100));
+    assert_true(met.rounded > share_of(100));
 }
 
 static void flushed_fma_is_the_machines_for_any_operands(void **state) {
@@ -192,7 +192,7 @@ static void flushed_fma_is_the_machines_for_any_operands(void **state) {
     }
     struct random random = {777};
     struct met met = {0};
-    for (size_t i = 0; i < FLUSH_CASES; i++) {
+    for (size_t i = 0; i < share_of(FLUSH_CASES); i++) {
         enum values values = (enum values)random_below(&random, VALUES_COUNT);
         check_fma(random_bf16(&random, values), random_bf16(&random, values), random_f32(&random, values), &met);
     }
@@ -204,7 +204,7 @@ static void two_flushed_fmas_odd_first_are_the_machines_pair(void **state) {
         skip();
     }
     struct random random = {4242};
-    for (size_t i = 0; i < FLUSH_CASES; i++) {
+    for (size_t i = 0; i < share_of(FLUSH_CASES); i++) {
         uint16_t x[2], w[2];
         float c;
         boundary_case(&random, &x[1], &w[1], &c);

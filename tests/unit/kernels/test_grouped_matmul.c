@@ -157,7 +157,7 @@ static void check_backend(const struct kernel_backend *backend) {
     assert_false(err_is(kernel_select(backend->name)));
     static const size_t K[] = {0, 1, 2, 7, 64, 131, 259, 515, 1031}, N[] = {0, 1, 17, 64, 65, 128, 200};
     struct random random = {2024};
-    for (int i = 0; i < CASES_OF(160); i++) {
+    for (int i = 0; i < (int)share_of(CASES_OF(160)); i++) {
         struct shape shape = {
             .dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16,
             .values = (enum values)random_below(&random, VALUES_COUNT),
@@ -190,7 +190,7 @@ static void no_schedule_changes_a_bit(void **state) {
     (void)state;
     static const struct matmul_schedule EXTREMES[] = {{48, 1, 1}, {48, 64 << 20, 1024}, {240, 1, 1024}, {53, 4096, 3}};
     struct random random = {5};
-    for (int i = 0; i < CASES_OF(60); i++) {
+    for (int i = 0; i < (int)share_of(CASES_OF(60)); i++) {
         struct shape shape = {.dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16,
                               .values = (enum values)random_below(&random, VALUES_COUNT),
                               .k = 1 + random_below(&random, 140),

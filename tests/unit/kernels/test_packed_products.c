@@ -128,6 +128,9 @@ static void check_case(struct pool *pool) {
 static void check_backend(const struct kernel_backend *backend) {
     assert_false(err_is(kernel_select(backend->name)));
     for (uint64_t i = 0; i < CASES; i++) {
+        if (!takes_case()) {
+            continue;
+        }
         struct pool pool = {.random = {31337 + 104729 * i}};
         check_case(&pool);
         pool_free(&pool);

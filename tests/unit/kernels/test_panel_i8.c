@@ -138,10 +138,16 @@ static void check_shapes(const struct kernel_backend *backend) {
     for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
         for (size_t w = 0; w < COUNT_OF(WIDTHS); w++) {
             size_t rows = ROWS[(d * COUNT_OF(WIDTHS) + w) % COUNT_OF(ROWS)];
+            if (!takes_case()) {
+                continue;
+            }
             check_shape(backend, &(struct shape){rows, WIDTHS[w], DEPTHS[d], (int)(d % 2)}, &random);
         }
     }
     for (size_t r = 0; r < COUNT_OF(ROWS); r++) {
+        if (!takes_case()) {
+            continue;
+        }
         check_shape(backend, &(struct shape){ROWS[r], 64, 515, 0}, &random);
         check_shape(backend, &(struct shape){ROWS[r], 256, 2100, 0}, &random); // past a block of K of the group kernels
     }

@@ -96,6 +96,9 @@ static void check_shapes(const struct kernel_backend *backend) {
     for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
         for (size_t w = 0; w < COUNT_OF(WIDTHS); w++) {
             for (size_t rows = 1; rows <= ROWS_MAX; rows += rows < 14 ? 1 : 6) {
+                if (!takes_case()) {
+                    continue;
+                }
                 enum values values = (enum values)((d + w + rows) % VALUES_COUNT);
                 struct panel_case c = {backend, rows, WIDTHS[w], DEPTHS[d], values, {1 + d * 1000 + w * 10 + rows}};
                 check_bf16(&c);
@@ -113,6 +116,9 @@ static void every_backend_sums_as_the_scalar_twin_over_all_shapes(void **state) 
 static void check_values(const struct kernel_backend *backend) {
     for (int values = 0; values < VALUES_COUNT; values++) {
         for (size_t k = 1; k <= 40; k++) {
+            if (!takes_case()) {
+                continue;
+            }
             struct panel_case c = {backend, 1 + k % ROWS_MAX, 64, k, (enum values)values, {99 + k}};
             check_bf16(&c);
             check_f32(&c);

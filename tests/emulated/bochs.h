@@ -1,0 +1,41 @@
+// What the emulator takes from the CPU of Bochs, as PyPI's bochscpu-python packages it, and what that CPU asks for in turn.
+// The package's shared library exports Bochs's C++ and a plain C interface to registers, both by their names; and it calls its
+// instrumentation and its physical memory through the dynamic linker, so that a library loaded before it answers instead: this one.
+// Names and arguments are those of bochscpu's cabi/ and of Bochs's instrumentation interface. One CPU: every `cpu` is 0.
+#ifndef EXPERTD_TESTS_EMULATED_BOCHS_H
+#define EXPERTD_TESTS_EMULATED_BOCHS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { BOCHS_CPU = 0, BOCHS_SYSCALL_BRANCH = 17, BOCHS_UNDEFINED = 6, BOCHS_PAGE_FAULT = 14 };
+
+enum bochs_register { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15, BOCHS_REGISTERS };
+enum bochs_segment { SEGMENT_ES, SEGMENT_CS, SEGMENT_SS, SEGMENT_DS, SEGMENT_FS, SEGMENT_GS, BOCHS_SEGMENTS };
+
+// Exported by the package.
+void cpu_new(unsigned cpu);
+void cpu_loop(unsigned cpu);                // runs until a hook leaves it
+_Noreturn void cpu_bail(unsigned cpu);      // out of a hook: goes on at the program counter
+void cpu_set_mode(unsigned cpu);            // after control registers or page tables have changed
+uint64_t cpu_get_pc(unsigned cpu);          // within an instruction: the next one
+void cpu_set_pc(unsigned cpu, uint64_t at); // of a CPU that is then let go by cpu_bail
+uint64_t cpu_get_reg64(unsigned cpu, unsigned index);
+void cpu_set_reg64(unsigned cpu, unsigned index, uint64_t value);
+void cpu_set_eflags(unsigned cpu, uint32_t flags);
+uint32_t cpu_get_mxcsr(unsigned cpu);
+void cpu_set_mxcsr(unsigned cpu, uint32_t value);
+void cpu_set_mxcsr_mask(unsigned cpu, uint32_t value);
+void cpu_set_seg(unsigned cpu, unsigned segment, uint32_t present, uint16_t selector, uint64_t base, uint32_t limit,
+                 uint16_t attributes);
+void cpu_set_cr0(unsigned cpu, uint32_t value);
+void cpu_set_cr3(unsigned cpu, uint64_t value);
+void cpu_set_cr4(unsigned cpu, uint32_t value);
+uint64_t cpu_get_cr2(unsigned cpu);
+void cpu_set_efer(unsigned cpu, uint32_t value);
+void cpu_set_xcr0(unsigned cpu, uint32_t value);
+void cpu_set_star(unsigned cpu, uint64_t value);
+void cpu_set_lstar(unsigned cpu, uint64_t value);
+void *sim_get_param_enum(const char *name);
+
+#endif
