@@ -145,6 +145,22 @@ static inline int takes_case(void) {
     return next++ % test_share() == 0;
 }
 
+// Backends share kernels: whether this one is the first that this CPU runs with its function in that slot of the table. The others'
+// calls with the same operands would be the same calls. `sums`: the answer that is expected depends on the backend's arithmetic
+// too.
+#define FIRST_WITH(backend, slot, sums) first_with(backend, offsetof(struct kernel_backend, slot), sums)
+static inline int first_with(const struct kernel_backend *backend, size_t slot, int sums) {
+    int usable;
+    const struct kernel_backend *before;
+    for (size_t i = 0; (before = wanted_backend_at(i, &usable)) != backend; i++) {
+        if (usable && memcmp((const char *)before + slot, (const char *)backend + slot, sizeof(void (*)(void))) == 0 &&
+            (!sums || before->arithmetic == backend->arithmetic)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 // Calls `body` with every backend that this CPU runs, of those wanted.
 static inline void for_each_backend(void (*body)(const struct kernel_backend *)) {
     int usable;

@@ -4,93 +4,112 @@
 #include "kernels/grouped_matmul.h"
 #include "kernels/weights.h"
 
-enum { GUARD = 3, ROWS_MAX = 38 }; // several tiles of rows and a part of one
+enum { ARITHMETICS = ARITHMETIC_SIM_90 + 1, GUARD = 3, ROWS_MAX = 38 }; // several tiles of rows and a part of one
 
 struct panel_case {
-    const struct kernel_backend *backend;
     size_t rows, n, k;
     enum values values;
     struct random random;
 };
 
-static void fill(struct panel_case *c, uint16_t *x, size_t count) {
+// Operands of a case, and what every kernel of an arithmetic must answer.
+struct panel_data {
+    enum dtype dtype;
+    char *x, *w;
+    void *panel;
+    float *want[ARITHMETICS], *out; // [rows][n], NULL before it is asked for; [rows][stride]
+    size_t stride;
+    const void *rows[ROWS_MAX];
+};
+
+static void fill(struct panel_case *c, enum dtype dtype, void *values, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        x[i] = random_bf16(&c->random, c->values);
+        if (dtype == DTYPE_F32) {
+            ((float *)values)[i] = random_f32(&c->random, c->values);
+        } else {
+            ((uint16_t *)values)[i] = random_bf16(&c->random, c->values);
+        }
     }
 }
 
-static float (*reference(const struct kernel_backend *backend))(const uint16_t *, const uint16_t *, size_t, size_t) {
-    switch (backend->arithmetic) {
+static void data_init(struct panel_case *c, enum dtype dtype, struct panel_data *d) {
+    size_t size = dtype_size(dtype);
+    *d = (struct panel_data){.dtype = dtype, .stride = c->n + GUARD};
+    d->x = test_alloc(c->rows * c->k * size);
+    d->w = test_alloc(c->n * c->k * size);
+    d->panel = test_alloc(packed_group_bytes(dtype, c->k, c->n));
+    d->out = test_alloc(c->rows * d->stride * sizeof(float));
+    fill(c, dtype, d->x, c->rows * c->k);
+    fill(c, dtype, d->w, c->n * c->k);
+    pack_weights(&(struct weight_source){d->w, dtype, c->k, 1}, c->k, c->n, dtype, d->panel);
+    for (size_t r = 0; r < c->rows; r++) {
+        d->rows[r] = d->x + r * c->k * size;
+    }
+}
+
+static void data_deinit(struct panel_data *d) {
+    for (size_t a = 0; a < ARITHMETICS; a++) {
+        free(d->want[a]);
+    }
+    free(d->x), free(d->w), free(d->panel), free(d->out);
+}
+
+static float reference(enum kernel_arithmetic arithmetic, enum dtype dtype, const void *x, const void *w, size_t k) {
+    if (dtype == DTYPE_F32) {
+        return dot_f32_reference(x, w, 1, k);
+    }
+    switch (arithmetic) {
     case ARITHMETIC_CPU_AMX:
-        return dot_bf16_amx_reference;
+        return dot_bf16_amx_reference(x, w, 1, k);
     case ARITHMETIC_SIM_90:
-        return dot_bf16_sim90_reference;
+        return dot_bf16_sim90_reference(x, w, 1, k);
     default:
-        return dot_bf16_reference;
+        return dot_bf16_reference(x, w, 1, k);
     }
 }
 
-static void check_bf16(struct panel_case *c) {
-    uint16_t *x = test_alloc(c->rows * c->k * 2), *w = test_alloc(c->n * c->k * 2);
-    uint16_t *panel = test_alloc(packed_group_bytes(DTYPE_BF16, c->k, c->n));
-    size_t stride = c->n + GUARD;
-    float *out = test_alloc(c->rows * stride * sizeof(float));
-    const void *rows[ROWS_MAX];
-    fill(c, x, c->rows * c->k);
-    fill(c, w, c->n * c->k);
-    poison_f32(out, c->rows * stride);
-    struct weight_source source = {w, DTYPE_BF16, c->k, 1};
-    pack_weights(&source, c->k, c->n, DTYPE_BF16, panel);
-    for (size_t r = 0; r < c->rows; r++) {
-        rows[r] = x + r * c->k;
-    }
-    struct panel_args args = {rows, c->rows, panel, c->k, out, stride, c->n};
-    c->backend->panel_bf16(&args);
-    for (size_t r = 0; r < c->rows; r++) {
-        for (size_t n = 0; n < c->n; n++) {
-            float want = reference(c->backend)(rows[r], w + n * c->k, 1, c->k);
-            assert_same_f32(&out[r * stride + n], &want, 1, c->backend->name);
+static const float *wanted(const struct panel_case *c, struct panel_data *d, enum kernel_arithmetic arithmetic) {
+    if (!d->want[arithmetic]) {
+        d->want[arithmetic] = test_alloc(c->rows * c->n * sizeof(float));
+        for (size_t i = 0; i < c->rows * c->n; i++) {
+            d->want[arithmetic][i] =
+                reference(arithmetic, d->dtype, d->rows[i / c->n], d->w + i % c->n * c->k * dtype_size(d->dtype), c->k);
         }
+    }
+    return d->want[arithmetic];
+}
+
+static void check_backend(const struct panel_case *c, struct panel_data *d, const struct kernel_backend *backend) {
+    const float *want = wanted(c, d, d->dtype == DTYPE_F32 ? ARITHMETIC_CPU : backend->arithmetic);
+    poison_f32(d->out, c->rows * d->stride);
+    struct panel_args args = {d->rows, c->rows, d->panel, c->k, d->out, d->stride, c->n};
+    (d->dtype == DTYPE_F32 ? backend->panel_f32 : backend->panel_bf16)(&args);
+    for (size_t r = 0; r < c->rows; r++) {
+        assert_same_f32(d->out + r * d->stride, want + r * c->n, c->n, backend->name);
         for (size_t g = 0; g < GUARD; g++) {
-            assert_true(isnan(out[r * stride + c->n + g])); // nothing is written past the columns
+            assert_true(isnan(d->out[r * d->stride + c->n + g])); // nothing is written past the columns
         }
     }
-    free(x), free(w), free(panel), free(out);
 }
 
-static void check_f32(struct panel_case *c) {
-    float *x = test_alloc(c->rows * c->k * 4), *w = test_alloc(c->n * c->k * 4);
-    float *panel = test_alloc(packed_group_bytes(DTYPE_F32, c->k, c->n));
-    size_t stride = c->n + GUARD;
-    float *out = test_alloc(c->rows * stride * sizeof(float));
-    const void *rows[ROWS_MAX];
-    for (size_t i = 0; i < c->rows * c->k; i++) {
-        x[i] = random_f32(&c->random, c->values);
-    }
-    for (size_t i = 0; i < c->n * c->k; i++) {
-        w[i] = random_f32(&c->random, c->values);
-    }
-    poison_f32(out, c->rows * stride);
-    struct weight_source source = {w, DTYPE_F32, c->k, 1};
-    pack_weights(&source, c->k, c->n, DTYPE_F32, panel);
-    for (size_t r = 0; r < c->rows; r++) {
-        rows[r] = x + r * c->k;
-    }
-    struct panel_args args = {rows, c->rows, panel, c->k, out, stride, c->n};
-    c->backend->panel_f32(&args);
-    for (size_t r = 0; r < c->rows; r++) {
-        for (size_t n = 0; n < c->n; n++) {
-            float want = dot_f32_reference(rows[r], w + n * c->k, 1, c->k);
-            assert_same_f32(&out[r * stride + n], &want, 1, c->backend->name);
+static void check_case(struct panel_case c) {
+    static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F32};
+    for (size_t t = 0; t < COUNT_OF(DTYPES); t++) {
+        struct panel_data d;
+        int usable;
+        const struct kernel_backend *backend;
+        data_init(&c, DTYPES[t], &d);
+        for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
+            if (usable && (d.dtype == DTYPE_F32 ? FIRST_WITH(backend, panel_f32, 0) : FIRST_WITH(backend, panel_bf16, 1))) {
+                check_backend(&c, &d, backend);
+            }
         }
-        for (size_t g = 0; g < GUARD; g++) {
-            assert_true(isnan(out[r * stride + c->n + g]));
-        }
+        data_deinit(&d);
     }
-    free(x), free(w), free(panel), free(out);
 }
 
-static void check_shapes(const struct kernel_backend *backend) {
+static void every_backend_sums_as_the_scalar_twin_over_all_shapes(void **state) {
+    (void)state;
     static const size_t DEPTHS[] = {0, 1, 2, 17, 31, 33, 127, 128, 130, 259, 545};
     static const size_t WIDTHS[] = {1, 15, 33, 64};
     for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
@@ -100,35 +119,21 @@ static void check_shapes(const struct kernel_backend *backend) {
                     continue;
                 }
                 enum values values = (enum values)((d + w + rows) % VALUES_COUNT);
-                struct panel_case c = {backend, rows, WIDTHS[w], DEPTHS[d], values, {1 + d * 1000 + w * 10 + rows}};
-                check_bf16(&c);
-                check_f32(&c);
+                check_case((struct panel_case){rows, WIDTHS[w], DEPTHS[d], values, {1 + d * 1000 + w * 10 + rows}});
             }
-        }
-    }
-}
-
-static void every_backend_sums_as_the_scalar_twin_over_all_shapes(void **state) {
-    (void)state;
-    for_each_backend(check_shapes);
-}
-
-static void check_values(const struct kernel_backend *backend) {
-    for (int values = 0; values < VALUES_COUNT; values++) {
-        for (size_t k = 1; k <= 40; k++) {
-            if (!takes_case()) {
-                continue;
-            }
-            struct panel_case c = {backend, 1 + k % ROWS_MAX, 64, k, (enum values)values, {99 + k}};
-            check_bf16(&c);
-            check_f32(&c);
         }
     }
 }
 
 static void every_backend_sums_as_the_scalar_twin_over_all_values(void **state) {
     (void)state;
-    for_each_backend(check_values);
+    for (int values = 0; values < VALUES_COUNT; values++) {
+        for (size_t k = 1; k <= 40; k++) {
+            if (takes_case()) {
+                check_case((struct panel_case){1 + k % ROWS_MAX, 64, k, (enum values)values, {99 + k}});
+            }
+        }
+    }
 }
 
 #if defined(__x86_64__) || defined(__aarch64__)
