@@ -7,8 +7,8 @@ from harness.daemon import READY_SECONDS, Daemon
 from harness.protos import pb
 from harness.tensors import tensor
 
-MODEL = "synthetic:tiny,layers=1"
-KERNELS = ("--kernels", "scalar")  # a file belongs to one; auto may choose another the next time
+MODEL = "synthetic:tiny,layers=1,experts=4"
+KERNELS = ("--kernels", "scalar", "--compute-dtype", "f32")  # a file belongs to one; auto may choose another the next time
 
 
 def start(start_daemon, *arguments):
