@@ -42,13 +42,15 @@ struct cpuid_leaf {
 typedef void leaf_function(const void *self, uint32_t subleaf, struct cpuid_leaf *leaf);
 
 static struct {
-    uint64_t instructions;
+    uint64_t instructions, counted_from, counted_bytes;
     leaf_function *features; // Bochs's own of Sapphire Rapids
-    bool tiles, report;
+    bool tiles, counts;
 } cpu;
 
-void cpu_report_at_end(void) {
-    cpu.report = true;
+void cpu_count(uint64_t from, uint64_t to) {
+    cpu.counts = true;
+    cpu.counted_from = to ? program_base() + from : 0;
+    cpu.counted_bytes = to ? to - from : UINT64_MAX;
 }
 
 void cpu_forget_pages(void) {
@@ -110,7 +112,7 @@ _Noreturn void cpu_run(uint64_t entry, uint64_t stack) {
 }
 
 _Noreturn void end_program(int status) {
-    if (cpu.report) {
+    if (cpu.counts) {
         fprintf(stderr, "emulated: %" PRIu64 " instructions\n", cpu.instructions);
     }
     _exit(status);
@@ -135,7 +137,9 @@ void sapphire_rapids_features(const void *self, uint32_t subleaf, struct cpuid_l
 
 void bx_instr_before_execution(unsigned id, void *instruction) {
     (void)id, (void)instruction;
-    cpu.instructions++;
+    if (cpu.counts) {
+        cpu.instructions += cpu_get_pc(BOCHS_CPU) - cpu.counted_from < cpu.counted_bytes;
+    }
 }
 
 // The tile unit's instructions are undefined ones to this build of Bochs.

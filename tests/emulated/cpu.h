@@ -17,8 +17,9 @@ _Noreturn void cpu_run(uint64_t entry, uint64_t stack);
 // Ends the process with this status: what the program wrote is written already.
 _Noreturn void end_program(int status);
 
-// A line on stderr at the program's end: how many instructions it took.
-void cpu_report_at_end(void);
+// A line on stderr at the program's end: how many instructions it took from `from` up to `to`, which are the program's own
+// addresses (as nm prints them); all where both are 0. After program_load.
+void cpu_count(uint64_t from, uint64_t to);
 
 // After page tables have changed where the CPU may remember them.
 void cpu_forget_pages(void);

@@ -2,7 +2,7 @@
 // library of PyPI's bochscpu-python, which is made for Python: so this is a library, too, that a Python process loads first.
 #include <dlfcn.h>
 #include <stdarg.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,11 +32,11 @@ int isoc23_sscanf(const char *text, const char *format, ...) {
 }
 
 // Runs argv (argv[0]: the program's path; ends with NULL) with this process's environment, on Bochs's `model`, with the tile unit
-// or without; `package`: the path of bochscpu's shared library. With `report`, the number of instructions goes to stderr. Ends the
+// or without; `package`: the path of bochscpu's shared library. `counted`: from and to, as cpu_count takes them, or NULL. Ends the
 // process with the program's status, and returns only where it cannot be begun.
-int emulate(const char *package, const char *model, int tiles, int report, char *const *argv);
+int emulate(const char *package, const char *model, int tiles, const uint64_t *counted, char *const *argv);
 
-int emulate(const char *package, const char *model, int tiles, int report, char *const *argv) {
+int emulate(const char *package, const char *model, int tiles, const uint64_t *counted, char *const *argv) {
     void *library = dlopen(package, RTLD_LAZY | RTLD_GLOBAL);
     if (!library) {
         fprintf(stderr, "emulated: %s\n", dlerror());
@@ -54,8 +54,8 @@ int emulate(const char *package, const char *model, int tiles, int report, char 
     if (!cpu_create(library, model, tiles) || !program_load(argv, environ, &program)) {
         return CANNOT;
     }
-    if (report) {
-        cpu_report_at_end();
+    if (counted) {
+        cpu_count(counted[0], counted[1]);
     }
     cpu_run(program.entry, program.stack);
 }

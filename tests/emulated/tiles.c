@@ -72,7 +72,7 @@ static void resolve(struct instruction *i, const uint8_t *code, uint64_t at, uns
         base = cpu_get_reg64(BOCHS_CPU, low | extend_base << 3);
     }
     if (i->mod == 1) {
-        displacement = (int8_t)code[used++];
+        displacement = (code[used++] ^ 0x80) - 0x80; // its sign
     } else if (i->mod == 2 || without_base) {
         int32_t wide;
         memcpy(&wide, code + used, sizeof wide);
