@@ -91,6 +91,7 @@ struct kernel_backend {
     panel_group_kernel *group_bf16; // NULL: panel_bf16 does
     panel_group_kernel *group_i8;   // NULL: panel_i8 does
     size_t few_bf16;                // rows up to which panel_bf16 is the faster of the two
+    bool one_by_group;              // but one row, of f32 too, is faster by the group kernels, given several panels
     void (*widen)(enum dtype dtype, const void *src, size_t count, float *dst);  // convert.h
     void (*narrow)(const float *src, size_t count, enum dtype dtype, void *dst); // convert.h
     void (*activation)(const struct activation_args *args);                      // activation_row

@@ -33,6 +33,7 @@ struct operand {
     panel_kernel *few;
     panel_group_kernel *many;    // NULL: `few` takes any number of rows
     size_t few_rows;             // up to which `few` is the faster
+    bool one_by_many;            // but for one row, which `many` takes, given several panels
     quantised_kernel *quantised; // in place of both, where the weights have a format
     const struct quantised_format *format;
 };
@@ -107,6 +108,7 @@ static size_t run_of(const struct work *work, size_t wanted) {
     size_t run = panels_per_call(work);
     if (is_few(work) && bytes > 0) {
         run = div_up(work->schedule.run_bytes, bytes);
+        run = work->operand[0].one_by_many && run < panels_per_call(work) ? panels_per_call(work) : run;
     }
     size_t longest = work->num_spans * work->panels / wanted;
     run = run > longest ? longest : run;
@@ -205,8 +207,12 @@ static void multiply_many(const struct work *work, const struct call *call) {
     work->operand[0].many(&args);
 }
 
+static bool is_many(const struct operand *operand, size_t rows) {
+    return operand->many && (rows > operand->few_rows || (rows == 1 && operand->one_by_many));
+}
+
 static void multiply(const struct work *work, const struct call *call) {
-    if (work->operand[0].many && call->span->rows > work->operand[0].few_rows) {
+    if (is_many(&work->operand[0], call->span->rows)) {
         multiply_many(work, call);
     } else {
         multiply_few(work, call);
@@ -319,12 +325,14 @@ static struct operand operand_of(const struct packed_weights *weights) {
         .panel_bytes = packed_group_bytes(weights->dtype, weights->k, KERNEL_PANEL),
         .few = f32 ? backend->panel_f32 : backend->panel_bf16,
         .many = f32 ? backend->group_f32 : backend->group_bf16,
+        .one_by_many = backend->one_by_group,
     };
     operand.few_rows = !operand.many ? FEW_ROWS : f32 ? FEW_ROWS_F32 : backend->few_bf16;
     if (weights->format) {
         operand.few_rows = FEW_ROWS;
         operand.panel_bytes = quantised_group_bytes(weights->format, weights->k, KERNEL_PANEL);
         operand.many = NULL;
+        operand.one_by_many = false;
         operand.quantised = f32 ? backend->quantised_f32 : backend->quantised_bf16;
         operand.format = weights->format;
     }

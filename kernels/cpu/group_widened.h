@@ -225,6 +225,11 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
     size_t calls = (args->rows + WIDENED_ROWS - 1) / WIDENED_ROWS;
     group_clear(args);
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    if (args->rows == 1) {
+        one_row_bf16(args);
+        float_mode_restore(before);
+        return;
+    }
     for (size_t row = 0, rows; row < args->rows; row += rows, calls--) {
         rows = (args->rows - row + calls - 1) / calls;
         widened_blocks(args, row, rows);
@@ -233,5 +238,10 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
 }
 
 void PANEL_TARGET(group_f32)(const struct panel_group_args *args) {
+    if (args->rows == 1) {
+        group_clear(args);
+        one_row_f32(args);
+        return;
+    }
     words_group(args, args->k);
 }
