@@ -7,10 +7,13 @@
 #define UNFLUSHED_DECODER unflushed_e2m1
 #define UNFLUSHED_LINE_K 8
 #define UNFLUSHED_FOLD 1.0f
+#define WHOLE_CODES                                                                                                                \
+    { .max = 12, .unit = 0.5f }
 #include <immintrin.h>
 
 struct tables {
     __m256i high, low;
+    __m256i whole; // twice the value, and 12
 };
 
 struct line {
@@ -23,7 +26,8 @@ PANEL_INLINE struct tables tables_load(void) {
                                        (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0);
     const __m128i low = _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0, 0, 0, (char)0x80, (char)0xc0,
                                       0, 0x40, (char)0x80, (char)0xc0);
-    return (struct tables){_mm256_broadcastsi128_si256(high), _mm256_broadcastsi128_si256(low)};
+    const __m128i whole = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return (struct tables){_mm256_broadcastsi128_si256(high), _mm256_broadcastsi128_si256(low), _mm256_broadcastsi128_si256(whole)};
 }
 
 PANEL_INLINE __m256i zeros_load(const uint8_t *zeros) {
@@ -68,6 +72,28 @@ PANEL_INLINE __m256i line_watch(__m256i watch, const struct line *line) {
 PANEL_INLINE bool watch_seen(__m256i watch) {
     (void)watch;
     return false;
+}
+
+PANEL_INLINE __m256i whole_offset(const uint8_t *zeros) {
+    (void)zeros;
+    return _mm256_set1_epi32(12);
+}
+
+struct whole_line {
+    __m256i even, odd; // bytes: nibbles of even and of odd places
+};
+
+PANEL_INLINE struct whole_line whole_open(const uint8_t *codes, const struct tables *t) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i words = _mm256_loadu_si256((const __m256i *)codes);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi16(words, 4), nibble);
+    return (struct whole_line){_mm256_shuffle_epi8(t->whole, _mm256_and_si256(words, nibble)), _mm256_shuffle_epi8(t->whole, odd)};
+}
+
+// The lower bytes of both halves are k (0, 1) and (2, 3), the upper ones (4, 5) and (6, 7).
+PANEL_INLINE __m256i whole_pair(const struct whole_line *line, size_t pair) {
+    __m256i bytes = pair % 2 ? line->odd : line->even;
+    return pair < 2 ? _mm256_and_si256(bytes, _mm256_set1_epi16(255)) : _mm256_srli_epi16(bytes, 8);
 }
 
 #include "kernels/cpu/quantised_unflushed_body.h"

@@ -13,6 +13,7 @@
 #define EXPERTD_KERNELS_CPU_QUANTISED_UNFLUSHED_H
 
 #include "kernels/cpu/quantised_chunk.h"
+#include "kernels/cpu/quantised_whole.h"
 
 enum {
     FEW_ROWS = 4,
@@ -27,6 +28,7 @@ struct few_args {
     size_t scale_k, last_k;            // k of each but the last, and of the last: whole lines
     bool starts, ends;                 // else from the partials that are there; else they are left there
     const float *const *x;             // [rows], times the decoder's fold, each from the first scale's first k on; past K +0
+    const struct whole_row *whole;     // of a row alone; NULL: by fmas
     const panel_row *scale;            // [scales]
     panel_row *partials, *sums;        // [rows]; sum = fma(partial, scale, sum), scales ascending
 };
@@ -35,8 +37,9 @@ struct few_args {
 typedef bool few_function(const struct few_args *args);
 
 struct unflushed_decoder {
-    size_t line_k; // k of a line of codes
-    float fold;    // what rows are multiplied by: a power of 2, at most 1 and at least 2^-24
+    size_t line_k;            // k of a line of codes
+    float fold;               // what rows are multiplied by: a power of 2, at most 1 and at least 2^-24
+    struct whole_codes whole; // of the codes before they are divided by the fold
     // wide[k] = the values of `lines` lines over the panel, divided by the fold; true as above
     bool (*widen)(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide);
     few_function *multiply[FEW_ROWS]; // by rows - 1

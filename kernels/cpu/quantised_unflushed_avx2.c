@@ -19,11 +19,13 @@ enum {
     LINE_K_MAX = 8,
     X_ELEMENTS = FEW_ROWS * (FEW_K + LANES), // rows apart by no power of two
 };
+_Static_assert((int)FEW_K <= (int)WHOLE_K, "a chunk's whole numbers");
 _Static_assert(PANEL_TILE *(WIDE_K + LANES) <= X_ELEMENTS, "a tile's rows");
 
 struct work {
     float x[X_ELEMENTS] __attribute__((aligned(64)));
     panel_row scales[FEW_K / 16];
+    struct whole_row whole;
     panel_row weights[WIDE_K + LINE_K_MAX];
     panel_row partials[KERNEL_CALL_ROWS]; // of a scale that is longer than a chunk
     panel_row sums[KERNEL_CALL_ROWS];
@@ -85,21 +87,32 @@ static bool widen_rows(const struct chunk *c, float fold, size_t row, size_t row
     return true;
 }
 
-PANEL_INLINE void widen_scales(const struct chunk *c, enum dtype dtype, panel_row *out) {
-    const struct quantised_format *format = c->format;
+// `dtype` and `global` are constants in each copy.
+PANEL_INLINE void widen_scales_of(const struct chunk *c, enum dtype dtype, enum global_scale kind, panel_row *out) {
     const uint8_t *panel = c->args->panel;
     size_t size = dtype_size(dtype);
     __m256 global = _mm256_broadcast_ss((const float *)panel);
+    bool one = c->format->scale_of_panel;
     for (size_t s = 0; s < c->scales; s++) {
         const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
-        for (size_t v = 0; v < KERNEL_PANEL; v += LANES) {
-            __m256 scale = scale_widen(dtype, scales + (format->scale_of_panel ? 0 : v * size));
-            if (format->global != GLOBAL_NONE) {
-                scale = format->global == GLOBAL_MULTIPLY ? _mm256_mul_ps(scale, global) : _mm256_div_ps(scale, global);
+        PANEL_UNROLL for (size_t v = 0; v < KERNEL_PANEL; v += LANES) {
+            __m256 scale = scale_widen(dtype, scales + (one ? 0 : v * size));
+            if (kind != GLOBAL_NONE) {
+                scale = kind == GLOBAL_MULTIPLY ? _mm256_mul_ps(scale, global) : _mm256_div_ps(scale, global);
             }
-            scale = format->scale_of_panel ? _mm256_broadcastss_ps(_mm256_castps256_ps128(scale)) : scale;
+            scale = one ? _mm256_broadcastss_ps(_mm256_castps256_ps128(scale)) : scale;
             _mm256_store_ps(&out[s][v], scale);
         }
+    }
+}
+
+PANEL_INLINE void widen_scales(const struct chunk *c, enum dtype dtype, panel_row *out) {
+    if (dtype != DTYPE_F8_E4M3 || c->format->global == GLOBAL_NONE) {
+        widen_scales_of(c, dtype, GLOBAL_NONE, out);
+    } else if (c->format->global == GLOBAL_MULTIPLY) {
+        widen_scales_of(c, dtype, GLOBAL_MULTIPLY, out);
+    } else {
+        widen_scales_of(c, dtype, GLOBAL_DIVIDE, out);
     }
 }
 
@@ -129,6 +142,17 @@ static size_t last_depth(const struct chunk *c, size_t line_k) {
     return (chunk_depth(c, c->scales - 1) + line_k - 1) / line_k * line_k;
 }
 
+// NULL where sums are fmas' anyway.
+static const struct whole_row *whole_of(const struct chunk *c, const struct unflushed_decoder *decoder, const float *x,
+                                        struct whole_row *out) {
+    if (!decoder->whole.max || c->args->rows > 1 || c->layout.scale_k > WHOLE_SCALE_K) {
+        return NULL;
+    }
+    struct whole_codes codes = {decoder->whole.max, decoder->whole.unit / decoder->fold};
+    whole_find(x, c->scales, c->layout.scale_k, last_depth(c, decoder->line_k), codes, out);
+    return out;
+}
+
 // False where an element or a code cannot be taken.
 static bool few_chunk(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
     const float *x[FEW_ROWS];
@@ -147,7 +171,11 @@ static bool few_chunk(const struct chunk *c, const struct unflushed_decoder *dec
         .partials = work->partials,
         .sums = work->sums,
     };
-    return widen_rows(c, decoder->fold, 0, c->args->rows, FEW_K, work, x) && !decoder->multiply[c->args->rows - 1](&few);
+    if (!widen_rows(c, decoder->fold, 0, c->args->rows, FEW_K, work, x)) {
+        return false;
+    }
+    few.whole = whole_of(c, decoder, work->x, &work->whole);
+    return !decoder->multiply[c->args->rows - 1](&few);
 }
 
 // sums[r][v] += x[r][i] * w[v], one fma each.

@@ -7,7 +7,10 @@
 //   line_pair(line, tables, pair), pair_odd(pair, tables, zero), pair_even(...)   a pair of k, and its elements as f32
 //   line_watch(watch, line), watch_seen(watch)     whether there was a code that cannot be widened
 //   UNFLUSHED_DECODER              the name of the result
+//   WHOLE_CODES                    where codes are whole numbers of a few bits: see quantised_whole_body.h
 #include <immintrin.h>
+
+#include <string.h>
 
 #include "kernels/cpu/backends.h"
 
@@ -91,6 +94,17 @@ PANEL_INLINE void few_scale(const struct few_args *a, struct place *p, size_t ro
     }
 }
 
+#ifdef WHOLE_CODES
+#include "kernels/cpu/quantised_whole_body.h"
+#else
+#define WHOLE_CODES                                                                                                                \
+    { 0 }
+PANEL_INLINE bool whole_taken(const struct few_args *a, struct place *p, size_t s, const struct tables *t) {
+    (void)a, (void)p, (void)s, (void)t;
+    return false;
+}
+#endif
+
 PANEL_INLINE bool few_multiply(const struct few_args *a, size_t rows) {
     const size_t vecs = rows <= 2 ? 4 : 2; // so many fmas' chains as hide their latency, and fit the registers
     const struct tables t = tables_load();
@@ -105,8 +119,10 @@ PANEL_INLINE bool few_multiply(const struct few_args *a, size_t rows) {
         bool last = s + 1 == a->scales;
         p.lines = last ? a->last_k / UNFLUSHED_LINE_K : p.lines;
         p.zeros = last ? a->last_zeros : p.zeros;
-        PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
-            few_scale(a, &p, rows, vecs, column, &t, x, &watch);
+        if (rows > 1 || !whole_taken(a, &p, s, &t)) {
+            PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
+                few_scale(a, &p, rows, vecs, column, &t, x, &watch);
+            }
         }
         for (size_t line = p.lines * ROW_BYTES; line < a->stride; line += 64, p.ahead += 64) {
             _mm_prefetch((const char *)p.ahead, _MM_HINT_T0); // over the scales
@@ -151,5 +167,6 @@ FEW_FUNCTION(4)
 
 const struct unflushed_decoder UNFLUSHED_DECODER = {.line_k = UNFLUSHED_LINE_K,
                                                     .fold = UNFLUSHED_FOLD,
+                                                    .whole = WHOLE_CODES,
                                                     .widen = widen,
                                                     .multiply = {multiply_1, multiply_2, multiply_3, multiply_4}};

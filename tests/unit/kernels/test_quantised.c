@@ -204,6 +204,42 @@ static void rows_near_the_flush_give_the_twins_bits(void **state) {
     }
 }
 
+// One row whose elements differ by up to so many powers of two, from the least magnitudes to the greatest: kernels may sum in whole
+// numbers what they can show to be exact, and must know where it is not.
+static void rows_of_any_spread_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { SPREADS = 20 };
+    static const unsigned GREATEST[] = {27, 30, 46, 51, 127, 203, 227, 250};
+    struct random random = {34};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (!format_has_4_bits(&FORMATS[f]) || FORMATS[f].scale_k == 0 || !takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        quantised_case_init(&q, &FORMATS[f], SMALL_K, SMALL_N, VALUES_PLAIN, &random);
+        for (unsigned spread = 0; spread < SPREADS * COUNT_OF(GREATEST); spread++) {
+            struct small_rows small = {.count = 1};
+            unsigned greatest = GREATEST[spread % COUNT_OF(GREATEST)], short_significands = (unsigned)random_below(&random, 2);
+            for (size_t i = 0; i < SMALL_K; i++) {
+                unsigned exponent = greatest - (unsigned)random_below(&random, 1 + spread / COUNT_OF(GREATEST));
+                unsigned significand = (unsigned)random_next(&random) & (short_significands ? 0x40 : 0x7f);
+                small.x[0][i] = (uint16_t)((random_next(&random) & 0x8000) | exponent << 7 | significand);
+            }
+            for (size_t n = 0; n < SMALL_N; n++) {
+                small.want[0][n] = dot_quantised_reference(&q.format, q.packed, n, DTYPE_BF16, small.x[0], SMALL_K);
+            }
+            int usable;
+            const struct kernel_backend *backend;
+            for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
+                if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, quantised_bf16, 0)) {
+                    check_small_rows(&small, &q, backend);
+                }
+            }
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
 // What a code is worth, written down apart from the kernels.
 static double value_of(const struct quantised_format *format, unsigned code, int zero) {
     static const double FP4[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
@@ -401,6 +437,7 @@ int main(void) {
         cmocka_unit_test(every_backend_gives_the_twins_bits_over_all_shapes),
         cmocka_unit_test(every_backend_gives_the_twins_bits_for_any_number_of_rows),
         cmocka_unit_test(rows_near_the_flush_give_the_twins_bits),
+        cmocka_unit_test(rows_of_any_spread_give_the_twins_bits),
         cmocka_unit_test(each_code_is_worth_what_its_format_says),
         cmocka_unit_test(e8m0_scales_are_powers_of_two_to_both_ends),
         cmocka_unit_test(kernels_leave_the_callers_floating_point_mode),
