@@ -119,8 +119,29 @@ static inline int backend_is_wanted(const char *name) {
     return !wanted;
 }
 
+// Fails for a name in the list that this CPU does not run or that nothing has: the tests would pass by trying nothing.
+static inline void wanted_backends_are_usable(void) {
+    const char *at = getenv("EXPERTD_TEST_KERNELS");
+    for (; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        size_t length = strcspn(at, ",");
+        int usable, found = 0;
+        const struct kernel_backend *backend;
+        for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
+            found |= usable && strlen(backend->name) == length && strncmp(at, backend->name, length) == 0;
+        }
+        if (!found) {
+            fail_msg("EXPERTD_TEST_KERNELS: this CPU runs no kernels called \"%.*s\"", (int)length, at);
+        }
+    }
+}
+
 // kernel_backend_at, where what is not wanted is not usable either.
 static inline const struct kernel_backend *wanted_backend_at(size_t i, int *usable) {
+    static int checked;
+    if (!checked) {
+        checked = 1;
+        wanted_backends_are_usable();
+    }
     const struct kernel_backend *backend = kernel_backend_at(i, usable);
     *usable = backend && *usable && backend_is_wanted(backend->name);
     return backend;
