@@ -58,6 +58,9 @@ static bool place_segments(int file, const Elf64_Ehdr *header, uint64_t base, st
                           .headers_count = header->e_phnum};
     for (int i = 0; i < header->e_phnum; i++) {
         const Elf64_Phdr *s = &segments[i];
+        if (s->p_vaddr > GUEST_BYTES || s->p_memsz > GUEST_BYTES || s->p_filesz > s->p_memsz) {
+            return false;
+        }
         uint64_t end = base + s->p_vaddr + s->p_memsz;
         if (s->p_type == PT_LOAD) {
             if (end > GUEST_BYTES || !place_segment(file, s, base)) {
@@ -97,6 +100,10 @@ struct stack {
 };
 
 static uint64_t push_bytes(struct stack *stack, const void *bytes, size_t size) {
+    if (size > stack->at - (GUEST_STACK_TOP - GUEST_STACK_BYTES / 2)) {
+        stack->count = WORDS_MAX; // make_stack's sign of too much
+        return 0;
+    }
     stack->at -= size;
     memcpy(memory_host(stack->at), bytes, size);
     return stack->at;

@@ -98,7 +98,7 @@ static int64_t map(const struct call *call) {
     if (!(flags & MAP_FIXED)) {
         at = memory_reserve(bytes);
     }
-    if (!at || !bytes || at % GUEST_PAGE || at + bytes > GUEST_BYTES) {
+    if (!at || !bytes || at % GUEST_PAGE || at > GUEST_BYTES || bytes > GUEST_BYTES - at) {
         return -ENOMEM;
     }
     int kind = flags & MAP_ANONYMOUS ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : flags & (MAP_PRIVATE | MAP_SHARED);
@@ -118,7 +118,7 @@ static int64_t map(const struct call *call) {
 
 static int64_t unmap_or_protect(const struct call *call) {
     uint64_t at = call->a[0], bytes = (call->a[1] + GUEST_PAGE - 1) & ~(GUEST_PAGE - 1);
-    if (at % GUEST_PAGE || at + bytes > GUEST_BYTES || at + bytes < at) {
+    if (at % GUEST_PAGE || at > GUEST_BYTES || bytes > GUEST_BYTES - at) {
         return -EINVAL;
     }
     bool unmap = call->number == SYS_munmap;
@@ -133,6 +133,9 @@ static int64_t unmap_or_protect(const struct call *call) {
 
 static int64_t advise(const struct call *call) {
     bool drops = call->a[2] == MADV_DONTNEED;
+    if (call->a[0] > GUEST_BYTES || call->a[1] > GUEST_BYTES - call->a[0]) {
+        return -EINVAL;
+    }
     return drops ? outcome(madvise(memory_host(call->a[0]), call->a[1], MADV_DONTNEED)) : 0;
 }
 
@@ -142,8 +145,14 @@ static int64_t write_parts(const struct call *call) {
     if (count > PARTS_MAX) {
         return -EINVAL;
     }
+    if (!memory_allows(call->a[1], count * sizeof *parts, false)) {
+        return -EFAULT;
+    }
     memcpy(parts, memory_host(call->a[1]), count * sizeof *parts);
     for (uint64_t i = 0; i < count; i++) {
+        if (!memory_allows((uint64_t)(uintptr_t)parts[i].iov_base, parts[i].iov_len, false)) {
+            return -EFAULT;
+        }
         parts[i].iov_base = memory_host((uint64_t)(uintptr_t)parts[i].iov_base);
     }
     return outcome(writev((int)call->a[0], parts, (int)count));
@@ -164,6 +173,11 @@ static int64_t set_architecture(const struct call *call) {
 // Waits of a relative time, or for good; an absolute one (FUTEX_WAIT_BITSET) is of the monotonic clock or the other.
 static void wait_for(const struct call *call, bool absolute) {
     uint32_t now;
+    if (!memory_allows(call->a[0], sizeof now, false) ||
+        (call->a[3] && !memory_allows(call->a[3], sizeof(struct timespec), false))) {
+        cpu_set_reg64(BOCHS_CPU, RAX, (uint64_t)-EFAULT);
+        return;
+    }
     memcpy(&now, memory_host(call->a[0]), sizeof now);
     if (now != (uint32_t)call->a[2]) {
         cpu_set_reg64(BOCHS_CPU, RAX, (uint64_t)-EAGAIN);
