@@ -14,7 +14,7 @@ from harness.protos import pb
 from harness.tensors import tensor
 
 LAYER, HIDDEN = 1, 96
-CALLS = 3000 if not SANITIZER else 600
+CALLS = 3000 if not SANITIZER else 300  # LeakSanitizer sees a single one at the end
 GROWTH_BYTES = 4 << 20
 GRPC_THREADS = 2 * os.cpu_count()  # gRPC's executor starts another one when all are busy, up to so many
 
@@ -92,7 +92,7 @@ def test_large_messages_are_given_back(served, random):
 
     def work():
         with served.client() as client:
-            for _ in range(20):
+            for _ in range(20 if not SANITIZER else 5):
                 client.forward(large, timeout=60 * SLOW)
 
     # A message is 1.5 MB and 60 are sent after the warm-up: one lost in four would show. Which of gRPC's threads hold a chunk varies.

@@ -18,9 +18,11 @@
 #include "kernels/backend.h"
 
 // Of so many cases at random, those that there is time for: ThreadSanitizer slows kernels down a hundred times and looks for races,
-// which the first cases have as well as the rest.
+// which the first cases have as well as the rest; AddressSanitizer ten times, and bits are held to the twins' by other builds.
 #if defined(__SANITIZE_THREAD__)
 #define CASES_OF(count) (((count) + 9) / 10)
+#elif defined(__SANITIZE_ADDRESS__)
+#define CASES_OF(count) (((count) + 2) / 3)
 #else
 #define CASES_OF(count) (count)
 #endif
