@@ -263,7 +263,7 @@ const struct kernel_backend *kernel_selected(void) {
 static bool same_float_kernels(const struct kernel_backend *a, const struct kernel_backend *b) {
     return a->panel_f32 == b->panel_f32 && a->panel_bf16 == b->panel_bf16 && a->group_f32 == b->group_f32 &&
            a->group_bf16 == b->group_bf16 && a->few_bf16 == b->few_bf16 && a->quantised_f32 == b->quantised_f32 &&
-           a->quantised_bf16 == b->quantised_bf16;
+           a->quantised_bf16 == b->quantised_bf16 && a->quantised_group_bf16 == b->quantised_group_bf16;
 }
 
 const char *kernel_float_name(void) {

@@ -27,6 +27,7 @@ enum {
     KERNEL_GROUP = 4,                          // panels of a group call at most
     KERNEL_SUMS = KERNEL_GROUP * KERNEL_PANEL, // floats of a row of a group's sums
     KERNEL_SCRATCH_BYTES = 288 << 10,          // of a group call: widened panels and rows
+    KERNEL_QUANTISED_ROWS = 4,                 // of a group call of quantised weights at most
 };
 
 // A panel kernel's work: out[r][c] = the sum over k of x[r][k] * panel[k][c].
@@ -67,8 +68,12 @@ struct panel_group_args {
     void *scratch; // KERNEL_SCRATCH_BYTES, 64-byte aligned, the thread's own
     const void *const *next; // [count] the panels that this thread takes next, of the same k; NULL: none
     bool goes_on;            // sums are added to what is there, the sums over the k before (even; of int8 a multiple of 4)
+    bool rows_kept;          // scratch is as the kernel's last call left it, which was for the same rows, k and format
 };
 typedef void panel_group_kernel(const struct panel_group_args *args);
+
+// The same of panels of quantised weights and few rows. `next` is not looked at, goes_on false.
+typedef void quantised_group_kernel(const struct panel_group_args *args, const struct quantised_format *format);
 
 // What the bits of a backend's bf16 sums are; everything else is the same everywhere.
 enum kernel_arithmetic {
@@ -84,8 +89,9 @@ struct kernel_backend {
     enum kernel_arithmetic arithmetic;
     panel_kernel *panel_f32;
     panel_kernel *panel_bf16;
-    quantised_kernel *quantised_f32;  // f32 rows
-    quantised_kernel *quantised_bf16; // bf16 rows
+    quantised_kernel *quantised_f32;              // f32 rows
+    quantised_kernel *quantised_bf16;             // bf16 rows
+    quantised_group_kernel *quantised_group_bf16; // up to KERNEL_QUANTISED_ROWS rows of bf16; NULL: quantised_bf16 serves
     panel_i8_kernel *panel_i8;
     panel_group_kernel *group_f32;  // NULL: panel_f32 serves any number of rows
     panel_group_kernel *group_bf16; // NULL: panel_bf16 does

@@ -31,10 +31,11 @@ struct operand {
     void *const *data; // [groups]
     size_t panel_bytes;
     panel_kernel *few;
-    panel_group_kernel *many;    // NULL: `few` takes any number of rows
-    size_t few_rows;             // up to which `few` is the faster
-    bool one_by_many;            // but for one row, which `many` takes, given several panels
-    quantised_kernel *quantised; // in place of both, where the weights have a format
+    panel_group_kernel *many;                // NULL: `few` takes any number of rows
+    size_t few_rows;                         // up to which `few` is the faster
+    bool one_by_many;                        // but for one row, which `many` takes, given several panels
+    quantised_kernel *quantised;             // in place of both, where the weights have a format
+    quantised_group_kernel *quantised_group; // of up to KERNEL_QUANTISED_ROWS rows; NULL: `quantised` takes them too
     const struct quantised_format *format;
 };
 
@@ -108,7 +109,8 @@ static size_t run_of(const struct work *work, size_t wanted) {
     size_t run = panels_per_call(work);
     if (is_few(work) && bytes > 0) {
         run = div_up(work->schedule.run_bytes, bytes);
-        run = work->operand[0].one_by_many && run < panels_per_call(work) ? panels_per_call(work) : run;
+        bool in_turns = work->operand[0].one_by_many || work->operand[0].quantised_group;
+        run = in_turns && run < panels_per_call(work) ? panels_per_call(work) : run;
     }
     size_t longest = work->num_spans * work->panels / wanted;
     run = run > longest ? longest : run;
@@ -160,6 +162,7 @@ static size_t list_panels(const struct work *work, size_t group, size_t first, s
 // A call: a span against a few neighbouring panels of each operand.
 struct call {
     const struct span *span;
+    bool rows_kept;          // the thread's last call of a group kernel of quantised weights was for these rows
     size_t panel, count;     // of each operand
     const void *const *x;    // [span->rows]
     const void *const *next; // the panels after these; NULL: none
@@ -203,8 +206,17 @@ static void multiply_many(const struct work *work, const struct call *call) {
         .sums = call->sums,
         .scratch = call->scratch,
         .next = call->next,
+        .rows_kept = call->rows_kept,
     };
-    work->operand[0].many(&args);
+    if (work->operand[0].format) {
+        work->operand[0].quantised_group(&args, work->operand[0].format);
+    } else {
+        work->operand[0].many(&args);
+    }
+}
+
+static bool is_quantised_group(const struct operand *operand, size_t rows) {
+    return operand->quantised_group && rows <= KERNEL_QUANTISED_ROWS;
 }
 
 static bool is_many(const struct operand *operand, size_t rows) {
@@ -212,7 +224,8 @@ static bool is_many(const struct operand *operand, size_t rows) {
 }
 
 static void multiply(const struct work *work, const struct call *call) {
-    if (is_many(&work->operand[0], call->span->rows)) {
+    const struct operand *operand = &work->operand[0];
+    if (is_many(operand, call->span->rows) || is_quantised_group(operand, call->span->rows)) {
         multiply_many(work, call);
     } else {
         multiply_few(work, call);
@@ -267,7 +280,25 @@ static bool next_panels(const struct work *work, const struct call *call, size_t
     return true;
 }
 
-static void run_product(const struct work *work, const struct span *span, size_t panel, size_t next_task, char *scratch) {
+// The rows that a thread's scratch holds something of.
+struct kept_rows {
+    const void *x[KERNEL_QUANTISED_ROWS];
+    size_t rows;
+};
+
+// Are they kept? They are from now on.
+static bool rows_kept(struct kept_rows *kept, const void *const *x, size_t rows) {
+    bool same = kept->rows == rows;
+    for (size_t r = 0; r < rows; r++) {
+        same = same && kept->x[r] == x[r];
+        kept->x[r] = x[r];
+    }
+    kept->rows = rows;
+    return same;
+}
+
+static void run_product(const struct work *work, const struct span *span, size_t panel, size_t next_task, char *scratch,
+                        struct kept_rows *kept) {
     const void *x[KERNEL_CALL_ROWS], *next[KERNEL_GROUP];
     for (size_t r = 0; r < span->rows; r++) {
         x[r] = lhs_row(work, span->first_row + r);
@@ -278,6 +309,7 @@ static void run_product(const struct work *work, const struct span *span, size_t
         call.panel = panel;
         call.count = call_panels(work, panel, end);
         call.next = next_panels(work, &call, end, next_task, next) ? next : NULL;
+        call.rows_kept = is_quantised_group(&work->operand[0], span->rows) && rows_kept(kept, x, span->rows);
         multiply(work, &call);
     }
 }
@@ -291,12 +323,13 @@ static void run_zero(const struct work *work, size_t task) {
 
 static void run_tasks(struct work *work, char *scratch) {
     size_t task = atomic_fetch_add(&work->claimed, 1);
+    struct kept_rows kept = {.rows = 0};
     while (task < work->tasks) {
         size_t next = atomic_fetch_add(&work->claimed, 1);
         size_t panel = 0;
         const struct span *span = task_span(work, task, &panel);
         if (span) {
-            run_product(work, span, panel, next, scratch);
+            run_product(work, span, panel, next, scratch, &kept);
         } else {
             run_zero(work, task - work->num_spans * work->runs);
         }
@@ -334,6 +367,7 @@ static struct operand operand_of(const struct packed_weights *weights) {
         operand.many = NULL;
         operand.one_by_many = false;
         operand.quantised = f32 ? backend->quantised_f32 : backend->quantised_bf16;
+        operand.quantised_group = f32 ? NULL : backend->quantised_group_bf16;
         operand.format = weights->format;
     }
     return operand;

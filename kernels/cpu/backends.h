@@ -74,6 +74,7 @@ BACKEND_DECLARE_PANELS(avx2);
 BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx2);
 BACKEND_DECLARE_GROUPS(avx512);
+quantised_group_kernel avx2_quantised_group_bf16;
 extern const struct kernel_backend backend_avx2;
 panel_i8_kernel avx512vnni_panel_i8;
 panel_group_kernel avx512vnni_group_i8;

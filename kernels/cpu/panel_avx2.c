@@ -66,6 +66,10 @@ enum {
 #define vec_fma fma_over
 #include "kernels/cpu/group_widened.h"
 
-const struct kernel_backend backend_avx2 = {
-    .name = "avx2", BACKEND_PANELS(avx2), BACKEND_GROUPS(avx2), .one_by_group = true, BACKEND_ROWS(avx2)};
+const struct kernel_backend backend_avx2 = {.name = "avx2",
+                                            BACKEND_PANELS(avx2),
+                                            .quantised_group_bf16 = avx2_quantised_group_bf16,
+                                            BACKEND_GROUPS(avx2),
+                                            .one_by_group = true,
+                                            BACKEND_ROWS(avx2)};
 #endif

@@ -7,8 +7,9 @@
 #define UNFLUSHED_DECODER unflushed_e2m1
 #define UNFLUSHED_LINE_K 8
 #define UNFLUSHED_FOLD 1.0f
+#define WHOLE_OFFSET 12
 #define WHOLE_CODES                                                                                                                \
-    { .max = 12, .unit = 0.5f }
+    { .max = 12, .unit = 0.5f, .offset = WHOLE_OFFSET }
 #include <immintrin.h>
 
 struct tables {
@@ -74,26 +75,13 @@ PANEL_INLINE bool watch_seen(__m256i watch) {
     return false;
 }
 
-PANEL_INLINE __m256i whole_offset(const uint8_t *zeros) {
-    (void)zeros;
-    return _mm256_set1_epi32(12);
+PANEL_INLINE __m256i whole_nibbles(__m256i nibbles, const struct tables *t) {
+    return _mm256_shuffle_epi8(t->whole, nibbles);
 }
 
-struct whole_line {
-    __m256i even, odd; // bytes: nibbles of even and of odd places
-};
-
-PANEL_INLINE struct whole_line whole_open(const uint8_t *codes, const struct tables *t) {
-    const __m256i nibble = _mm256_set1_epi8(15);
-    __m256i words = _mm256_loadu_si256((const __m256i *)codes);
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi16(words, 4), nibble);
-    return (struct whole_line){_mm256_shuffle_epi8(t->whole, _mm256_and_si256(words, nibble)), _mm256_shuffle_epi8(t->whole, odd)};
-}
-
-// The lower bytes of both halves are k (0, 1) and (2, 3), the upper ones (4, 5) and (6, 7).
-PANEL_INLINE __m256i whole_pair(const struct whole_line *line, size_t pair) {
-    __m256i bytes = pair % 2 ? line->odd : line->even;
-    return pair < 2 ? _mm256_and_si256(bytes, _mm256_set1_epi16(255)) : _mm256_srli_epi16(bytes, 8);
+PANEL_INLINE __m256i whole_less(const uint8_t *zeros, int32_t sum) {
+    (void)zeros, (void)sum;
+    return _mm256_setzero_si256();
 }
 
 #include "kernels/cpu/quantised_unflushed_body.h"

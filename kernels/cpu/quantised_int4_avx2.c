@@ -10,8 +10,9 @@
 #define UNFLUSHED_DECODER unflushed_int4
 #define UNFLUSHED_LINE_K 8
 #define UNFLUSHED_FOLD 0x1p-24f
+#define WHOLE_OFFSET 0
 #define WHOLE_CODES                                                                                                                \
-    { .max = INT4_ZERO_MAX, .unit = 1.0f }
+    { .max = INT4_ZERO_MAX, .unit = 1.0f, .offset = WHOLE_OFFSET }
 
 struct tables {
     __m256i nibble;
@@ -67,22 +68,16 @@ PANEL_INLINE bool watch_seen(__m256i watch) {
     return false;
 }
 
-PANEL_INLINE __m256i whole_offset(const uint8_t *zeros) {
-    return zeros ? _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)zeros)) : _mm256_set1_epi32(8);
-}
-
-struct whole_line {
-    __m256i words;
-};
-
-PANEL_INLINE struct whole_line whole_open(const uint8_t *codes, const struct tables *t) {
+PANEL_INLINE __m256i whole_nibbles(__m256i nibbles, const struct tables *t) {
     (void)t;
-    return (struct whole_line){_mm256_loadu_si256((const __m256i *)codes)};
+    return nibbles;
 }
 
-PANEL_INLINE __m256i whole_pair(const struct whole_line *line, size_t pair) {
-    __m256i words = pair ? _mm256_srli_epi16(line->words, (int)(4 * pair)) : line->words;
-    return pair < 3 ? _mm256_and_si256(words, _mm256_set1_epi16(15)) : words;
+PANEL_INLINE __m256i whole_less(const uint8_t *zeros, int32_t sum) {
+    if (!zeros) {
+        return _mm256_set1_epi32(8 * sum);
+    }
+    return _mm256_mullo_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)zeros)), _mm256_set1_epi32(sum));
 }
 
 #include "kernels/cpu/quantised_unflushed_body.h"

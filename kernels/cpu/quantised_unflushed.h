@@ -20,17 +20,21 @@ enum {
     UNFLUSHED_EXPONENT_MIN = -100,
 };
 
-// Some scales of a panel, or a part of one, against a tile of rows.
+// Some scales of a few panels, or a part of one, against a few rows. Sums and partials: [rows], each of the panels' columns one
+// after another, 64 floats apart.
 struct few_args {
-    const uint8_t *codes;              // of the first scale
-    const uint8_t *zeros, *last_zeros; // of the first and the last scale; NULL where the format has none
-    size_t scales, stride;             // bytes from one scale's codes to the next one's
-    size_t scale_k, last_k;            // k of each but the last, and of the last: whole lines
-    bool starts, ends;                 // else from the partials that are there; else they are left there
-    const float *const *x;             // [rows], times the decoder's fold, each from the first scale's first k on; past K +0
-    const struct whole_row *whole;     // of a row alone; NULL: by fmas
-    const panel_row *scale;            // [scales]
-    panel_row *partials, *sums;        // [rows]; sum = fma(partial, scale, sum), scales ascending
+    size_t panels;
+    const uint8_t *codes[KERNEL_GROUP]; // of the first scale, in each panel
+    size_t zeros, last_zeros;           // bytes from a scale's codes to its zero points, and from the last one's; or 0
+    size_t scales, stride;              // bytes from one scale's codes to the next one's
+    size_t scale_k, last_k;             // k of each but the last, and of the last: whole lines
+    size_t ahead;                       // bytes of its panel that codes are fetched before they are used
+    bool starts, ends;                  // else from the partials that are there; else they are left there
+    const float *x[FEW_ROWS];           // times the decoder's fold, from the first scale's first k on; past K +0
+    const struct whole_scale *whole_scales[FEW_ROWS]; // [scales] of each row; NULL: all by fmas
+    const struct whole_line *whole_lines[FEW_ROWS];
+    const panel_row *scale[KERNEL_GROUP];       // [scales] of each panel
+    float *partials[FEW_ROWS], *sums[FEW_ROWS]; // 32-byte aligned; sum = fma(partial, scale, sum), scales ascending
 };
 
 // True: a code was met that the decoder cannot widen (a NaN, an Inf), and the results are void.
@@ -48,7 +52,12 @@ struct unflushed_decoder {
 extern const struct unflushed_decoder unflushed_e2m1, unflushed_int4, unflushed_int8, unflushed_int8_less_zero, unflushed_e4m3,
     unflushed_e5m2;
 
+const struct unflushed_decoder *unflushed_decoder_of(const struct quantised_format *format);
+
 // Rows of a panel. False where a row or a code is of those that cannot be taken; nothing is written then.
 bool avx2_quantised_unflushed(const struct panel_args *args, const struct quantised_format *format);
+
+// The same for up to FEW_ROWS rows.
+bool avx2_quantised_few(const struct panel_args *args, const struct quantised_format *format);
 
 #endif

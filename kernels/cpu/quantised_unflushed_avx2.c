@@ -1,37 +1,31 @@
-// A panel of quantised weights against rows of bf16 that no flush touches: its chunks, rows and scales to f32, the decoder's
-// kernels for a few rows, and for more the product of tiles of 6 rows with codes that lie widened in L1.
+// A panel of quantised weights against more than FEW_ROWS rows of bf16 that no flush touches: codes are widened into L1, chunk by
+// chunk, and multiplied by tiles of 6 rows.
 #if defined(__x86_64__)
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/fma_avx2.h"
-#include "kernels/cpu/quantised_unflushed.h"
-#include "kernels/cpu/scales_avx2.h"
+#include "kernels/cpu/quantised_chunk_avx2.h"
 
 enum {
-    LANES = 8,
-    FEW_K = 256,  // of a chunk that is widened in registers: the rows and the scales stay in L1 beside the codes
-    WIDE_K = 128, // of one that is widened into memory: 32 KiB of f32, in L1 or L2, which the passes hardly tell apart
+    WIDE_K = 128, // of a chunk: 32 KiB of f32, in L1 or L2, which the passes hardly tell apart
     WIDE_RUN = 8, // k of the inner loop of its products
     PASS_VECS = 2,
     PASS = PASS_VECS * LANES, // columns of a pass over a widened chunk
     LINE_K_MAX = 8,
-    X_ELEMENTS = FEW_ROWS * (FEW_K + LANES), // rows apart by no power of two
+    X_STRIDE = WIDE_K + LANES, // rows apart by no power of two
 };
-_Static_assert((int)FEW_K <= (int)WHOLE_K, "a chunk's whole numbers");
-_Static_assert(PANEL_TILE *(WIDE_K + LANES) <= X_ELEMENTS, "a tile's rows");
 
 struct work {
-    float x[X_ELEMENTS] __attribute__((aligned(64)));
-    panel_row scales[FEW_K / 16];
-    struct whole_row whole;
+    float x[PANEL_TILE * X_STRIDE] __attribute__((aligned(64)));
+    panel_row scales[WIDE_K / 16];
     panel_row weights[WIDE_K + LINE_K_MAX];
     panel_row partials[KERNEL_CALL_ROWS]; // of a scale that is longer than a chunk
     panel_row sums[KERNEL_CALL_ROWS];
 };
 
-static const struct unflushed_decoder *decoder_of(const struct quantised_format *format) {
+const struct unflushed_decoder *unflushed_decoder_of(const struct quantised_format *format) {
     switch (format->code) {
     case CODE_E4M3:
         return &unflushed_e4m3;
@@ -46,136 +40,16 @@ static const struct unflushed_decoder *decoder_of(const struct quantised_format 
     }
 }
 
-// *least: of each element's magnitude less one bit, so that 0 is the greatest.
-static inline void widen_16(const uint16_t *x, __m256 fold, __m256i *least, float *wide) {
-    __m256i all = _mm256_loadu_si256((const __m256i *)x);
-    __m256i magnitude = _mm256_and_si256(all, _mm256_set1_epi16(0x7fff));
-    *least = _mm256_min_epu16(*least, _mm256_sub_epi16(magnitude, _mm256_set1_epi16(1)));
-    __m256i low = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x));
-    __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + LANES)));
-    _mm256_storeu_ps(wide, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), fold));
-    _mm256_storeu_ps(wide + LANES, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 16)), fold));
-}
-
-// Times `fold`, and +0 up to two whole vectors. False where an element but 0 is below 2^UNFLUSHED_EXPONENT_MIN.
-static bool widen_row(const uint16_t *x, size_t depth, float fold, float *wide) {
-    __m256i least = _mm256_set1_epi16(-1);
-    __m256 factor = _mm256_set1_ps(fold);
-    size_t whole = depth / (2 * LANES) * (2 * LANES);
-    for (size_t i = 0; i < whole; i += 2 * LANES) {
-        widen_16(x + i, factor, &least, wide + i);
-    }
-    if (whole < depth) {
-        uint16_t tail[2 * LANES] = {0};
-        memcpy(tail, x + whole, (depth - whole) * sizeof *tail);
-        widen_16(tail, factor, &least, wide + whole);
-    }
-    const __m256i bound = _mm256_set1_epi16(((127 + UNFLUSHED_EXPONENT_MIN) << 7) - 1);
-    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_max_epu16(least, bound), least)) == -1;
-}
-
-// Rows [row, row + rows) of a chunk of at most `limit` k, and where they lie.
-static bool widen_rows(const struct chunk *c, float fold, size_t row, size_t rows, size_t limit, struct work *work,
-                       const float **x) {
+// Rows [row, row + rows) of a chunk, and where they lie.
+static bool widen_rows(const struct chunk *c, float fold, size_t row, size_t rows, struct work *work, const float **x) {
     for (size_t r = 0; r < rows; r++) {
-        float *wide = work->x + r * (limit + LANES);
+        float *wide = work->x + r * X_STRIDE;
         x[r] = wide;
         if (!widen_row((const uint16_t *)c->args->x[row + r] + c->k, c->depth, fold, wide)) {
             return false;
         }
     }
     return true;
-}
-
-// `dtype` and `global` are constants in each copy.
-PANEL_INLINE void widen_scales_of(const struct chunk *c, enum dtype dtype, enum global_scale kind, panel_row *out) {
-    const uint8_t *panel = c->args->panel;
-    size_t size = dtype_size(dtype);
-    __m256 global = _mm256_broadcast_ss((const float *)panel);
-    bool one = c->format->scale_of_panel;
-    for (size_t s = 0; s < c->scales; s++) {
-        const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
-        PANEL_UNROLL for (size_t v = 0; v < KERNEL_PANEL; v += LANES) {
-            __m256 scale = scale_widen(dtype, scales + (one ? 0 : v * size));
-            if (kind != GLOBAL_NONE) {
-                scale = kind == GLOBAL_MULTIPLY ? _mm256_mul_ps(scale, global) : _mm256_div_ps(scale, global);
-            }
-            scale = one ? _mm256_broadcastss_ps(_mm256_castps256_ps128(scale)) : scale;
-            _mm256_store_ps(&out[s][v], scale);
-        }
-    }
-}
-
-PANEL_INLINE void widen_scales(const struct chunk *c, enum dtype dtype, panel_row *out) {
-    if (dtype != DTYPE_F8_E4M3 || c->format->global == GLOBAL_NONE) {
-        widen_scales_of(c, dtype, GLOBAL_NONE, out);
-    } else if (c->format->global == GLOBAL_MULTIPLY) {
-        widen_scales_of(c, dtype, GLOBAL_MULTIPLY, out);
-    } else {
-        widen_scales_of(c, dtype, GLOBAL_DIVIDE, out);
-    }
-}
-
-// The dtype is a constant in each copy.
-static void chunk_scales(const struct chunk *c, panel_row *out) {
-    switch (c->format->scale) {
-    case DTYPE_F32:
-        widen_scales(c, DTYPE_F32, out);
-        return;
-    case DTYPE_BF16:
-        widen_scales(c, DTYPE_BF16, out);
-        return;
-    case DTYPE_F16:
-        widen_scales(c, DTYPE_F16, out);
-        return;
-    case DTYPE_F8_E8M0:
-        widen_scales(c, DTYPE_F8_E8M0, out);
-        return;
-    default:
-        widen_scales(c, DTYPE_F8_E4M3, out);
-        return;
-    }
-}
-
-// Of the chunk's last scale, in whole lines.
-static size_t last_depth(const struct chunk *c, size_t line_k) {
-    return (chunk_depth(c, c->scales - 1) + line_k - 1) / line_k * line_k;
-}
-
-// NULL where sums are fmas' anyway.
-static const struct whole_row *whole_of(const struct chunk *c, const struct unflushed_decoder *decoder, const float *x,
-                                        struct whole_row *out) {
-    if (!decoder->whole.max || c->args->rows > 1 || c->layout.scale_k > WHOLE_SCALE_K) {
-        return NULL;
-    }
-    struct whole_codes codes = {decoder->whole.max, decoder->whole.unit / decoder->fold};
-    whole_find(x, c->scales, c->layout.scale_k, last_depth(c, decoder->line_k), codes, out);
-    return out;
-}
-
-// False where an element or a code cannot be taken.
-static bool few_chunk(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
-    const float *x[FEW_ROWS];
-    struct few_args few = {
-        .codes = chunk_codes(c, 0),
-        .zeros = chunk_zeros(c, 0),
-        .last_zeros = chunk_zeros(c, c->scales - 1),
-        .scales = c->scales,
-        .stride = c->layout.stride,
-        .scale_k = c->layout.scale_k,
-        .last_k = last_depth(c, decoder->line_k),
-        .starts = c->starts,
-        .ends = c->ends,
-        .x = x,
-        .scale = (const panel_row *)work->scales,
-        .partials = work->partials,
-        .sums = work->sums,
-    };
-    if (!widen_rows(c, decoder->fold, 0, c->args->rows, FEW_K, work, x)) {
-        return false;
-    }
-    few.whole = whole_of(c, decoder, work->x, &work->whole);
-    return !decoder->multiply[c->args->rows - 1](&few);
 }
 
 // sums[r][v] += x[r][i] * w[v], one fma each.
@@ -278,7 +152,7 @@ static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *de
     }
     for (size_t row = 0, rows; row < c->args->rows; row += rows) {
         rows = panel_tile_rows(c->args->rows, row);
-        if (!widen_rows(c, decoder->fold, row, rows, WIDE_K, work, x)) {
+        if (!widen_rows(c, decoder->fold, row, rows, work, x)) {
             return false;
         }
         wide_tile(c, rows, decoder->line_k, x, work, row);
@@ -289,15 +163,14 @@ static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *de
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 static __attribute__((noinline)) bool multiply_panel(const struct panel_args *args, const struct quantised_format *format,
                                                      struct work *work) {
-    const struct unflushed_decoder *decoder = decoder_of(format);
+    const struct unflushed_decoder *decoder = unflushed_decoder_of(format);
     struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
-    bool few = args->rows <= FEW_ROWS;
     memset(work->sums, 0, args->rows * sizeof *work->sums);
-    while (chunk_next(&c, few ? FEW_K : WIDE_K)) {
+    while (chunk_next(&c, WIDE_K)) {
         if (c.ends) {
-            chunk_scales(&c, work->scales);
+            chunk_scales(&c, args->panel, work->scales);
         }
-        if (!(few ? few_chunk : wide_chunk)(&c, decoder, work)) {
+        if (!wide_chunk(&c, decoder, work)) {
             return false;
         }
     }
@@ -305,6 +178,9 @@ static __attribute__((noinline)) bool multiply_panel(const struct panel_args *ar
 }
 
 bool avx2_quantised_unflushed(const struct panel_args *args, const struct quantised_format *format) {
+    if (args->rows <= FEW_ROWS) {
+        return avx2_quantised_few(args, format);
+    }
     struct work work;
     float_mode before = float_mode_set_ieee();
     bool done = multiply_panel(args, format, &work);

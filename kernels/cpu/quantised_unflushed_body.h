@@ -19,16 +19,24 @@ enum {
     VECS = KERNEL_PANEL / LANES, // vectors of columns at most
     LINE_BYTES = 32,             // of 8 columns
     ROW_BYTES = KERNEL_PANEL / LANES * LINE_BYTES,
-    FEW_AHEAD = 8192, // bytes that a scale's codes and scales are fetched ahead: a scale of 128 k of 8 bits has as many
 };
 
-// Where a scale's things lie.
+// Where things of a panel's scale lie.
 struct place {
     const uint8_t *codes, *zeros;
     const float *scale;
-    size_t lines;
-    uintptr_t ahead; // the next line to be fetched
+    size_t index, k;      // of the scale, and of its first k, in the call's chunk
+    size_t lines;         //
+    size_t column;        // of the panel's first sum in a row of sums
+    bool starts, ends;    // struct few_args'
+    const uint8_t *ahead; // the codes that are fetched meanwhile
 };
+
+PANEL_INLINE void few_fetch(const uint8_t *ahead, size_t bytes) {
+    PANEL_UNROLL for (size_t byte = 0; byte < bytes; byte += 64) {
+        _mm_prefetch((const char *)ahead + byte, _MM_HINT_T0);
+    }
+}
 
 // Keeps rows' elements from being held in registers over the lines: the sums and what is widened need them.
 PANEL_INLINE void few_forget(void) {
@@ -58,34 +66,35 @@ PANEL_INLINE void few_two_lines(const uint8_t *codes, size_t rows, const struct 
     }
 }
 
-// One scale along `vecs` vectors of columns: partials from +0, then sum = fma(partial, scale, sum).
-PANEL_INLINE void few_scale(const struct few_args *a, struct place *p, size_t rows, size_t vecs, size_t column,
-                            const struct tables *t, const float *const *x, __m256i *watch) {
+// One scale along `vecs` vectors of columns, rows from `row` on: partials from +0, then sum = fma(partial, scale, sum).
+PANEL_INLINE void few_columns(const struct few_args *a, const struct place *p, size_t row, size_t rows, size_t vecs, size_t column,
+                              const struct tables *t, __m256i *watch) {
     __m256 sums[FEW_ROWS][VECS];
     __m256i zero[VECS];
-    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES);
-    uintptr_t ahead = p->ahead;
+    const float *x[FEW_ROWS];
+    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES), *ahead = p->ahead + column * (LINE_BYTES / LANES) * p->lines;
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        x[r] = a->x[row + r] + p->k;
+    }
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         zero[j] = zeros_load(p->zeros ? p->zeros + column + j * LANES : NULL);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = a->starts ? _mm256_setzero_ps() : _mm256_load_ps(&a->partials[r][column + j * LANES]);
+            sums[r][j] = p->starts ? _mm256_setzero_ps() : _mm256_load_ps(a->partials[row + r] + p->column + column + j * LANES);
         }
     }
-    for (size_t i = 0; i < p->lines; i++, codes += ROW_BYTES) {
-        PANEL_UNROLL for (size_t line = 0; line < vecs * LINE_BYTES; line += 64, ahead += 64) {
-            _mm_prefetch((const char *)ahead, _MM_HINT_T0);
-        }
+    for (size_t i = 0; i < p->lines; i++, codes += ROW_BYTES, ahead += vecs * LINE_BYTES) {
+        few_fetch(ahead, vecs * LINE_BYTES);
         PANEL_UNROLL for (size_t j = 0; j < vecs; j += 2) {
             few_two_lines(codes + j * LINE_BYTES, rows, t, zero + j, x, i * UNFLUSHED_LINE_K, watch, sums, j);
             few_forget();
         }
     }
-    p->ahead = ahead;
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         __m256 scale = _mm256_load_ps(p->scale + column + j * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            float *partial = &a->partials[r][column + j * LANES], *sum = &a->sums[r][column + j * LANES];
-            if (a->ends) {
+            size_t at = p->column + column + j * LANES;
+            float *partial = a->partials[row + r] + at, *sum = a->sums[row + r] + at;
+            if (p->ends) {
                 _mm256_store_ps(sum, _mm256_fmadd_ps(sums[r][j], scale, _mm256_load_ps(sum)));
             } else {
                 _mm256_store_ps(partial, sums[r][j]);
@@ -94,42 +103,54 @@ PANEL_INLINE void few_scale(const struct few_args *a, struct place *p, size_t ro
     }
 }
 
+// So many fmas' chains as hide their latency, and fit the registers.
+PANEL_INLINE void few_panel(const struct few_args *a, const struct place *p, size_t row, size_t rows, const struct tables *t,
+                            __m256i *watch) {
+    const size_t vecs = rows <= 2 ? 4 : 2;
+    for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
+        few_columns(a, p, row, rows, vecs, column, t, watch);
+    }
+}
+
 #ifdef WHOLE_CODES
 #include "kernels/cpu/quantised_whole_body.h"
 #else
 #define WHOLE_CODES                                                                                                                \
     { 0 }
-PANEL_INLINE bool whole_taken(const struct few_args *a, struct place *p, size_t s, const struct tables *t) {
-    (void)a, (void)p, (void)s, (void)t;
+struct whole_plan {
+    size_t count;
+};
+PANEL_INLINE void whole_plan_make(const struct few_args *a, size_t s, size_t k, size_t lines, size_t rows,
+                                  struct whole_plan *plan) {
+    (void)a, (void)s, (void)k, (void)lines, (void)rows, (void)plan;
+}
+
+PANEL_INLINE bool whole_taken(const struct few_args *a, const struct place *p, const struct whole_plan *plan, size_t rows,
+                              const struct tables *t, __m256i *watch) {
+    (void)a, (void)p, (void)plan, (void)rows, (void)t, (void)watch;
     return false;
 }
 #endif
 
+// Scale by scale, the panels in turns.
 PANEL_INLINE bool few_multiply(const struct few_args *a, size_t rows) {
-    const size_t vecs = rows <= 2 ? 4 : 2; // so many fmas' chains as hide their latency, and fit the registers
     const struct tables t = tables_load();
-    const float *x[FEW_ROWS];
+    struct whole_plan plan = {.count = 0};
     __m256i watch = _mm256_setzero_si256();
-    struct place p = {.codes = a->codes, .zeros = a->zeros, .scale = a->scale[0], .lines = a->scale_k / UNFLUSHED_LINE_K};
-    p.ahead = (uintptr_t)a->codes + FEW_AHEAD;
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        x[r] = a->x[r];
-    }
-    for (size_t s = 0; s < a->scales; s++, p.codes += a->stride, p.scale += KERNEL_PANEL) {
+    for (size_t s = 0; s < a->scales; s++) {
         bool last = s + 1 == a->scales;
-        p.lines = last ? a->last_k / UNFLUSHED_LINE_K : p.lines;
-        p.zeros = last ? a->last_zeros : p.zeros;
-        if (rows > 1 || !whole_taken(a, &p, s, &t)) {
-            PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
-                few_scale(a, &p, rows, vecs, column, &t, x, &watch);
+        struct place p = {.index = s, .k = s * a->scale_k, .starts = a->starts, .ends = a->ends};
+        p.lines = (last ? a->last_k : a->scale_k) / UNFLUSHED_LINE_K;
+        whole_plan_make(a, s, p.k, p.lines, rows, &plan);
+        for (size_t panel = 0; panel < a->panels; panel++, p.column += KERNEL_PANEL) {
+            p.codes = a->codes[panel] + s * a->stride;
+            p.zeros = a->zeros ? p.codes + (last ? a->last_zeros : a->zeros) : NULL;
+            p.scale = a->scale[panel][s];
+            p.ahead = p.codes + a->ahead;
+            few_fetch(p.ahead + a->stride - 64, 64);
+            if (!whole_taken(a, &p, &plan, rows, &t, &watch)) {
+                few_panel(a, &p, 0, rows, &t, &watch);
             }
-        }
-        for (size_t line = p.lines * ROW_BYTES; line < a->stride; line += 64, p.ahead += 64) {
-            _mm_prefetch((const char *)p.ahead, _MM_HINT_T0); // over the scales
-        }
-        p.zeros += p.zeros ? a->stride : 0;
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            x[r] += a->scale_k;
         }
     }
     return watch_seen(watch);

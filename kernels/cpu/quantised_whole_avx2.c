@@ -1,4 +1,4 @@
-// Which sums of a row can be taken in whole numbers, and the numbers.
+// Which sums of a row can be taken in whole numbers, and the numbers' digits.
 #if defined(__x86_64__)
 #include "kernels/cpu/quantised_whole.h"
 
@@ -7,123 +7,93 @@
 #include "base/dtype.h"
 #include "kernels/cpu/backends.h"
 
-enum {
-    LANES = 8,
-    // Biased exponents of the greatest x: below, a unit would not be an f32; above, sums might overflow on their way.
-    EXPONENT_LEAST = 127 - 100,
-    EXPONENT_GREATEST = 127 + 76,
-};
-static const uint32_t SUM_LIMIT = 1u << 24;
+// Between them no power of two that is used leaves the range of f32, nor does a sum, which is below 2^24 units: where the decoder's
+// fold is 2^-24, units of its codes are 2^24.
+static const float UNIT_LEAST = 0x1p-120f, UNIT_GREATEST = 0x1p72f;
 
-// One row's x of a scale, in units of 2^-(WHOLE_BITS - 1) of the greatest one's power of two, 8 to a vector.
-struct numbers {
-    __m256i x[WHOLE_SCALE_K / LANES];
-    int32_t sum;
-    int exponent; // of the unit
-    int zeros;    // low bits that are 0 in all
+enum { DIGIT_BIASES = 0x808080 }; // X + these, less them byte by byte, are X's digits
+
+// Of some lines of a row: what decides whether their sums are whole.
+struct spread {
+    __m256 least; // last bits
+    __m256 sum;   // of magnitudes. It is exact while the condition holds: rounded it is at least 2^24 times the least
 };
 
-static inline uint32_t or_of(__m256i v) {
-    __m128i half = _mm_or_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    half = _mm_or_si128(half, _mm_shuffle_epi32(half, 0x4e));
-    return (uint32_t)_mm_cvtsi128_si32(_mm_or_si128(half, _mm_shuffle_epi32(half, 0xb1)));
+// The last bit of each of 8 bf16 as a power of two, a huge one for 0. Not a number, or Inf: whatever, their sum is too great.
+static inline __m256 last_bits(__m256i x) {
+    const __m256i exponent_mask = _mm256_set1_epi32(0x7f800000), hidden = _mm256_set1_epi32(0x80);
+    __m256i significand = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(0x7f)), hidden);
+    __m256i last = _mm256_and_si256(significand, _mm256_sub_epi32(_mm256_setzero_si256(), significand));
+    __m256 power = _mm256_castsi256_ps(_mm256_and_si256(x, exponent_mask));
+    __m256 bits = _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(last), _mm256_set1_ps(0x1p-7f)), power);
+    __m256 is_0 = _mm256_cmp_ps(power, _mm256_setzero_ps(), _CMP_EQ_OQ);
+    return _mm256_blendv_ps(bits, _mm256_set1_ps(UNIT_GREATEST), is_0);
 }
 
-static inline int32_t sum_of(__m256i v) {
+static inline void spread_add(struct spread *s, const float *x) {
+    __m256 value = _mm256_loadu_ps(x);
+    s->least = _mm256_min_ps(s->least, last_bits(_mm256_castps_si256(value)));
+    s->sum = _mm256_add_ps(s->sum, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), value));
+}
+
+static inline float least_of(__m256 v) {
+    __m128 half = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_min_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_min_ss(half, _mm_movehdup_ps(half)));
+}
+
+static inline float sum_of(__m256 v) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
+static inline int32_t sum_of_whole(__m256i v) {
     __m128i half = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
 }
 
-static inline uint32_t greatest_of(__m256i v) {
-    __m128i half = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4e));
-    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
+// The first lines that are whole, and their unit.
+static size_t whole_lines(const float *x, size_t lines, uint32_t code_max, float *unit) {
+    struct spread s = {_mm256_set1_ps(UNIT_GREATEST), _mm256_setzero_ps()};
+    for (size_t i = 0; i + WHOLE_LINES <= lines; i += WHOLE_LINES) {
+        for (size_t j = i; j < i + WHOLE_LINES; j++) {
+            spread_add(&s, x + j * WHOLE_LINE_K);
+        }
+        float least = least_of(s.least);
+        if (!(least >= UNIT_LEAST && sum_of(s.sum) * (float)code_max < 0x1p24f * least)) {
+            return i;
+        }
+        *unit = least;
+    }
+    return lines / WHOLE_LINES * WHOLE_LINES;
 }
 
-// Of the greatest of the magnitudes, biased; 127 where all are 0, for any will do.
-PANEL_INLINE uint32_t greatest_exponent(const float *x, size_t vecs) {
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    __m256i greatest = _mm256_setzero_si256();
-    PANEL_UNROLL for (size_t i = 0; i < vecs; i++) {
-        greatest = _mm256_max_epi32(greatest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(x + i * LANES)), magnitude));
-    }
-    uint32_t exponent = greatest_of(greatest) >> 23;
-    return exponent ? exponent : 127;
+// The digits of 8 X, each a byte of its 32 bits, to a line's order.
+static inline __m256i line_of_digits(__m256i words) {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i turned = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    return _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(words, order), turned);
 }
 
-// False where the sums might pass 2^24.
-PANEL_INLINE bool sums_fit(const struct numbers *n, size_t vecs, uint32_t code_max) {
-    __m256i sum = _mm256_setzero_si256();
-    PANEL_UNROLL for (size_t i = 0; i < vecs; i++) {
-        sum = _mm256_add_epi32(sum, _mm256_abs_epi32(n->x[i]));
-    }
-    return ((uint64_t)(uint32_t)sum_of(sum) >> n->zeros) * code_max < SUM_LIMIT;
-}
-
-// False where an x is no multiple of the unit, or no number.
-PANEL_INLINE bool measure(const float *x, size_t vecs, uint32_t code_max, struct numbers *n) {
-    uint32_t greatest = greatest_exponent(x, vecs);
-    if (greatest < EXPONENT_LEAST || greatest > EXPONENT_GREATEST) {
-        return false;
-    }
-    n->exponent = (int)greatest - 127 - (WHOLE_BITS - 1);
-    const __m256 factor = _mm256_set1_ps(f32_from_bits((uint32_t)(127 - n->exponent) << 23));
-    __m256 exact = _mm256_castsi256_ps(_mm256_set1_epi32(-1));
-    __m256i bits = _mm256_setzero_si256(), sum = bits;
-    PANEL_UNROLL for (size_t i = 0; i < vecs; i++) {
-        __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + i * LANES), factor);
-        __m256i whole = _mm256_cvtps_epi32(scaled);
-        exact = _mm256_and_ps(exact, _mm256_cmp_ps(_mm256_cvtepi32_ps(whole), scaled, _CMP_EQ_OQ));
-        bits = _mm256_or_si256(bits, whole);
+void whole_find(const float *x, size_t lines, struct whole_codes codes, struct whole_scale *scale, struct whole_line *out) {
+    const __m256i biases = _mm256_set1_epi32(DIGIT_BIASES), offset = _mm256_set1_epi8(codes.offset);
+    float unit = 1;
+    scale->lines = (uint32_t)whole_lines(x, lines, codes.max, &unit);
+    const __m256 factor = _mm256_set1_ps(1 / unit);
+    __m256i sum = _mm256_setzero_si256(), digits = sum, less = sum;
+    for (size_t i = 0; i < scale->lines; i++) {
+        __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i * WHOLE_LINE_K), factor));
+        __m256i words = _mm256_xor_si256(_mm256_add_epi32(whole, biases), biases), line = line_of_digits(words);
         sum = _mm256_add_epi32(sum, whole);
-        n->x[i] = whole;
+        digits = _mm256_or_si256(digits, words);
+        less = _mm256_sub_epi16(less, _mm256_maddubs_epi16(offset, line));
+        _mm256_storeu_si256((__m256i *)&out[i], line);
     }
-    n->zeros = __builtin_ctz(or_of(bits) | 1u << WHOLE_BITS);
-    n->sum = sum_of(sum) >> n->zeros;
-    return _mm256_movemask_ps(exact) == 0xff && sums_fit(n, vecs, code_max);
-}
-
-PANEL_INLINE void store(const struct numbers *n, size_t vecs, size_t parts, int16_t *high, int16_t *low) {
-    const __m128i zeros = _mm_cvtsi32_si128(n->zeros);
-    const __m256i below = _mm256_set1_epi32((1 << WHOLE_LOW_BITS) - 1);
-    PANEL_UNROLL for (size_t i = 0; i < vecs; i += 2) {
-        __m256i a = _mm256_sra_epi32(n->x[i], zeros), b = _mm256_sra_epi32(n->x[i + 1], zeros);
-        if (parts == 2) {
-            __m256i both = _mm256_packs_epi32(_mm256_and_si256(a, below), _mm256_and_si256(b, below));
-            _mm256_storeu_si256((__m256i *)(low + i * LANES), _mm256_permute4x64_epi64(both, 0xd8));
-            a = _mm256_srai_epi32(a, WHOLE_LOW_BITS), b = _mm256_srai_epi32(b, WHOLE_LOW_BITS);
-        }
-        _mm256_storeu_si256((__m256i *)(high + i * LANES), _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
-    }
-}
-
-// One scale, of `vecs` vectors of 8 k, an even number.
-PANEL_INLINE void find_scale(const float *x, size_t vecs, struct whole_codes codes, struct whole_scale *scale, int16_t *high,
-                             int16_t *low) {
-    struct numbers n;
-    scale->parts = 0;
-    if (!measure(x, vecs, codes.max, &n)) {
-        return;
-    }
-    if (n.zeros >= WHOLE_LOW_BITS) {
-        scale->parts = 1;
-        store(&n, vecs, 1, high, low);
-    } else {
-        scale->parts = 2;
-        store(&n, vecs, 2, high, low);
-    }
-    scale->sum = n.sum;
-    scale->unit = f32_from_bits((uint32_t)(127 + n.exponent + n.zeros) << 23) * codes.unit;
-}
-
-void whole_find(const float *x, size_t scales, size_t scale_k, size_t last_k, struct whole_codes codes, struct whole_row *out) {
-    for (size_t s = 0, k = 0; s < scales; s++, k += scale_k) {
-        if ((s + 1 == scales ? last_k : scale_k) <= 16) {
-            find_scale(x + k, 2, codes, &out->scales[s], out->x[0] + k, out->x[1] + k);
-        } else {
-            find_scale(x + k, 4, codes, &out->scales[s], out->x[0] + k, out->x[1] + k);
-        }
-    }
+    scale->sum = sum_of_whole(sum);
+    scale->digits = _mm256_testz_si256(digits, _mm256_set1_epi32(0xff0000)) ? 2 : WHOLE_DIGITS;
+    scale->unit = unit * codes.unit;
+    _mm_storeu_si128((__m128i *)scale->less, _mm_add_epi16(_mm256_castsi256_si128(less), _mm256_extracti128_si256(less, 1)));
 }
 #endif

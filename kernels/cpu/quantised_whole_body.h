@@ -1,75 +1,176 @@
 // The products of quantised_whole.h for one way of decoding, written once. The including file defines, beside what
 // quantised_unflushed_body.h wants:
-//   WHOLE_CODES                          struct whole_codes; values less than an offset: what follows is less it
-//   whole_offset(zeros)                  32-bit: what each column's codes have too much
-//   struct whole_line, whole_open(codes, tables), whole_pair(line, pair)     8 columns' codes with it, none below 0: a pair of k of
-//                                        each column, 16 bits each
+//   WHOLE_CODES, WHOLE_OFFSET      struct whole_codes and its offset
+//   whole_nibbles(nibbles, tables) bytes below 16 to the codes that are multiplied, none below 0: E2M1's c + 12, INT4 as it is
+//   whole_less(zeros, sum)         32-bit: what 8 columns' sums of products are less, given the sum of X
+//
+// Nothing saturates or wraps. A pair of products is at most 2 * 24 * 128 in magnitude. Of a scale of 32 k a 16-bit sum has 16
+// products: of INT4 at most 16 * 15 * 128 = 30720. Of E2M1 they could come to 16 * 24 * 128; but the sum begins at -12 times its 16
+// digits, so that after some of them it is the sum of their c * d less 12 times the other d: at most 16 * 12 * 128 = 24576.
 
-enum { WHOLE_VECS = 2 };
+// One row's whole lines of a scale, or those of two rows.
+struct whole_item {
+    size_t rows, digits, lines;
+    size_t row[WHOLE_ROWS]; // of the call
+    const struct whole_scale *scale[WHOLE_ROWS];
+    const struct whole_line *x[WHOLE_ROWS];
+};
 
-PANEL_INLINE __m256i whole_factor(const int16_t *x) {
-    int32_t pair;
-    memcpy(&pair, x, sizeof pair);
-    return _mm256_set1_epi32(pair);
+// All rows' of a scale. None: fmas are better.
+struct whole_plan {
+    size_t count;
+    struct whole_item items[WHOLE_ROWS];
+};
+
+PANEL_INLINE __m256i whole_word(const void *digits) {
+    int32_t word;
+    memcpy(&word, digits, sizeof word);
+    return _mm256_set1_epi32(word);
 }
 
-// Two vectors of columns, so that the row's factors are read for both.
-PANEL_INLINE void whole_two_lines(const uint8_t *codes, size_t parts, const struct tables *t, const int16_t *const *x, size_t k,
-                                  __m256i sums[][WHOLE_VECS]) {
-    struct whole_line a = whole_open(codes, t), b = whole_open(codes + LINE_BYTES, t);
-    PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
-        __m256i pair_a = whole_pair(&a, pair), pair_b = whole_pair(&b, pair);
-        PANEL_UNROLL for (size_t part = 0; part < parts; part++) {
-            __m256i factor = whole_factor(x[part] + k + 2 * pair);
-            sums[part][0] = _mm256_add_epi32(sums[part][0], _mm256_madd_epi16(pair_a, factor));
-            sums[part][1] = _mm256_add_epi32(sums[part][1], _mm256_madd_epi16(pair_b, factor));
+// Added where it stands: gcc 12 would add products to each other first, and run out of registers.
+PANEL_INLINE __m256i whole_add(__m256i sum, __m256i products) {
+    sum = _mm256_add_epi16(sum, products);
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+// The lower nibbles of a line of `vecs` vectors of columns, or the upper ones.
+PANEL_INLINE void whole_half(const struct whole_line *const *x, size_t rows, size_t digits, size_t vecs, const uint8_t *codes,
+                             size_t line, size_t half, const struct tables *t, __m256i sums[][WHOLE_DIGITS][VECS]) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i factor[WHOLE_ROWS][WHOLE_DIGITS];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
+            factor[r][d] = whole_word(x[r][line].digits[half][d]);
         }
     }
-}
-
-// One scale along WHOLE_VECS vectors of columns: sum = fma(partial, scale, sum), the partial exact.
-PANEL_INLINE void whole_multiply(const struct few_args *a, struct place *p, size_t parts, size_t column, const struct tables *t,
-                                 const struct whole_scale *w, const int16_t *const *x) {
-    __m256i sums[WHOLE_PARTS][WHOLE_VECS];
-    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES);
-    uintptr_t ahead = p->ahead;
-    PANEL_UNROLL for (size_t j = 0; j < WHOLE_VECS; j++) {
-        __m256i offset = whole_offset(p->zeros ? p->zeros + column + j * LANES : NULL);
-        sums[0][j] = _mm256_setzero_si256();
-        sums[parts - 1][j] = _mm256_mullo_epi32(offset, _mm256_set1_epi32(-w->sum));
-    }
-    for (size_t i = 0; i < p->lines; i++, codes += ROW_BYTES, ahead += WHOLE_VECS * LINE_BYTES) {
-        _mm_prefetch((const char *)ahead, _MM_HINT_T0);
-        whole_two_lines(codes, parts, t, x, i * UNFLUSHED_LINE_K, sums);
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        __m256i words = _mm256_loadu_si256((const __m256i *)(codes + j * LINE_BYTES));
+        __m256i code = whole_nibbles(_mm256_and_si256(half ? _mm256_srli_epi16(words, 4) : words, nibble), t);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
+                sums[r][d][j] = whole_add(sums[r][d][j], _mm256_maddubs_epi16(code, factor[r][d]));
+            }
+        }
         few_forget();
     }
-    p->ahead = ahead;
-    PANEL_UNROLL for (size_t j = 0; j < WHOLE_VECS; j++) {
-        float *sum = &a->sums[0][column + j * LANES];
-        __m256i whole = sums[0][j];
-        if (parts == 2) {
-            whole = _mm256_add_epi32(_mm256_slli_epi32(whole, WHOLE_LOW_BITS), sums[1][j]);
+}
+
+// The digits' sums, pairs of k of each column, to its whole number.
+PANEL_INLINE __m256i whole_sum(size_t digits, __m256i sums[WHOLE_DIGITS][VECS], size_t j) {
+    const __m256i one = _mm256_set1_epi16(1), first = _mm256_set1_epi16(256);
+    __m256i low = _mm256_madd_epi16(sums[0][j], one);
+    if (digits == 2) {
+        return _mm256_add_epi32(low, _mm256_madd_epi16(sums[1][j], first));
+    }
+    __m256i high = _mm256_add_epi32(_mm256_madd_epi16(sums[1][j], one), _mm256_madd_epi16(sums[2][j], first));
+    return _mm256_add_epi32(low, _mm256_slli_epi32(high, 8));
+}
+
+// Along `vecs` vectors of columns; partials are left where the scale has more lines than these, else they are closed.
+PANEL_INLINE void whole_columns(const struct few_args *a, const struct place *p, const struct whole_item *w, size_t rows,
+                                size_t digits, size_t vecs, size_t column, const struct tables *t) {
+    __m256i sums[WHOLE_ROWS][WHOLE_DIGITS][VECS];
+    const struct whole_line *x[WHOLE_ROWS];
+    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES), *ahead = p->ahead + column * (LINE_BYTES / LANES);
+    const size_t lines = w->lines;
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        x[r] = w->x[r];
+        PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
+            __m256i less = WHOLE_OFFSET ? whole_word(w->scale[r]->less[d]) : _mm256_setzero_si256();
+            PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+                sums[r][d][j] = less;
+            }
         }
-        __m256 partial = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(w->unit));
-        __m256 scale = _mm256_load_ps(p->scale + column + j * LANES);
-        _mm256_store_ps(sum, _mm256_fmadd_ps(partial, scale, _mm256_load_ps(sum)));
+    }
+    for (size_t i = 0; i < lines; i++, codes += ROW_BYTES, ahead += ROW_BYTES) {
+        few_fetch(ahead, vecs * LINE_BYTES);
+        whole_half(x, rows, digits, vecs, codes, i, 0, t, sums);
+        whole_half(x, rows, digits, vecs, codes, i, 1, t, sums);
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        size_t at = p->column + column;
+        float *total = a->sums[w->row[r]] + at, *partials = a->partials[w->row[r]] + at;
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            __m256i whole = whole_sum(digits, sums[r], j);
+            whole = _mm256_sub_epi32(whole, whole_less(p->zeros ? p->zeros + column + j * LANES : NULL, w->scale[r]->sum));
+            __m256 partial = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(w->scale[r]->unit));
+            if (w->lines < p->lines) {
+                _mm256_store_ps(partials + j * LANES, partial);
+                continue;
+            }
+            __m256 scale = _mm256_load_ps(p->scale + column + j * LANES);
+            _mm256_store_ps(total + j * LANES, _mm256_fmadd_ps(partial, scale, _mm256_load_ps(total + j * LANES)));
+        }
     }
 }
 
-PANEL_INLINE void whole_panel(const struct few_args *a, struct place *p, size_t parts, const struct tables *t, size_t s) {
-    const int16_t *x[WHOLE_PARTS] = {a->whole->x[0] + s * a->scale_k, a->whole->x[1] + s * a->scale_k};
-    PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += WHOLE_VECS * LANES) {
-        whole_multiply(a, p, parts, column, t, &a->whole->scales[s], x);
+PANEL_INLINE void whole_multiply(const struct few_args *a, const struct place *p, const struct whole_item *w, size_t rows,
+                                 size_t digits, size_t vecs, const struct tables *t) {
+    for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
+        whole_columns(a, p, w, rows, digits, vecs, column, t);
     }
 }
 
-// One row's scale s, if its sums can be taken so.
-PANEL_INLINE bool whole_taken(const struct few_args *a, struct place *p, size_t s, const struct tables *t) {
-    unsigned parts = a->whole ? a->whole->scales[s].parts : 0;
-    if (parts == 1) {
-        whole_panel(a, p, 1, t, s);
-    } else if (parts == 2) {
-        whole_panel(a, p, 2, t, s);
+// What a line of 8 columns takes, in instructions' time: of items by the digits, of the fmas after them, and of fmas alone.
+enum { COST_PAIR = 37, COST_TWO = 21, COST_THREE = 30, COST_REST = 51, COST_FMA = 41, COST_FMA_ROW = 18 };
+
+PANEL_INLINE size_t whole_cost(const struct whole_plan *plan, size_t lines) {
+    size_t cost = 0;
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct whole_item *w = &plan->items[i];
+        size_t each = w->rows == 2 ? COST_PAIR : w->digits == 2 ? COST_TWO : COST_THREE;
+        cost += w->lines * each + (lines - w->lines) * COST_REST;
     }
-    return parts != 0;
+    return cost;
+}
+
+// Of scale s, of so many lines. Two rows of two digits that are whole to the end share the codes; for a third digit there are no
+// registers.
+PANEL_INLINE void whole_plan_make(const struct few_args *a, size_t s, size_t k, size_t lines, size_t rows,
+                                  struct whole_plan *plan) {
+    plan->count = 0;
+    if (rows > WHOLE_ROWS || !a->whole_scales[0]) {
+        return;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        const struct whole_scale *scale = &a->whole_scales[r][s];
+        plan->items[r] = (struct whole_item){1, scale->digits, scale->lines, {r}, {scale}, {a->whole_lines[r] + k / WHOLE_LINE_K}};
+    }
+    plan->count = rows;
+    struct whole_item *first = &plan->items[0], *second = &plan->items[rows - 1];
+    if (rows == 2 && first->digits + second->digits == 4 && first->lines == lines && second->lines == lines) {
+        first->rows = 2, first->row[1] = 1, first->scale[1] = second->scale[0], first->x[1] = second->x[0];
+        plan->count = 1;
+    } else if (rows == 2 && whole_cost(plan, lines) > lines * (COST_FMA + COST_FMA_ROW)) {
+        plan->count = 0;
+    }
+}
+
+// A scale of a panel: whole lines, then the others by fmas. False where nothing was planned.
+PANEL_INLINE bool whole_taken(const struct few_args *a, const struct place *p, const struct whole_plan *plan, size_t rows,
+                              const struct tables *t, __m256i *watch) {
+    if (rows > WHOLE_ROWS) {
+        return false;
+    }
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct whole_item *w = &plan->items[i];
+        if (rows == 2 && w->rows == 2) {
+            whole_multiply(a, p, w, 2, 2, 2, t);
+        } else if (w->digits == 2) {
+            whole_multiply(a, p, w, 1, 2, 4, t);
+        } else {
+            whole_multiply(a, p, w, 1, 3, 2, t);
+        }
+        if (w->lines < p->lines) {
+            struct place rest = *p;
+            rest.codes += w->lines * ROW_BYTES, rest.ahead += w->lines * ROW_BYTES;
+            rest.k += w->lines * UNFLUSHED_LINE_K;
+            rest.lines -= w->lines;
+            rest.starts = w->lines == 0;
+            few_panel(a, &rest, w->row[0], 1, t, watch);
+        }
+    }
+    return plan->count != 0;
 }

@@ -67,7 +67,8 @@ static void check_case(const struct group_case *c) {
     for (size_t p = 0; p < c->panels; p++) {
         panels[p] = (char *)d.packed + p * packed_group_bytes(c->dtype, c->k, KERNEL_PANEL);
     }
-    struct panel_group_args args = {x, c->rows, panels, c->panels, c->k, d.sums, d.scratch, c->rows % 2 ? panels : NULL, false};
+    struct panel_group_args args = {x,     c->rows, panels, c->panels, c->k, d.sums, d.scratch, c->rows % 2 ? panels : NULL,
+                                    false, false};
     if (c->k % 3 == 0) { // in two blocks
         args.k = c->k / 2 / 2 * 2;
         group(&args);

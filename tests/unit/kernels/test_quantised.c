@@ -204,10 +204,25 @@ static void rows_near_the_flush_give_the_twins_bits(void **state) {
     }
 }
 
-// One row whose elements differ by up to so many powers of two, from the least magnitudes to the greatest: kernels may sum in whole
-// numbers what they can show to be exact, and must know where it is not. In half
-// of the rows the first column's products all have one sign and the great ones come first, so that its sums pass 2^24 units and
-// what follows is rounded.
+// A row whose elements differ by up to so many powers of two, `greatest` being the biased exponent of the greatest ones. In half of
+// the rows the first column's products all have one sign and the great ones come first, so that its sums pass 2^24 units and what
+// follows is rounded.
+static void fill_spread(const struct quantised_case *q, unsigned greatest, unsigned most, struct random *random, uint16_t *x) {
+    unsigned short_significands = (unsigned)random_below(random, 2);
+    bool adds_up = random_below(random, 2);
+    for (size_t i = 0; i < SMALL_K; i++) {
+        unsigned below = (unsigned)random_below(random, 1 + most);
+        bool great = adds_up && i % 32 < 16;
+        unsigned exponent = greatest - (great ? 0 : adds_up ? most : below);
+        unsigned significand = great ? 0x7f : (unsigned)random_next(random) & (short_significands ? 0x40 : 0x7f);
+        bool code_is_negative = (quantised_code(&q->source.codes, 0, i) < 8) == (q->format.code == CODE_INT4);
+        bool negative = adds_up ? code_is_negative : random_below(random, 2);
+        x[i] = (uint16_t)(negative << 15 | exponent << 7 | significand);
+    }
+}
+
+// One row and two, from the least magnitudes to the greatest: kernels may sum in whole numbers what they can show to be exact, and
+// must know where it is not.
 static void rows_of_any_spread_give_the_twins_bits(void **state) {
     (void)state;
     enum { SPREADS = 20 };
@@ -220,20 +235,12 @@ static void rows_of_any_spread_give_the_twins_bits(void **state) {
         struct quantised_case q;
         quantised_case_init(&q, &FORMATS[f], SMALL_K, SMALL_N, VALUES_PLAIN, &random);
         for (unsigned spread = 0; spread < SPREADS * COUNT_OF(GREATEST); spread++) {
-            struct small_rows small = {.count = 1};
-            unsigned greatest = GREATEST[spread % COUNT_OF(GREATEST)], short_significands = (unsigned)random_below(&random, 2);
-            bool adds_up = random_below(&random, 2);
-            for (size_t i = 0; i < SMALL_K; i++) {
-                unsigned most = spread / COUNT_OF(GREATEST), below = (unsigned)random_below(&random, 1 + most);
-                bool great = adds_up && i % 32 < 16;
-                unsigned exponent = greatest - (great ? 0 : adds_up ? most : below);
-                unsigned significand = great ? 0x7f : (unsigned)random_next(&random) & (short_significands ? 0x40 : 0x7f);
-                bool code_is_negative = (quantised_code(&q.source.codes, 0, i) < 8) == (q.format.code == CODE_INT4);
-                bool negative = adds_up ? code_is_negative : random_below(&random, 2);
-                small.x[0][i] = (uint16_t)(negative << 15 | exponent << 7 | significand);
-            }
-            for (size_t n = 0; n < SMALL_N; n++) {
-                small.want[0][n] = dot_quantised_reference(&q.format, q.packed, n, DTYPE_BF16, small.x[0], SMALL_K);
+            struct small_rows small = {.count = 1 + (size_t)random_below(&random, 2)};
+            for (size_t r = 0; r < small.count; r++) {
+                fill_spread(&q, GREATEST[spread % COUNT_OF(GREATEST)], spread / COUNT_OF(GREATEST), &random, small.x[r]);
+                for (size_t n = 0; n < SMALL_N; n++) {
+                    small.want[r][n] = dot_quantised_reference(&q.format, q.packed, n, DTYPE_BF16, small.x[r], SMALL_K);
+                }
             }
             int usable;
             const struct kernel_backend *backend;

@@ -1,0 +1,101 @@
+// Rows of bf16 and scales of a chunk to f32, by AVX2, for quantised_unflushed.h's kernels. Private to cpu/quantised_*.
+#ifndef EXPERTD_KERNELS_CPU_QUANTISED_CHUNK_AVX2_H
+#define EXPERTD_KERNELS_CPU_QUANTISED_CHUNK_AVX2_H
+
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/quantised_unflushed.h"
+#include "kernels/cpu/scales_avx2.h"
+
+enum {
+    LANES = 8,
+    ROW_UNIT = 2 * LANES, // elements that a widened row is padded to
+};
+
+// *least: of each element's magnitude less one bit, so that 0 is the greatest.
+static inline void widen_16(const uint16_t *x, __m256 fold, __m256i *least, float *wide) {
+    __m256i all = _mm256_loadu_si256((const __m256i *)x);
+    __m256i magnitude = _mm256_and_si256(all, _mm256_set1_epi16(0x7fff));
+    *least = _mm256_min_epu16(*least, _mm256_sub_epi16(magnitude, _mm256_set1_epi16(1)));
+    __m256i low = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x));
+    __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + LANES)));
+    _mm256_storeu_ps(wide, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), fold));
+    _mm256_storeu_ps(wide + LANES, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 16)), fold));
+}
+
+// Times `fold`, and +0 up to two whole vectors. False where an element but 0 is below 2^UNFLUSHED_EXPONENT_MIN.
+static inline bool widen_row(const uint16_t *x, size_t depth, float fold, float *wide) {
+    __m256i least = _mm256_set1_epi16(-1);
+    __m256 factor = _mm256_set1_ps(fold);
+    size_t whole = depth / ROW_UNIT * ROW_UNIT;
+    for (size_t i = 0; i < whole; i += ROW_UNIT) {
+        widen_16(x + i, factor, &least, wide + i);
+    }
+    if (whole < depth) {
+        uint16_t tail[ROW_UNIT] = {0};
+        memcpy(tail, x + whole, (depth - whole) * sizeof *tail);
+        widen_16(tail, factor, &least, wide + whole);
+    }
+    const __m256i bound = _mm256_set1_epi16(((127 + UNFLUSHED_EXPONENT_MIN) << 7) - 1);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_max_epu16(least, bound), least)) == -1;
+}
+
+// `dtype` and `global` are constants in each copy.
+PANEL_INLINE void widen_scales_of(const struct chunk *c, const uint8_t *panel, enum dtype dtype, enum global_scale kind,
+                                  panel_row *out) {
+    size_t size = dtype_size(dtype);
+    __m256 global = _mm256_broadcast_ss((const float *)panel);
+    bool one = c->format->scale_of_panel;
+    for (size_t s = 0; s < c->scales; s++) {
+        const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
+        PANEL_UNROLL for (size_t v = 0; v < KERNEL_PANEL; v += LANES) {
+            __m256 scale = scale_widen(dtype, scales + (one ? 0 : v * size));
+            if (kind != GLOBAL_NONE) {
+                scale = kind == GLOBAL_MULTIPLY ? _mm256_mul_ps(scale, global) : _mm256_div_ps(scale, global);
+            }
+            scale = one ? _mm256_broadcastss_ps(_mm256_castps256_ps128(scale)) : scale;
+            _mm256_store_ps(&out[s][v], scale);
+        }
+    }
+}
+
+PANEL_INLINE void widen_scales(const struct chunk *c, const uint8_t *panel, enum dtype dtype, panel_row *out) {
+    if (dtype != DTYPE_F8_E4M3 || c->format->global == GLOBAL_NONE) {
+        widen_scales_of(c, panel, dtype, GLOBAL_NONE, out);
+    } else if (c->format->global == GLOBAL_MULTIPLY) {
+        widen_scales_of(c, panel, dtype, GLOBAL_MULTIPLY, out);
+    } else {
+        widen_scales_of(c, panel, dtype, GLOBAL_DIVIDE, out);
+    }
+}
+
+// The dtype is a constant in each copy.
+static inline void chunk_scales(const struct chunk *c, const uint8_t *panel, panel_row *out) {
+    switch (c->format->scale) {
+    case DTYPE_F32:
+        widen_scales(c, panel, DTYPE_F32, out);
+        return;
+    case DTYPE_BF16:
+        widen_scales(c, panel, DTYPE_BF16, out);
+        return;
+    case DTYPE_F16:
+        widen_scales(c, panel, DTYPE_F16, out);
+        return;
+    case DTYPE_F8_E8M0:
+        widen_scales(c, panel, DTYPE_F8_E8M0, out);
+        return;
+    default:
+        widen_scales(c, panel, DTYPE_F8_E4M3, out);
+        return;
+    }
+}
+
+// Of the chunk's last scale, in whole lines.
+static inline size_t last_depth(const struct chunk *c, size_t line_k) {
+    return (chunk_depth(c, c->scales - 1) + line_k - 1) / line_k * line_k;
+}
+
+#endif

@@ -1,0 +1,216 @@
+// Kernels of quantised weights for few rows and several panels, against the scalar twin, bit for bit: rows that are kept from call
+// to call, that there is no room for, or that cannot be taken; and sums in whole numbers at their greatest.
+#include "quantised_case.h"
+
+#include "kernels/grouped_matmul.h"
+
+enum { GROUP_ROWS = KERNEL_QUANTISED_ROWS, GROUP_N = KERNEL_GROUP * KERNEL_PANEL };
+
+struct group_call {
+    const struct quantised_case *quantised;
+    size_t rows, panels;
+    uint16_t *x; // [rows][k]
+    float *want; // [rows][n]
+    float *sums; // [rows][KERNEL_SUMS]
+    void *scratch;
+};
+
+static void call_init(struct group_call *call, const struct quantised_case *q, size_t rows) {
+    *call = (struct group_call){.quantised = q, .rows = rows, .panels = (q->n + KERNEL_PANEL - 1) / KERNEL_PANEL};
+    call->x = test_alloc(rows * q->k * sizeof *call->x);
+    call->want = test_alloc(rows * q->n * sizeof *call->want);
+    call->sums = test_alloc(rows * KERNEL_SUMS * sizeof *call->sums);
+    call->scratch = test_alloc(KERNEL_SCRATCH_BYTES);
+    poison_f32(call->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
+}
+
+static void call_deinit(struct group_call *call) {
+    free(call->x), free(call->want), free(call->sums), free(call->scratch);
+}
+
+static void fill_rows(struct group_call *call, enum values values, struct random *random) {
+    for (size_t i = 0; i < call->rows * call->quantised->k; i++) {
+        call->x[i] = random_bf16(random, values);
+    }
+}
+
+static void make_want(struct group_call *call) {
+    const struct quantised_case *q = call->quantised;
+    for (size_t r = 0; r < call->rows; r++) {
+        for (size_t n = 0; n < q->n; n++) {
+            call->want[r * q->n + n] = dot_quantised_reference(&q->format, q->packed, n, DTYPE_BF16, call->x + r * q->k, q->k);
+        }
+    }
+}
+
+// Panels [first, first + count).
+static void check_call(const struct group_call *call, const struct kernel_backend *backend, size_t first, size_t count, bool kept) {
+    const struct quantised_case *q = call->quantised;
+    const void *rows[GROUP_ROWS], *panels[KERNEL_GROUP];
+    for (size_t r = 0; r < call->rows; r++) {
+        rows[r] = call->x + r * q->k;
+    }
+    for (size_t p = 0; p < count; p++) {
+        panels[p] = (const char *)q->packed + (first + p) * quantised_group_bytes(&q->format, q->k, KERNEL_PANEL);
+    }
+    poison_f32(call->sums, call->rows * KERNEL_SUMS);
+    struct panel_group_args args = {.x = rows,
+                                    .rows = call->rows,
+                                    .panels = panels,
+                                    .count = count,
+                                    .k = q->k,
+                                    .sums = call->sums,
+                                    .scratch = call->scratch,
+                                    .rows_kept = kept};
+    backend->quantised_group_bf16(&args, &q->format);
+    size_t columns = q->n - first * KERNEL_PANEL < count * KERNEL_PANEL ? q->n - first * KERNEL_PANEL : count * KERNEL_PANEL;
+    for (size_t r = 0; r < call->rows; r++) {
+        const float *want = call->want + r * q->n + first * KERNEL_PANEL;
+        assert_same_f32(call->sums + r * KERNEL_SUMS, want, columns, backend->name);
+    }
+}
+
+// All panels at once, then those after the first with the rows kept, then the last alone.
+static void check_backends(const struct group_call *call) {
+    int usable;
+    const struct kernel_backend *backend;
+    for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
+        if (usable && backend->quantised_group_bf16) {
+            check_call(call, backend, 0, call->panels, false);
+            check_call(call, backend, call->panels > 1, call->panels - (call->panels > 1), true);
+            check_call(call, backend, call->panels - 1, 1, true);
+        }
+    }
+}
+
+static void panels_in_turns_give_the_twins_bits(void **state) {
+    (void)state;
+    static const size_t DEPTHS[] = {0, 1, 8, 31, 40, 64, 200, 300, 701};
+    struct random random = {41};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            enum values values = (enum values)((d + f) % VALUES_COUNT);
+            if (!takes_case()) {
+                continue;
+            }
+            struct quantised_case q;
+            struct group_call call;
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], 1 + (f + d) % KERNEL_GROUP * KERNEL_PANEL + d, values, &random);
+            call_init(&call, &q, 1 + (f + d) % GROUP_ROWS);
+            fill_rows(&call, values, &random);
+            make_want(&call);
+            check_backends(&call);
+            call_deinit(&call), quantised_case_deinit(&q);
+        }
+    }
+}
+
+// A little more of K than what is made of the rows has room for.
+static void rows_that_there_is_no_room_for_give_the_twins_bits(void **state) {
+    (void)state;
+    static const struct { size_t rows, k; } CASES[] = {{1, 29440 + 24}, {2, 14720 + 8}, {4, 7360 + 40}};
+    struct random random = {42};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (!takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, &FORMATS[f], CASES[f % COUNT_OF(CASES)].k, KERNEL_PANEL + 1, VALUES_PLAIN, &random);
+        call_init(&call, &q, CASES[f % COUNT_OF(CASES)].rows);
+        fill_rows(&call, VALUES_PLAIN, &random);
+        make_want(&call);
+        check_backends(&call);
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
+enum { EXTREME_SCALES = 2 };
+
+// X that are digits' extremes, and what makes them: 127, 128 and 255 times a power of two. With 1 among them that is their unit.
+// 32640 = 255 * 128 has the digits -128, -128 and 1.
+static const float EXTREMES[] = {127, 128, 255, 32512, 32640, 32768, 65280, 131072, 1048576};
+
+static float extreme(size_t i, size_t signs, size_t at, float x) {
+    static const unsigned NEGATIVE[] = {0x0, 0xf, 0x5, 0x3, 0x6}; // of four k
+    return i == at ? 1 : NEGATIVE[signs] >> i % 4 & 1 ? -x : x;
+}
+
+// Columns of one code each, of two codes in turns, and of greatest codes under the rows' signs: every sum of products that 16 bits
+// have to hold comes to its greatest, both ways.
+static uint8_t extreme_code(size_t n, size_t k) {
+    static const uint8_t PAIRS[][2] = {{7, 15}, {15, 7}, {0, 15}, {15, 0}, {7, 8}, {8, 7}};
+    return n < 16 ? (uint8_t)n : PAIRS[n % COUNT_OF(PAIRS)][(n & 1 ? k : k / 2) % 2];
+}
+
+static void extreme_weights(struct quantised_case *q) {
+    for (size_t n = 0; n < q->n; n++) {
+        for (size_t k = 0; k < q->k; k += 2) {
+            q->codes[(n * q->k + k) / 2] = (uint8_t)(extreme_code(n, k) | extreme_code(n, k + 1) << 4);
+        }
+    }
+    for (size_t i = 0; i < q->n * q->scales; i++) {
+        q->zeros[i] = (uint8_t)(i % 2 ? INT4_ZERO_MAX : i % (INT4_ZERO_MAX + 1));
+    }
+    assert_false(err_is(pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
+}
+
+static void greatest_digits_and_codes_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { SIGNS = 5 };
+    static const struct quantised_format SMALL = {CODE_INT4, DTYPE_F32, GLOBAL_NONE, true, false, 32};
+    struct random random = {43};
+    for (size_t f = 0; f <= COUNT_OF(FORMATS); f++) {
+        const struct quantised_format *format = f < COUNT_OF(FORMATS) ? &FORMATS[f] : &SMALL;
+        if (!format_has_4_bits(format) || format->scale_k == 0 || format->scale_k > 32 || !takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, format, EXTREME_SCALES * 32, KERNEL_PANEL, VALUES_PLAIN, &random);
+        extreme_weights(&q);
+        for (size_t rows = 1; rows <= 2; rows++) {
+            call_init(&call, &q, rows);
+            for (size_t e = 0; e < COUNT_OF(EXTREMES) * SIGNS; e++) {
+                for (size_t i = 0; i < rows * q.k; i++) {
+                    float x = extreme(i % q.k, (e + i / q.k) % SIGNS, e % 2 ? 5 : 12, EXTREMES[e / SIGNS]);
+                    call.x[i] = (uint16_t)(f32_bits(x) >> 16);
+                }
+                make_want(&call);
+                check_backends(&call);
+            }
+            call_deinit(&call);
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
+// What cannot be taken goes by other kernels, also in a later call that keeps the rows.
+static void kept_rows_that_cannot_be_taken_give_the_twins_bits(void **state) {
+    (void)state;
+    struct random random = {44};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (!takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, &FORMATS[f], 160, GROUP_N, VALUES_PLAIN, &random);
+        call_init(&call, &q, 1 + f % GROUP_ROWS);
+        fill_rows(&call, VALUES_PLAIN, &random);
+        call.x[(call.rows - 1) * q.k + 100] = 0x0080; // 2^-126
+        make_want(&call);
+        check_backends(&call);
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(panels_in_turns_give_the_twins_bits),
+        cmocka_unit_test(rows_that_there_is_no_room_for_give_the_twins_bits),
+        cmocka_unit_test(greatest_digits_and_codes_give_the_twins_bits),
+        cmocka_unit_test(kept_rows_that_cannot_be_taken_give_the_twins_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
