@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/err.h"
 
+struct across_args;
 struct activation_args;
 struct combine_args;
 struct add_scaled_args;
@@ -107,6 +108,8 @@ struct kernel_backend {
     void (*sqrt_softplus)(const float *x, size_t count, float *out);             // in place is legal
     void (*add_scaled)(const struct add_scaled_args *args);                      // finish.h
     void (*finish)(const struct finish_args *args);                              // finish.h
+    void (*across_f32)(const struct across_args *args);                          // across.h; NULL: plain weights are always packed
+    void (*across_bf16)(const struct across_args *args);                         // likewise
     void (*decode)(const struct decode_args *args);                              // pack.h
     void (*pack_along)(const struct pack_args *args);                            // pack.h
     void (*pack_across)(const struct pack_args *args);                           // pack.h

@@ -43,6 +43,14 @@ static bool has_group_kernel(const struct product *product, enum dtype sum) {
     return kernel && !product->b_format;
 }
 
+// Rows of a group that may multiply weights where they lie: none where tiling says how K is to be cut.
+static size_t rows_across(const struct product *product, const struct product_limits *limits, const struct holding *h) {
+    const struct kernel_backend *backend = kernel_selected();
+    bool plain = !product->b_is_packed && !product->a.scale_dtype && !product->b.scale_dtype && tiling_of(product, limits).tk == 0;
+    bool can = h->sum == DTYPE_F32 ? backend->across_f32 != NULL : product->b.dtype == DTYPE_BF16 && backend->across_bf16;
+    return plain && can ? at_most(h->rows, ACROSS_SPAN_ROWS) : 0;
+}
+
 // k of a block: all of it for panel kernels and for panels packed at load, whose blocks are the group kernels' own business.
 static size_t k_step_of(const struct product *product, const struct product_limits *limits, const struct holding *h) {
     size_t step = tiling_of(product, limits).tk;
@@ -72,6 +80,7 @@ static struct holding holding_by(const struct product *product, const struct pro
         h.rows = held > ROWS_MIN ? held : ROWS_MIN;
     }
     h.rows = at_most(at_most(h.rows, KERNEL_CALL_ROWS), limits->m ? limits->m : 1);
+    h.across_rows = rows_across(product, limits, &h);
     h.held_rows = h.k_step < limits->k ? at_most(limits->m ? limits->m : 1, HELD_ROWS) : h.rows;
     size_t panels = div_up(limits->n, KERNEL_PANEL);
     h.panels = options->input_buffer_count;
@@ -85,6 +94,9 @@ static struct holding holding_by(const struct product *product, const struct pro
 
 // Panels first give way to the limit, then rows.
 static void fit_limit(struct holding *h, size_t limit) {
+    if (product_lane_bytes(h) > limit) {
+        h->across_rows = 0;
+    }
     while (h->panels > 1 && product_lane_bytes(h) > limit) {
         h->panels--;
         h->sums_stride = h->grouped ? KERNEL_SUMS : h->panels * KERNEL_PANEL;
@@ -248,7 +260,8 @@ static size_t split(struct work *work, const struct product_limits *limits, unsi
     bool n_in_order = options->compiler.dimension_semantics[0] == DIMENSION_ARBITRARY;
     work->m_in_order = options->compiler.dimension_semantics[1] == DIMENSION_ARBITRARY;
     work->span_rows = work->holding.k_step < limits->k ? at_most(all_rows, work->holding.held_rows) : all_rows;
-    work->run_panels = tiling.tn ? div_up(tiling.tn, KERNEL_PANEL) : RUN_PANELS;
+    work->run_panels = work->holding.across_rows ? ACROSS_COLUMNS / KERNEL_PANEL : RUN_PANELS;
+    work->run_panels = tiling.tn ? div_up(tiling.tn, KERNEL_PANEL) : work->run_panels;
     work->run_panels = n_in_order ? all_panels : work->run_panels;
     size_t tasks = count_tasks(work, work->first_task);
     while (tasks < wanted && !n_in_order && work->run_panels > 1) {

@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "kernels/cpu/stream.h"
-#include "kernels/finish.h"
-#include "kernels/product_work.h"
+#include "kernels/product_call.h"
 #include "kernels/quantised.h"
 #include "kernels/weights.h"
 
@@ -16,52 +15,6 @@ enum {
     SHORT_K = 128,
     SHORT_K_ROWS = 24,
 };
-
-// A thread's scratch.
-struct lane {
-    char *panels, *lines;
-    float *sums, *partial; // [held_rows], [rows]
-    void *kernel;          // the group kernels' own
-};
-
-// Rows against neighbouring panels, over a block of K.
-struct call {
-    const struct work *work;
-    const struct product_group *group;
-    const struct lane *lane;
-    const void *x[KERNEL_CALL_ROWS];
-    const void *panels[KERNEL_GROUP];
-    const void *next[KERNEL_GROUP];
-    bool has_next, grouped;
-    size_t row, rows;
-    size_t panel, count;
-    size_t k, depth;
-    float *sums; // of the first row
-};
-
-static size_t held_bytes(const struct holding *h) {
-    return h->held_rows * h->sums_stride * sizeof(float);
-}
-
-static size_t partial_bytes(const struct holding *h) {
-    return h->scaled_blocks ? h->rows * h->sums_stride * sizeof(float) : 0;
-}
-
-size_t product_lane_bytes(const struct holding *h) {
-    return h->panels * h->panel_bytes + aligned(h->rows * h->line_bytes) + aligned(held_bytes(h)) + aligned(partial_bytes(h)) +
-           (h->grouped ? KERNEL_SCRATCH_BYTES : 0);
-}
-
-static struct lane lane_of(const struct work *work, unsigned thread) {
-    const struct holding *h = &work->holding;
-    char *at = work->scratch + thread * work->scratch_bytes;
-    struct lane lane = {.panels = at};
-    lane.lines = at += h->panels * h->panel_bytes;
-    lane.sums = (float *)(at += aligned(h->rows * h->line_bytes));
-    lane.partial = (float *)(at += aligned(held_bytes(h)));
-    lane.kernel = at + aligned(partial_bytes(h));
-    return lane;
-}
 
 // ---- where operands lie
 
@@ -90,22 +43,6 @@ static void take_panels(struct call *c) {
     size_t column = c->panel * KERNEL_PANEL;
     struct line_range range = {&c->group->b, NULL, column, at_most(c->group->n - column, c->count * KERNEL_PANEL), c->k, c->depth};
     lines_pack(&work->read_b, &range, c->lane->panels, work->holding.panel_bytes);
-}
-
-// Pointers to the call's rows, which are converted first where they cannot be read in place.
-static void point_to_rows(struct call *c) {
-    const struct holding *h = &c->work->holding;
-    const struct product_group *g = c->group;
-    size_t size = dtype_size(h->sum);
-    if (h->line_bytes) {
-        struct line_range range = {&g->a, g->a_rows, c->row, c->rows, c->k, c->depth};
-        lines_read(&c->work->read_a, &range, c->lane->lines, h->line_bytes / size);
-    }
-    for (size_t r = 0; r < c->rows; r++) {
-        size_t line = g->a_rows ? g->a_rows[c->row + r] : c->row + r;
-        c->x[r] =
-            h->line_bytes ? c->lane->lines + r * h->line_bytes : (const char *)g->a.data + (line * g->a.line_stride + c->k) * size;
-    }
 }
 
 // ---- sums
@@ -174,32 +111,6 @@ static void multiply(const struct call *c, float *out, bool goes_on) {
     }
 }
 
-static void read_scales(const struct product_format *format, const struct product_operand *operand, size_t first, size_t count,
-                        size_t k_block, float *scales) {
-    for (size_t i = 0; i < count; i++) {
-        size_t line = (first + i) / format->lines_per_scale;
-        scales[i] =
-            scale_read(format->scale_dtype, operand->scales, line * operand->scale_line_stride + k_block * operand->scale_k_stride);
-    }
-}
-
-// sums = fma(partial, the scales' product, sums).
-static void add_scaled(const struct call *c, size_t k_block, const float *partial, float *sums) {
-    const struct product *p = c->work->product;
-    float row_scales[KERNEL_CALL_ROWS], column_scales[KERNEL_SUMS] = {0};
-    size_t column = c->panel * KERNEL_PANEL;
-    read_scales(&p->a, &c->group->a, c->row, c->rows, k_block, row_scales);
-    read_scales(&p->b, &c->group->b, column, at_most(c->group->n - column, c->count * KERNEL_PANEL), k_block, column_scales);
-    struct add_scaled_args scaled = {.partial = partial,
-                                     .rows = c->rows,
-                                     .columns = c->count * KERNEL_PANEL,
-                                     .stride = c->work->holding.sums_stride,
-                                     .row_scales = row_scales,
-                                     .column_scales = column_scales,
-                                     .sums = sums};
-    c->work->backend->add_scaled(&scaled);
-}
-
 // A call's block of K, scale by scale.
 static void multiply_scaled(const struct call *c) {
     const struct holding *h = &c->work->holding;
@@ -219,84 +130,11 @@ static void multiply_scaled(const struct call *c) {
             part.panels[p] = (const char *)c->panels[p] + at * KERNEL_PANEL * size;
         }
         multiply(&part, c->lane->partial, false);
-        add_scaled(&part, part.k / step, c->lane->partial, c->sums);
+        call_add_scaled(&part, part.k / step, c->lane->partial, c->sums);
     }
-}
-
-// ---- results
-
-static void finish_i32(const struct call *c) {
-    size_t columns = at_most(c->group->n - c->panel * KERNEL_PANEL, c->count * KERNEL_PANEL);
-    for (size_t r = 0; r < c->rows; r++) {
-        const int32_t *sums = (const int32_t *)(c->sums + r * c->work->holding.sums_stride);
-        size_t at = (c->row + r) * c->group->out_stride + c->panel * KERNEL_PANEL;
-        size_t c_at = (c->row + r) * c->group->c_stride + c->panel * KERNEL_PANEL;
-        int32_t *out = (int32_t *)c->group->out + at;
-        const int32_t *more = c->group->beta != 0.0f ? (const int32_t *)c->group->c + c_at : NULL;
-        for (size_t i = 0; i < columns; i++) {
-            out[i] = (int32_t)((uint32_t)sums[i] + (more ? (uint32_t)more[i] : 0)); // wraps, as the sums do
-        }
-    }
-}
-
-// Past the caches, by way of the first one where the sums are not yet the results.
-static void finish_streamed(const struct call *c, const struct finish_args *args) {
-    _Alignas(STREAM_LINE) float row[KERNEL_SUMS];
-    struct finish_args staged = *args;
-    staged.out = row;
-    if (args->dtype == DTYPE_F32 && args->alpha == 1.0f && args->beta == 0.0f) {
-        stream_copy(args->out, args->sums, args->count);
-        return;
-    }
-    c->work->backend->finish(&staged);
-    stream_bytes(args->out, row, args->count * dtype_size(args->dtype));
-}
-
-static void finish_float(const struct call *c) {
-    enum dtype dtype = c->work->product->out_dtype;
-    size_t size = dtype_size(dtype), column = c->panel * KERNEL_PANEL;
-    const struct product_group *g = c->group;
-    for (size_t r = 0; r < c->rows; r++) {
-        struct finish_args args = {
-            .sums = c->sums + r * c->work->holding.sums_stride,
-            .count = at_most(g->n - column, c->count * KERNEL_PANEL),
-            .alpha = g->alpha,
-            .beta = g->beta,
-            .c = g->c ? (const char *)g->c + ((c->row + r) * g->c_stride + column) * size : NULL,
-            .dtype = dtype,
-            .out = (char *)g->out + ((c->row + r) * g->out_stride + column) * size,
-        };
-        if (c->work->streams) {
-            finish_streamed(c, &args);
-        } else {
-            c->work->backend->finish(&args);
-        }
-    }
-}
-
-static void finish(struct call *c) {
-    const struct holding *h = &c->work->holding;
-    const struct product *p = c->work->product;
-    if (c->group->k == 0) { // a scale of nothing does not count, whatever it is
-        memset(c->sums, 0, c->rows * h->sums_stride * sizeof(float));
-    } else if (p->a.scale_dtype && !h->scaled_blocks) { // one scale for the whole of K
-        for (size_t r = 0; r < c->rows; r++) {
-            float *sums = c->sums + r * h->sums_stride, zero[KERNEL_SUMS] = {0};
-            struct call row = *c;
-            row.row += r, row.rows = 1;
-            add_scaled(&row, 0, sums, zero);
-            memcpy(sums, zero, c->count * KERNEL_PANEL * sizeof *zero);
-        }
-    }
-    (h->sum == DTYPE_I8 ? finish_i32 : finish_float)(c);
 }
 
 // ---- a span
-
-// What the next call takes of what is `left`, so that calls are as even as can be.
-static size_t part_of(size_t left, size_t most) {
-    return div_up(left, div_up(left, most));
-}
 
 // All rows of the span against a block of K of the call's panels. new_rows: they are not those of the call before.
 static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
@@ -307,10 +145,10 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
     size_t most = is_short ? at_most(h->rows, SHORT_K_ROWS) : h->rows;
     for (size_t at = 0; at < rows; at += c->rows) {
         c->row = span->row + at;
-        c->rows = part_of(rows - at, most);
+        c->rows = call_part(rows - at, most);
         c->sums = c->lane->sums + (is_short || rows > h->held_rows ? 0 : at) * h->sums_stride;
         if (c->depth && (new_rows || c->rows < rows)) {
-            point_to_rows(c);
+            call_point_to_rows(c);
         }
         if (c->depth == 0) {
             // nothing to add
@@ -320,7 +158,7 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
             multiply(c, c->sums, !first);
         }
         if (last) {
-            finish(c);
+            call_finish(c);
         }
     }
 }
@@ -345,14 +183,14 @@ static size_t few_rows(const struct work *work) {
     return work->holding.sum == DTYPE_BF16 ? work->backend->few_bf16 : FEW_ROWS;
 }
 
-void product_run_span(const struct work *work, const struct span *span, const struct span *after, unsigned thread) {
+static void run_packed(struct call c, const struct span *span, const struct span *after) {
+    const struct work *work = c.work;
     const struct holding *h = &work->holding;
-    const struct product_group *g = span->group;
-    struct lane lane = lane_of(work, thread);
-    struct call c = {.work = work, .group = g, .lane = &lane, .panel = span->panel};
+    const struct product_group *g = c.group;
+    c.stride = h->sums_stride;
     c.grouped = h->grouped && (!g->b_packed || span->end - span->row > few_rows(work));
     for (; c.panel < span->panel_end; c.panel += c.count) {
-        c.count = part_of(span->panel_end - c.panel, h->panels);
+        c.count = call_part(span->panel_end - c.panel, h->panels);
         find_next(&c, span, after);
         c.k = 0;
         do {
@@ -363,6 +201,16 @@ void product_run_span(const struct work *work, const struct span *span, const st
             pass_rows(&c, span, g->k > h->k_step || c.panel == span->panel);
             c.k += c.depth;
         } while (c.k < g->k);
+    }
+}
+
+void product_run_span(const struct work *work, const struct span *span, const struct span *after, unsigned thread) {
+    struct lane lane = call_lane(work, thread);
+    struct call c = {.work = work, .group = span->group, .lane = &lane, .panel = span->panel, .sums = lane.sums};
+    if (product_goes_across(work, span)) {
+        product_run_across(c, span);
+    } else {
+        run_packed(c, span, after);
     }
     stream_end(); // before the team hears that the task is done
 }

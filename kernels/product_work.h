@@ -20,6 +20,12 @@ struct holding {
     size_t rows;        // of a call at most
     size_t held_rows;   // whose sums are kept while the panels' blocks pass
     size_t sums_stride; // of a row
+    size_t across_rows; // of a group, up to which they multiply weights where these lie; 0: never
+};
+
+enum {
+    ACROSS_SPAN_ROWS = 32, // more of them are worth packing for
+    ACROSS_COLUMNS = 1024, // of their sums: the longer the runs of memory, the better it follows
 };
 
 struct work {

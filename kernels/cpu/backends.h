@@ -41,12 +41,17 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     void target##_pack_along(const struct pack_args *args);                                                                        \
     void target##_pack_across(const struct pack_args *args);                                                                       \
     void target##_quad_offsets(const struct offsets_args *args);                                                                   \
-    void target##_place_codes(const struct place_args *args)
+    void target##_place_codes(const struct place_args *args);                                                                      \
+    void target##_across_f32(const struct across_args *args);                                                                      \
+    void target##_across_bf16(const struct across_args *args)
 #define BACKEND_ROWS(target)                                                                                                       \
     .widen = target##_widen, .narrow = target##_narrow, .activation = target##_activation, .combine = target##_combine,            \
     .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid, .sqrt_softplus = target##_sqrt_softplus,                         \
     .add_scaled = target##_add_scaled, .finish = target##_finish, .decode = target##_decode, .pack_along = target##_pack_along,    \
     .pack_across = target##_pack_across, .quad_offsets = target##_quad_offsets, .place_codes = target##_place_codes
+
+// across_body.h's.
+#define BACKEND_ACROSS(target) .across_f32 = target##_across_f32, .across_bf16 = target##_across_bf16
 
 // The functions of panel_body.h or panel_few.h likewise, and of group_body.h or group_widened.h.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \

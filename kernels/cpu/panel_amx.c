@@ -226,6 +226,7 @@ const struct kernel_backend backend_amx = {.name = "amx",
                                            .group_f32 = avx512_group_f32,
                                            .panel_i8 = amx_panel_i8,
                                            BACKEND_QUANTISED(avx512),
+                                           .across_f32 = avx512_across_f32,
                                            BACKEND_ROWS(avx512)};
 
 const struct kernel_backend backend_amxint8 = {.name = "amxint8",
@@ -236,5 +237,6 @@ const struct kernel_backend backend_amxint8 = {.name = "amxint8",
                                                .group_bf16 = avx512_group_bf16,
                                                .few_bf16 = 2 * PANEL_TILE,
                                                BACKEND_QUANTISED(avx512),
+                                               BACKEND_ACROSS(avx512),
                                                BACKEND_ROWS(avx512)};
 #endif

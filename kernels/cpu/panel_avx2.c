@@ -71,5 +71,6 @@ const struct kernel_backend backend_avx2 = {.name = "avx2",
                                             .quantised_group_bf16 = avx2_quantised_group_bf16,
                                             BACKEND_GROUPS(avx2),
                                             .one_by_group = true,
+                                            BACKEND_ACROSS(avx2),
                                             BACKEND_ROWS(avx2)};
 #endif

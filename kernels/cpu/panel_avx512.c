@@ -49,5 +49,6 @@ const struct kernel_backend backend_avx512 = {.name = "avx512",
                                               BACKEND_PANELS(avx512),
                                               BACKEND_GROUPS(avx512),
 
+                                              BACKEND_ACROSS(avx512),
                                               BACKEND_ROWS(avx512)};
 #endif

@@ -177,5 +177,6 @@ const struct kernel_backend backend_avx512bf16 = {.name = "avx512bf16",
                                                   .panel_i8 = avx512vnni_panel_i8,
                                                   .group_i8 = avx512vnni_group_i8,
                                                   BACKEND_QUANTISED(avx512bf16),
+                                                  BACKEND_ACROSS(avx512),
                                                   BACKEND_ROWS(avx512)};
 #endif

@@ -40,5 +40,6 @@ const struct kernel_backend backend_neondot = {.name = "neondot",
                                                .group_f32 = neon_group_f32,
                                                .group_bf16 = neon_group_bf16,
                                                .few_bf16 = 2 * PANEL_TILE,
+                                               .across_f32 = neon_across_f32,
                                                BACKEND_ROWS(neon)};
 #endif

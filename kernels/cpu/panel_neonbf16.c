@@ -203,5 +203,6 @@ const struct kernel_backend backend_neonbf16 = {.name = "neonbf16",
                                                 .panel_i8 = neondot_panel_i8,
                                                 .group_i8 = neondot_group_i8,
                                                 BACKEND_QUANTISED(neon),
+                                                .across_f32 = neon_across_f32,
                                                 BACKEND_ROWS(neon)};
 #endif

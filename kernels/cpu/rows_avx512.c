@@ -127,4 +127,6 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 
 #define ROW_TARGET(name) avx512_##name
 #include "kernels/cpu/row_body.h"
+
+#include "kernels/cpu/across_body.h"
 #endif

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/across.h"
 #include "kernels/activation.h"
 #include "kernels/combine.h"
 #include "kernels/cpu/backends.h"
@@ -100,6 +101,34 @@ static int same_by_group(panel_group_kernel *group, enum dtype dtype, const stru
     return same_sums(sums, args);
 }
 
+// The same columns as they lie unpacked, [k, columns], by the kernel that reads them so, where there is one.
+static int same_across(void (*across)(const struct across_args *), enum dtype dtype, const struct panel_args *args) {
+    _Alignas(64) char plain[CHECK_K * CHECK_COLUMNS * sizeof(float)];
+    float sums[ACROSS_ROWS * CHECK_COLUMNS];
+    size_t size = dtype_size(dtype), together = sizeof(uint32_t) / size; // k of a word
+    if (!across) {
+        return 1;
+    }
+    for (size_t k = 0; k < CHECK_K; k++) {
+        for (size_t c = 0; c < CHECK_COLUMNS; c++) {
+            size_t packed = (k / together * KERNEL_PANEL + c) * together + k % together;
+            memcpy(plain + (k * CHECK_COLUMNS + c) * size, (const char *)args->panel + packed * size, size);
+        }
+    }
+    struct across_args call = {.x = args->x,
+                               .rows = args->rows < ACROSS_ROWS ? args->rows : ACROSS_ROWS,
+                               .dtype = dtype,
+                               .weights = plain,
+                               .stride = CHECK_COLUMNS * size,
+                               .k = CHECK_K,
+                               .columns = CHECK_COLUMNS,
+                               .sums = sums,
+                               .sums_stride = CHECK_COLUMNS,
+                               .shares = 1};
+    across(&call);
+    return same_bits(sums, args->out, call.rows * CHECK_COLUMNS);
+}
+
 static int check_bf16(struct check *check, int round) {
     uint16_t x[CHECK_ROWS][CHECK_K];
     _Alignas(64) uint16_t panel[(CHECK_K + 1) / 2 * 2 * KERNEL_PANEL];
@@ -119,7 +148,8 @@ static int check_bf16(struct check *check, int round) {
     check->backend->panel_bf16(&args);
     args.out = want;
     check->twin->panel_bf16(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, DTYPE_BF16, &args);
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, DTYPE_BF16, &args) &&
+           same_across(check->backend->across_bf16, DTYPE_BF16, &args);
 }
 
 // Any bit pattern at all, or the widened bf16 of the round.
@@ -147,7 +177,8 @@ static int check_f32(struct check *check, int round) {
     check->backend->panel_f32(&args);
     args.out = want;
     check->twin->panel_f32(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, DTYPE_F32, &args);
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, DTYPE_F32, &args) &&
+           same_across(check->backend->across_f32, DTYPE_F32, &args);
 }
 
 enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL_PANEL }; // words: the offsets, then quads

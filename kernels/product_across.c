@@ -1,0 +1,63 @@
+// A task of few rows against plain weights that lie as [k, n]: they are read where they lie, a block of K at a time. The first tile
+// of rows brings a block into L2, where the other tiles find it while they all fetch the next one.
+#include "kernels/across.h"
+#include "kernels/product_call.h"
+
+enum {
+    BLOCK_K = 32, // that stay in L2 over the tiles, and the next ones beside them
+    AHEAD_K = 16, // that one tile fetches ahead
+};
+
+bool product_goes_across(const struct work *work, const struct span *span) {
+    const struct product_operand *b = &span->group->b;
+    return span->end - span->row <= work->holding.across_rows && b->line_stride == 1 && b->k_stride != 1 && span->group->k;
+}
+
+// The call's rows, whose x begin at its k, against a block of K from k on; tile by tile: the first one brings it into L2.
+static void multiply_across(const struct call *c, size_t k, size_t depth) {
+    const struct product_operand *b = &c->group->b;
+    const struct kernel_backend *backend = c->work->backend;
+    enum dtype sum = c->work->holding.sum, from = c->work->read_b.from;
+    size_t column = c->panel * KERNEL_PANEL;
+    const void *x[ACROSS_ROWS];
+    struct across_args args = {.x = x,
+                               .dtype = from,
+                               .weights = (const char *)b->data + (k * b->k_stride + column) * dtype_size(from),
+                               .stride = b->k_stride * dtype_size(from),
+                               .k = depth,
+                               .columns = at_most(c->group->n - column, c->count * KERNEL_PANEL),
+                               .sums_stride = c->stride,
+                               .ahead = c->rows > ACROSS_ROWS ? BLOCK_K : AHEAD_K,
+                               .share = 0,
+                               .shares = div_up(c->rows, ACROSS_ROWS),
+                               .goes_on = k > 0};
+    for (size_t row = 0; row < c->rows; row += args.rows) {
+        args.rows = call_part(c->rows - row, ACROSS_ROWS);
+        args.sums = c->sums + row * c->stride;
+        for (size_t r = 0; r < args.rows; r++) {
+            x[r] = (const char *)c->x[row + r] + (k - c->k) * dtype_size(sum);
+        }
+        (sum == DTYPE_F32 ? backend->across_f32 : backend->across_bf16)(&args);
+        args.share++;
+    }
+}
+
+void product_run_across(struct call c, const struct span *span) {
+    size_t k_step = c.work->holding.k_step;
+    c.row = span->row, c.rows = span->end - span->row, c.stride = ACROSS_COLUMNS;
+    for (; c.panel < span->panel_end; c.panel += c.count) {
+        c.count = call_part(span->panel_end - c.panel, ACROSS_COLUMNS / KERNEL_PANEL);
+        for (c.k = 0; c.k < c.group->k; c.k += c.depth) {
+            c.depth = at_most(k_step, c.group->k - c.k);
+            call_point_to_rows(&c);
+            for (size_t k = 0; k < c.depth; k += BLOCK_K) {
+                multiply_across(&c, c.k + k, at_most(c.depth - k, BLOCK_K));
+            }
+        }
+        for (size_t done = 0; done < c.count; done += KERNEL_GROUP) {
+            struct call part = c;
+            part.panel += done, part.count = at_most(c.count - done, KERNEL_GROUP), part.sums += done * KERNEL_PANEL;
+            call_finish(&part);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+#include "kernels/product_call.h"
+
+#include <string.h>
+
+#include "kernels/cpu/stream.h"
+#include "kernels/finish.h"
+
+static size_t held_bytes(const struct holding *h) {
+    size_t held = h->held_rows * h->sums_stride, across = h->across_rows * ACROSS_COLUMNS;
+    return (held > across ? held : across) * sizeof(float);
+}
+
+static size_t partial_bytes(const struct holding *h) {
+    return h->scaled_blocks ? h->rows * h->sums_stride * sizeof(float) : 0;
+}
+
+size_t product_lane_bytes(const struct holding *h) {
+    return h->panels * h->panel_bytes + aligned(h->rows * h->line_bytes) + aligned(held_bytes(h)) + aligned(partial_bytes(h)) +
+           (h->grouped ? KERNEL_SCRATCH_BYTES : 0);
+}
+
+struct lane call_lane(const struct work *work, unsigned thread) {
+    const struct holding *h = &work->holding;
+    char *at = work->scratch + thread * work->scratch_bytes;
+    struct lane lane = {.panels = at};
+    lane.lines = at += h->panels * h->panel_bytes;
+    lane.sums = (float *)(at += aligned(h->rows * h->line_bytes));
+    lane.partial = (float *)(at += aligned(held_bytes(h)));
+    lane.kernel = at + aligned(partial_bytes(h));
+    return lane;
+}
+
+void call_point_to_rows(struct call *c) {
+    const struct holding *h = &c->work->holding;
+    const struct product_group *g = c->group;
+    size_t size = dtype_size(h->sum);
+    if (h->line_bytes) {
+        struct line_range range = {&g->a, g->a_rows, c->row, c->rows, c->k, c->depth};
+        lines_read(&c->work->read_a, &range, c->lane->lines, h->line_bytes / size);
+    }
+    for (size_t r = 0; r < c->rows; r++) {
+        size_t line = g->a_rows ? g->a_rows[c->row + r] : c->row + r;
+        c->x[r] =
+            h->line_bytes ? c->lane->lines + r * h->line_bytes : (const char *)g->a.data + (line * g->a.line_stride + c->k) * size;
+    }
+}
+
+static void read_scales(const struct product_format *format, const struct product_operand *operand, size_t first, size_t count,
+                        size_t k_block, float *scales) {
+    for (size_t i = 0; i < count; i++) {
+        size_t line = (first + i) / format->lines_per_scale;
+        scales[i] =
+            scale_read(format->scale_dtype, operand->scales, line * operand->scale_line_stride + k_block * operand->scale_k_stride);
+    }
+}
+
+void call_add_scaled(const struct call *c, size_t k_block, const float *partial, float *sums) {
+    const struct product *p = c->work->product;
+    float row_scales[KERNEL_CALL_ROWS], column_scales[KERNEL_SUMS] = {0};
+    size_t column = c->panel * KERNEL_PANEL;
+    read_scales(&p->a, &c->group->a, c->row, c->rows, k_block, row_scales);
+    read_scales(&p->b, &c->group->b, column, at_most(c->group->n - column, c->count * KERNEL_PANEL), k_block, column_scales);
+    struct add_scaled_args scaled = {.partial = partial,
+                                     .rows = c->rows,
+                                     .columns = c->count * KERNEL_PANEL,
+                                     .stride = c->stride,
+                                     .row_scales = row_scales,
+                                     .column_scales = column_scales,
+                                     .sums = sums};
+    c->work->backend->add_scaled(&scaled);
+}
+
+// ---- results
+
+static void finish_i32(const struct call *c) {
+    size_t columns = at_most(c->group->n - c->panel * KERNEL_PANEL, c->count * KERNEL_PANEL);
+    for (size_t r = 0; r < c->rows; r++) {
+        const int32_t *sums = (const int32_t *)(c->sums + r * c->stride);
+        size_t at = (c->row + r) * c->group->out_stride + c->panel * KERNEL_PANEL;
+        size_t c_at = (c->row + r) * c->group->c_stride + c->panel * KERNEL_PANEL;
+        int32_t *out = (int32_t *)c->group->out + at;
+        const int32_t *more = c->group->beta != 0.0f ? (const int32_t *)c->group->c + c_at : NULL;
+        for (size_t i = 0; i < columns; i++) {
+            out[i] = (int32_t)((uint32_t)sums[i] + (more ? (uint32_t)more[i] : 0)); // wraps, as the sums do
+        }
+    }
+}
+
+// Past the caches, by way of the first one where the sums are not yet the results.
+static void finish_streamed(const struct call *c, const struct finish_args *args) {
+    _Alignas(STREAM_LINE) float row[KERNEL_SUMS];
+    struct finish_args staged = *args;
+    staged.out = row;
+    if (args->dtype == DTYPE_F32 && args->alpha == 1.0f && args->beta == 0.0f) {
+        stream_copy(args->out, args->sums, args->count);
+        return;
+    }
+    c->work->backend->finish(&staged);
+    stream_bytes(args->out, row, args->count * dtype_size(args->dtype));
+}
+
+static void finish_float(const struct call *c) {
+    enum dtype dtype = c->work->product->out_dtype;
+    size_t size = dtype_size(dtype), column = c->panel * KERNEL_PANEL;
+    const struct product_group *g = c->group;
+    for (size_t r = 0; r < c->rows; r++) {
+        struct finish_args args = {
+            .sums = c->sums + r * c->stride,
+            .count = at_most(g->n - column, c->count * KERNEL_PANEL),
+            .alpha = g->alpha,
+            .beta = g->beta,
+            .c = g->c ? (const char *)g->c + ((c->row + r) * g->c_stride + column) * size : NULL,
+            .dtype = dtype,
+            .out = (char *)g->out + ((c->row + r) * g->out_stride + column) * size,
+        };
+        if (c->work->streams) {
+            finish_streamed(c, &args);
+        } else {
+            c->work->backend->finish(&args);
+        }
+    }
+}
+
+void call_finish(struct call *c) {
+    const struct holding *h = &c->work->holding;
+    const struct product *p = c->work->product;
+    if (c->group->k == 0) { // a scale of nothing does not count, whatever it is
+        memset(c->sums, 0, c->rows * c->stride * sizeof(float));
+    } else if (p->a.scale_dtype && !h->scaled_blocks) { // one scale for the whole of K
+        for (size_t r = 0; r < c->rows; r++) {
+            float *sums = c->sums + r * c->stride, zero[KERNEL_SUMS] = {0};
+            struct call row = *c;
+            row.row += r, row.rows = 1;
+            call_add_scaled(&row, 0, sums, zero);
+            memcpy(sums, zero, c->count * KERNEL_PANEL * sizeof *zero);
+        }
+    }
+    (h->sum == DTYPE_I8 ? finish_i32 : finish_float)(c);
+}

@@ -1,0 +1,163 @@
+// A few rows against plain weights that lie as [k, n] (across.h): every number of rows, columns about the vectors' and the lines'
+// ends, odd k, strides, K in two calls, unreadable memory on both sides of everything; against the contract's sums element by
+// element.
+#include "guarded.h"
+#include "kernels/across.h"
+#include "kernels/cpu/fma_flushed.h"
+
+enum { ROUNDS = 1200, K_MAX = 23, COLUMNS_MAX = 150, GAP = 5 };
+
+struct problem {
+    enum dtype x_dtype, dtype;
+    size_t rows, k, columns, stride, sums_stride; // strides in elements
+    struct guarded x[ACROSS_ROWS], weights, sums;
+    float *want; // [rows, columns]
+};
+
+static void put(enum dtype dtype, void *data, size_t at, float value) {
+    dtype_narrow(&value, 1, dtype, (char *)data + at * dtype_size(dtype));
+}
+
+static float get(enum dtype dtype, const void *data, size_t at) {
+    float value;
+    dtype_widen(dtype, (const char *)data + at * dtype_size(dtype), 1, &value);
+    return value;
+}
+
+// Pairs of bf16, the odd k first, an odd tail beside +0; else one fma per k.
+static float sum_of(const struct problem *p, size_t row, size_t column, size_t k_end) {
+    float sum = 0.0f;
+    if (p->x_dtype == DTYPE_F32) {
+        for (size_t k = 0; k < k_end; k++) {
+            sum = fmaf(get(DTYPE_F32, p->x[row].data, k), get(p->dtype, p->weights.data, k * p->stride + column), sum);
+        }
+        return sum;
+    }
+    for (size_t k = 0; k < k_end; k += 2) {
+        for (size_t odd = 2; odd-- > 0;) {
+            bool is = k + odd < k_end;
+            float x = is ? get(DTYPE_BF16, p->x[row].data, k + odd) : 0.0f;
+            sum = fma_flushed(x, is ? get(DTYPE_BF16, p->weights.data, (k + odd) * p->stride + column) : 0.0f, sum);
+        }
+    }
+    return sum;
+}
+
+static void fill(struct random *random, enum dtype dtype, void *data, size_t count) {
+    enum values values = random_below(random, VALUES_COUNT);
+    for (size_t i = 0; i < count; i++) {
+        put(dtype, data, i, random_f32(random, values));
+    }
+}
+
+static struct problem problem_at_random(struct random *random, bool pairs) {
+    static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    int at_end = (int)random_below(random, 2);
+    struct problem p = {.x_dtype = pairs ? DTYPE_BF16 : DTYPE_F32,
+                        .dtype = pairs ? DTYPE_BF16 : DTYPES[random_below(random, 3)],
+                        .rows = 1 + random_below(random, ACROSS_ROWS),
+                        .k = random_below(random, K_MAX + 1),
+                        .columns = 1 + random_below(random, COLUMNS_MAX)};
+    p.stride = p.columns + random_below(random, GAP);
+    p.sums_stride = p.columns + random_below(random, GAP);
+    size_t weights = p.k ? (p.k - 1) * p.stride + p.columns : 0;
+    p.weights = guarded_take(weights * dtype_size(p.dtype), at_end);
+    fill(random, p.dtype, p.weights.data, weights);
+    p.sums = guarded_take(((p.rows - 1) * p.sums_stride + p.columns) * sizeof(float), at_end);
+    p.want = test_alloc(p.rows * p.columns * sizeof *p.want);
+    for (size_t r = 0; r < p.rows; r++) {
+        p.x[r] = guarded_take(p.k * dtype_size(p.x_dtype), at_end);
+        fill(random, p.x_dtype, p.x[r].data, p.k);
+        for (size_t c = 0; c < p.columns; c++) {
+            p.want[r * p.columns + c] = sum_of(&p, r, c, p.k);
+        }
+    }
+    return p;
+}
+
+static void problem_free(struct problem *p) {
+    for (size_t r = 0; r < p->rows; r++) {
+        guarded_free(&p->x[r]);
+    }
+    guarded_free(&p->weights);
+    guarded_free(&p->sums);
+    free(p->want);
+}
+
+// k [first, end) of it.
+static void run(const struct kernel_backend *backend, const struct problem *p, size_t first, size_t end, size_t shares) {
+    const void *x[ACROSS_ROWS];
+    for (size_t r = 0; r < p->rows; r++) {
+        x[r] = (const char *)p->x[r].data + first * dtype_size(p->x_dtype);
+    }
+    struct across_args args = {.x = x,
+                               .rows = p->rows,
+                               .dtype = p->dtype,
+                               .weights = (const char *)p->weights.data + first * p->stride * dtype_size(p->dtype),
+                               .stride = p->stride * dtype_size(p->dtype),
+                               .k = end - first,
+                               .columns = p->columns,
+                               .sums = p->sums.data,
+                               .sums_stride = p->sums_stride,
+                               .ahead = 16,
+                               .share = shares - 1,
+                               .shares = shares,
+                               .goes_on = first > 0};
+    (p->x_dtype == DTYPE_F32 ? backend->across_f32 : backend->across_bf16)(&args);
+}
+
+static void check_one(const struct kernel_backend *backend, struct random *random, bool pairs) {
+    struct problem p = problem_at_random(random, pairs);
+    size_t shares = 1 + random_below(random, 8), sums = (p.rows - 1) * p.sums_stride + p.columns;
+    for (int parts = 1; parts <= 2; parts++) {
+        size_t middle = parts == 2 ? random_below(random, (uint32_t)p.k + 1) / 2 * 2 : 0;
+        memset(p.sums.data, 0x7f, sums * sizeof(float));
+        if (middle) {
+            run(backend, &p, 0, middle, shares);
+        }
+        run(backend, &p, middle, p.k, shares);
+        for (size_t r = 0; r < p.rows; r++) {
+            const float *row = (const float *)p.sums.data + r * p.sums_stride;
+            assert_same_f32(row, p.want + r * p.columns, p.columns, backend->name);
+            for (size_t c = p.columns; c < p.sums_stride && r + 1 < p.rows; c++) {
+                assert_int_equal(f32_bits(row[c]), 0x7f7f7f7f);
+            }
+        }
+    }
+    problem_free(&p);
+}
+
+static void sums_are_the_contracts(const struct kernel_backend *backend) {
+    struct random random = {1618};
+    for (size_t i = 0; i < share_of(CASES_OF(ROUNDS)); i++) {
+        if (backend->across_f32 && FIRST_WITH(backend, across_f32, 0)) {
+            check_one(backend, &random, false);
+        }
+        if (backend->across_bf16 && FIRST_WITH(backend, across_bf16, 0)) {
+            check_one(backend, &random, true);
+        }
+    }
+}
+
+static void every_backend_gives_the_contracts_sums(void **state) {
+    (void)state;
+    for_each_backend(sums_are_the_contracts);
+}
+
+// Where the sums of bf16 have an arithmetic of their own, these would give others.
+static void only_the_contracts_arithmetic_has_bf16(void **state) {
+    (void)state;
+    int usable;
+    const struct kernel_backend *backend;
+    for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
+        assert_true(backend->arithmetic == ARITHMETIC_CPU || !backend->across_bf16);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_backend_gives_the_contracts_sums),
+        cmocka_unit_test(only_the_contracts_arithmetic_has_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
