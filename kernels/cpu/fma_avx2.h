@@ -1,17 +1,52 @@
-// a * b + c in the form that overwrites c, for loops whose sums take most of the registers. gcc 12 takes one that overwrites a
-// factor for half of a loop's fmas, and moves sums to and fro: an instruction more for every eight fmas, and worse where all 16
-// registers are taken. Private to kernels/cpu.
+// Steps of loops whose sums take most of the 16 registers. Private to kernels/cpu.
+//
+// fma_over(a, b, c) is a * b + c in the form that overwrites c. gcc 12 takes one that overwrites a factor for half of a loop's
+// fmas, and moves sums to and fro: an instruction more for every eight fmas, and worse where all 16 registers are taken.
+//
+// fma_in_order and broadcast_, odd_ and even_in_order, the vec_ operations of those names, moreover stay in the order in which they
+// are written. gcc 12 begins loads early, and spills sums for them.
+//
+// clang 14 does both by itself. The including file has defined vec_broadcast, vec_odd and vec_even where it uses those here.
 #ifndef EXPERTD_KERNELS_CPU_FMA_AVX2_H
 #define EXPERTD_KERNELS_CPU_FMA_AVX2_H
 
 #include <immintrin.h>
+#include <stdint.h>
 
 #if defined(__clang__)
 #define fma_over _mm256_fmadd_ps
+#define fma_in_order _mm256_fmadd_ps
+#define broadcast_in_order vec_broadcast
+#define odd_in_order vec_odd
+#define even_in_order vec_even
 #else
 static inline __attribute__((always_inline)) __m256 fma_over(__m256 a, __m256 b, __m256 c) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
     return c;
+}
+
+static inline __attribute__((always_inline)) __m256 fma_in_order(__m256 a, __m256 b, __m256 c) {
+    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+}
+
+static inline __attribute__((always_inline)) __m256 broadcast_in_order(const float *p) {
+    __m256 out;
+    __asm__ volatile("vbroadcastss %1, %0" : "=x"(out) : "m"(*p));
+    return out;
+}
+
+static inline __attribute__((always_inline)) __m256 odd_in_order(const uint16_t *pairs) {
+    __m256 out;
+    __m256i mask = _mm256_set1_epi32((int)0xffff0000);
+    __asm__ volatile("vpand %1, %2, %0" : "=x"(out) : "m"(*(const __m256i_u *)pairs), "x"(mask));
+    return out;
+}
+
+static inline __attribute__((always_inline)) __m256 even_in_order(const uint16_t *pairs) {
+    __m256 out;
+    __asm__ volatile("vmovdqu %1, %0\n\tvpslld $16, %0, %0" : "=x"(out) : "m"(*(const __m256i_u *)pairs));
+    return out;
 }
 #endif
 

@@ -1,42 +1,56 @@
 // The group kernels of vectors of 8 floats and 16 registers: f32 by group_words.h, and bf16 widened into scratch.
 //
 // bf16: K goes in blocks, and within one a panel at a time, 16 of its columns after another. Of 16 columns a block is 16 KiB, half
-// of L1, where it stays while all tiles of rows pass over it; the first one widens it as it multiplies. Rows are widened once for
-// all panels of the call. Both are laid out in the order of the sums: of each pair the odd k first. Sums pass through memory
-// between two blocks, which is exact.
+// of L1, where it stays while all tiles of rows pass over it; the first two widen it as they multiply. Up to four tiles take the
+// panel as it lies, each widening it anew: a pair's four instructions hide behind 24 fmas, which stores of what is widened do not.
+// Then a block is twice as long, for nothing of it need stay in L1. Rows are widened once for all panels of the call. Sums pass
+// through memory between two blocks, which is exact.
 //
 // Where only 16 registers are sums and factors there are 5 instructions to 3 fmas at the least. So the loops have no branch but
 // their end, and one base for all rows.
 //
-// The including file has included panel_few.h and defines what that and group_words.h ask for.
+// The including file has included panel_few.h and fma_avx2.h, and defines what the former and group_words.h ask for.
 #include "kernels/cpu/group_words.h"
 
 enum {
-    WIDENED_BLOCK = 256,                     // k
+    WIDENED_BLOCK = 256,   // k; even
+    WIDENED_FEW_PARTS = 2, // of few rows such a block is one of several parts
+    WIDENED_FEW_ROWS = 4 * PANEL_TILE,
     WIDENED_ROWS = 120,                      // more are cut: rows, sums and panel would leave L2
     WIDENED_ROW = WIDENED_BLOCK + 2 * LANES, // floats of a widened row; not a power of two, which would share cache sets
-    WIDENED_PANEL = WIDENED_BLOCK * KERNEL_PANEL,
+    WIDENED_SLICE = WIDENED_BLOCK * WORDS_PASS,
+    WIDENED_RUN = 2 * LANES, // k of a run of the inner loop
 };
-_Static_assert((WIDENED_PANEL + WIDENED_ROWS * WIDENED_ROW) * sizeof(float) <= KERNEL_SCRATCH_BYTES, "scratch");
+_Static_assert((WIDENED_ROWS * WIDENED_ROW + WIDENED_SLICE) * sizeof(float) <= KERNEL_SCRATCH_BYTES, "scratch");
+_Static_assert(WIDENED_ROWS >= WIDENED_FEW_ROWS * (size_t)WIDENED_FEW_PARTS, "scratch");
 _Static_assert(!FLUSHES_BEFORE_ROUNDING, "no sum is checked for what the machine flushed");
-_Static_assert(WORDS_RUN % 2 == 0 && WORDS_FETCH == 2, "a fetch for each pair");
+
+// What a tile finds of a panel's columns and leaves: nothing at all (few rows: it costs more than it saves), the odd k widened by
+// the first tile, the even ones by the second. Both by one are four stores to 24 fmas, which hold its loads up.
+enum widened_state { WIDENED_NEVER, WIDENED_FIRST, WIDENED_SECOND, WIDENED_BOTH };
 
 // One tile of rows against WORDS_PASS columns of a panel, over a block of K.
 struct widened_pass {
     const float *x;        // the tile's first row; the others follow, WIDENED_ROW apart
-    size_t depth;          // even
-    float *panel;          // [depth][WORDS_PASS]
-    const uint16_t *pairs; // what it is to be widened from: the block's first pair, first column of the pass
+    size_t depth;          // an odd one's last k is a pair with +0, which the rows hold
+    size_t part;           // floats from WIDENED_BLOCK of a row to the next ones
+    const uint16_t *pairs; // the block's first pair, first column of the pass
+    float *slice;          // [depth][WORDS_PASS]: the pass's columns widened, in the order of the sums
     float *sums;           // of the first row and column
+    bool begins;           // K: sums begin at +0
     struct group_ahead ahead;
 };
 
 // Loads the tile's sums, and fetches the next one's.
-PANEL_INLINE void widened_load(vec sums[][PANEL_VECS], size_t rows, const float *from) {
+PANEL_INLINE void widened_load(vec sums[][PANEL_VECS], size_t rows, const struct widened_pass *pass) {
+    if (pass->begins) {
+        words_clear(sums, rows);
+        return;
+    }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        vec_prefetch(from + (rows + r) * KERNEL_SUMS);
+        vec_prefetch(pass->sums + (rows + r) * KERNEL_SUMS);
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-            sums[r][v] = vec_load(from + r * KERNEL_SUMS + v * LANES);
+            sums[r][v] = vec_load(pass->sums + r * KERNEL_SUMS + v * LANES);
         }
     }
 }
@@ -51,111 +65,118 @@ PANEL_INLINE void widened_store(vec sums[][PANEL_VECS], size_t rows, float *to) 
 
 PANEL_INLINE void widened_multiply(vec sums[][PANEL_VECS], size_t rows, const float *x, const vec *w) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        vec value = vec_broadcast(x + r * WIDENED_ROW);
+        vec value = broadcast_in_order(x + r * WIDENED_ROW);
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             sums[r][v] = vec_fma(value, w[v], sums[r][v]);
         }
     }
 }
 
-PANEL_INLINE void widened_step(vec sums[][PANEL_VECS], size_t rows, const float *x, const float *panel) {
+// A pair of k; x[0] is the odd one's factor, x[even] the other's.
+PANEL_INLINE void widened_pair(vec sums[][PANEL_VECS], size_t rows, const float *x, size_t even, const uint16_t *pairs,
+                               float *slice, enum widened_state state) {
     vec w[PANEL_VECS];
     PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-        w[v] = vec_load(panel + v * LANES);
-    }
-    widened_multiply(sums, rows, x, w);
-}
-
-// A pair, whose columns are widened on the way.
-PANEL_INLINE void widened_pair(vec sums[][PANEL_VECS], size_t rows, const float *x, const uint16_t *pairs, float *panel) {
-    vec w[PANEL_VECS];
-    PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-        w[v] = vec_odd(pairs + 2 * v * LANES);
-        vec_store(panel + v * LANES, w[v]);
-    }
-    widened_multiply(sums, rows, x, w);
-    PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
-        w[v] = vec_even(pairs + 2 * v * LANES);
-        vec_store(panel + WORDS_PASS + v * LANES, w[v]);
-    }
-    widened_multiply(sums, rows, x + 1, w);
-}
-
-// `rows` is a constant in each copy of the passes, so that the sums are registers.
-PANEL_INLINE void widened_rows(struct widened_pass *pass, size_t rows) {
-    vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = pass->ahead;
-    const float *x = pass->x, *panel = pass->panel;
-    const float *end = x + pass->depth, *runs_end = x + pass->depth / WORDS_RUN * WORDS_RUN;
-    widened_load(sums, rows, pass->sums);
-    for (; x < runs_end; x += WORDS_RUN, panel += WORDS_RUN * WORDS_PASS) {
-        PANEL_UNROLL for (size_t i = 0; i < WORDS_RUN; i++) {
-            if (i % WORDS_FETCH == 0) {
-                words_fetch(&ahead);
-            }
-            widened_step(sums, rows, x + i, panel + i * WORDS_PASS);
+        float *odd_slice = slice + v * LANES;
+        w[v] = state >= WIDENED_SECOND ? vec_load(odd_slice) : odd_in_order(pairs + 2 * v * LANES);
+        if (state == WIDENED_FIRST) {
+            vec_store(odd_slice, w[v]);
         }
     }
-    for (; x < end; x++, panel += WORDS_PASS) {
-        widened_step(sums, rows, x, panel);
+    widened_multiply(sums, rows, x, w);
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+        float *even_slice = slice + WORDS_PASS + v * LANES;
+        w[v] = state == WIDENED_BOTH ? vec_load(even_slice) : even_in_order(pairs + 2 * v * LANES);
+        if (state == WIDENED_SECOND) {
+            vec_store(even_slice, w[v]);
+        }
     }
-    widened_store(sums, rows, pass->sums);
-    pass->ahead = ahead;
+    widened_multiply(sums, rows, x + even, w);
 }
 
-PANEL_INLINE void widened_first_rows(struct widened_pass *pass, size_t rows) {
+// `rows` and `state` are constants in each copy of the passes, so that the sums are registers.
+PANEL_INLINE void widened_rows(struct widened_pass *pass, size_t rows, enum widened_state state) {
     vec sums[PANEL_TILE][PANEL_VECS];
     struct group_ahead ahead = pass->ahead;
-    const float *x = pass->x, *end = x + pass->depth, *runs_end = x + pass->depth / WORDS_RUN * WORDS_RUN;
-    float *panel = pass->panel;
+    const float *part = pass->x;
     const uint16_t *pairs = pass->pairs;
-    widened_load(sums, rows, pass->sums);
-    for (; x < runs_end; x += WORDS_RUN, panel += WORDS_RUN * WORDS_PASS, pairs += WORDS_RUN * KERNEL_PANEL) {
-        PANEL_UNROLL for (size_t i = 0; i < WORDS_RUN; i += 2) {
-            words_fetch(&ahead);
-            widened_pair(sums, rows, x + i, pairs + i * KERNEL_PANEL, panel + i * WORDS_PASS);
+    float *slice = pass->slice;
+    widened_load(sums, rows, pass);
+    for (size_t left = pass->depth, depth; left > 0; left -= depth, part += pass->part) {
+        depth = state == WIDENED_NEVER && left > WIDENED_BLOCK ? WIDENED_BLOCK : left;
+        const float *x = part, *end = x + (depth + 1) / 2 * 2, *runs_end = x + depth / WIDENED_RUN * WIDENED_RUN;
+        for (; x < runs_end; x += WIDENED_RUN, pairs += WIDENED_RUN * KERNEL_PANEL, slice += WIDENED_RUN * WORDS_PASS) {
+            PANEL_UNROLL for (size_t i = 0; i < LANES; i++) {
+                words_fetch(&ahead);
+                widened_pair(sums, rows, x + i, LANES, pairs + 2 * i * KERNEL_PANEL, slice + 2 * i * WORDS_PASS, state);
+            }
         }
-    }
-    for (; x < end; x += 2, panel += 2 * WORDS_PASS, pairs += 2 * KERNEL_PANEL) {
-        widened_pair(sums, rows, x, pairs, panel);
+        for (; x < end; x += 2, pairs += 2 * KERNEL_PANEL, slice += 2 * WORDS_PASS) {
+            widened_pair(sums, rows, x, 1, pairs, slice, state);
+        }
     }
     widened_store(sums, rows, pass->sums);
     pass->ahead = ahead;
 }
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
-#define WIDENED_TILE_FUNCTION(name, run)                                                                                           \
+#define WIDENED_TILE_FUNCTION(name, state)                                                                                         \
     static __attribute__((noinline)) void name(struct widened_pass *pass, size_t rows) {                                           \
         switch (rows) {                                                                                                            \
         case 1:                                                                                                                    \
-            run(pass, 1);                                                                                                          \
+            widened_rows(pass, 1, state);                                                                                          \
             return;                                                                                                                \
         case 2:                                                                                                                    \
-            run(pass, 2);                                                                                                          \
+            widened_rows(pass, 2, state);                                                                                          \
             return;                                                                                                                \
         case 3:                                                                                                                    \
-            run(pass, 3);                                                                                                          \
+            widened_rows(pass, 3, state);                                                                                          \
             return;                                                                                                                \
         case 4:                                                                                                                    \
-            run(pass, 4);                                                                                                          \
+            widened_rows(pass, 4, state);                                                                                          \
             return;                                                                                                                \
         case 5:                                                                                                                    \
-            run(pass, 5);                                                                                                          \
+            widened_rows(pass, 5, state);                                                                                          \
             return;                                                                                                                \
         default:                                                                                                                   \
-            run(pass, PANEL_TILE);                                                                                                 \
+            widened_rows(pass, PANEL_TILE, state);                                                                                 \
             return;                                                                                                                \
         }                                                                                                                          \
     }
 
-WIDENED_TILE_FUNCTION(widened_tile, widened_rows)
-WIDENED_TILE_FUNCTION(widened_first_tile, widened_first_rows)
+typedef void widened_tile_function(struct widened_pass *pass, size_t rows);
+WIDENED_TILE_FUNCTION(widened_never, WIDENED_NEVER)
+WIDENED_TILE_FUNCTION(widened_first, WIDENED_FIRST)
+WIDENED_TILE_FUNCTION(widened_second, WIDENED_SECOND)
+WIDENED_TILE_FUNCTION(widened_both, WIDENED_BOTH)
+
+// Of each run the odd k, then the even ones; what is left of a row in pairs, the odd k first.
+static void widened_row(const uint16_t *x, size_t depth, float *to) {
+    size_t i = 0;
+    for (; i + WIDENED_RUN <= depth; i += WIDENED_RUN) {
+        vec_store(to + i, vec_odd(x + i));
+        vec_store(to + i + LANES, vec_even(x + i));
+    }
+    if (i < depth) {
+        few_widen_row(x + i, depth - i, to + i);
+    }
+}
 
 // A block of K of some of the call's rows against one of its panels.
 struct widened_block {
     const struct panel_group_args *args;
     size_t row, rows, begin, depth, panel;
 };
+
+static bool widened_is_few(const struct widened_block *block) {
+    return block->rows <= WIDENED_FEW_ROWS;
+}
+
+// The depth of the block that begins there.
+static size_t widened_depth(const struct widened_block *block, size_t begin) {
+    size_t left = block->args->k - begin, most = widened_is_few(block) ? WIDENED_FEW_PARTS * WIDENED_BLOCK : WIDENED_BLOCK;
+    return left < most ? left : most;
+}
 
 // What is multiplied next: of the next panel, of the next block, or of the panels that the thread takes next.
 static const uint16_t *widened_next(const struct widened_block *block) {
@@ -170,52 +191,70 @@ static const uint16_t *widened_next(const struct widened_block *block) {
     return block->row + block->rows < args->rows ? args->panels[0] : args->next ? args->next[0] : NULL;
 }
 
-// Each panel's share of the rows' next block: they come from everywhere, and would be waited for where they are widened.
-static void widened_fetch_rows(const struct widened_block *block) {
+// A pass's share of the rows' next block: they come from everywhere, and would be waited for where they are widened.
+static void widened_fetch_rows(const struct widened_block *block, size_t pass) {
     const struct panel_group_args *args = block->args;
-    size_t begin = block->begin + block->depth;
-    size_t depth = args->k - begin < WIDENED_BLOCK ? args->k - begin : WIDENED_BLOCK;
-    for (size_t r = block->panel; r < block->rows; r += args->count) {
+    size_t begin = block->begin + block->depth, bytes = widened_depth(block, begin) * sizeof(uint16_t);
+    size_t passes = KERNEL_PANEL / WORDS_PASS;
+    for (size_t r = block->panel * passes + pass; r < block->rows; r += args->count * passes) {
         const char *x = (const char *)args->x[block->row + r] + begin * sizeof(uint16_t);
-        for (size_t i = 0; i < depth * sizeof(uint16_t); i += 64) {
+        for (size_t i = 0; i < bytes; i += 64) {
             vec_prefetch(x + i);
         }
     }
 }
 
+// All rows against the pass's columns.
+static void widened_columns(struct widened_pass *pass, size_t rows) {
+    bool few = rows <= WIDENED_FEW_ROWS;
+    widened_tile_function *run = few ? widened_never : widened_first;
+    for (size_t row = 0, tile; row < rows; row += tile) {
+        tile = panel_tile_rows(rows, row);
+        run(pass, tile);
+        run = few ? widened_never : row == 0 ? widened_second : widened_both;
+        pass->x += tile * WIDENED_ROW;
+        pass->sums += tile * KERNEL_SUMS;
+    }
+}
+
 static void widened_panel(const struct widened_block *block) {
     const struct panel_group_args *args = block->args;
-    float *panel = args->scratch, *wide = panel + WIDENED_PANEL;
+    float *slice = args->scratch;
     const uint16_t *pairs = (const uint16_t *)args->panels[block->panel] + block->begin * KERNEL_PANEL;
-    float *sums = args->sums + block->row * KERNEL_SUMS + block->panel * KERNEL_PANEL;
-    size_t tiles = (block->rows + PANEL_TILE - 1) / PANEL_TILE;
-    size_t fetches = tiles * (KERNEL_PANEL / WORDS_PASS) * ((block->depth + 1) / 2);
+    size_t tiles = (block->rows + PANEL_TILE - 1) / PANEL_TILE, passes = KERNEL_PANEL / WORDS_PASS;
+    size_t fetches = tiles * passes * ((block->depth + 1) / 2);
     struct widened_pass pass = {
-        .depth = (block->depth + 1) / 2 * 2,
+        .depth = block->depth,
+        .part = block->rows * WIDENED_ROW,
+        .slice = slice,
+        .begins = block->begin == 0 && !args->goes_on,
         .ahead = group_ahead_over(widened_next(block), block->depth * KERNEL_PANEL * sizeof *pairs, fetches),
     };
-    for (size_t column = 0; column < KERNEL_PANEL; column += WORDS_PASS) {
-        pass.panel = panel + column * WIDENED_BLOCK;
-        pass.pairs = pairs + 2 * column;
-        for (size_t row = 0, rows; row < block->rows; row += rows) {
-            rows = panel_tile_rows(block->rows, row);
-            pass.x = wide + row * WIDENED_ROW;
-            pass.sums = sums + row * KERNEL_SUMS + column;
-            (row > 0 ? widened_tile : widened_first_tile)(&pass, rows);
+    for (size_t i = 0; i < passes; i++) {
+        widened_fetch_rows(block, i);
+        pass.pairs = pairs + 2 * i * WORDS_PASS;
+        pass.x = slice + WIDENED_SLICE;
+        pass.sums = args->sums + block->row * KERNEL_SUMS + block->panel * KERNEL_PANEL + i * WORDS_PASS;
+        widened_columns(&pass, block->rows);
+    }
+}
+
+// [part][row][WIDENED_ROW].
+static void widened_block_rows(const struct widened_block *block, float *to) {
+    for (size_t at = 0; at < block->depth; at += WIDENED_BLOCK) {
+        size_t depth = block->depth - at < WIDENED_BLOCK ? block->depth - at : WIDENED_BLOCK;
+        for (size_t r = 0; r < block->rows; r++, to += WIDENED_ROW) {
+            widened_row((const uint16_t *)block->args->x[block->row + r] + block->begin + at, depth, to);
         }
     }
 }
 
 static void widened_blocks(const struct panel_group_args *args, size_t row, size_t rows) {
     struct widened_block block = {.args = args, .row = row, .rows = rows};
-    float *wide = (float *)args->scratch + WIDENED_PANEL;
     for (; block.begin < args->k; block.begin += block.depth) {
-        block.depth = args->k - block.begin < WIDENED_BLOCK ? args->k - block.begin : WIDENED_BLOCK;
-        for (size_t r = 0; r < rows; r++) {
-            few_widen_row((const uint16_t *)args->x[row + r] + block.begin, block.depth, wide + r * WIDENED_ROW);
-        }
+        block.depth = widened_depth(&block, block.begin);
+        widened_block_rows(&block, (float *)args->scratch + WIDENED_SLICE);
         for (block.panel = 0; block.panel < args->count; block.panel++) {
-            widened_fetch_rows(&block);
             widened_panel(&block);
         }
     }
@@ -223,8 +262,10 @@ static void widened_blocks(const struct panel_group_args *args, size_t row, size
 
 void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
     size_t calls = (args->rows + WIDENED_ROWS - 1) / WIDENED_ROWS;
-    group_clear(args);
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
+    if (args->rows == 1 || args->k == 0) {
+        group_clear(args);
+    }
     if (args->rows == 1) {
         one_row_bf16(args);
         float_mode_restore(before);

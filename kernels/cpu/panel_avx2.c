@@ -63,13 +63,13 @@ enum {
     WORDS_RUN = 8,
     WORDS_ONE_LINE = 1,
 };
-#define vec_fma fma_over
+#define vec_fma fma_in_order
 #include "kernels/cpu/group_widened.h"
 
 const struct kernel_backend backend_avx2 = {.name = "avx2",
                                             BACKEND_PANELS(avx2),
                                             .quantised_group_bf16 = avx2_quantised_group_bf16,
-                                            BACKEND_GROUPS(avx2),
+                                            BACKEND_GROUPS_FEW(avx2, 4),
                                             .one_by_group = true,
                                             BACKEND_ACROSS(avx2),
                                             BACKEND_ROWS(avx2)};
