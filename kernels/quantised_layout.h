@@ -1,7 +1,7 @@
 // Where things lie in a panel of quantised weights. Private to kernels/.
 //
 // A panel is 64 columns over the whole of K, one stream in the order of its use:
-//   64 bytes: the global scale (f32), the rest 0
+//   64 bytes: the global scale (f32), a byte that is 1 where a code of the panel is no number (NaN, Inf) and else 0, the rest 0
 //   for each scale along K: the codes of its k, the 64 columns' scales (scale_of_panel: one, in 64 bytes), 64 bytes of zero points
 // Codes lie in lines of 64 bytes, each of 16 columns, four lines (64 columns) for 8 k of 4 bits or 4 k of 8 bits:
 //   4 bits: a 32-bit word per column; k = 2i is nibble i of its low half, k = 2i + 1 nibble i of the high half. A half is thus an
@@ -14,7 +14,14 @@
 #include "kernels/backend.h"
 #include "kernels/quantised.h"
 
-enum { QUANTISED_LINE = 64, QUANTISED_COLUMNS = 16, QUANTISED_HEADER = 64 };
+enum { QUANTISED_LINE = 64, QUANTISED_COLUMNS = 16, QUANTISED_HEADER = 64, QUANTISED_SPECIAL_AT = 4 };
+
+static inline bool quantised_has_special(const void *panel) {
+    return ((const uint8_t *)panel)[QUANTISED_SPECIAL_AT] != 0;
+}
+
+// Sets that byte, by the panel's codes over `k`.
+void quantised_mark_special(const struct quantised_format *format, size_t k, void *panel);
 
 struct quantised_layout {
     size_t scale_k;    // k of a scale

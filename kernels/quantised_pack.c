@@ -125,10 +125,33 @@ static void pack_scales(const struct packing *p, size_t g) {
     }
 }
 
+// The upper bits of those of 8 codes whose magnitude is at least `least`.
+static uint64_t bytes_from(uint64_t codes, unsigned least) {
+    const uint64_t ones = 0x0101010101010101u;
+    return ((codes & 0x7f * ones) + (128 - least) * ones) & 128 * ones;
+}
+
+void quantised_mark_special(const struct quantised_format *format, size_t k, void *panel) {
+    struct quantised_layout layout = quantised_layout(format, k);
+    unsigned least = format->code == CODE_E4M3 ? 0x7f : 0x7c;
+    uint64_t found = 0;
+    for (size_t g = 0; (format->code == CODE_E4M3 || format->code == CODE_E5M2) && g < layout.scales; g++) {
+        const uint8_t *codes = (const uint8_t *)panel + quantised_codes_at(&layout, g);
+        size_t bytes = quantised_code_bytes(&layout, quantised_depth(&layout, g, k));
+        for (size_t i = 0; i < bytes; i += sizeof found) {
+            uint64_t eight;
+            memcpy(&eight, codes + i, sizeof eight);
+            found |= bytes_from(eight, least);
+        }
+    }
+    ((uint8_t *)panel)[QUANTISED_SPECIAL_AT] = found != 0;
+}
+
 static FALLIBLE pack_panel(const struct packing *p) {
     memset(p->panel, 0, QUANTISED_HEADER);
     memcpy(p->panel, &p->source->global, sizeof p->source->global);
     pack_codes(p);
+    quantised_mark_special(p->format, p->k, p->panel);
     for (size_t g = 0; g < p->layout.scales; g++) {
         pack_scales(p, g);
     }

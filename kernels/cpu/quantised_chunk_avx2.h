@@ -15,32 +15,37 @@ enum {
     ROW_UNIT = 2 * LANES, // elements that a widened row is padded to
 };
 
-// *least: of each element's magnitude less one bit, so that 0 is the greatest.
-static inline void widen_16(const uint16_t *x, __m256 fold, __m256i *least, float *wide) {
+// *least: of each element's magnitude less one bit, so that 0 is the greatest; *most: of the magnitudes.
+static inline void widen_16(const uint16_t *x, __m256 fold, __m256i *least, __m256i *most, float *wide) {
     __m256i all = _mm256_loadu_si256((const __m256i *)x);
     __m256i magnitude = _mm256_and_si256(all, _mm256_set1_epi16(0x7fff));
     *least = _mm256_min_epu16(*least, _mm256_sub_epi16(magnitude, _mm256_set1_epi16(1)));
+    *most = _mm256_max_epu16(*most, magnitude);
     __m256i low = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x));
     __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + LANES)));
     _mm256_storeu_ps(wide, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), fold));
     _mm256_storeu_ps(wide + LANES, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 16)), fold));
 }
 
-// Times `fold`, and +0 up to two whole vectors. False where an element but 0 is below 2^UNFLUSHED_EXPONENT_MIN.
+// Times `fold`, and +0 up to two whole vectors. False where an element but 0 is below 2^UNFLUSHED_EXPONENT_MIN, or one is not below
+// 2^UNFLUSHED_EXPONENT_END.
 static inline bool widen_row(const uint16_t *x, size_t depth, float fold, float *wide) {
-    __m256i least = _mm256_set1_epi16(-1);
+    __m256i least = _mm256_set1_epi16(-1), most = _mm256_setzero_si256();
     __m256 factor = _mm256_set1_ps(fold);
     size_t whole = depth / ROW_UNIT * ROW_UNIT;
     for (size_t i = 0; i < whole; i += ROW_UNIT) {
-        widen_16(x + i, factor, &least, wide + i);
+        widen_16(x + i, factor, &least, &most, wide + i);
     }
     if (whole < depth) {
         uint16_t tail[ROW_UNIT] = {0};
         memcpy(tail, x + whole, (depth - whole) * sizeof *tail);
-        widen_16(tail, factor, &least, wide + whole);
+        widen_16(tail, factor, &least, &most, wide + whole);
     }
     const __m256i bound = _mm256_set1_epi16(((127 + UNFLUSHED_EXPONENT_MIN) << 7) - 1);
-    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(_mm256_max_epu16(least, bound), least)) == -1;
+    const __m256i end = _mm256_set1_epi16(((127 + UNFLUSHED_EXPONENT_END) << 7) - 1);
+    __m256i taken = _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_max_epu16(least, bound), least),
+                                     _mm256_cmpeq_epi16(_mm256_min_epu16(most, end), most));
+    return _mm256_movemask_epi8(taken) == -1;
 }
 
 // `dtype` and `global` are constants in each copy.

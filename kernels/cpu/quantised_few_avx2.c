@@ -157,10 +157,16 @@ static __attribute__((noinline)) bool multiply_panels(struct few_work *work, siz
     return true;
 }
 
-// Where all is by fmas, panels in turns are no gain.
+// Where all is by fmas, panels in turns are a gain only where rows are laid out for them.
 static bool multiply_all(struct few_work *work) {
     struct quantised_layout layout = quantised_layout(work->format, work->args.k);
-    size_t count = takes_whole(work, &layout) ? work->count : 1;
+    bool turns = takes_whole(work, &layout) || work->args.rows >= work->decoder->turn_rows;
+    size_t count = turns ? work->count : 1;
+    for (size_t p = 0; p < work->count; p++) {
+        if (quantised_has_special(work->panels[p])) {
+            return false;
+        }
+    }
     for (size_t r = 0; r < work->args.rows; r++) {
         memset(work->sums + r * KERNEL_SUMS, 0, work->count * KERNEL_PANEL * sizeof *work->sums);
     }

@@ -4,11 +4,13 @@
 // All of it runs in IEEE's default mode, which costs no change of it per scale and lets codes pass through f32's subnormals. The
 // flush that bf16 sums have can then be left out, for it has nothing to do: rows are taken only where each element is 0 or at least
 // 2^UNFLUSHED_EXPONENT_MIN in magnitude. Codes are multiples of 2^-16 (E5M2) or more, so products and their sums, rounded or not,
-// are multiples of 2^(UNFLUSHED_EXPONENT_MIN - 7 - 16), above 2^-126. Any other rows are multiplied by quantised_body.h, under the
-// flush.
+// are multiples of 2^(UNFLUSHED_EXPONENT_MIN - 7 - 16), above 2^-126. Any other rows, and panels with codes that are no numbers,
+// are multiplied by quantised_body.h, under the flush.
 //
 // A code may be widened to its value times a power of two, by whose inverse the rows have been multiplied: the products are the
-// same.
+// same. Where an f32 has no room for so great a row, rows are multiplied by a part of it, and partial sums by the rest. All partial
+// sums are then multiples of 2^-149, so they are rounded, or exact, where those of the contract are; and elements must be below
+// 2^UNFLUSHED_EXPONENT_END, so that none overflows.
 #ifndef EXPERTD_KERNELS_CPU_QUANTISED_UNFLUSHED_H
 #define EXPERTD_KERNELS_CPU_QUANTISED_UNFLUSHED_H
 
@@ -18,7 +20,10 @@
 enum {
     FEW_ROWS = 4,
     UNFLUSHED_EXPONENT_MIN = -100,
+    UNFLUSHED_FOLD_EXPONENT = 88, // of the greatest fold: the least product of an element and a code's last bit is 2^-148
+    UNFLUSHED_EXPONENT_END = 128 - UNFLUSHED_FOLD_EXPONENT,
 };
+#define UNFLUSHED_FOLD_GREATEST 0x1p88f
 
 // Some scales of a few panels, or a part of one, against a few rows. Sums and partials: [rows], each of the panels' columns one
 // after another, 64 floats apart.
@@ -41,10 +46,11 @@ struct few_args {
 typedef bool few_function(const struct few_args *args);
 
 struct unflushed_decoder {
-    size_t line_k;            // k of a line of codes
-    float fold;               // what rows are multiplied by: a power of 2, at most 1 and at least 2^-24
+    size_t line_k;      // k of a line of codes
+    float fold, unfold; // what rows, and partial sums, are multiplied by: powers of 2, from 2^-24 to UNFLUSHED_FOLD_GREATEST
+    size_t turn_rows;   // from so many on a call's panels take turns; fewer take a panel after the other, but by whole numbers
     struct whole_codes whole; // of the codes before they are divided by the fold
-    // wide[k] = the values of `lines` lines over the panel, divided by the fold; true as above
+    // wide[k] = the values of `lines` lines over the panel, divided by fold and unfold; true as above
     bool (*widen)(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide);
     few_function *multiply[FEW_ROWS]; // by rows - 1
 };

@@ -68,7 +68,7 @@ PANEL_INLINE void wide_step(__m256 sums[][PASS_VECS], size_t rows, const float *
 
 // A widened part of one scale against a tile of rows, PASS columns of them: pairs of k, the odd one first.
 PANEL_INLINE void wide_pass(const struct chunk *c, size_t rows, const float *const *x, const panel_row *weights, size_t depth,
-                            const float *scale, size_t column, panel_row *partials, panel_row *totals) {
+                            float unfold, const float *scale, size_t column, panel_row *partials, panel_row *totals) {
     __m256 sums[PANEL_TILE][PASS_VECS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < PASS_VECS; v++) {
@@ -94,6 +94,11 @@ PANEL_INLINE void wide_pass(const struct chunk *c, size_t rows, const float *con
         }
         return;
     }
+    PANEL_UNROLL for (size_t r = 0; unfold != 1 && r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PASS_VECS; v++) {
+            sums[r][v] = _mm256_mul_ps(sums[r][v], _mm256_set1_ps(unfold));
+        }
+    }
     PANEL_UNROLL for (size_t v = 0; v < PASS_VECS; v++) {
         __m256 factor = _mm256_load_ps(scale + column + v * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -103,13 +108,14 @@ PANEL_INLINE void wide_pass(const struct chunk *c, size_t rows, const float *con
     }
 }
 
-PANEL_INLINE void wide_rows(const struct chunk *c, size_t rows, size_t line_k, const float **x, struct work *work, size_t row) {
+PANEL_INLINE void wide_rows(const struct chunk *c, size_t rows, const struct unflushed_decoder *decoder, const float **x,
+                            struct work *work, size_t row) {
     size_t depth = c->layout.scale_k;
     for (size_t s = 0; s < c->scales; s++) {
         const panel_row *weights = (const panel_row *)work->weights + s * c->layout.scale_k;
-        depth = s + 1 == c->scales ? last_depth(c, line_k) : depth;
+        depth = s + 1 == c->scales ? last_depth(c, decoder->line_k) : depth;
         for (size_t column = 0; column < KERNEL_PANEL; column += PASS) {
-            wide_pass(c, rows, x, weights, depth, work->scales[s], column, work->partials + row, work->sums + row);
+            wide_pass(c, rows, x, weights, depth, decoder->unfold, work->scales[s], column, work->partials + row, work->sums + row);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             x[r] += depth;
@@ -117,19 +123,20 @@ PANEL_INLINE void wide_rows(const struct chunk *c, size_t rows, size_t line_k, c
     }
 }
 
-static void wide_tile(const struct chunk *c, size_t rows, size_t line_k, const float **x, struct work *work, size_t row) {
+static void wide_tile(const struct chunk *c, size_t rows, const struct unflushed_decoder *decoder, const float **x,
+                      struct work *work, size_t row) {
     switch (rows) {
     case 3:
-        wide_rows(c, 3, line_k, x, work, row);
+        wide_rows(c, 3, decoder, x, work, row);
         return;
     case 4:
-        wide_rows(c, 4, line_k, x, work, row);
+        wide_rows(c, 4, decoder, x, work, row);
         return;
     case 5:
-        wide_rows(c, 5, line_k, x, work, row);
+        wide_rows(c, 5, decoder, x, work, row);
         return;
     default:
-        wide_rows(c, PANEL_TILE, line_k, x, work, row);
+        wide_rows(c, PANEL_TILE, decoder, x, work, row);
         return;
     }
 }
@@ -155,7 +162,7 @@ static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *de
         if (!widen_rows(c, decoder->fold, row, rows, work, x)) {
             return false;
         }
-        wide_tile(c, rows, decoder->line_k, x, work, row);
+        wide_tile(c, rows, decoder, x, work, row);
     }
     return true;
 }
@@ -164,6 +171,9 @@ static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *de
 static __attribute__((noinline)) bool multiply_panel(const struct panel_args *args, const struct quantised_format *format,
                                                      struct work *work) {
     const struct unflushed_decoder *decoder = unflushed_decoder_of(format);
+    if (quantised_has_special(args->panel)) {
+        return false;
+    }
     struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
     memset(work->sums, 0, args->rows * sizeof *work->sums);
     while (chunk_next(&c, WIDE_K)) {

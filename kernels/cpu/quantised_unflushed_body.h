@@ -188,6 +188,8 @@ FEW_FUNCTION(4)
 
 const struct unflushed_decoder UNFLUSHED_DECODER = {.line_k = UNFLUSHED_LINE_K,
                                                     .fold = UNFLUSHED_FOLD,
+                                                    .unfold = 1.0f,
+                                                    .turn_rows = FEW_ROWS + 1,
                                                     .whole = WHOLE_CODES,
                                                     .widen = widen,
                                                     .multiply = {multiply_1, multiply_2, multiply_3, multiply_4}};

@@ -58,6 +58,7 @@ static int same(const struct check *check, size_t count) {
 static int check_format(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format) {
     fill(check, quantised_group_bytes(format, CHECK_K, KERNEL_PANEL));
     fill_zeros(check, format);
+    quantised_mark_special(format, CHECK_K, check->panel);
     const void *rows[CHECK_ROWS];
     for (size_t r = 0; r < CHECK_ROWS; r++) {
         rows[r] = check->x[r];

@@ -186,6 +186,9 @@ static void pack_codes_one_by_one(const struct quantised_source *source, const s
             size_t from = source->k_order ? source->k_order[i] : i;
             uint8_t code = column < n ? quantised_code(&source->codes, column, from) : padding;
             panel[quantised_codes_at(&layout, g) + at] |= (uint8_t)(code << shift);
+            bool special =
+                (format->code == CODE_E4M3 && (code & 0x7f) == 0x7f) || (format->code == CODE_E5M2 && (code & 0x7c) == 0x7c);
+            panel[QUANTISED_SPECIAL_AT] |= special;
         }
         for (size_t g = 0; column < n && g < layout.scales; g++) {
             size_t c = column % KERNEL_PANEL, size = dtype_size(format->scale), row = column / source->scale_columns;
