@@ -26,26 +26,26 @@ static inline __attribute__((always_inline)) __m256 fma_over(__m256 a, __m256 b,
 }
 
 static inline __attribute__((always_inline)) __m256 fma_in_order(__m256 a, __m256 b, __m256 c) {
-    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    __asm__ __volatile__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
     return c;
 }
 
 static inline __attribute__((always_inline)) __m256 broadcast_in_order(const float *p) {
     __m256 out;
-    __asm__ volatile("vbroadcastss %1, %0" : "=x"(out) : "m"(*p));
+    __asm__ __volatile__("vbroadcastss %1, %0" : "=x"(out) : "m"(*p));
     return out;
 }
 
 static inline __attribute__((always_inline)) __m256 odd_in_order(const uint16_t *pairs) {
     __m256 out;
     __m256i mask = _mm256_set1_epi32((int)0xffff0000);
-    __asm__ volatile("vpand %1, %2, %0" : "=x"(out) : "m"(*(const __m256i_u *)pairs), "x"(mask));
+    __asm__ __volatile__("vpand %1, %2, %0" : "=x"(out) : "m"(*(const __m256i_u *)pairs), "x"(mask));
     return out;
 }
 
 static inline __attribute__((always_inline)) __m256 even_in_order(const uint16_t *pairs) {
     __m256 out;
-    __asm__ volatile("vmovdqu %1, %0\n\tvpslld $16, %0, %0" : "=x"(out) : "m"(*(const __m256i_u *)pairs));
+    __asm__ __volatile__("vmovdqu %1, %0\n\tvpslld $16, %0, %0" : "=x"(out) : "m"(*(const __m256i_u *)pairs));
     return out;
 }
 #endif
