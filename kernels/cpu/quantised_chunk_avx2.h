@@ -48,14 +48,28 @@ static inline bool widen_row(const uint16_t *x, size_t depth, float fold, float 
     return _mm256_movemask_epi8(taken) == -1;
 }
 
+// Where a chunk's scales lie, from any panel's start.
+struct scale_places {
+    size_t first, last; // its first scale's and its last one's
+};
+
+static inline struct scale_places scale_places(const struct chunk *c) {
+    return (struct scale_places){quantised_scales_at(&c->layout, c->scale, c->args->k),
+                                 quantised_scales_at(&c->layout, c->scale + c->scales - 1, c->args->k)};
+}
+
+PANEL_INLINE size_t scale_place(const struct chunk *c, const struct scale_places *at, size_t s) {
+    return s + 1 == c->scales ? at->last : at->first + s * c->layout.stride;
+}
+
 // `dtype` and `global` are constants in each copy.
-PANEL_INLINE void widen_scales_of(const struct chunk *c, const uint8_t *panel, enum dtype dtype, enum global_scale kind,
-                                  panel_row *out) {
+PANEL_INLINE void widen_scales_of(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, enum dtype dtype,
+                                  enum global_scale kind, panel_row *out) {
     size_t size = dtype_size(dtype);
     __m256 global = _mm256_broadcast_ss((const float *)panel);
     bool one = c->format->scale_of_panel;
     for (size_t s = 0; s < c->scales; s++) {
-        const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
+        const uint8_t *scales = panel + scale_place(c, at, s);
         PANEL_UNROLL for (size_t v = 0; v < KERNEL_PANEL; v += LANES) {
             __m256 scale = scale_widen(dtype, scales + (one ? 0 : v * size));
             if (kind != GLOBAL_NONE) {
@@ -67,33 +81,59 @@ PANEL_INLINE void widen_scales_of(const struct chunk *c, const uint8_t *panel, e
     }
 }
 
-PANEL_INLINE void widen_scales(const struct chunk *c, const uint8_t *panel, enum dtype dtype, panel_row *out) {
+// Of E4M3 a global scale takes the bias in (2^120), which no scale can show where neither that leaves f32's range nor a NaN is
+// among them: the product is that of the same two numbers. False: nothing is done.
+static inline bool widen_scales_e4m3(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, panel_row *out) {
+    float global;
+    memcpy(&global, panel, sizeof global);
+    bool divides = c->format->global == GLOBAL_DIVIDE;
+    if (c->format->scale_of_panel || !(divides ? global >= 0x1p-6f && global < 0x1p120f : global >= 0.0f && global < 0x1p7f)) {
+        return false;
+    }
+    const __m256 factor = _mm256_set1_ps(divides ? global * 0x1p-120f : global * 0x1p120f);
+    for (size_t s = 0; s < c->scales; s++) {
+        const uint8_t *scales = panel + scale_place(c, at, s);
+        if (scales_e4m3_nan(scales) || scales_e4m3_nan(scales + KERNEL_PANEL / 2)) {
+            return false;
+        }
+        PANEL_UNROLL for (size_t v = 0; v < KERNEL_PANEL; v += LANES) {
+            __m256 scale = scale_e4m3_less_bias(scales + v);
+            _mm256_store_ps(&out[s][v], divides ? _mm256_div_ps(scale, factor) : _mm256_mul_ps(scale, factor));
+        }
+    }
+    return true;
+}
+
+PANEL_INLINE void widen_scales(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, enum dtype dtype,
+                               panel_row *out) {
     if (dtype != DTYPE_F8_E4M3 || c->format->global == GLOBAL_NONE) {
-        widen_scales_of(c, panel, dtype, GLOBAL_NONE, out);
+        widen_scales_of(c, at, panel, dtype, GLOBAL_NONE, out);
+    } else if (widen_scales_e4m3(c, at, panel, out)) {
+        return;
     } else if (c->format->global == GLOBAL_MULTIPLY) {
-        widen_scales_of(c, panel, dtype, GLOBAL_MULTIPLY, out);
+        widen_scales_of(c, at, panel, dtype, GLOBAL_MULTIPLY, out);
     } else {
-        widen_scales_of(c, panel, dtype, GLOBAL_DIVIDE, out);
+        widen_scales_of(c, at, panel, dtype, GLOBAL_DIVIDE, out);
     }
 }
 
 // The dtype is a constant in each copy.
-static inline void chunk_scales(const struct chunk *c, const uint8_t *panel, panel_row *out) {
+static inline void chunk_scales(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, panel_row *out) {
     switch (c->format->scale) {
     case DTYPE_F32:
-        widen_scales(c, panel, DTYPE_F32, out);
+        widen_scales(c, at, panel, DTYPE_F32, out);
         return;
     case DTYPE_BF16:
-        widen_scales(c, panel, DTYPE_BF16, out);
+        widen_scales(c, at, panel, DTYPE_BF16, out);
         return;
     case DTYPE_F16:
-        widen_scales(c, panel, DTYPE_F16, out);
+        widen_scales(c, at, panel, DTYPE_F16, out);
         return;
     case DTYPE_F8_E8M0:
-        widen_scales(c, panel, DTYPE_F8_E8M0, out);
+        widen_scales(c, at, panel, DTYPE_F8_E8M0, out);
         return;
     default:
-        widen_scales(c, panel, DTYPE_F8_E4M3, out);
+        widen_scales(c, at, panel, DTYPE_F8_E4M3, out);
         return;
     }
 }

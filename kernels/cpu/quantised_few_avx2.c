@@ -110,6 +110,7 @@ static void find_all(const struct few_work *work) {
 static bool multiply_chunk(struct few_work *work, const struct chunk *c, size_t first, size_t count) {
     const struct unflushed_decoder *decoder = work->decoder;
     const uint8_t *codes = chunk_codes(c, 0);
+    struct scale_places at = scale_places(c);
     size_t k = work->found->all ? c->k : 0, scale = work->found->all ? c->scale : 0;
     bool whole = takes_whole(work, &c->layout), zeros = c->format->zero_points;
     struct few_args few = {
@@ -129,7 +130,7 @@ static bool multiply_chunk(struct few_work *work, const struct chunk *c, size_t 
         few.codes[p] = panel + (codes - (const uint8_t *)work->args.panel);
         few.scale[p] = (const panel_row *)work->scales[p];
         if (c->ends) {
-            chunk_scales(c, panel, work->scales[p]);
+            chunk_scales(c, &at, panel, work->scales[p]);
         }
     }
     for (size_t r = 0; r < work->args.rows; r++) {

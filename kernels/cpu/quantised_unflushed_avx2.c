@@ -178,7 +178,8 @@ static __attribute__((noinline)) bool multiply_panel(const struct panel_args *ar
     memset(work->sums, 0, args->rows * sizeof *work->sums);
     while (chunk_next(&c, WIDE_K)) {
         if (c.ends) {
-            chunk_scales(&c, args->panel, work->scales);
+            struct scale_places at = scale_places(&c);
+            chunk_scales(&c, &at, args->panel, work->scales);
         }
         if (!wide_chunk(&c, decoder, work)) {
             return false;

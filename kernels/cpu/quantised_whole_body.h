@@ -68,7 +68,34 @@ PANEL_INLINE __m256i whole_sum(size_t digits, __m256i sums[WHOLE_DIGITS][VECS], 
     return _mm256_add_epi32(low, _mm256_slli_epi32(high, 8));
 }
 
-// Along `vecs` vectors of columns; partials are left where the scale has more lines than these, else they are closed.
+// A row's sums to partials along `vecs` vectors of columns. They are left where the scale has more lines than these, else closed.
+PANEL_INLINE void whole_close(const struct few_args *a, const struct place *p, const struct whole_item *w, size_t r, size_t digits,
+                              size_t vecs, size_t column, __m256i sums[WHOLE_DIGITS][VECS]) {
+    const size_t at = p->column + column;
+    const int32_t sum = w->scale[r]->sum;
+    const __m256 unit = _mm256_set1_ps(w->scale[r]->unit);
+    const uint8_t *zeros = p->zeros ? p->zeros + column : NULL;
+    const float *scale = p->scale + column;
+    __m256 partial[VECS];
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        __m256i whole = _mm256_sub_epi32(whole_sum(digits, sums, j), whole_less(zeros ? zeros + j * LANES : NULL, sum));
+        partial[j] = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), unit);
+    }
+    if (w->lines < p->lines) {
+        float *partials = a->partials[w->row[r]] + at;
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            _mm256_store_ps(partials + j * LANES, partial[j]);
+        }
+        return;
+    }
+    float *total = a->sums[w->row[r]] + at;
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        __m256 factor = _mm256_load_ps(scale + j * LANES), before = _mm256_load_ps(total + j * LANES);
+        _mm256_store_ps(total + j * LANES, _mm256_fmadd_ps(partial[j], factor, before));
+    }
+}
+
+// Along `vecs` vectors of columns.
 PANEL_INLINE void whole_columns(const struct few_args *a, const struct place *p, const struct whole_item *w, size_t rows,
                                 size_t digits, size_t vecs, size_t column, const struct tables *t) {
     __m256i sums[WHOLE_ROWS][WHOLE_DIGITS][VECS];
@@ -90,19 +117,7 @@ PANEL_INLINE void whole_columns(const struct few_args *a, const struct place *p,
         whole_half(x, rows, digits, vecs, codes, i, 1, t, sums);
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        size_t at = p->column + column;
-        float *total = a->sums[w->row[r]] + at, *partials = a->partials[w->row[r]] + at;
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            __m256i whole = whole_sum(digits, sums[r], j);
-            whole = _mm256_sub_epi32(whole, whole_less(p->zeros ? p->zeros + column + j * LANES : NULL, w->scale[r]->sum));
-            __m256 partial = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(w->scale[r]->unit));
-            if (w->lines < p->lines) {
-                _mm256_store_ps(partials + j * LANES, partial);
-                continue;
-            }
-            __m256 scale = _mm256_load_ps(p->scale + column + j * LANES);
-            _mm256_store_ps(total + j * LANES, _mm256_fmadd_ps(partial, scale, _mm256_load_ps(total + j * LANES)));
-        }
+        whole_close(a, p, w, r, digits, vecs, column, sums[r]);
     }
 }
 

@@ -4,6 +4,8 @@
 
 #include <immintrin.h>
 
+#include <stdbool.h>
+
 #include "kernels/quantised.h"
 
 static inline __m256 scale_e8m0(const uint8_t *p) {
@@ -31,6 +33,19 @@ static inline __m256 float8_widen(enum weight_code code, __m128i high) {
 
 static inline __m256 scale_e4m3(const uint8_t *p) {
     return float8_widen(CODE_E4M3, _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p)), 8));
+}
+
+// E4M3 by way of f32 with another exponent bias, 2^-120 times its value: exact, and E4M3's subnormals are f32's, so IEEE's mode
+// only. No NaN among them.
+static inline __m256 scale_e4m3_less_bias(const uint8_t *p) {
+    __m256i bits = _mm256_slli_epi32(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)), 20);
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0x87f00000)));
+}
+
+// Is there a NaN among 32 of E4M3?
+static inline bool scales_e4m3_nan(const uint8_t *p) {
+    __m256i codes = _mm256_loadu_si256((const __m256i *)p), twice = _mm256_add_epi8(codes, codes);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(twice, _mm256_set1_epi8((char)0xfe))) != 0;
 }
 
 // 8 scales of a dtype, but for a global one.

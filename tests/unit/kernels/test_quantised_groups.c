@@ -205,11 +205,37 @@ static void kept_rows_that_cannot_be_taken_give_the_twins_bits(void **state) {
     }
 }
 
+// Global scales to both ends of what a scale of E4M3 can be combined with before it leaves f32's range, and past them.
+static void any_global_scale_gives_the_twins_bits(void **state) {
+    (void)state;
+    static const float GLOBALS[] = {0.0f,  -0.0f,    0x1p-149f, 0x1.8p-128f, 0x1p-121f, 0.0117f,  0x1.8p-7f, 0x1p-6f,  0.3f,
+                                    -0.3f, 0x1.8p6f, 0x1p7f,    2688.0f,     0x1p119f,  0x1p120f, 0x1p127f,  INFINITY, NAN};
+    struct random random = {45};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (FORMATS[f].global == GLOBAL_NONE || !takes_case()) {
+            continue;
+        }
+        for (size_t g = 0; g < COUNT_OF(GLOBALS) * 2; g++) {
+            struct quantised_case q;
+            struct group_call call;
+            quantised_case_init(&q, &FORMATS[f], 72, KERNEL_PANEL + 8, g % 2 ? VALUES_PLAIN : VALUES_ANY, &random);
+            q.source.global = GLOBALS[g / 2];
+            assert_false(err_is(pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
+            call_init(&call, &q, 1 + g % GROUP_ROWS);
+            fill_rows(&call, VALUES_PLAIN, &random);
+            make_want(&call);
+            check_backends(&call);
+            call_deinit(&call), quantised_case_deinit(&q);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(panels_in_turns_give_the_twins_bits),
         cmocka_unit_test(rows_that_there_is_no_room_for_give_the_twins_bits),
         cmocka_unit_test(greatest_digits_and_codes_give_the_twins_bits),
+        cmocka_unit_test(any_global_scale_gives_the_twins_bits),
         cmocka_unit_test(kept_rows_that_cannot_be_taken_give_the_twins_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
