@@ -69,7 +69,7 @@ enum {
 const struct kernel_backend backend_avx2 = {.name = "avx2",
                                             BACKEND_PANELS(avx2),
                                             .quantised_group_bf16 = avx2_quantised_group_bf16,
-                                            BACKEND_GROUPS_FEW(avx2, 4),
+                                            BACKEND_GROUPS_FEW(avx2, 1),
                                             .one_by_group = true,
                                             BACKEND_ACROSS(avx2),
                                             BACKEND_ROWS(avx2)};
