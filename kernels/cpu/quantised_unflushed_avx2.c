@@ -9,8 +9,10 @@
 #include "kernels/cpu/quantised_chunk_avx2.h"
 
 enum {
-    WIDE_K = 128, // of a chunk: 32 KiB of f32, in L1 or L2, which the passes hardly tell apart
-    WIDE_RUN = 8, // k of the inner loop of its products
+    WIDE_K = 128, // of a chunk: 32 KiB of f32, in L1 or L2, which the passes over more rows hardly tell apart
+    WIDE_FEW_K = 64,
+    WIDE_FEW_ROWS = 2 * PANEL_TILE, // up to which it is half as much: the sums pass through memory more often, weights stay in L1
+    WIDE_RUN = 8,                   // k of the inner loop of its products
     PASS_VECS = 2,
     PASS = PASS_VECS * LANES, // columns of a pass over a widened chunk
     LINE_K_MAX = 8,
@@ -18,6 +20,8 @@ enum {
 };
 
 struct work {
+    uintptr_t ahead; // the next line of the next chunk to be fetched
+    size_t share;    // lines that a pass fetches
     float x[PANEL_TILE * X_STRIDE] __attribute__((aligned(64)));
     panel_row scales[WIDE_K / 16];
     panel_row weights[WIDE_K + LINE_K_MAX];
@@ -108,6 +112,13 @@ PANEL_INLINE void wide_pass(const struct chunk *c, size_t rows, const float *con
     }
 }
 
+// A pass's share of the next chunk, which would be waited for where it is widened.
+PANEL_INLINE void wide_fetch(struct work *work) {
+    for (size_t i = 0; i < work->share; i++, work->ahead += 64) {
+        _mm_prefetch((const char *)work->ahead, _MM_HINT_T0);
+    }
+}
+
 PANEL_INLINE void wide_rows(const struct chunk *c, size_t rows, const struct unflushed_decoder *decoder, const float **x,
                             struct work *work, size_t row) {
     size_t depth = c->layout.scale_k;
@@ -115,6 +126,7 @@ PANEL_INLINE void wide_rows(const struct chunk *c, size_t rows, const struct unf
         const panel_row *weights = (const panel_row *)work->weights + s * c->layout.scale_k;
         depth = s + 1 == c->scales ? last_depth(c, decoder->line_k) : depth;
         for (size_t column = 0; column < KERNEL_PANEL; column += PASS) {
+            wide_fetch(work);
             wide_pass(c, rows, x, weights, depth, decoder->unfold, work->scales[s], column, work->partials + row, work->sums + row);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -151,12 +163,26 @@ static bool widen_weights(const struct chunk *c, const struct unflushed_decoder 
     return !seen;
 }
 
+// From its first code to the next chunk's.
+static size_t chunk_bytes(const struct chunk *c) {
+    size_t before = (size_t)(chunk_codes(c, c->scales - 1) - chunk_codes(c, 0));
+    size_t codes = quantised_code_bytes(&c->layout, chunk_depth(c, c->scales - 1));
+    return before + codes + (c->ends ? c->layout.stride - c->layout.codes : 0);
+}
+
+static size_t div_up(size_t a, size_t b) {
+    return a / b + (a % b != 0);
+}
+
 // Tiles of more than FEW_ROWS rows have 3 at least.
 static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
     const float *x[PANEL_TILE];
     if (!widen_weights(c, decoder, work)) {
         return false;
     }
+    size_t bytes = chunk_bytes(c);
+    work->ahead = (uintptr_t)chunk_codes(c, 0) + bytes;
+    work->share = div_up(bytes / 64, div_up(c->args->rows, PANEL_TILE) * c->scales * (KERNEL_PANEL / PASS));
     for (size_t row = 0, rows; row < c->args->rows; row += rows) {
         rows = panel_tile_rows(c->args->rows, row);
         if (!widen_rows(c, decoder->fold, row, rows, work, x)) {
@@ -176,7 +202,7 @@ static __attribute__((noinline)) bool multiply_panel(const struct panel_args *ar
     }
     struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
     memset(work->sums, 0, args->rows * sizeof *work->sums);
-    while (chunk_next(&c, WIDE_K)) {
+    while (chunk_next(&c, args->rows <= WIDE_FEW_ROWS ? WIDE_FEW_K : WIDE_K)) {
         if (c.ends) {
             struct scale_places at = scale_places(&c);
             chunk_scales(&c, &at, args->panel, work->scales);
