@@ -5,79 +5,67 @@
 
 enum { ACROSS_STEP = 4, ACROSS_LINE = 64 }; // k of a pass along the columns, even; bytes
 
-// Passes over `depth` k, of which `there` have weights: the other one, the odd k of a last pair, is padded with +0. pairs: bf16's
-// order, the odd k first.
-struct across_pass {
-    size_t rows, depth, there;
-    bool pairs;
-};
-
-PANEL_INLINE void across_columns(struct across_args a, struct across_pass p, enum dtype dtype, const char *weights,
-                                 vec x[ACROSS_ROWS][ACROSS_STEP], size_t column, size_t n) {
-    vec w[ACROSS_STEP];
-    PANEL_UNROLL for (size_t i = 0; i < p.depth; i++) {
-        w[i] = i < p.there ? row_load(dtype, weights + i * a.stride, column, n) : vec_set(0.0f);
+PANEL_INLINE float across_x(const struct across_args *a, size_t row, size_t k, bool pairs) {
+    float value;
+    uint16_t half;
+    if (pairs) {
+        memcpy(&half, (const char *)a->x[row] + k * sizeof half, sizeof half);
+        return f32_from_bf16(half);
     }
-    PANEL_UNROLL for (size_t r = 0; r < p.rows; r++) {
-        float *at = a.sums + r * a.sums_stride + column;
+    memcpy(&value, (const char *)a->x[row] + k * sizeof value, sizeof value);
+    return value;
+}
+
+// ACROSS_STEP k along all whole vectors of columns. pairs: bf16's order, the odd k first.
+PANEL_INLINE void across_pass(struct across_args a, size_t rows, enum dtype dtype, bool pairs, size_t k) {
+    const char *weights = (const char *)a.weights + k * a.stride;
+    vec x[ACROSS_ROWS][ACROSS_STEP];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t i = 0; i < ACROSS_STEP; i++) {
+            x[r][i] = vec_set(across_x(&a, r, k + (pairs ? i ^ 1 : i), pairs));
+        }
+    }
+    uintptr_t fetch = (uintptr_t)weights + (a.ahead + ACROSS_STEP * a.share / a.shares) * a.stride;
+    uintptr_t end = (uintptr_t)weights + (a.ahead + ACROSS_STEP * (a.share + 1) / a.shares) * a.stride;
+    size_t size = dtype == DTYPE_F32 ? 4 : 2;
+    for (size_t column = 0; column + LANES <= a.columns; column += LANES) {
+        if (column % (ACROSS_LINE / size) == 0) {
+            for (uintptr_t at = fetch + column * size; at < end; at += a.stride) {
+                vec_prefetch((const void *)at);
+            }
+        }
+        vec w[ACROSS_STEP];
+        PANEL_UNROLL for (size_t i = 0; i < ACROSS_STEP; i++) {
+            w[i] = row_load(dtype, weights + (pairs ? i ^ 1 : i) * a.stride, column, LANES);
+        }
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            float *at = a.sums + r * a.sums_stride + column;
+            vec sum = vec_load(at, LANES);
+            PANEL_UNROLL for (size_t i = 0; i < ACROSS_STEP; i++) {
+                sum = vec_fma(x[r][i], w[i], sum);
+            }
+            vec_store(at, sum, LANES);
+        }
+    }
+}
+
+// What passes leave over: n columns over k [first, a.k). An odd last k of pairs is the even one of a pair with +0.
+PANEL_INLINE void across_rest(const struct across_args *a, enum dtype dtype, bool pairs, size_t first, size_t column, size_t n) {
+    for (size_t r = 0; r < a->rows; r++) {
+        float *at = a->sums + r * a->sums_stride + column;
         vec sum = vec_load(at, n);
-        PANEL_UNROLL for (size_t i = 0; i < p.depth; i++) {
-            size_t k = p.pairs ? i ^ 1 : i;
-            sum = vec_fma(x[r][k], w[k], sum);
+        for (size_t i = first; i < (pairs ? (a->k + 1) / 2 * 2 : a->k); i++) {
+            size_t k = pairs ? i ^ 1 : i;
+            vec w = k < a->k ? row_load(dtype, (const char *)a->weights + k * a->stride, column, n) : vec_set(0.0f);
+            sum = vec_fma(vec_set(k < a->k ? across_x(a, r, k, pairs) : 0.0f), w, sum);
         }
         vec_store(at, sum, n);
     }
 }
 
-PANEL_INLINE float across_x(const void *row, size_t k, bool pairs) {
-    float value;
-    uint16_t half;
-    if (pairs) {
-        memcpy(&half, (const char *)row + k * sizeof half, sizeof half);
-        return f32_from_bf16(half);
-    }
-    memcpy(&value, (const char *)row + k * sizeof value, sizeof value);
-    return value;
-}
-
-// From k on, along all columns.
-PANEL_INLINE void across_k(struct across_args a, struct across_pass p, enum dtype dtype, size_t k) {
-    const char *weights = (const char *)a.weights + k * a.stride;
-    vec x[ACROSS_ROWS][ACROSS_STEP];
-    PANEL_UNROLL for (size_t r = 0; r < p.rows; r++) {
-        PANEL_UNROLL for (size_t i = 0; i < p.depth; i++) {
-            x[r][i] = vec_set(i < p.there ? across_x(a.x[r], k + i, p.pairs) : 0.0f);
-        }
-    }
-    uintptr_t fetch = (uintptr_t)weights + (a.ahead + p.depth * a.share / a.shares) * a.stride;
-    uintptr_t end = (uintptr_t)weights + (a.ahead + p.depth * (a.share + 1) / a.shares) * a.stride;
-    size_t column = 0, size = dtype == DTYPE_F32 ? 4 : 2, line = ACROSS_LINE / size;
-    for (; column + line <= a.columns; column += line) {
-        for (uintptr_t at = fetch + column * size; at < end; at += a.stride) {
-            vec_prefetch((const void *)at);
-        }
-        PANEL_UNROLL for (size_t v = 0; v < line; v += LANES) {
-            across_columns(a, p, dtype, weights, x, column + v, LANES);
-        }
-    }
-    for (; column + LANES <= a.columns; column += LANES) {
-        across_columns(a, p, dtype, weights, x, column, LANES);
-    }
-    if (column < a.columns) {
-        across_columns(a, p, dtype, weights, x, column, a.columns - column);
-    }
-}
-
-PANEL_INLINE void across_rows(struct across_args a, size_t rows, enum dtype dtype, bool pairs) {
-    size_t k = 0, step = pairs ? 2 : 1;
-    for (; k + ACROSS_STEP <= a.k; k += ACROSS_STEP) {
-        across_k(a, (struct across_pass){rows, ACROSS_STEP, ACROSS_STEP, pairs}, dtype, k);
-    }
-    for (; k + step <= a.k; k += step) {
-        across_k(a, (struct across_pass){rows, step, step, pairs}, dtype, k);
-    }
-    if (k < a.k) {
-        across_k(a, (struct across_pass){rows, 2, 1, pairs}, dtype, k);
+PANEL_INLINE void across_passes(struct across_args a, size_t rows, enum dtype dtype, bool pairs) {
+    for (size_t k = 0; k + ACROSS_STEP <= a.k; k += ACROSS_STEP) {
+        across_pass(a, rows, dtype, pairs, k);
     }
 }
 
@@ -88,17 +76,24 @@ PANEL_INLINE void across_any_rows(const struct across_args *args, enum dtype dty
     }
     switch (a.rows) {
     case 1:
-        across_rows(a, 1, dtype, pairs);
-        return;
+        across_passes(a, 1, dtype, pairs);
+        break;
     case 2:
-        across_rows(a, 2, dtype, pairs);
-        return;
+        across_passes(a, 2, dtype, pairs);
+        break;
     case 3:
-        across_rows(a, 3, dtype, pairs);
-        return;
+        across_passes(a, 3, dtype, pairs);
+        break;
     default:
-        across_rows(a, ACROSS_ROWS, dtype, pairs);
-        return;
+        across_passes(a, ACROSS_ROWS, dtype, pairs);
+        break;
+    }
+    size_t taken = a.k / ACROSS_STEP * ACROSS_STEP;
+    for (size_t column = 0, n; column < a.columns; column += n) {
+        n = a.columns - column < LANES ? a.columns - column : LANES;
+        if (n < LANES || taken < a.k) {
+            across_rest(args, dtype, pairs, n < LANES ? 0 : taken, column, n);
+        }
     }
 }
 
