@@ -191,7 +191,7 @@ PANEL_INLINE void bytes_turns(const struct few_args *a, size_t s, size_t line, s
     }
 }
 
-PANEL_INLINE bool bytes_multiply(const struct few_args *a, size_t rows) {
+PANEL_INLINE void bytes_multiply(const struct few_args *a, size_t rows) {
     const struct tables t = tables_load();
     for (size_t s = 0; s < a->scales; s++) {
         size_t lines = (s + 1 == a->scales ? a->last_k : a->scale_k) / LINE_K, most = rows < BYTES_TURN_ROWS ? lines : TURN_LINES;
@@ -199,10 +199,9 @@ PANEL_INLINE bool bytes_multiply(const struct few_args *a, size_t rows) {
             bytes_turns(a, s, line, lines - line < most ? lines - line : most, rows, &t);
         }
     }
-    return false;
 }
 
-static bool widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
+static void widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
     const struct tables t = tables_load();
     __m256i zero[VECS];
     PANEL_UNROLL for (size_t j = 0; j < VECS; j++) {
@@ -216,12 +215,11 @@ static bool widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, pane
             }
         }
     }
-    return false;
 }
 
 #define BYTES_FUNCTION(rows)                                                                                                       \
-    static bool multiply_##rows(const struct few_args *args) {                                                                     \
-        return bytes_multiply(args, rows);                                                                                         \
+    static void multiply_##rows(const struct few_args *args) {                                                                     \
+        bytes_multiply(args, rows);                                                                                                \
     }
 
 BYTES_FUNCTION(1)

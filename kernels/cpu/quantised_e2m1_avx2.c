@@ -65,16 +65,6 @@ PANEL_INLINE __m256 pair_even(__m256i pair, const struct tables *t, __m256i zero
     return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
 }
 
-PANEL_INLINE __m256i line_watch(__m256i watch, const struct line *line) {
-    (void)line;
-    return watch;
-}
-
-PANEL_INLINE bool watch_seen(__m256i watch) {
-    (void)watch;
-    return false;
-}
-
 PANEL_INLINE __m256i whole_nibbles(__m256i nibbles, const struct tables *t) {
     return _mm256_shuffle_epi8(t->whole, nibbles);
 }

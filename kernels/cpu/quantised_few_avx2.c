@@ -106,8 +106,8 @@ static void find_all(const struct few_work *work) {
     }
 }
 
-// Panels [first, first + count) in turns. False where a code cannot be taken.
-static bool multiply_chunk(struct few_work *work, const struct chunk *c, size_t first, size_t count) {
+// Panels [first, first + count) in turns.
+static void multiply_chunk(struct few_work *work, const struct chunk *c, size_t first, size_t count) {
     const struct unflushed_decoder *decoder = work->decoder;
     const uint8_t *codes = chunk_codes(c, 0);
     struct scale_places at = scale_places(c);
@@ -140,7 +140,7 @@ static bool multiply_chunk(struct few_work *work, const struct chunk *c, size_t 
         few.partials[r] = work->partials[r];
         few.sums[r] = work->sums + r * KERNEL_SUMS + first * KERNEL_PANEL;
     }
-    return !decoder->multiply[work->args.rows - 1](&few);
+    decoder->multiply[work->args.rows - 1](&few);
 }
 
 // Panels [first, first + count) in turns. Not inlined: no fma may move across a change of the floating-point mode in the caller.
@@ -151,9 +151,7 @@ static __attribute__((noinline)) bool multiply_panels(struct few_work *work, siz
         if (!all && !find_rows(work, &c, 0, 0)) {
             return false;
         }
-        if (!multiply_chunk(work, &c, first, count)) {
-            return false;
-        }
+        multiply_chunk(work, &c, first, count);
     }
     return true;
 }
@@ -179,7 +177,7 @@ static bool multiply_all(struct few_work *work) {
     return true;
 }
 
-// rows_kept: found is as a call for the same rows left it. False where an element or a code cannot be taken.
+// rows_kept: found is as a call for the same rows left it. False where an element or a panel cannot be taken.
 static bool multiply(struct few_work *work, size_t found_bytes, bool rows_kept) {
     float_mode before = float_mode_set_ieee();
     if (!rows_kept) {

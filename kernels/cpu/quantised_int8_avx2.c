@@ -48,15 +48,5 @@ PANEL_INLINE __m256 pair_even(__m256i pair, const struct tables *t, __m256i zero
     return _mm256_cvtepi32_ps(_mm256_slli_epi32(pair, 8));
 }
 
-PANEL_INLINE __m256i line_watch(__m256i watch, const struct line *line) {
-    (void)line;
-    return watch;
-}
-
-PANEL_INLINE bool watch_seen(__m256i watch) {
-    (void)watch;
-    return false;
-}
-
 #include "kernels/cpu/quantised_unflushed_body.h"
 #endif

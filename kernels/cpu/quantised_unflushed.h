@@ -42,16 +42,16 @@ struct few_args {
     float *partials[FEW_ROWS], *sums[FEW_ROWS]; // 32-byte aligned; sum = fma(partial, scale, sum), scales ascending
 };
 
-// True: a code was met that the decoder cannot widen (a NaN, an Inf), and the results are void.
-typedef bool few_function(const struct few_args *args);
+// No code is a NaN or an Inf: those panels say of themselves (quantised_has_special).
+typedef void few_function(const struct few_args *args);
 
 struct unflushed_decoder {
     size_t line_k;      // k of a line of codes
     float fold, unfold; // what rows, and partial sums, are multiplied by: powers of 2, from 2^-24 to UNFLUSHED_FOLD_GREATEST
     size_t turn_rows;   // from so many on a call's panels take turns; fewer take a panel after the other, but by whole numbers
     struct whole_codes whole; // of the codes before they are divided by the fold
-    // wide[k] = the values of `lines` lines over the panel, divided by fold and unfold; true as above
-    bool (*widen)(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide);
+    // wide[k] = the values of `lines` lines over the panel, divided by fold and unfold
+    void (*widen)(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide);
     few_function *multiply[FEW_ROWS]; // by rows - 1
 };
 
@@ -60,7 +60,7 @@ extern const struct unflushed_decoder unflushed_e2m1, unflushed_int4, unflushed_
 
 const struct unflushed_decoder *unflushed_decoder_of(const struct quantised_format *format);
 
-// Rows of a panel. False where a row or a code is of those that cannot be taken; nothing is written then.
+// Rows of a panel. False where a row or the panel is of those that cannot be taken; nothing is written then.
 bool avx2_quantised_unflushed(const struct panel_args *args, const struct quantised_format *format);
 
 // The same for up to FEW_ROWS rows.

@@ -153,14 +153,11 @@ static void wide_tile(const struct chunk *c, size_t rows, const struct unflushed
     }
 }
 
-static bool widen_weights(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
-    bool seen = false;
+static void widen_weights(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
     for (size_t s = 0; s < c->scales; s++) {
         size_t depth = s + 1 == c->scales ? last_depth(c, decoder->line_k) : c->layout.scale_k;
-        seen |=
-            decoder->widen(chunk_codes(c, s), chunk_zeros(c, s), depth / decoder->line_k, work->weights + s * c->layout.scale_k);
+        decoder->widen(chunk_codes(c, s), chunk_zeros(c, s), depth / decoder->line_k, work->weights + s * c->layout.scale_k);
     }
-    return !seen;
 }
 
 // From its first code to the next chunk's.
@@ -177,12 +174,11 @@ static size_t div_up(size_t a, size_t b) {
 // Tiles of more than FEW_ROWS rows have 3 at least.
 static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
     const float *x[PANEL_TILE];
-    if (!widen_weights(c, decoder, work)) {
-        return false;
-    }
-    size_t bytes = chunk_bytes(c);
+    size_t bytes = chunk_bytes(c), shares = div_up(c->args->rows, PANEL_TILE) * c->scales * (KERNEL_PANEL / PASS);
+    INVARIANT(shares > 0); // a chunk has a scale
+    widen_weights(c, decoder, work);
     work->ahead = (uintptr_t)chunk_codes(c, 0) + bytes;
-    work->share = div_up(bytes / 64, div_up(c->args->rows, PANEL_TILE) * c->scales * (KERNEL_PANEL / PASS));
+    work->share = div_up(bytes / 64, shares);
     for (size_t row = 0, rows; row < c->args->rows; row += rows) {
         rows = panel_tile_rows(c->args->rows, row);
         if (!widen_rows(c, decoder->fold, row, rows, work, x)) {

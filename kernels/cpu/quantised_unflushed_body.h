@@ -5,7 +5,6 @@
 //   zeros_load(zeros)        the zero points of 8 columns as its lines want them; zeros is NULL where the format has none
 //   struct line, line_open(codes, tables, zero)    8 columns' UNFLUSHED_LINE_K codes
 //   line_pair(line, tables, pair), pair_odd(pair, tables, zero), pair_even(...)   a pair of k, and its elements as f32
-//   line_watch(watch, line), watch_seen(watch)     whether there was a code that cannot be widened
 //   UNFLUSHED_DECODER              the name of the result
 //   WHOLE_CODES                    where codes are whole numbers of a few bits: see quantised_whole_body.h
 #include <immintrin.h>
@@ -46,9 +45,8 @@ PANEL_INLINE void few_forget(void) {
 // Two vectors of columns, from j on: a row's elements are read for each two anew. One alone would be 8 fmas in a row that each wait
 // for the last.
 PANEL_INLINE void few_two_lines(const uint8_t *codes, size_t rows, const struct tables *t, const __m256i *zero,
-                                const float *const *x, size_t k, __m256i *watch, __m256 sums[][VECS], size_t j) {
+                                const float *const *x, size_t k, __m256 sums[][VECS], size_t j) {
     struct line a = line_open(codes, t, zero[0]), b = line_open(codes + LINE_BYTES, t, zero[1]);
-    *watch = line_watch(line_watch(*watch, &a), &b);
     PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
         __m256i pair_a = line_pair(&a, t, pair), pair_b = line_pair(&b, t, pair);
         __m256 odd_a = pair_odd(pair_a, t, zero[0]), odd_b = pair_odd(pair_b, t, zero[1]);
@@ -68,7 +66,7 @@ PANEL_INLINE void few_two_lines(const uint8_t *codes, size_t rows, const struct 
 
 // One scale along `vecs` vectors of columns, rows from `row` on: partials from +0, then sum = fma(partial, scale, sum).
 PANEL_INLINE void few_columns(const struct few_args *a, const struct place *p, size_t row, size_t rows, size_t vecs, size_t column,
-                              const struct tables *t, __m256i *watch) {
+                              const struct tables *t) {
     __m256 sums[FEW_ROWS][VECS];
     __m256i zero[VECS];
     const float *x[FEW_ROWS];
@@ -85,7 +83,7 @@ PANEL_INLINE void few_columns(const struct few_args *a, const struct place *p, s
     for (size_t i = 0; i < p->lines; i++, codes += ROW_BYTES, ahead += vecs * LINE_BYTES) {
         few_fetch(ahead, vecs * LINE_BYTES);
         PANEL_UNROLL for (size_t j = 0; j < vecs; j += 2) {
-            few_two_lines(codes + j * LINE_BYTES, rows, t, zero + j, x, i * UNFLUSHED_LINE_K, watch, sums, j);
+            few_two_lines(codes + j * LINE_BYTES, rows, t, zero + j, x, i * UNFLUSHED_LINE_K, sums, j);
             few_forget();
         }
     }
@@ -104,11 +102,10 @@ PANEL_INLINE void few_columns(const struct few_args *a, const struct place *p, s
 }
 
 // So many fmas' chains as hide their latency, and fit the registers.
-PANEL_INLINE void few_panel(const struct few_args *a, const struct place *p, size_t row, size_t rows, const struct tables *t,
-                            __m256i *watch) {
+PANEL_INLINE void few_panel(const struct few_args *a, const struct place *p, size_t row, size_t rows, const struct tables *t) {
     const size_t vecs = rows <= 2 ? 4 : 2;
     for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
-        few_columns(a, p, row, rows, vecs, column, t, watch);
+        few_columns(a, p, row, rows, vecs, column, t);
     }
 }
 
@@ -126,17 +123,16 @@ PANEL_INLINE void whole_plan_make(const struct few_args *a, size_t s, size_t k, 
 }
 
 PANEL_INLINE bool whole_taken(const struct few_args *a, const struct place *p, const struct whole_plan *plan, size_t rows,
-                              const struct tables *t, __m256i *watch) {
-    (void)a, (void)p, (void)plan, (void)rows, (void)t, (void)watch;
+                              const struct tables *t) {
+    (void)a, (void)p, (void)plan, (void)rows, (void)t;
     return false;
 }
 #endif
 
 // Scale by scale, the panels in turns.
-PANEL_INLINE bool few_multiply(const struct few_args *a, size_t rows) {
+PANEL_INLINE void few_multiply(const struct few_args *a, size_t rows) {
     const struct tables t = tables_load();
     struct whole_plan plan = {.count = 0};
-    __m256i watch = _mm256_setzero_si256();
     for (size_t s = 0; s < a->scales; s++) {
         bool last = s + 1 == a->scales;
         struct place p = {.index = s, .k = s * a->scale_k, .starts = a->starts, .ends = a->ends};
@@ -148,24 +144,22 @@ PANEL_INLINE bool few_multiply(const struct few_args *a, size_t rows) {
             p.scale = a->scale[panel][s];
             p.ahead = p.codes + a->ahead;
             few_fetch(p.ahead + a->stride - 64, 64);
-            if (!whole_taken(a, &p, &plan, rows, &t, &watch)) {
-                few_panel(a, &p, 0, rows, &t, &watch);
+            if (!whole_taken(a, &p, &plan, rows, &t)) {
+                few_panel(a, &p, 0, rows, &t);
             }
         }
     }
-    return watch_seen(watch);
 }
 
-static bool widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
+static void widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
     const struct tables t = tables_load();
-    __m256i watch = _mm256_setzero_si256(), zero[VECS];
+    __m256i zero[VECS];
     PANEL_UNROLL for (size_t j = 0; j < VECS; j++) {
         zero[j] = zeros_load(zeros ? zeros + j * LANES : NULL);
     }
     for (size_t i = 0; i < lines; i++, wide += UNFLUSHED_LINE_K) {
         PANEL_UNROLL for (size_t j = 0; j < VECS; j++, codes += LINE_BYTES) {
             struct line line = line_open(codes, &t, zero[j]);
-            watch = line_watch(watch, &line);
             PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
                 __m256i both = line_pair(&line, &t, pair);
                 _mm256_store_ps(&wide[2 * pair][j * LANES], pair_even(both, &t, zero[j]));
@@ -173,12 +167,11 @@ static bool widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, pane
             }
         }
     }
-    return watch_seen(watch);
 }
 
 #define FEW_FUNCTION(rows)                                                                                                         \
-    static bool multiply_##rows(const struct few_args *args) {                                                                     \
-        return few_multiply(args, rows);                                                                                           \
+    static void multiply_##rows(const struct few_args *args) {                                                                     \
+        few_multiply(args, rows);                                                                                                  \
     }
 
 FEW_FUNCTION(1)

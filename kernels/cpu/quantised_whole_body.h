@@ -165,7 +165,7 @@ PANEL_INLINE void whole_plan_make(const struct few_args *a, size_t s, size_t k, 
 
 // A scale of a panel: whole lines, then the others by fmas. False where nothing was planned.
 PANEL_INLINE bool whole_taken(const struct few_args *a, const struct place *p, const struct whole_plan *plan, size_t rows,
-                              const struct tables *t, __m256i *watch) {
+                              const struct tables *t) {
     if (rows > WHOLE_ROWS) {
         return false;
     }
@@ -184,7 +184,7 @@ PANEL_INLINE bool whole_taken(const struct few_args *a, const struct place *p, c
             rest.k += w->lines * UNFLUSHED_LINE_K;
             rest.lines -= w->lines;
             rest.starts = w->lines == 0;
-            few_panel(a, &rest, w->row[0], 1, t, watch);
+            few_panel(a, &rest, w->row[0], 1, t);
         }
     }
     return plan->count != 0;
