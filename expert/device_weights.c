@@ -15,8 +15,7 @@ static bool same_format(const struct packed_weights *a, const struct packed_weig
     if (!f || !g) {
         return f == g;
     }
-    return f->code == g->code && f->scale == g->scale && f->global == g->global && f->zero_points == g->zero_points &&
-           f->scale_of_panel == g->scale_of_panel && f->scale_k == g->scale_k;
+    return quantised_format_equal(f, g);
 }
 
 // Gate and up are multiplied together.

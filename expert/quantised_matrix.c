@@ -428,9 +428,7 @@ FALLIBLE quantised_take_rows(const struct quantised_matrix *whole, size_t first,
 }
 
 bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b) {
-    const struct quantised_format *f = &a->format, *g = &b->format;
-    return f->code == g->code && f->scale == g->scale && f->global == g->global && f->zero_points == g->zero_points &&
-           f->scale_of_panel == g->scale_of_panel && f->scale_k == g->scale_k;
+    return quantised_format_equal(&a->format, &b->format);
 }
 
 static const char *base_name(const struct quantised_format *f) {

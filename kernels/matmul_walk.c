@@ -380,6 +380,10 @@ void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratc
     for (size_t i = 0; i < walk->operands; i++) {
         work.operand[i] = operand_of(walk->rhs[i]);
     }
+    const struct operand *last = &work.operand[walk->operands - 1];
+    if (last->format && work.operand[0].format && !quantised_format_equal(last->format, work.operand[0].format)) {
+        work.operand[0].quantised_group = NULL; // which takes the panels of both, in one format
+    }
     unsigned threads = team_threads(team);
     split(&work, threads, scratch);
     team_run(team, work.tasks < threads ? work.tasks : threads, team ? run_on_thread : run_on_stack, &work);

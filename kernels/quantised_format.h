@@ -30,4 +30,9 @@ struct quantised_format {
     size_t scale_k;           // k of a scale: a multiple of 16, the last one may be short; 0: one scale over the whole of K
 };
 
+static inline bool quantised_format_equal(const struct quantised_format *f, const struct quantised_format *g) {
+    return f->code == g->code && f->scale == g->scale && f->global == g->global && f->zero_points == g->zero_points &&
+           f->scale_of_panel == g->scale_of_panel && f->scale_k == g->scale_k;
+}
+
 #endif

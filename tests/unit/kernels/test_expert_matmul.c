@@ -1,5 +1,5 @@
 // Gate and up with the activation, down with its end: each against the scalar products followed by the same steps over whole rows.
-#include "kernel_test.h"
+#include "quantised_case.h"
 
 #include "kernels/expert_matmul.h"
 
@@ -184,6 +184,40 @@ static void fused_steps_leave_the_bits_of_separate_ones(void **state) {
     team_destroy(team);
 }
 
+// Floats of 8 bits with 4 and with 5 bits of exponent: as many bytes, so that nothing but the format tells them apart. Few rows and
+// many, whose panels are multiplied in turns and alone.
+static void a_gate_coded_in_another_way_is_decoded_in_its_own(void **state) {
+    (void)state;
+    static const struct quantised_format CODED[] = {{CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, false, 0},
+                                                    {CODE_E5M2, DTYPE_F32, GLOBAL_NONE, false, false, 0}};
+    static const int32_t SIZES[][GROUPS] = {{1, 2, 1, 4}, {0, 3, 5, 2}};
+    static const struct activation SILU = {ACTIVATION_SILU, CLAMP_NONE, 0, 0};
+    activation = &SILU;
+    for (size_t i = 0; i < COUNT_OF(SIZES); i++) {
+        struct network w = {.dtype = DTYPE_BF16, .k = 72, .n = 2 * KERNEL_PANEL + 8, .random = {31 + i}};
+        network_init(&w);
+        struct quantised_case q[2];
+        void *coded[2][HELD];
+        for (size_t which = 0; which < 2; which++) {
+            quantised_case_init(&q[which], &CODED[which], w.k, w.n, VALUES_PLAIN, &w.random);
+            coded[which][0] = coded[which][1] = coded[which][2] = q[which].packed;
+            w.weights[which].format = &q[which].format;
+            w.weights[which].group_bytes = quantised_group_bytes(&q[which].format, w.k, w.n);
+            w.weights[which].data = coded[which];
+        }
+        assert_true(w.m >= 10);
+        memcpy(w.sizes, SIZES[i], sizeof w.sizes);
+        void *out = test_alloc(w.m * w.n * sizeof(uint16_t)), *scratch = test_alloc(grouped_matmul_scratch_bytes(w.m, GROUPS));
+        struct gate_up_args args = {product_of(&w, 0, out), &w.weights[1], activation, NULL, NULL};
+        assert_false(err_is(expert_gate_up(&args, NULL, scratch)));
+        up_sums = sums_of(&w, 0), gate_sums = sums_of(&w, 1);
+        assert_rows(&w, out, want_activated);
+        free(gate_sums), free(up_sums), free(out), free(scratch);
+        quantised_case_deinit(&q[0]), quantised_case_deinit(&q[1]);
+        network_deinit(&w);
+    }
+}
+
 static void a_gate_of_another_shape_is_refused(void **state) {
     (void)state;
     struct network w = {.dtype = DTYPE_F32, .k = 8, .n = 16, .random = {3}},
@@ -208,6 +242,7 @@ static void a_gate_of_another_shape_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fused_steps_leave_the_bits_of_separate_ones),
+        cmocka_unit_test(a_gate_coded_in_another_way_is_decoded_in_its_own),
         cmocka_unit_test(a_gate_of_another_shape_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
