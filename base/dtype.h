@@ -93,6 +93,22 @@ INLINE_ON_DEVICE uint16_t f16_from_f32(float f) {
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
 }
 
+// On the way to `to` (F32, BF16 or F16): to nearest even for F32, to odd for the others, whose own rounding is then that of the
+// integer.
+INLINE_ON_DEVICE float f32_from_i32(int32_t value, enum dtype to) {
+    const uint64_t lost = (UINT64_C(1) << 29) - 1; // of a double's fraction
+    double wide = value;
+    uint64_t bits;
+    if (to == DTYPE_F32) {
+        return (float)value;
+    }
+    memcpy(&bits, &wide, sizeof bits);
+    bits |= ((bits & lost) + lost) & (lost + 1); // the last bit that is kept, where one that is lost is set
+    bits &= ~lost;
+    memcpy(&wide, &bits, sizeof wide);
+    return (float)wide;
+}
+
 INLINE_ON_DEVICE float f32_from_f16(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t exponent = (h >> 10) & 0x1fu;

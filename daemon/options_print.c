@@ -9,8 +9,7 @@
 enum { HELP_COLUMNS = 100, HELP_INDENT = 32 };
 
 static const char NOT_YET[] = "Not in this version: GPUs but for kernels that have run in simulation only (--device sim), shards "
-                              "in other processes or machines, TLS, "
-                              "and a limit on TCP connections below that of open files.";
+                              "in other processes or machines, and TLS.";
 
 // Words from the current column on, broken before HELP_COLUMNS and continued at `indent`. A tab is a space that never breaks.
 static void put_words(const char *text, int column, int indent, FILE *out) {
@@ -69,10 +68,11 @@ void options_print_help(FILE *out) {
         "Each option may also be a variable (--max-queue: EXPERTD_MAX_QUEUE) or a key of the file (max_queue: 256). A flag wins "
         "over a variable, that over the file. Sizes are bytes, or whole numbers with KiB, MiB, GiB, TiB.",
         0, 0, out);
-    fputs("\nExit status: 0 ended as asked, 64 usage, 65 bad checkpoint, 69 a device or address is not to be had,\n70 internal "
-          "error, "
-          "78 bad configuration.\n\n",
-          out);
+    fputc('\n', out);
+    put_words("Exit status: 0 ended as asked, 64 usage, 65 bad checkpoint, 69 an address, a device or memory is not to be had, 70 "
+              "internal error, 78 bad configuration.",
+              0, 0, out);
+    fputc('\n', out);
     put_words(NOT_YET, 0, 0, out);
 }
 

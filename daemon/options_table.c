@@ -1,10 +1,10 @@
 #include "daemon/options_table.h"
 
 #include <ctype.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/suggest.h"
 #include "daemon/options.h"
 
 #define FIELD(name) offsetof(struct options, name)
@@ -428,48 +428,14 @@ const struct options_row *options_find(const char *name, size_t length) {
     return NULL;
 }
 
-static unsigned least_of(unsigned a, unsigned b) {
-    return a < b ? a : b;
-}
-
-// Levenshtein's distance by Wagner and Fischer, one row at a time, where case and the kind of dash cost nothing.
-static unsigned distance(const char *a, size_t a_length, const char *b, size_t b_length) {
-    unsigned cost[OPTIONS_NAME_MAX + 1];
-    for (size_t j = 0; j <= b_length; j++) {
-        cost[j] = (unsigned)j;
-    }
-    for (size_t i = 1; i <= a_length; i++) {
-        unsigned diagonal = cost[0];
-        cost[0] = (unsigned)i;
-        for (size_t j = 1; j <= b_length; j++) {
-            bool same = tolower((unsigned char)plain(a[i - 1])) == b[j - 1];
-            unsigned replaced = diagonal + !same;
-            diagonal = cost[j];
-            cost[j] = least_of(replaced, 1 + least_of(cost[j], cost[j - 1]));
-        }
-    }
-    return cost[b_length];
-}
-
-static size_t length_apart(const struct options_row *row, size_t length) {
-    size_t own = strlen(row->name);
-    return own > length ? own - length : length - own;
-}
-
 const struct options_row *options_nearest(const char *name, size_t length, enum options_reach reach) {
-    if (length == 0 || length >= OPTIONS_NAME_MAX) {
-        return NULL;
-    }
-    const struct options_row *nearest = NULL;
-    unsigned best = (unsigned)(length > 4 ? length / 2 : 2) + 1; // beyond that a guess is no help
+    const char *names[OPTION_COUNT];
+    size_t count = 0;
     for (size_t i = 0; i < OPTION_COUNT; i++) {
-        const struct options_row *row = &OPTIONS_ROWS[i];
-        unsigned apart = row->reach <= reach ? distance(name, length, row->name, strlen(row->name)) : UINT_MAX;
-        // Of two as near, the one of like length: a typo seldom drops a word.
-        if (apart < best || (apart == best && nearest && length_apart(row, length) < length_apart(nearest, length))) {
-            best = apart;
-            nearest = row;
+        if (OPTIONS_ROWS[i].reach <= reach) {
+            names[count++] = OPTIONS_ROWS[i].name;
         }
     }
-    return nearest;
+    const char *near = suggest_word(name, length, names, count);
+    return near ? options_find(near, strlen(near)) : NULL;
 }

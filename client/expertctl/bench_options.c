@@ -272,6 +272,6 @@ void bench_options_help(FILE *out) {
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         char left[48];
         snprintf(left, sizeof left, "%s %s", FLAGS[i].name, FLAGS[i].value ? FLAGS[i].value : "");
-        fprintf(out, "  %-26s%s\n", left, FLAGS[i].help);
+        fprintf(out, "  %-29s%s\n", left, FLAGS[i].help);
     }
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "client/expertctl/suggest.h"
+#include "base/suggest.h"
 
 static const char DEFAULT_TCP[] = "127.0.0.1:7411";
 
@@ -41,7 +41,7 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
             return OK;
         }
     }
-    const char *near = suggest_word(word, names, COMMAND_COUNT);
+    const char *near = suggest_word(word, strlen(word), names, COMMAND_COUNT);
     if (near) {
         FAIL(ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
@@ -315,8 +315,6 @@ static const struct flag_row FLAGS[] = {
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
 
 static FALLIBLE unknown_flag(const char *word, size_t length) {
-    char name[64];
-    snprintf(name, sizeof name, "%.*s", (int)length, word);
     const char *names[FLAG_COUNT + BENCH_FLAGS_MAX];
     size_t count = 0;
     for (; count < FLAG_COUNT; count++) {
@@ -325,11 +323,11 @@ static FALLIBLE unknown_flag(const char *word, size_t length) {
     for (const char *bench; count < FLAG_COUNT + BENCH_FLAGS_MAX && (bench = bench_options_name(count - FLAG_COUNT)); count++) {
         names[count] = bench;
     }
-    const char *near = suggest_word(name, names, count);
+    const char *near = suggest_word(word, length, names, count);
     if (near) {
-        FAIL(ERR_USAGE, "unknown flag %s: did you mean %s?", name, near);
+        FAIL(ERR_USAGE, "unknown flag %.*s: did you mean %s?", (int)length, word, near);
     }
-    FAIL(ERR_USAGE, "unknown flag %s: expertctl --help lists them", name);
+    FAIL(ERR_USAGE, "unknown flag %.*s: expertctl --help lists them", (int)length, word);
 }
 
 static const struct flag_row *find_flag(const char *word, size_t length) {
@@ -459,7 +457,7 @@ static FALLIBLE read_word(const char *word, struct ctl_options *out) {
                 return OK;
             }
         }
-        const char *near = suggest_word(word, NAMES, sizeof NAMES / sizeof *NAMES);
+        const char *near = suggest_word(word, strlen(word), NAMES, sizeof NAMES / sizeof *NAMES);
         FAIL(ERR_USAGE, "unknown command placement %s: %s%s", word, near ? "did you mean " : "it is one of show, plan, apply",
              near ? near : "");
     }
@@ -519,7 +517,7 @@ static void print_flags(FILE *out, unsigned commands) {
         if (commands ? (FLAGS[i].commands & commands) != 0 : FLAGS[i].commands == ANY) {
             char left[48];
             snprintf(left, sizeof left, "%s %s", FLAGS[i].name, FLAGS[i].value ? FLAGS[i].value : "");
-            fprintf(out, "  %-26s%s\n", left, FLAGS[i].help);
+            fprintf(out, "  %-29s%s\n", left, FLAGS[i].help);
         }
     }
 }
@@ -527,7 +525,7 @@ static void print_flags(FILE *out, unsigned commands) {
 void ctl_print_help(FILE *out) {
     fprintf(out, "usage: expertctl [--address ADDRESS] [--json] [--timeout S] COMMAND\n\nAsks an expertd daemon.\n\ncommands\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
-        fprintf(out, "  %-26s%s\n", COMMANDS[i].name, COMMANDS[i].help);
+        fprintf(out, "  %-29s%s\n", COMMANDS[i].name, COMMANDS[i].help);
     }
     fprintf(out, "\nflags\n");
     print_flags(out, ANY);

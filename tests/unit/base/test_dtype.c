@@ -83,6 +83,41 @@ static void bf16_rounds_to_nearest_even_also_in_its_subnormals(void **state) {
     assert_int_equal(bf16_from_f32(-0.0f), 0x8000);
 }
 
+// The code of a narrow dtype that is nearest to the value; of two, the even one.
+static uint16_t nearest_code(double value, enum dtype dtype, uint16_t guess) {
+    double best = INFINITY;
+    uint16_t code = 0;
+    for (uint16_t c = (uint16_t)(guess - 1); c != (uint16_t)(guess + 2); c++) {
+        float wide;
+        dtype_widen(dtype, &c, 1, &wide);
+        double error = fabs((double)wide - value);
+        if (error < best || (error == best && c % 2 == 0)) {
+            best = error, code = c;
+        }
+    }
+    return code;
+}
+
+static void integers_are_rounded_once(void **state) {
+    (void)state;
+    uint32_t seed = 1;
+    for (unsigned i = 0; i < 2000000; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        uint32_t shape = i % 31 < 24 ? seed : seed & (0xffff8000u | seed >> 27); // ties of bf16 and their neighbours among them
+        int32_t value = (int32_t)shape >> i % 23;
+        assert_true(f32_from_i32(value, DTYPE_F32) == (float)value);
+        uint16_t bf16 = bf16_from_f32(f32_from_i32(value, DTYPE_BF16)), f16 = f16_from_f32(f32_from_i32(value, DTYPE_F16));
+        assert_int_equal(bf16, nearest_code(value, DTYPE_BF16, bf16));
+        if (abs(value >> 1) < 65520 / 2) { // else it is Inf
+            assert_int_equal(f16, nearest_code(value, DTYPE_F16, f16));
+        }
+    }
+    assert_int_equal(bf16_from_f32(f32_from_i32((1 << 30) + (1 << 22) + 1, DTYPE_BF16)), 0x4e81); // a tie but for its last bit
+    assert_int_equal(bf16_from_f32(f32_from_i32(-(1 << 30) - (1 << 22) - 1, DTYPE_BF16)), 0xce81);
+    assert_int_equal(bf16_from_f32(f32_from_i32(INT32_MIN, DTYPE_BF16)), 0xcf00);
+    assert_int_equal(f16_from_f32(f32_from_i32(INT32_MAX, DTYPE_F16)), 0x7c00);
+}
+
 static void nan_stays_nan_whatever_its_payload(void **state) {
     (void)state;
     static const uint32_t NANS[] = {0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xff80ffffu, 0x7f80ffffu};
@@ -162,6 +197,7 @@ int main(void) {
         cmocka_unit_test(f16_codes_have_their_value_and_survive_the_round_trip),
         cmocka_unit_test(f16_rounds_to_nearest_even_also_in_its_subnormals),
         cmocka_unit_test(bf16_rounds_to_nearest_even_also_in_its_subnormals),
+        cmocka_unit_test(integers_are_rounded_once),
         cmocka_unit_test(nan_stays_nan_whatever_its_payload),
         cmocka_unit_test(fp8_codes_have_their_value),
         cmocka_unit_test(arrays_convert_at_any_alignment),

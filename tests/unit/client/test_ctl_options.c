@@ -13,7 +13,6 @@
 #include <cmocka.h>
 
 #include "client/expertctl/options.h"
-#include "client/expertctl/suggest.h"
 
 enum { WORDS_MAX = 40 };
 
@@ -224,20 +223,6 @@ static void the_address_is_the_flags_then_the_environments_then_a_socket_then_tc
     assert_non_null(strstr(err_message(), "$EXPERTD_ADDRESS"));
 }
 
-static void suggestions_are_near_or_none(void **state) {
-    (void)state;
-    static const char *const WORDS[] = {"alpha", "beta", "gamma"};
-    assert_string_equal(suggest_word("alhpa", WORDS, 3), "alpha");
-    assert_string_equal(suggest_word("bet", WORDS, 3), "beta");
-    assert_null(suggest_word("delta-delta", WORDS, 3));
-    assert_null(suggest_word("", WORDS, 3));
-    assert_null(suggest_word("alpha", WORDS, 0));
-    char longest[200];
-    memset(longest, 'a', sizeof longest - 1);
-    longest[199] = '\0';
-    assert_null(suggest_word(longest, WORDS, 3));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_take_every_flag_of_forward),
@@ -250,7 +235,6 @@ int main(void) {
         cmocka_unit_test(wrong_lines_are_named),
         cmocka_unit_test(json_is_known_even_where_the_line_is_wrong_before_it),
         cmocka_unit_test(the_address_is_the_flags_then_the_environments_then_a_socket_then_tcp),
-        cmocka_unit_test(suggestions_are_near_or_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
