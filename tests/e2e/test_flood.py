@@ -3,7 +3,6 @@
 import contextlib
 import resource
 import socket
-import time
 
 import grpc
 import numpy as np
@@ -14,6 +13,7 @@ from harness.errors import failure_of_call
 from harness.paths import SLOW
 from harness.protos import pb
 from harness.tensors import tensor
+from harness.waiting import eventually, is_closed
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 REQUEST = pb.ForwardRequest(layer=1, hidden=tensor(np.ones((2, 96))))
@@ -75,27 +75,8 @@ def is_served(address, timeout=5 * SLOW):
             return False
 
 
-def eventually(condition, seconds=20 * SLOW):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.05)
-
-
 def turned_away(daemon):
     return daemon.metric("expertd_refused_total", 'reason="connections"')
-
-
-def is_closed(connection):
-    connection.settimeout(0.2)
-    try:
-        while connection.recv(4096):
-            pass
-        return True
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
 
 
 @pytest.mark.threads

@@ -13,6 +13,7 @@ from harness import paths
 
 sys.path.insert(0, str(paths.ROOT / "tests/kernel_cases"))
 from generate import write_cases, write_edges  # noqa: E402
+from quantised import write_quantised  # noqa: E402
 from refusals import write_refusals  # noqa: E402
 
 PROGRAM = paths.BIN / "kernel_cases"
@@ -58,6 +59,14 @@ def test_the_scalar_twin_gives_the_contracts_bits(cases):
     must_hold(COUNT, "--interpret", cases["cpu"])
 
 
+def test_quantised_weights_give_the_contracts_bits(tmp_path):
+    write_quantised(tmp_path, SEED, COUNT)
+    for name in instruction_sets():
+        if name != "scalar_sim90":  # whose sums are its own
+            must_hold(COUNT, "--kernels", name, tmp_path)
+    must_hold(COUNT, "--interpret", tmp_path)
+
+
 def test_a_device_stays_within_its_bounds(cases):
     must_hold(COUNT, "--device", "sim", cases["other"])
 
@@ -69,6 +78,23 @@ def test_sizes_that_only_a_zero_bounds(tmp_path, how):
 
 def test_what_must_be_refused_is_refused_by_the_arguments_name(tmp_path):
     must_hold(write_refusals(tmp_path), tmp_path)
+
+
+def test_an_expectation_of_another_shape_fails(cases, tmp_path):
+    """The same elements in one dimension more, in a file of each operation."""
+    reshaped = 0
+    for path in sorted(cases["cpu"].iterdir())[:SPOILT]:
+        data = path.read_bytes()
+        length, = struct.unpack_from("<Q", data)
+        header = json.loads(data[8:8 + length])
+        answer = header["out" if "out" in header else "num_tiles"]
+        answer["shape"].append(1)
+        text = json.dumps(header).encode()
+        (tmp_path / path.name).write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
+        reshaped += 1
+    done = run_cases(tmp_path)
+    assert reshaped == SPOILT and done.stdout.endswith(f"\n0 passed, {reshaped} failed\n"), done.stdout[-2000:]
+    assert done.returncode == 1
 
 
 def test_a_wrong_expectation_fails_wherever_it_is(cases, tmp_path):

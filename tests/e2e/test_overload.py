@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from harness import slow
-from harness.daemon import CALL_SECONDS, Daemon, Feed
+from harness.daemon import CALL_SECONDS, Feed
 from harness.errors import failure_of_call, raises
 from harness.paths import SLOW
 from harness.protos import pb
 from harness.tensors import rows_of, tensor
+from harness.waiting import eventually, is_closed
 
 TWO_LAYERS = "synthetic:qwen3-30b-a3b,layers=2,experts=8"
 PUSHBACK_SECONDS = (0.01, 5)
@@ -32,13 +33,6 @@ def start(start_daemon, *arguments, model=slow.MODEL, **options):
 
 def refused(daemon, reason):
     return daemon.metric("expertd_refused_total", f'reason="{reason}"')
-
-
-def eventually(condition, seconds=20 * SLOW):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.02)
 
 
 def check_pushback(error):
@@ -315,18 +309,6 @@ def test_a_caller_that_sends_no_message_keeps_nobody_waiting(start_daemon, case)
             call.cancel()
             feed.close()
     daemon.wait_metric("expertd_read_slots_used", 0)
-
-
-def is_closed(connection):
-    connection.settimeout(0.2)
-    try:
-        while connection.recv(4096):
-            pass
-        return True
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
 
 
 @pytest.mark.threads

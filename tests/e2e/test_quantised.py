@@ -9,7 +9,7 @@ import pytest
 
 from harness.daemon import run_program
 from harness.paths import BIN, SANITIZER
-from harness.quantised import VARIANTS, QuantisedCheckpoint
+from harness.quantised import TWO_FORMATS, VARIANTS, QuantisedCheckpoint
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
 TOKENS = 40
@@ -41,6 +41,25 @@ def test_answers_are_those_of_the_weights_that_are_meant(name, tmp_path, start_d
         bits[way] = rows_of(answer.output)
     assert len(ids) == 1, "the weights are the same, however they are computed with"
     assert SANITIZER or bits["bf16"] == bits["bf16 alone"]
+
+
+@pytest.mark.parametrize("name", TWO_FORMATS)
+def test_down_may_be_coded_in_another_format_than_gate_and_up(name, tmp_path, start_daemon):
+    """Many rows and few go by kernels of their own."""
+    checkpoint = QuantisedCheckpoint(tmp_path / name, TWO_FORMATS[name])
+    hidden = checkpoint.inputs(TOKENS)
+    wanted = checkpoint.outputs(hidden)
+    for dtype in ("bf16", "f32"):
+        daemon = start_daemon("--compute-dtype", dtype, model=checkpoint.folder)
+        with daemon.client() as client:
+            answer = client.forward(layer=0, hidden=tensor(hidden)).output
+            assert error_per_token(values_of(answer), wanted).max() <= BOUNDS[dtype]
+            rows = rows_of(answer)
+            for first, tokens in ((0, 1), (1, 2), (3, 3), (6, 4), (10, 7)):
+                few = client.forward(layer=0, hidden=tensor(hidden[first:first + tokens])).output
+                assert rows_of(few) == rows[first:first + tokens], (dtype, tokens)
+            assert client.describe().models[0].layers[0].quantisation == TWO_FORMATS[name].name
+        daemon.stop()
 
 
 def test_expertd_verify_agrees_with_both_kinds(tmp_path, start_daemon):

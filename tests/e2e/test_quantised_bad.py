@@ -1,5 +1,4 @@
-"""Quantised checkpoints that are damaged, contradict themselves or are of a kind that is not read: each is refused at once,
-            by
+"""Quantised checkpoints that are damaged, contradict themselves or are of a kind that is not read: each is refused at once, by
 tensor, cause and mend."""
 
 import copy
@@ -8,16 +7,17 @@ import numpy as np
 import pytest
 
 from harness.daemon import run_program
-from harness.quantised import EXPERTS, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, pack_quantized
+from harness.quantised import EXPERTS, FP8, HIDDEN, VARIANTS, WIDTH, QuantisedCheckpoint, Variant, fp8, pack_quantized
+from harness.tensors import error_per_token, tensor, values_of
 
+TOKENS = 40
 GATE = "model.layers.0.mlp.experts.0.gate_proj"
 LAST = f"model.layers.0.mlp.experts.{EXPERTS - 1}.down_proj"
 
 
 def refused(checkpoint, *words, options=()):
     checkpoint.write()
-    done = run_program("expertd", "--model", str(checkpoint.folder), "--listen", "127.0.0.1:0", "--http", "off", "--admin",
-            "off",
+    done = run_program("expertd", "--model", str(checkpoint.folder), "--listen", "127.0.0.1:0", "--http", "off", "--admin", "off",
                        *options)
     assert done.returncode == 65, done.stderr
     for word in words:
@@ -58,6 +58,10 @@ def say(**words):
     return lambda checkpoint: checkpoint.config["quantization_config"].update(words)
 
 
+def say_of_weights(**words):
+    return lambda checkpoint: checkpoint.config["quantization_config"]["config_groups"]["group_0"]["weights"].update(words)
+
+
 def shape(name, *dims):
     return lambda checkpoint: cast(name, checkpoint.tensors[name][0], np.ones(dims))(checkpoint)
 
@@ -83,16 +87,26 @@ def one_expert_as(variant):
             del checkpoint.tensors[name]
         for part, dims in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH))):
             w = np.random.default_rng(3).standard_normal(dims)
-            stored = variant.quantise(w, np.random.default_rng(0))[0] if variant else {".weight": ("F32",
-            w.astype(np.float32))}
+            stored = variant.quantise(w, np.random.default_rng(0))[0] if variant else {".weight": ("F32", w.astype(np.float32))}
             checkpoint.tensors.update({f"{module}{part}_proj{suffix}": tensor for suffix, tensor in stored.items()})
 
     return change
 
 
 def up_in_another_order(checkpoint):
-    name = "model.layers.0.mlp.experts.1.up_proj.g_idx"
-    checkpoint.tensors[name] = ("I32", checkpoint.tensors[name][1][::-1])
+    """Of expert 1, as a quantiser would sort it that looks at each matrix by itself."""
+    w = np.random.default_rng(5).standard_normal((WIDTH, HIDDEN)) * HIDDEN ** -0.5
+    stored, checkpoint.experts[1]["up"] = checkpoint.variant.quantise(w, np.random.default_rng(6))
+    checkpoint.tensors.update({checkpoint.module("up_proj", 1) + suffix: tensor for suffix, tensor in stored.items()})
+
+
+def as_bitsandbytes(checkpoint):
+    for expert in range(EXPERTS):
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            name = checkpoint.module(part, expert) + ".weight"
+            del checkpoint.tensors[name + "_scale_inv"]
+            checkpoint.tensors[name] = ("U8", np.ones((WIDTH * HIDDEN // 2, 1)))
+    say(quant_method="bitsandbytes")(checkpoint)
 
 
 REFUSED = {
@@ -105,29 +119,27 @@ REFUSED = {
                                    [f"expert {EXPERTS - 1}'s down_proj", "int4_group32_zero"]),
     "global_scale_missing": ("modelopt_nvfp4", lose(f"{GATE}.weight_scale_2"), [f"{GATE}.weight_scale_2", "missing"]),
     # damaged
-    "scale_nan": ("fp8_blocks", put(f"{GATE}.weight_scale_inv", np.nan, (1, 0)),
-            ["layer 0, expert 0", "gate", "NaN", "damaged"]),
+    "scale_nan": ("fp8_blocks", put(f"{GATE}.weight_scale_inv", np.nan, (1, 0)), ["layer 0, expert 0", "gate", "NaN", "damaged"]),
     "scale_infinite": ("gptq", put(f"{LAST}.scales", np.inf, (2, 5)), [f"expert {EXPERTS - 1}", "down", "infinite"]),
     "scale_255_of_e8m0": ("compressed_mxfp4", put(f"{GATE}.weight_scale", 255, (3, 1)), ["expert 0", "row 3", "NaN"]),
     "scale_nan_of_e4m3": ("compressed_nvfp4", put(f"{GATE}.weight_scale", 0x7F, (3, 1)), ["expert 0", "row 3", "NaN"]),
     "global_scale_nan": ("modelopt_nvfp4", put(f"{GATE}.weight_scale_2", np.nan), ["expert 0", "global scale", "nan"]),
     "global_scale_divides_by_0": ("compressed_nvfp4", put(f"{GATE}.weight_global_scale", 0.0, 0),
-            ["expert 0", "global scale", "0"]),
+                                  ["expert 0", "global scale", "0"]),
     "zero_point_past_the_codes": ("gptq_8_bits", put(f"{GATE}.qzeros", -1, (0, 0)), ["expert 0", "zero point", "256"]),
     # shapes
     "scales_of_another_shape": ("fp8_blocks", shape(f"{GATE}.weight_scale_inv", 2, 3),
-            [f"{GATE}.weight_scale_inv", "[2, 3]", "128 x 128"]),
-    "scales_of_no_element": ("compressed_int4", shape(f"{GATE}.weight_scale", WIDTH, 0),
-            [f"{GATE}.weight_scale", f"[{WIDTH}, 0]"]),
+                                [f"{GATE}.weight_scale_inv", "[2, 3]", "128 x 128"]),
+    "scales_of_no_element": ("compressed_int4", shape(f"{GATE}.weight_scale", WIDTH, 0), [f"{GATE}.weight_scale", f"[{WIDTH}, 0]"]),
     "codes_of_another_shape": ("compressed_int4", shape(f"{GATE}.weight_packed", WIDTH, HIDDEN // 8 + 1),
                                [f"{GATE}.weight_packed", f"[{WIDTH}, {HIDDEN // 8 + 1}]", f"[{WIDTH}, {HIDDEN // 8}]"]),
     "zero_points_of_another_shape": ("awq", shape(f"{GATE}.qzeros", 6, WIDTH // 8 + 1),
-            [f"{GATE}.qzeros", f"[6, {WIDTH // 8 + 1}]"]),
+                                     [f"{GATE}.qzeros", f"[6, {WIDTH // 8 + 1}]"]),
     "g_idx_of_another_length": ("gptq", shape(f"{GATE}.g_idx", HIDDEN - 1), [f"{GATE}.g_idx", f"[{HIDDEN - 1}]"]),
     "global_scale_of_two": ("modelopt_nvfp4", cast(f"{GATE}.weight_scale_2", "F32", np.ones(2)),
-            [f"{GATE}.weight_scale_2", "one number"]),
+                            [f"{GATE}.weight_scale_2", "one number"]),
     "three_bits": ("gptq", each_of(shape(f"{GATE}.qweight", HIDDEN * 3 // 32, WIDTH), say(bits=3)),
-            [f"{GATE}.qweight", f"[{HIDDEN * 3 // 32}, {WIDTH}]"]),
+                   [f"{GATE}.qweight", f"[{HIDDEN * 3 // 32}, {WIDTH}]"]),
     # dtypes
     "scales_are_integers": ("fp8_blocks", cast(f"{GATE}.weight_scale_inv", "I64"), [f"{GATE}.weight_scale_inv", "I64"]),
     "zero_points_are_floats": ("gptq", cast(f"{GATE}.qzeros", "F32"), [f"{GATE}.qzeros", "F32"]),
@@ -136,49 +148,38 @@ REFUSED = {
                          ["model.layers.0.mlp.gate.weight", "F8_E4M3"]),
     # orders
     "g_idx_past_the_last_scale": ("gptq_ordered", put(f"{GATE}.g_idx", 6, 7),
-            ["expert 0", "g_idx gives scale 6 to k 7", "6 scales"]),
+                                  ["expert 0", "g_idx gives scale 6 to k 7", "6 scales"]),
     "g_idx_negative": ("gptq_ordered", put(f"{GATE}.g_idx", -1, 7), ["expert 0", "g_idx gives scale -1"]),
-    "g_idx_fills_one_group_twice": ("gptq_ordered", put(f"{GATE}.g_idx", np.zeros(HIDDEN)),
-            ["expert 0", "more than the 32 k"]),
+    "g_idx_fills_one_group_twice": ("gptq_ordered", put(f"{GATE}.g_idx", np.zeros(HIDDEN)), ["expert 0", "more than the 32 k"]),
     "g_idx_out_of_order_though_not_said": ("gptq", put(f"{LAST}.g_idx", np.arange(WIDTH)[::-1] // 32),
-            [f"expert {EXPERTS - 1}", "g_idx", "desc_act"]),
+                                           [f"expert {EXPERTS - 1}", "g_idx", "desc_act"]),
     "gate_and_up_in_two_orders": ("gptq_ordered", up_in_another_order, ["expert 1", "gate and up", "--widen"]),
     # config.json
-    "group_does_not_divide": ("compressed_int4",
-            lambda c: c.config["quantization_config"]["config_groups"]["group_0"]["weights"].update(
-        group_size=48), ["weight_scale", "groups of 48 k"]),
+    "group_does_not_divide": ("compressed_int4", say_of_weights(group_size=48), ["weight_scale", "groups of 48 k"]),
     "group_of_8": ("compressed_int4", None, ["spans 8 k", "multiple of 16"]),
-    "bits_disagree": ("compressed_int4", lambda c: c.config["quantization_config"]["config_groups"]["group_0"]["weights"].update(
-        num_bits=8), ["weight_scale", "8 bits"]),
+    "bits_disagree": ("compressed_int4", say_of_weights(num_bits=8), ["weight_scale", "8 bits"]),
     "group_size_is_text": ("gptq", say(group_size="many"), ["group_size", "many"]),
     "group_size_is_minus_two": ("gptq", say(group_size=-2), ["group_size", "-2"]),
     "block_of_nothing": ("fp8_blocks", say(weight_block_size=[0, 128]), ["weight_block_size"]),
     "block_of_three": ("fp8_blocks", say(weight_block_size=[1, 2, 3]), ["weight_block_size"]),
     "awq_gemv": ("awq", say(version="gemv"), ["version", "gemv", "gemm"]),
     "gptq_marlin": ("gptq", say(checkpoint_format="marlin"), ["checkpoint_format", "marlin"]),
-    "rotations": ("compressed_int4", say(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}),
-            ["transform_config"]),
+    "rotations": ("compressed_int4", say(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}), ["transform_config"]),
     "another_method": ("fp8_blocks", say(quant_method="eetq"), [f"{GATE}.weight", "eetq"]),
     "awq_tensors_without_a_method": ("awq", say(quant_method=None), [f"{GATE}.qweight", "quant_method"]),
     "gptq_tensors_said_to_be_awq": ("gptq", say(quant_method="awq"), [f"{GATE}.qweight"]),
     "experts_left_out": ("fp8_blocks", say(modules_to_not_convert=["lm_head", "model.layers.0.mlp.experts"]),
                          [f"{GATE}.weight", "model.layers.0.mlp.experts", "one of the two is wrong"]),
     "experts_left_out_by_expression": ("compressed_int4", say(ignore=["re:.*mlp\\.experts.*"]),
-            [f"{GATE}.weight_packed", "re:.*mlp"]),
+                                       [f"{GATE}.weight_packed", "re:.*mlp"]),
     # what no row knows
     "a_tensor_nobody_knows": ("modelopt_nvfp4", add(f"{GATE}.pre_quant_scale", "F32", np.ones(HIDDEN)),
-            [f"{GATE}.pre_quant_scale"]),
+                              [f"{GATE}.pre_quant_scale"]),
     "a_bias_that_is_not_zero": ("gptq_symmetric_with_bias", put(f"{GATE}.bias", 1.0, 3), [f"{GATE}.bias"]),
-    "bitsandbytes": ("fp8_blocks", each_of(*(each_of(lose(f"model.layers.0.mlp.experts.{e}.{p}_proj.weight_scale_inv"),
-                                                     cast(f"model.layers.0.mlp.experts.{e}.{p}_proj.weight", "U8",
-            np.ones((WIDTH * HIDDEN // 2, 1))))
-                                             for e in range(EXPERTS) for p in ("gate", "up", "down")),
-            say(quant_method="bitsandbytes")),
-                     [f"{GATE}.weight", "U8", "bitsandbytes"]),
+    "bitsandbytes": ("fp8_blocks", as_bitsandbytes, [f"{GATE}.weight", "U8", "bitsandbytes"]),
     "two_formats_in_a_layer": ("modelopt_fp8", one_expert_as(VARIANTS["fbgemm_per_row"]),
-            [f"expert {EXPERTS - 1}'s gate_proj", "fp8_channel", "fp8_tensor"]),
-    "one_expert_plain": ("compressed_int4", one_expert_as(None),
-            [f"expert {EXPERTS - 1}'s gate_proj", "F32", "int4_group32"]),
+                               [f"expert {EXPERTS - 1}'s gate_proj", "fp8_channel", "fp8_tensor"]),
+    "one_expert_plain": ("compressed_int4", one_expert_as(None), [f"expert {EXPERTS - 1}'s gate_proj", "F32", "int4_group32"]),
 }
 
 
@@ -196,6 +197,17 @@ def test_what_does_not_fit_is_refused_by_name(name, tmp_path):
     refused(checkpoint, *words)
 
 
+@pytest.mark.parametrize("up, words", [
+    (fp8(".weight_scale_inv", "F32", (128, 128), "F8_E5M2"), ["gate_proj is fp8_block128", "up_proj is fp8_e5m2_block128"]),
+    (fp8(".weight_scale_inv", "F32", (1, None)), ["gate_proj is fp8_block128", "up_proj is fp8_channel"]),
+    (fp8(".weight_scale_inv", "BF16", (128, 128)), ["gate_proj", "up_proj", "scales of F32", "of BF16"]),
+])
+def test_gate_and_up_in_two_formats_are_refused_by_name(up, words, tmp_path):
+    blocks = VARIANTS["fp8_blocks"]
+    checkpoint = QuantisedCheckpoint(tmp_path / "gate", Variant(blocks.name, FP8, blocks.quantise, (("up", up),)))
+    refused(checkpoint, "one format a layer is served", *words)
+
+
 def test_experts_fused_in_fp8_are_refused_by_name(tmp_path):
     checkpoint = QuantisedCheckpoint(tmp_path / "fused", VARIANTS["fp8_blocks"])
     module = "model.layers.0.mlp.experts"
@@ -210,13 +222,15 @@ def test_gate_and_up_in_two_orders_are_served_widened(tmp_path, start_daemon):
     checkpoint = QuantisedCheckpoint(tmp_path / "orders", VARIANTS["gptq_ordered"])
     up_in_another_order(checkpoint)
     checkpoint.write()
-    start_daemon("--widen", model=checkpoint.folder).stop()
+    hidden = checkpoint.inputs(TOKENS)
+    with start_daemon("--compute-dtype", "f32", "--widen", model=checkpoint.folder).client() as client:
+        answer = client.forward(layer=0, hidden=tensor(hidden))
+    assert error_per_token(values_of(answer.output), checkpoint.outputs(hidden)).max() <= 1e-5
 
 
 def test_what_does_not_fit_into_memory_is_refused_with_what_it_is(tmp_path):
     checkpoint = QuantisedCheckpoint(tmp_path / "memory", VARIANTS["fp8_blocks"])
     for options, word in (((), "fp8_block128"), (("--widen",), "without --widen")):
-        done = run_program("expertd", "--model", str(checkpoint.folder), "--listen", "127.0.0.1:0", "--http", "off",
-            "--admin",
+        done = run_program("expertd", "--model", str(checkpoint.folder), "--listen", "127.0.0.1:0", "--http", "off", "--admin",
                            "off", "--memory-max", "64KiB", *options)
         assert done.returncode == 69 and word in done.stderr, done.stderr

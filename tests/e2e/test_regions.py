@@ -21,8 +21,9 @@ from harness.daemon import Daemon, run_program
 from harness.errors import check, failure_of_answer, raises
 from harness.paths import ROOT, SANITIZER, SLOW
 from harness.protos import pb
-from harness.regions import Layout, Region, connect, eventually, fetch, is_cut, offer
+from harness.regions import Layout, Region, connect, fetch, is_cut, offer
 from harness.tensors import tensor
+from harness.waiting import eventually
 
 LAYER, HIDDEN, EXPERTS = 1, 96, 8
 MIB = 1 << 20

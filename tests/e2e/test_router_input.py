@@ -8,7 +8,7 @@ import pytest
 
 from harness.checkpoints import write_safetensors
 from harness.daemon import run_program
-from harness.errors import check, failure_of_answer, raises
+from harness.errors import refused_alone_and_in_a_stream
 from harness.protos import pb
 from harness.regions import Region
 from harness.tensors import error_per_token, rows_of, tensor, values_of
@@ -145,18 +145,7 @@ WRONG = {
 def test_wrong_rows_are_refused_and_disturb_nobody(model, rows, residual, start_daemon):
     daemon = start_daemon(model=model.folder)
     with daemon.client() as client:
-        right = client.forward(asked(rows, residual)).output.data
-        requests = []
-        for change, reason, field in WRONG.values():
-            request = asked(rows, residual, id=len(requests) + 1)
-            change(request)
-            requests.append(request)
-            with raises("INVALID_ARGUMENT", reason, field):
-                client.forward(request)
-        answers = {answer.id: answer for answer in client.stream([*requests, asked(rows, residual, id=99)])}
-        for request, (_, reason, field) in zip(requests, WRONG.values()):
-            check(failure_of_answer(answers[request.id]), "INVALID_ARGUMENT", reason, field)
-        assert answers[99].output.data == right
+        refused_alone_and_in_a_stream(client, lambda **fields: asked(rows, residual, **fields), WRONG.values())
 
 
 @pytest.mark.parametrize("name, drop, config, words", [

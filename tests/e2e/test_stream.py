@@ -11,23 +11,17 @@ import pytest
 
 from harness import slow
 from harness.daemon import CALL_SECONDS, Daemon, Feed
-from harness.errors import check, failure_of_answer, failure_of_call
+from harness.errors import failure_of_answer, failure_of_call
 from harness.paths import ROOT, SLOW
 from harness.protos import pb
 from harness.tensors import tensor
+from harness.waiting import eventually
 
 LAYER, HIDDEN = 1, 96
 
 
 def request(random, tokens=3, **fields):
     return pb.ForwardRequest(layer=LAYER, hidden=tensor(random.standard_normal((tokens, HIDDEN)).astype(np.float32)), **fields)
-
-
-def eventually(condition, seconds=10 * SLOW):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

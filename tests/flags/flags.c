@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/expertctl/suggest.h"
+#include "base/suggest.h"
 
-enum { NAMES_MAX = 64, WORD_MAX = 64 };
+enum { NAMES_MAX = 64 };
 
 FALLIBLE flags_find(const char *kind, const char *word, size_t length, const char *const *names, size_t count, const char *help,
                     size_t *out) {
@@ -17,10 +17,8 @@ FALLIBLE flags_find(const char *kind, const char *word, size_t length, const cha
             return OK;
         }
     }
-    char text[WORD_MAX];
-    snprintf(text, sizeof text, "%.*s", (int)length, word);
-    const char *near = suggest_word(text, names, count);
-    FAIL(ERR_USAGE, "unknown %s %s%s%s; %s", kind, text, near ? ": did you mean " : "", near ? near : "", help);
+    const char *near = suggest_word(word, length, names, count);
+    FAIL(ERR_USAGE, "unknown %s %.*s%s%s; %s", kind, (int)length, word, near ? ": did you mean " : "", near ? near : "", help);
 }
 
 FALLIBLE flags_take(const struct flag_row *flags, size_t count, void *options, int argc, char *const *argv, int *i) {

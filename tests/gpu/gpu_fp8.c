@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "kernels/backend.h"
 #include "kernels/grouped_gemm.h"
+#include "kernels/kernel_select.h"
 #include "tests/gpu/pieces.h"
 
 enum { GROUPS_MAX = 4, ROWS_MAX = 220, N_MAX = 264, K_MAX = 656, BLOCK = 128 };

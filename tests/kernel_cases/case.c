@@ -7,7 +7,10 @@
 enum { ALIGNMENT = 64 };
 
 static FALLIBLE parse_bound(const struct kernel_case *c, const char *key, double *out) {
-    const char *text = case_text(c, key);
+    const char *text = safetensors_metadata(&c->file, key);
+    if (!text) {
+        FAIL(ERR_CHECKPOINT, "%s is missing, which a case without an error has", key);
+    }
     char *end;
     *out = strtod(text, &end);
     if (end == text || *end || !isfinite(*out) || *out < 0) {
@@ -155,17 +158,21 @@ const struct tensor_view *case_tensor(const struct kernel_case *c, const char *n
     return entry ? &c->tensors[entry - c->file.entries] : NULL;
 }
 
-FALLIBLE case_expected(const struct kernel_case *c, const char *name, enum dtype dtype, uint64_t elements,
+FALLIBLE case_expected(const struct kernel_case *c, const char *name, const struct case_answer *answer,
                        const struct tensor_view **out) {
     const struct tensor_view *view = case_tensor(c, name);
     if (!view) {
         FAIL(ERR_CHECKPOINT, "expected tensor %s is missing", name);
     }
-    uint64_t count;
-    TRY(tensor_elements(view->shape, view->rank, &count));
-    if (view->dtype != dtype || count != elements) {
-        FAIL(ERR_CHECKPOINT, "expected tensor %s is %s of %llu elements, but the operation gives %s of %llu", name,
-             dtype_name(view->dtype), (unsigned long long)count, dtype_name(dtype), (unsigned long long)elements);
+    bool same = view->dtype == answer->dtype && view->rank == answer->rank;
+    for (uint32_t i = 0; same && i < answer->rank; i++) {
+        same = view->shape[i] == answer->shape[i];
+    }
+    if (!same) {
+        char has[TENSOR_SHAPE_TEXT_MAX], gives[TENSOR_SHAPE_TEXT_MAX];
+        FAIL(ERR_CHECKPOINT, "expected tensor %s is %s%s, but the operation gives %s%s", name, dtype_name(view->dtype),
+             tensor_shape_text(view->shape, view->rank, has), dtype_name(answer->dtype),
+             tensor_shape_text(answer->shape, answer->rank, gives));
     }
     *out = view;
     return OK;
@@ -217,27 +224,39 @@ static void poison(enum dtype dtype, uint64_t elements, void *out) {
     }
 }
 
-static FALLIBLE run_poisoned(const struct case_run *run, struct case_device *device, struct team *team, void **out) {
-    if (posix_memalign(out, ALIGNMENT, run->elements * dtype_size(run->dtype) + 1) != 0) {
-        *out = NULL;
-        FAIL(ERR_NOMEM, "no memory for %llu elements of output", (unsigned long long)run->elements);
+// Of an answer that the file has too, so that the product is a number.
+static uint64_t elements_of(const struct case_answer *answer) {
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < answer->rank; i++) {
+        elements *= answer->shape[i];
     }
-    poison(run->dtype, run->elements, *out);
+    return elements;
+}
+
+static FALLIBLE run_poisoned(const struct case_run *run, struct case_device *device, struct team *team, void **out) {
+    uint64_t elements = elements_of(&run->answer);
+    if (posix_memalign(out, ALIGNMENT, elements * dtype_size(run->answer.dtype) + 1) != 0) {
+        *out = NULL;
+        FAIL(ERR_NOMEM, "no memory for %llu elements of output", (unsigned long long)elements);
+    }
+    poison(run->answer.dtype, elements, *out);
     return run->run(run->context, &(struct case_place){device, team}, *out);
 }
 
 // Which NaN it is no one promises between machines: x86 makes a negative one of Inf - Inf, a GPU a positive one of other bits.
-static bool both_nan(const struct case_run *run, const void *first, const void *second, uint64_t i) {
-    return isnan(value_at(run->dtype, first, i)) && isnan(value_at(run->dtype, second, i));
+static bool both_nan(enum dtype dtype, const void *first, const void *second, uint64_t i) {
+    return isnan(value_at(dtype, first, i)) && isnan(value_at(dtype, second, i));
 }
 
 static FALLIBLE same_bits(const struct case_run *run, const void *first, const void *second, bool any_nan, const char *when) {
-    size_t size = dtype_size(run->dtype);
-    for (uint64_t i = 0; i < run->elements; i++) {
+    enum dtype dtype = run->answer.dtype;
+    size_t size = dtype_size(dtype);
+    uint64_t elements = elements_of(&run->answer);
+    for (uint64_t i = 0; i < elements; i++) {
         if (memcmp((const char *)first + i * size, (const char *)second + i * size, size) != 0 &&
-            !(any_nan && both_nan(run, first, second, i))) {
-            FAIL(ERR_INTERNAL, "out[%llu] is %.9g at first, but %.9g %s", (unsigned long long)i, value_at(run->dtype, first, i),
-                 value_at(run->dtype, second, i), when);
+            !(any_nan && both_nan(dtype, first, second, i))) {
+            FAIL(ERR_INTERNAL, "out[%llu] is %.9g at first, but %.9g %s", (unsigned long long)i, value_at(dtype, first, i),
+                 value_at(dtype, second, i), when);
         }
     }
     return OK;
@@ -245,7 +264,7 @@ static FALLIBLE same_bits(const struct case_run *run, const void *first, const v
 
 FALLIBLE case_run_twice(const struct kernel_case *c, const struct case_run *run) {
     const struct tensor_view *expected;
-    TRY(case_expected(c, "out", run->dtype, run->elements, &expected)); // bounds the allocation too
+    TRY(case_expected(c, "out", &run->answer, &expected)); // bounds the allocation too
     void *first = NULL, *second = NULL, *twin = NULL;
     err_t e;
     TRY_OUT(e, run_poisoned(run, c->device, NULL, &first));

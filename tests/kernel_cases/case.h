@@ -1,6 +1,6 @@
 // One golden case of a kernel: a safetensors file whose metadata holds the operation and its attributes
-// (tests/goldens/kernels/README.md), and what every operation's runner does with it. Errors say what is wrong with the file, or
-// with the answer.
+// (tests/goldens/kernels/README.md; quantised_grouped_matmul: README.md here), and what every operation's runner does with it.
+// Errors say what is wrong with the file, or with the answer.
 #ifndef EXPERTD_TESTS_KERNEL_CASES_CASE_H
 #define EXPERTD_TESTS_KERNEL_CASES_CASE_H
 
@@ -8,7 +8,7 @@
 #include "kernels/options.h"
 #include "kernels/team.h"
 
-enum { CASE_TENSORS_MAX = 32 };
+enum { CASE_TENSORS_MAX = 32, CASE_RANK_MAX = 3 };
 
 struct case_device;
 
@@ -36,8 +36,15 @@ const char *case_text(const struct kernel_case *c, const char *key); // "" where
 // A tensor by name, NULL where there is none.
 const struct tensor_view *case_tensor(const struct kernel_case *c, const char *name);
 
-// The expected tensor, which must be there with `elements` of `dtype`.
-FALLIBLE case_expected(const struct kernel_case *c, const char *name, enum dtype dtype, uint64_t elements,
+// What a tensor of the answer is.
+struct case_answer {
+    enum dtype dtype;
+    uint32_t rank;
+    uint64_t shape[CASE_RANK_MAX];
+};
+
+// The expected tensor, which must be there and be of that dtype and shape.
+FALLIBLE case_expected(const struct kernel_case *c, const char *name, const struct case_answer *answer,
                        const struct tensor_view **out);
 
 // Is every element within the bounds? The error has the first that is not.
@@ -53,8 +60,7 @@ struct case_place {
 struct case_run {
     FALLIBLE (*run)(void *context, const struct case_place *place, void *out);
     void *context;
-    enum dtype dtype;
-    uint64_t elements;
+    struct case_answer answer;
 };
 
 // Runs twice, the second time on the case's team; the first answer must be within the bounds of tensor `out`, the second equal it
@@ -66,5 +72,6 @@ FALLIBLE run_grouped_matmul(const struct kernel_case *c);
 FALLIBLE run_transposed_grouped_matmul(const struct kernel_case *c);
 FALLIBLE run_group_metadata(const struct kernel_case *c);
 FALLIBLE run_grouped_gemm(const struct kernel_case *c);
+FALLIBLE run_quantised_grouped_matmul(const struct kernel_case *c);
 
 #endif

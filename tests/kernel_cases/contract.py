@@ -136,10 +136,27 @@ def sum_products(a, b, dtype_a, dtype_b):
     return sum_pairs(a, b) if dtype_a in narrow and dtype_b in narrow else sum_fmas(a, b)
 
 
+def wrap(integers):
+    return np.asarray(integers).astype(np.int64).astype(np.uint64).astype(np.uint32).view(np.int32)
+
+
+def float_sums(integers, dtype):
+    """Of int32: to nearest even for F32; to odd for narrower ones, whose own rounding is then the only one."""
+    values = integers.astype(np.float32)
+    back = values.astype(np.float64)
+    if dtype == "F32":
+        return values
+    odd = values.view(np.uint32) % 2 == 1
+    other = np.nextafter(values, np.where(back < integers, np.inf, -np.inf).astype(np.float32))
+    return np.where((back == integers) | odd, values, other)
+
+
 def finish(total, alpha, beta, c, dtype):
     """Codes of alpha * total + beta * c. c is not looked at where beta is 0."""
     if dtype == "I32":
-        return (total + (c if beta else 0)).astype(np.int64).astype(np.uint64).astype(np.uint32).view(np.int32)
+        return wrap(total + (c if beta else 0))
+    if total.dtype == np.int64:
+        total = float_sums(wrap(total), dtype)
     with np.errstate(all="ignore"):
         value = np.float32(alpha) * total
         return encode(dtype, fma(np.float32(beta), c, value) if beta else value)
@@ -147,24 +164,80 @@ def finish(total, alpha, beta, c, dtype):
 
 # ---- operations
 
-def grouped_matmul(lhs, rhs, group_sizes, transpose_rhs, group_offset, out_dtype, mode, existing):
-    m, n = lhs.shape[0], rhs.shape[1 if transpose_rhs else 2]
+def scatter_rows(lhs, shape, group_sizes, group_offset, out_dtype, mode, existing, sums):
+    """The rows of each local group are sums(group, its rows of lhs), and what existing_out's mode makes of them."""
+    local, m, n = shape
     out = np.zeros((m, n), encode(out_dtype, np.zeros(0)).dtype) if existing is None else existing.codes.reshape(m, n).copy()
-    a, b = lhs.values(), rhs.values()
     starts = np.concatenate([[0], np.cumsum(group_sizes)])
-    for i in range(rhs.shape[0]):
+    for i in range(local):
         rows = slice(starts[group_offset + i], starts[group_offset + i + 1])
-        weights = b[i].T if transpose_rhs else b[i]
         c = existing.values()[rows] if mode == "accumulate" else None
-        out[rows] = finish(sum_products(a[rows], weights, lhs.dtype, rhs.dtype), 1, int(mode == "accumulate"), c, out_dtype)
+        out[rows] = finish(sums(i, lhs.values()[rows]), 1, int(mode == "accumulate"), c, out_dtype)
     return Tensor(out_dtype, [m, n], out)
 
 
-def transposed_grouped_matmul(lhs, rhs, group_sizes, group_offset, num_actual_groups, out_dtype):
+def grouped_matmul(lhs, rhs, group_sizes, transpose_rhs, group_offset, out_dtype, mode, existing):
+    b = rhs.values()
+    shape = rhs.shape[0], lhs.shape[0], rhs.shape[1 if transpose_rhs else 2]
+    return scatter_rows(lhs, shape, group_sizes, group_offset, out_dtype, mode, existing,
+                        lambda i, rows: sum_products(rows, b[i].T if transpose_rhs else b[i], lhs.dtype, rhs.dtype))
+
+
+class Coded:
+    """The weights of a quantised_grouped_matmul."""
+
+    def __init__(self, code, codes, scales, scale_block, zeros=None, global_scale=None, global_op=None):
+        self.code, self.codes, self.scales, self.scale_block = code, codes, scales, scale_block
+        self.zeros, self.global_scale, self.global_op = zeros, global_scale, global_op
+
+    def values(self, i, k):
+        """Of group i, [n, k]: what is multiplied. A zero point is one column's over a scale's k."""
+        n, codes = self.codes.shape[1], self.codes.codes.reshape(self.codes.shape)[i]
+        if self.code in ("E4M3", "E5M2"):
+            return (E4M3 if self.code == "E4M3" else E5M2)[codes]
+        if self.code != "INT8":
+            codes = np.stack([codes & 15, codes >> 4], -1).reshape(n, 2 * codes.shape[1])[:, :k]
+        if self.code == "E2M1":
+            return E2M1[codes]
+        zeros = np.int64(8 if self.code == "INT4" else 0)
+        if self.zeros is not None:
+            zeros = spread(self.zeros.codes.reshape(self.zeros.shape)[i].astype(np.int64), n, k, 1, self.scale_block[1] or k)
+        return (codes.astype(np.int64) - zeros).astype(np.float32)
+
+    def scales_of(self, i, k):
+        """Of group i, [n, k]: the format's own product, rounded once to fp32."""
+        n, scales = self.codes.shape[1], self.scales.values()[i]
+        with np.errstate(all="ignore"):
+            if self.global_op:
+                factor = self.global_scale.values()[i]
+                scales = scales * factor if self.global_op == "multiply" else scales / factor
+        return spread(scales, n, k, self.scale_block[0] or n, self.scale_block[1] or k)
+
+
+def quantised_grouped_matmul(lhs, rhs, group_sizes, group_offset, out_dtype, mode, existing):
+    local, n = rhs.codes.shape[:2]
+    m, k = lhs.shape
+
+    def sums(i, rows):
+        values, scales = rhs.values(i, k), rhs.scales_of(i, k)
+        total, step = np.zeros((rows.shape[0], n), np.float32), rhs.scale_block[1] or k or 1
+        for at in range(0, k, step):
+            part = slice(at, at + step)
+            partial = (sum_pairs if lhs.dtype == "BF16" else sum_fmas)(rows[:, part], values[:, part].T)
+            total = fma(partial, scales[:, at], total)
+        return total
+
+    return scatter_rows(lhs, (local, m, n), group_sizes, group_offset, out_dtype, mode, existing, sums)
+
+
+def transposed_grouped_matmul(lhs, rhs, group_sizes, group_offset, num_actual_groups, out_dtype, added=None):
     a, b = lhs.values(), rhs.values()
     starts = np.concatenate([[0], np.cumsum(group_sizes)])
-    out = [finish(sum_products(a[:, starts[g]:starts[g + 1]], b[starts[g]:starts[g + 1]], lhs.dtype, rhs.dtype), 1, 0, None, out_dtype)
-           for g in range(group_offset, group_offset + num_actual_groups)]
+    out = []
+    for i in range(num_actual_groups):
+        rows = slice(starts[group_offset + i], starts[group_offset + i + 1])
+        c = added.values()[i] if added else None
+        out.append(finish(sum_products(a[:, rows], b[rows], lhs.dtype, rhs.dtype), 1, int(c is not None), c, out_dtype))
     shape = [num_actual_groups, a.shape[0], b.shape[1]]
     return Tensor(out_dtype, shape, np.stack(out) if out else np.zeros(shape, encode(out_dtype, np.zeros(0)).dtype))
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "kernels/backend.h"
+#include "kernels/kernel_select.h"
 
 enum { STAGING_BYTES = 1 << 20, GROUPS_MAX = 1 << 12 };
 

@@ -176,6 +176,6 @@ FALLIBLE run_grouped_gemm(const struct kernel_case *c) {
         args.out_count = out->shape[0];
     }
     TRY(grouped_gemm_check(&args));
-    struct case_run run = {.run = multiply, .context = &args, .dtype = args.out_dtype, .elements = args.out_count};
+    struct case_run run = {multiply, &args, {args.out_dtype, 1, {args.out_count}}};
     return c->expected_error ? OK : case_run_twice(c, &run);
 }

@@ -95,7 +95,7 @@ def sizes_tensor(sizes, dtype="I32"):
 def dtypes_of(case):
     """lhs, rhs, out."""
     if case.chance(0.15):
-        return "I8", "I8", "I32"
+        return "I8", "I8", case.one_of("I32", "I32", *FLOATS)
     pair = case.one_of(("BF16", "BF16"), ("BF16", "BF16"), ("F32", "F32"), (case.one_of(*FLOATS), case.one_of(*FLOATS)))
     return *pair, case.one_of(*FLOATS)
 
@@ -160,14 +160,19 @@ def tgmm(case, arithmetic):
     lhs, rhs = tensor(case, lhs_dtype, [k, m], tame), tensor(case, rhs_dtype, [m, n], tame)
     case.tensors |= {"lhs": lhs, "rhs": rhs, "group_sizes": sizes_tensor(sizes)}
     case.metadata["preferred_element_type"] = out_dtype
+    mode, existing = case.one_of(None, None, "overwrite", "accumulate"), None
+    if mode:
+        existing = case.tensors["existing_out"] = tensor(case, out_dtype, [local, k, n], tame)
+        case.metadata["existing_out_mode"] = mode
     set_tiling(case)
     note_magnitude(case, lhs, rhs, m)
-    case.expect(transposed_grouped_matmul(lhs, rhs, sizes, offset, local, out_dtype), arithmetic, exact)
+    added = existing if mode == "accumulate" else None
+    case.expect(transposed_grouped_matmul(lhs, rhs, sizes, offset, local, out_dtype, added), arithmetic, exact)
 
 
 def metadata(case, _arithmetic):
     sizes = group_sizes(case)
-    m, tm = int(sizes.sum()) + case.one_of(0, 0, 1, 200), case.one_of(1, 2, 3, 16, 128, 100000)
+    m, tm = int(sizes.sum()) + case.one_of(0, 0, 1, 200), case.one_of(1, 2, 3, 16, 128, 100000, 2 ** 31 - 1, 2 ** 40)
     start = int(case.random.integers(len(sizes) + 1)) if case.chance(0.5) else 0
     count = int(case.random.integers(len(sizes) - start + 1)) if case.chance(0.5) else len(sizes) - start
     empty = case.chance(0.5)
@@ -181,18 +186,17 @@ def metadata(case, _arithmetic):
 
 
 class Dim:
-    """M, N or K of every group: the same, or ragged."""
+    """M, N or K of every group: the same, or ragged. Each of the two matrices that have it may say so in its own way."""
 
     def __init__(self, case, groups, even=False):
         self.ragged = case.chance(0.5)
         values = [case.dim() if self.ragged else 0 for _ in range(groups)] if self.ragged else [case.dim()] * groups
         self.values = [v - v % 2 if even else v for v in values]
         self.same = self.values[0] if groups and not self.ragged else 0
-        self.dtype = case.one_of("I32", "I64")
 
     def write(self, case, name):
-        if self.ragged:
-            case.tensors[name + "_dims"] = sizes_tensor(self.values, self.dtype)
+        if self.ragged or case.chance(0.15):
+            case.tensors[name + "_dims"] = sizes_tensor(self.values, case.one_of("I32", "I64"))
         else:
             case.metadata[name] = self.same
 
@@ -261,7 +265,7 @@ def gemm(case, arithmetic):
                       "preferred_element_type": out_dtype}
     elements = sum(x * y for x, y in zip(m.values, n.values))
     alpha = beta = c = None
-    if dtype_a != "I8":
+    if out_dtype != "I32":
         alpha, beta = factor(case, groups, "alpha"), factor(case, groups, "beta")
     elif case.chance(0.5):
         beta = np.ones(1, np.float32)
@@ -293,8 +297,8 @@ def empty(dtype, *shape):
 
 
 def write_edges(folder):
-    """Of what chance seldom meets: sizes of 2^40 and 2^62 where another is 0, and a scale of nothing that is no number. Returns how
-    many there are."""
+    """Of what chance seldom meets: sizes of 2^40 and 2^62 where another is 0, a scale of nothing that is no number, and sums of int8
+    past 2^24 in outputs of floats. Returns how many there are."""
     gemms = [dict(zip(("a_first", "a_last", "b_first", "b_last", "out_first", "out_last"), (m, k, k, n, m, n)))
              for size in (2 ** 40, 2 ** 62) for m, k, n in ((0, size, 0), (size, 0, 0), (0, 0, size))]
     cases = [({"op": "grouped_gemm", "num_groups": 3, "trans_a": "false", "trans_b": "false"} | sizes,
@@ -312,6 +316,17 @@ def write_edges(folder):
     for lhs, rhs, out in (([2 ** 40, 0], [0, 0], [2, 2 ** 40, 0]), ([0, 0], [0, 2 ** 40], [2, 0, 2 ** 40])):
         cases.append(({"op": "transposed_grouped_matmul"}, {"lhs": empty("F32", *lhs), "rhs": empty("F32", *rhs),
                                                             "out": empty("F32", *out), "group_sizes": sizes_tensor([0, 0])}))
+    random, sizes, depth = np.random.default_rng(3), np.array([5, 9], np.int32), 5003
+    lhs = Tensor("I8", [14, depth], random.integers(60, 128, 14 * depth).astype(np.int8))
+    rhs = Tensor("I8", [2, 17, depth], random.integers(-128, 20, 34 * depth).astype(np.int8))
+    for dtype in FLOATS:
+        existing = Tensor(dtype, [14, 17], encode(dtype, random.standard_normal(14 * 17).astype(np.float32)))
+        for mode in (None, "accumulate"):
+            given = {} if mode is None else {"existing_out": existing}
+            cases.append(({"op": "grouped_matmul", "transpose_rhs": "true", "preferred_element_type": dtype}
+                          | ({} if mode is None else {"existing_out_mode": mode}),
+                          {"lhs": lhs, "rhs": rhs, "group_sizes": sizes_tensor(sizes),
+                           "out": grouped_matmul(lhs, rhs, sizes, True, 0, dtype, mode, given.get("existing_out"))} | given))
     for i, (attributes, tensors) in enumerate(cases):
         write_safetensors(pathlib.Path(folder) / f"edge-{i:02}.safetensors", {"format": 1, "atol": 0, "rtol": 0} | attributes, tensors)
     return len(cases)

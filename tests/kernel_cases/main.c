@@ -8,7 +8,7 @@
 
 #include "case.h"
 #include "device.h"
-#include "kernels/backend.h"
+#include "kernels/kernel_select.h"
 
 enum { EXIT_FAILED = 1, TEAM_THREADS = 2, TEAM_SPIN_US = 20, PATH_BYTES_MAX = 4096 };
 
@@ -28,6 +28,7 @@ static FALLIBLE run_operation(const struct kernel_case *c) {
         {"transposed_grouped_matmul", run_transposed_grouped_matmul},
         {"make_group_metadata", run_group_metadata},
         {"grouped_gemm", run_grouped_gemm},
+        {"quantised_grouped_matmul", run_quantised_grouped_matmul},
     };
     const char *op = case_text(c, "op");
     for (size_t i = 0; i < sizeof OPERATIONS / sizeof *OPERATIONS; i++) {
@@ -113,6 +114,15 @@ static void count_path(struct run *run, const char *path) {
 }
 
 static const char USAGE[] = "usage: kernel_cases [--kernels NAME | --device sim|cuda[:N]] [--interpret] PATH…";
+static const char HELP[] =
+    "Runs golden kernel files, or every *.safetensors of a folder: each twice into a poisoned output, the second time on two\n"
+    "threads and with equal bits. Says which do not hold, then how many do.\n\n"
+    "  --kernels NAME          instruction set, as expertd's --kernels; else auto\n"
+    "  --device NAME           sim, cuda or cuda:N (no GPU has run it yet), then the CPU in the device's arithmetic\n"
+    "  --interpret             the scalar twin in place of the kernels\n"
+    "  --help                  this text\n\n"
+    "exit codes: 0 all hold, 1 some do not, 64 wrong command line, 69 an instruction set or a device is not to be had,\n"
+    "78 an unknown one\n";
 
 // Options before paths; returns the index of the first path.
 static FALLIBLE parse_options(int argc, char **argv, struct run *run, int *first_path) {
@@ -126,7 +136,7 @@ static FALLIBLE parse_options(int argc, char **argv, struct run *run, int *first
         } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
             device = argv[++i];
         } else {
-            FAIL(ERR_USAGE, "%s: %s", argv[i], USAGE);
+            FAIL(ERR_USAGE, "unknown flag %s, or its value is missing; %s", argv[i], USAGE);
         }
     }
     if (i == argc || (device && (kernels || run->interpret))) {
@@ -139,6 +149,10 @@ static FALLIBLE parse_options(int argc, char **argv, struct run *run, int *first
 int main(int argc, char **argv) {
     struct run run = {0};
     int first_path;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        printf("%s\n\n%s", USAGE, HELP);
+        return EXIT_SUCCESS;
+    }
     err_t e = parse_options(argc, argv, &run, &first_path);
     if (!err_is(e)) {
         e = team_create(&(struct team_options){TEAM_THREADS, TEAM_SPIN_US}, &run.team);

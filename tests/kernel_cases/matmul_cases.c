@@ -1,9 +1,9 @@
 // grouped_matmul and transposed_grouped_matmul.
+#include "matmul_case.h"
+
 #include <stdlib.h>
 
-#include "case.h"
 #include "device.h"
-#include "kernels/from_tensors.h"
 
 static FALLIBLE existing_mode(const struct kernel_case *c, enum existing_mode *out) {
     const char *text = safetensors_metadata(&c->file, "existing_out_mode");
@@ -16,11 +16,6 @@ static FALLIBLE existing_mode(const struct kernel_case *c, enum existing_mode *o
     }
     *out = text[0] == 'o' ? EXISTING_OVERWRITE : EXISTING_ACCUMULATE;
     return OK;
-}
-
-static FALLIBLE elements_of(uint64_t a, uint64_t b, uint64_t c, uint64_t *out) {
-    uint64_t shape[] = {a, b, c};
-    return tensor_elements(shape, 3, out);
 }
 
 static FALLIBLE take_workspace(size_t bytes, void **out) {
@@ -67,26 +62,35 @@ static FALLIBLE multiply(void *context, const struct case_place *place, void *ou
     return e;
 }
 
-FALLIBLE run_grouped_matmul(const struct kernel_case *c) {
-    struct grouped_matmul_tensors tensors = {
+FALLIBLE matmul_case_read(const struct kernel_case *c, struct grouped_matmul_tensors *tensors, struct matmul_options *options) {
+    *tensors = (struct grouped_matmul_tensors){
         .lhs = case_tensor(c, "lhs"),
         .rhs = case_tensor(c, "rhs"),
         .group_sizes = case_tensor(c, "group_sizes"),
         .existing_out = case_tensor(c, "existing_out"),
     };
+    TRY(case_options(c, options));
+    TRY(case_flag(c, "transpose_rhs", &tensors->transpose_rhs));
+    TRY(case_integer(c, "group_offset", 0, &tensors->group_offset));
+    TRY(case_dtype(c, "preferred_element_type", &tensors->preferred_element_type));
+    return existing_mode(c, &tensors->existing_mode);
+}
+
+FALLIBLE matmul_case_run(const struct kernel_case *c, struct grouped_matmul_args *args) {
+    struct case_answer answer = {out_dtype(args->lhs_dtype, args->out_dtype), 2, {args->m, rhs_shape(&args->rhs).n}};
+    struct case_run run = {multiply, args, answer};
+    return c->expected_error ? OK : case_run_twice(c, &run);
+}
+
+FALLIBLE run_grouped_matmul(const struct kernel_case *c) {
+    struct grouped_matmul_tensors tensors;
     struct matmul_options options;
     struct plain_weights rhs;
     struct grouped_matmul_args args;
-    TRY(case_options(c, &options));
-    TRY(case_flag(c, "transpose_rhs", &tensors.transpose_rhs));
-    TRY(case_integer(c, "group_offset", 0, &tensors.group_offset));
-    TRY(case_dtype(c, "preferred_element_type", &tensors.preferred_element_type));
-    TRY(existing_mode(c, &tensors.existing_mode));
+    TRY(matmul_case_read(c, &tensors, &options));
     TRY(grouped_matmul_from_tensors(&tensors, &rhs, &args));
     args.options = &options;
-    struct case_run run = {.run = multiply, .context = &args, .dtype = out_dtype(args.lhs_dtype, args.out_dtype)};
-    TRY(elements_of(args.m, rhs.n, 1, &run.elements));
-    return c->expected_error ? OK : case_run_twice(c, &run);
+    return matmul_case_run(c, &args);
 }
 
 static FALLIBLE multiply_transposed_there(struct case_device *d, struct transposed_grouped_matmul_args *args, void *out) {
@@ -140,7 +144,7 @@ FALLIBLE run_transposed_grouped_matmul(const struct kernel_case *c) {
     TRY(existing_mode(c, &tensors.existing_mode));
     TRY(transposed_grouped_matmul_from_tensors(&tensors, &args));
     args.options = &options;
-    struct case_run run = {.run = multiply_transposed, .context = &args, .dtype = out_dtype(args.lhs_dtype, args.out_dtype)};
-    TRY(elements_of(args.num_actual_groups, args.k, args.n, &run.elements));
+    struct case_run run = {
+        multiply_transposed, &args, {out_dtype(args.lhs_dtype, args.out_dtype), 3, {args.num_actual_groups, args.k, args.n}}};
     return c->expected_error ? OK : case_run_twice(c, &run);
 }

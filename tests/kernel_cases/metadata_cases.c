@@ -41,7 +41,7 @@ static void poison(const struct group_metadata *metadata, size_t num_groups, siz
 static FALLIBLE compare_visits(const struct kernel_case *c, const char *name, const int32_t *got, size_t num_tiles,
                                size_t capacity) {
     const struct tensor_view *expected;
-    TRY(case_expected(c, name, DTYPE_I32, capacity, &expected));
+    TRY(case_expected(c, name, &(struct case_answer){DTYPE_I32, 1, {capacity}}, &expected));
     struct tensor_view visited = {.dtype = DTYPE_I32, .rank = 1, .shape = {num_tiles}, .data = expected->data};
     return case_compare(c, name, &visited, got);
 }
@@ -50,9 +50,9 @@ static FALLIBLE compare(const struct kernel_case *c, const struct group_metadata
     const struct tensor_view *offsets, *tiles;
     size_t capacity = group_metadata_capacity(args->m, args->tm, args->num_groups);
     int32_t num_tiles = (int32_t)got->num_tiles;
-    TRY(case_expected(c, "group_offsets", DTYPE_I32, args->num_groups + 1, &offsets));
+    TRY(case_expected(c, "group_offsets", &(struct case_answer){DTYPE_I32, 1, {args->num_groups + 1}}, &offsets));
     TRY(case_compare(c, "group_offsets", offsets, got->group_offsets));
-    TRY(case_expected(c, "num_tiles", DTYPE_I32, 1, &tiles));
+    TRY(case_expected(c, "num_tiles", &(struct case_answer){DTYPE_I32, 1, {1}}, &tiles));
     TRY(case_compare(c, "num_tiles", tiles, &num_tiles));
     TRY(compare_visits(c, "group_ids", got->group_ids, got->num_tiles, capacity));
     return compare_visits(c, "m_tile_ids", got->m_tile_ids, got->num_tiles, capacity);
@@ -72,7 +72,7 @@ static FALLIBLE make_there(struct case_device *d, const struct group_metadata_ar
     struct device_group_metadata metadata = {.sizes = sizes,
                                              .groups = (uint32_t)args->num_groups,
                                              .rows = (uint32_t)args->m,
-                                             .tile_rows = (uint32_t)args->tm,
+                                             .tile_rows = args->tm < INT32_MAX ? (uint32_t)args->tm : INT32_MAX, // m is no more
                                              .first_group = (uint32_t)args->start_group,
                                              .local_groups = (uint32_t)args->num_local_groups,
                                              .visit_empty = args->visit_empty_groups,

@@ -13,8 +13,8 @@ GEMM = {"op": "grouped_gemm", "num_groups": 2, "trans_a": "false", "trans_b": "t
         "a_last": 64, "b_first": 6, "b_last": 64, "out_last": 6}
 
 
-def floats(*shape, dtype="F32"):
-    return Tensor(dtype, shape, encode(dtype, np.ones(shape)))
+def floats(*shape, dtype="F32", value=1):
+    return Tensor(dtype, shape, encode(dtype, np.full(shape, value, np.float32)))
 
 
 def integers(*values, dtype="I32"):
@@ -59,7 +59,9 @@ MATMUL_FAULTS = [
     ("group_sizes", {}, {"group_sizes": integers(3, 2, 4)}),
     ("group_sizes", {}, {"group_sizes": integers(2 ** 31 - 1, 2 ** 31 - 1, 2 ** 31 - 1)}),
     ("group_sizes", {}, {"group_sizes": integers(-2 ** 31, 2 ** 31 - 1, 1)}),
+    ("group_sizes", {}, {"rhs": floats(4, 4, 2)}),  # more groups than there are: no offset would do
     ("group_offset", {"group_offset": 1}, {}),
+    ("group_offset", {"group_offset": 4}, {"rhs": floats(0, 4, 2)}),
     ("group_offset", {"group_offset": -1}, {}),
     ("group_offset", {"group_offset": 2 ** 63 - 1}, {}),
     ("group_offset", {"group_offset": "9" * 30}, {}),
@@ -74,7 +76,8 @@ MATMUL_FAULTS = [
     ("preferred_element_type", {"preferred_element_type": "I32"}, {}),
     ("preferred_element_type", {"preferred_element_type": "F8_E4M3"}, {}),
     ("preferred_element_type", {"preferred_element_type": "FLOAT"}, {}),
-    ("preferred_element_type", {}, {"lhs": codes("I8", 8, 4), "rhs": codes("I8", 3, 4, 2)}),
+    ("preferred_element_type", {"preferred_element_type": "I64"}, {"lhs": codes("I8", 8, 4), "rhs": codes("I8", 3, 4, 2)}),
+    ("preferred_element_type", {"preferred_element_type": "I8"}, {"lhs": codes("I8", 8, 4), "rhs": codes("I8", 3, 4, 2)}),
     ("transpose_rhs", {"transpose_rhs": "yes"}, {}),
     ("tiling", {"tiling": "16,16"}, {}),
     ("tiling", {"tiling": "16,0,16"}, {}),
@@ -96,6 +99,8 @@ TRANSPOSED_FAULTS = [
     ("num_actual_groups", {"num_actual_groups": 4}, {}),
     ("num_actual_groups", {"num_actual_groups": -1}, {}),
     ("num_actual_groups", {"num_actual_groups": 2 ** 63 - 1, "group_offset": 1}, {}),
+    ("existing_out", {"existing_out_mode": "accumulate"}, {"existing_out": floats(3, 4, 4)}),
+    ("existing_out", {"existing_out_mode": "accumulate"}, {"existing_out": floats(12, 3)}),
     ("preferred_element_type", {"preferred_element_type": "I32"}, {}),
 ]
 
@@ -117,6 +122,8 @@ METADATA_FAULTS = [
     ("num_nonzero_groups", {"num_nonzero_groups": -1}, {}),
     ("visit_empty_groups", {"visit_empty_groups": "1"}, {}),
 ]
+
+INTEGERS = {"a": codes("I8", 5 * 64), "b": codes("I8", 2 * 6 * 64)}
 
 GEMM_FAULTS = [
     ("a", {}, {"a": None}),
@@ -152,6 +159,8 @@ GEMM_FAULTS = [
     ("c", {}, {"beta": floats(1), "c": floats(29)}),
     ("c", {}, {"beta": floats(1), "c": floats(30, dtype="F16")}),
     ("preferred_element_type", {"preferred_element_type": "I32"}, {}),
+    ("alpha", {"preferred_element_type": "I32"}, INTEGERS | {"alpha": floats(1, value=2)}),
+    ("beta", {"preferred_element_type": "I32"}, INTEGERS | {"beta": floats(2, value=.5), "c": integers(*range(30))}),
 ]
 
 # scaling -> the dtype of its elements, that of its scales, how many scales a and b have
@@ -203,10 +212,58 @@ def scaling_faults():
     yield "scaling_a", attributes | odd, tensors
 
 
+QUANTISED = {"op": "quantised_grouped_matmul", "rhs_code": "INT4", "scale_block": "1,16", "preferred_element_type": "BF16"}
+
+
+def quantised_parts():
+    return {"lhs": floats(8, 33, dtype="BF16"), "rhs": codes("U8", 3, 2, 17), "rhs_scale": floats(3, 2, 3), "rhs_zero": zeros(3, 2, 3),
+            "group_sizes": integers(3, 0, 4)}
+
+
+def zeros(*shape, dtype="U8", value=16):
+    return Tensor(dtype, shape, np.full(shape, value, np.uint8))
+
+
+NVFP4 = {"rhs_code": "E2M1", "rhs_global_op": "multiply"}
+
+QUANTISED_FAULTS = [
+    ("lhs", {}, {"lhs": None}),
+    ("lhs", {}, {"lhs": floats(8, 33, dtype="F16")}),
+    ("lhs", {}, {"lhs": floats(8 * 33, dtype="BF16")}),
+    ("rhs", {}, {"rhs": None}),
+    ("rhs", {}, {"rhs": codes("U8", 3, 2, 16)}),
+    ("rhs", {}, {"rhs": codes("U8", 6, 17)}),
+    ("rhs", {"rhs_code": "INT8"}, {"rhs_zero": None}),
+    ("rhs", {"rhs_code": "E4M3"}, {"rhs": codes("F8_E5M2", 3, 2, 33), "rhs_zero": None}),
+    ("rhs_code", {"rhs_code": "FP4"}, {}),
+    ("scale_block", {"scale_block": "16"}, {}),
+    ("scale_block", {"scale_block": "1,17"}, {}),
+    ("scale_block", {"scale_block": "1,-16"}, {}),
+    ("scale_block", {"scale_block": "1,16,1"}, {}),
+    ("rhs_scale", {}, {"rhs_scale": None}),
+    ("rhs_scale", {}, {"rhs_scale": floats(3, 2, 2)}),
+    ("rhs_scale", {"scale_block": "2,16"}, {}),
+    ("rhs_scale", {}, {"rhs_scale": codes("F8_E5M2", 3, 2, 3)}),
+    ("rhs_zero", {}, {"rhs_zero": zeros(3, 2, 2)}),
+    ("rhs_zero", {}, {"rhs_zero": zeros(3, 2, 3, dtype="I8")}),
+    ("rhs_zero", {}, {"rhs_zero": zeros(3, 2, 3, value=17)}),
+    ("rhs_zero", {"rhs_code": "E2M1"}, {}),
+    ("rhs_global", NVFP4, {"rhs_scale": codes("F8_E4M3", 3, 2, 3), "rhs_zero": None}),
+    ("rhs_global", NVFP4, {"rhs_scale": codes("F8_E4M3", 3, 2, 3), "rhs_zero": None, "rhs_global": floats(1)}),
+    ("rhs_global", NVFP4, {"rhs_zero": None, "rhs_global": floats(3)}),
+    ("rhs_global_op", {"rhs_code": "E2M1"}, {"rhs_scale": codes("F8_E4M3", 3, 2, 3), "rhs_zero": None, "rhs_global": floats(3)}),
+    ("group_sizes", {}, {"group_sizes": integers(3, 2, 4)}),
+    ("group_sizes", {}, {"group_sizes": integers(3, 4)}),
+    ("group_offset", {"group_offset": 1}, {}),
+    ("existing_out", {"existing_out_mode": "accumulate"}, {"existing_out": floats(8, 2)}),
+    ("preferred_element_type", {"preferred_element_type": "I32"}, {}),
+]
+
+
 def write_refusals(folder):
     parts = [(MATMUL, matmul_parts(), MATMUL_FAULTS), (TRANSPOSED, transposed_parts(), TRANSPOSED_FAULTS),
              (METADATA, {"group_sizes": integers(3, 0, 4)}, METADATA_FAULTS), (GEMM, gemm_parts(), GEMM_FAULTS),
-             (GEMM, gemm_parts(), scaling_faults())]
+             (GEMM, gemm_parts(), scaling_faults()), (QUANTISED, quantised_parts(), QUANTISED_FAULTS)]
     count = 0
     for attributes, tensors, faults in parts:
         for argument, changed, replaced in faults:

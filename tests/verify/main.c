@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/mapped.h"
 #include "client/client.h"
-#include "kernels/backend.h"
+#include "kernels/kernel_select.h"
 #include "tests/verify/report.h"
 #include "tests/verify/shared.h"
 #include "tests/verify/verify_options.h"

@@ -13,6 +13,7 @@ enum {
     MIB_LIMIT = 1 << 20,
     MIB = 1 << 20
 };
+static const uint32_t TOKENS[] = {1, 8, 32, 256, 2048};
 
 static FALLIBLE set_shapes(void *options, const char *value) {
     ((struct bench_options *)options)->shapes = value;
@@ -113,21 +114,21 @@ static FALLIBLE set_help(void *options, const char *value) {
 
 static const struct flag_row FLAGS[] = {
     {"--shape", "NAME,NAME", set_shapes, "only these (kernels, tune: a shape, layer: a preset); --list names them"},
-    {"--dtype", "NAME,NAME", set_dtypes, "of the weights (bf16,f32; layer: bf16; pack: all forms)"},
+    {"--dtype", "NAME,NAME", set_dtypes, "of the weights (bf16,f32; layer: bf16; pack: all forms); --list names them"},
     {"--op", "NAME", set_op, "kernels: gmm on packed weights (else this), gmm-plain on dense ones, tgmm or grouped-gemm"},
     {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k], else [groups, k, n]"},
     {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
     {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (1,8,32,256,2048)"},
     {"--experts", "N", set_experts, "layer: so many of the preset's experts, where memory holds no more"},
     {"--seconds", "S", set_seconds, "of each row (1)"},
-    {"--weights-mib", "N", set_weights, "that a row's weights rotate over; else 4 x the last-level cache, at least 1145"},
+    {"--weights-mib", "N", set_weights,
+     "kernels, tune: that a row's weights rotate over; else 4 x the last-level cache, at least 1145"},
     {"--cache", "FILE", set_cache, "tune: add what is found to this file"},
     {"--busy-neighbour", NULL, set_busy_neighbour,
      "kernels: also beside a thread that computes on one CPU: what it leaves of the speed"},
     {"--kernels", "NAME", set_kernels, "instruction set, as expertd's --kernels; else auto"},
     {"--device", "NAME", set_device,
-     "kernels, layer: on cuda, cuda:N or sim; else cpu. Simulated only so far: no GPU has run it. sim: --shape tiny, and its times "
-     "say nothing of any GPU"},
+     "kernels, layer: cuda, cuda:N (no GPU has run it yet) or sim (--shape tiny alone, its times say nothing); else cpu"},
     {"--json", NULL, set_json, "one JSON object on standard output"},
     {"--list", NULL, set_list, "the names that --shape and --dtype take"},
     {"--help", NULL, set_help, "this text"},
@@ -157,44 +158,65 @@ static FALLIBLE take_word(struct bench_options *out, char *const *argv, int argc
     return OK;
 }
 
+// What another command takes would be without effect, unseen.
+static FALLIBLE check_commands(const struct bench_options *o) {
+    enum { KERNELS = 1 << BENCH_KERNELS, LAYER = 1 << BENCH_LAYER, TUNE = 1 << BENCH_TUNE };
+    const struct {
+        const char *flag;
+        bool given;
+        unsigned commands;
+        const char *names;
+    } RULES[] = {
+        {"--shape", o->shapes != NULL, KERNELS | LAYER | TUNE, "kernels, layer and tune"},
+        {"--op", o->op != OP_GMM, KERNELS, "kernels"},
+        {"--tokens", o->num_tokens > 0, LAYER, "layer"},
+        {"--experts", o->experts > 0, LAYER, "layer"},
+        {"--weights-mib", o->weights_bytes > 0, KERNELS | TUNE, "kernels and tune"},
+        {"--cache", o->cache != NULL, TUNE, "tune"},
+        {"--busy-neighbour", o->busy_neighbour, KERNELS, "kernels"},
+        {"--device", o->device != NULL, KERNELS | LAYER, "kernels and layer"},
+    };
+    for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
+        if (RULES[i].given && !(RULES[i].commands & 1u << o->command)) {
+            FAIL(ERR_USAGE, "%s is of expertd-bench %s", RULES[i].flag, RULES[i].names);
+        }
+    }
+    return OK;
+}
+
 FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *out) {
-    *out = (struct bench_options){.kernels = "auto", .tokens = {1, 8, 32, 256, 2048}, .num_tokens = 5, .seconds = 1};
+    *out = (struct bench_options){.kernels = "auto", .seconds = 1};
     for (int i = 1; i < argc; i++) {
         TRY(take_word(out, argv, argc, &i));
     }
-    if (out->command != BENCH_KERNELS && out->op != OP_GMM) {
-        FAIL(ERR_USAGE, "--op is of expertd-bench kernels");
+    if (out->help) {
+        return OK;
     }
-    if (out->command != BENCH_KERNELS && out->busy_neighbour) {
-        FAIL(ERR_USAGE, "--busy-neighbour is of expertd-bench kernels");
+    if (out->command == BENCH_NONE) {
+        FAIL(ERR_USAGE, "a command is missing: expertd-bench kernels, layer, tune or pack; --help says more");
     }
-    if (out->device && out->command != BENCH_KERNELS && out->command != BENCH_LAYER) {
-        FAIL(ERR_USAGE, "--device is of expertd-bench kernels and layer");
-    }
+    TRY(check_commands(out));
     if (out->device && (out->num_threads > 0 || out->busy_neighbour)) {
         FAIL(ERR_USAGE, "--threads and --busy-neighbour are of the CPU, and --device %s is none", out->device);
-    }
-    if (out->command != BENCH_LAYER && out->experts) {
-        FAIL(ERR_USAGE, "--experts is of expertd-bench layer");
     }
     if (out->transposed && out->op != OP_GMM_PLAIN && out->op != OP_GROUPED_GEMM) {
         FAIL(ERR_USAGE, "--transposed is of --op gmm-plain and --op grouped-gemm");
     }
-    if (!out->help && out->command == BENCH_NONE) {
-        FAIL(ERR_USAGE, "a command is missing: expertd-bench kernels, layer, tune or pack; --help says more");
+    if (out->num_tokens == 0) {
+        out->num_tokens = sizeof TOKENS / sizeof *TOKENS;
+        memcpy(out->tokens, TOKENS, sizeof TOKENS);
     }
     return OK;
 }
 
 void bench_options_help(FILE *out) {
-    fprintf(out,
-            "usage: expertd-bench kernels|layer|tune|pack [flags]\n\n"
-            "Times grouped products (kernels) or whole MoE layers (layer) in this process. Every repetition stands between a\n"
-            "loop of nothing but multiplications and plain reads of as many weights, on the same threads: ratios are medians\n"
-            "over the repetitions, so they hold on a machine whose speed varies. The weights are read twice, line\n"
-            "after line and in four parts in turns; the faster read counts. tune tries every schedule of a product and says which "
-            "is fastest. pack times what loading does with a matrix of each form that files "
-            "have:\ncodes into rows, the digest, packing, beside a read of as many bytes of the file (nothing is multiplied).\n\n");
+    fprintf(out, "usage: expertd-bench kernels|layer|tune|pack [flags]\n\n"
+                 "Times grouped products (kernels) or whole MoE layers (layer) in this process. Every repetition stands between a\n"
+                 "loop of nothing but multiplications and plain reads of as many weights, on the same threads: ratios are medians\n"
+                 "over the repetitions, so they hold on a machine whose speed varies. The weights are read twice, line after line\n"
+                 "and in four parts in turns; the faster read counts. tune tries every schedule of a product and says which is\n"
+                 "fastest. pack times what loading does with a matrix of each form that files have: codes into rows, the digest,\n"
+                 "packing, beside a read of as many bytes of the file (nothing is multiplied).\n\n");
     flags_help(FLAGS, FLAG_COUNT, out);
     fprintf(out, "\nexit codes: 0 measured, 64 wrong command line, 69 memory or an instruction set is not to be had, 70 internal, "
                  "78 an\nunknown preset\n");

@@ -30,7 +30,7 @@ struct bench_options {
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads; // 0: one entry, the CPUs of this process
     uint32_t tokens[BENCH_LIST_MAX];
-    size_t num_tokens;
+    size_t num_tokens;      // layer: of a batch
     uint32_t experts;       // of a layer; 0: the preset's
     double seconds;         // of each row
     uint64_t weights_bytes; // that a row's weights rotate over; 0: four times the last-level cache, at least 1.2 GB

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "expert/engine.h"
 #include "expert/layer.h"
 #include "expert/synthetic.h"
 #include "tests/bench/kernels/device_rig.h"

@@ -1,7 +1,7 @@
 // expertd-bench: how near to the machine's limits products and layers run, in this process.
 #include <stdio.h>
 
-#include "kernels/backend.h"
+#include "kernels/kernel_select.h"
 #include "tests/bench/kernels/bench_options.h"
 #include "tests/bench/kernels/device_bench.h"
 #include "tests/bench/kernels/kernels_bench.h"
@@ -38,7 +38,7 @@ static FALLIBLE bench(const struct bench_options *options) {
     TRY(kernel_select(options->kernels));
     struct machine machine;
     machine_read(&machine);
-    struct report report = {.machine = &machine, .backend = kernel_selected()->name};
+    struct report report = {.machine = &machine, .backend = kernel_selected_name()};
     if (options->command == BENCH_TUNE) {
         return tune_bench(options, &machine);
     }

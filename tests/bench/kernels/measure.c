@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "kernels/backend.h"
+#include "kernels/kernel_select.h"
 
 enum { PEAK_SPAN_MIN_NS = 2 * NS_PER_MS, PEAK_SPAN_MAX_NS = 40 * NS_PER_MS, PEAK_SHARE = 4 };
 
@@ -141,9 +141,9 @@ static enum peak_kind peak_of_int8(const char *kernels) {
 
 enum peak_kind measure_peak_of(enum dtype dtype, struct team *team) {
     if (dtype == DTYPE_I8) {
-        return peak_of_int8(kernel_selected()->name);
+        return peak_of_int8(kernel_selected_name());
     }
-    if (dtype == DTYPE_BF16 && strstr(kernel_selected()->name, "amx") && peak_usable(PEAK_AMX_BF16)) {
+    if (dtype == DTYPE_BF16 && strstr(kernel_selected_name(), "amx") && peak_usable(PEAK_AMX_BF16)) {
         return PEAK_AMX_BF16;
     }
     if (dtype == DTYPE_F32 || !peak_usable(PEAK_VDPBF16PS)) {

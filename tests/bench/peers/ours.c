@@ -12,9 +12,10 @@
 
 #include "base/clock.h"
 #include "base/mapped.h"
+#include "expert/engine.h"
 #include "expert/layer.h"
-#include "kernels/backend.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/kernel_select.h"
 #include "kernels/quantised.h"
 
 enum { PAGE = 4096, SPIN_US = 50, LINE_BYTES = 64 };
@@ -189,7 +190,7 @@ static FALLIBLE product_main(char **argv) {
     TRY(take_operands(&p, &p.args.group_sizes, &file, &weights));
     TRY(pack_sets(&p, weights, &memory));
     TRY(team_create(&team, &p.team));
-    p.scratch = aligned_alloc(64, (grouped_matmul_scratch_bytes(rows, groups) + 63) / 64 * 64);
+    p.scratch = aligned_alloc(64, (packed_matmul_workspace_bytes(rows, groups) + 63) / 64 * 64);
     p.args.lhs_stride = k;
     p.args.rhs = rhs_packed(&p.weights);
     p.args.num_groups = p.args.num_actual_groups = groups;

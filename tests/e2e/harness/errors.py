@@ -72,3 +72,20 @@ def check(failure, code=None, reason=None, field=None):
         assert failure.message, "an error without a message"
     if field is not None:  # the field itself, or its member at fault: hidden, hidden.shape
         assert any(f"{named}.".startswith(f"{field}.") for named in failure.fields), failure
+
+
+def refused_alone_and_in_a_stream(client, ask, wrong):
+    """Each of `wrong`, (change, reason, field), makes a request of ask(id=…) that is refused for that field, by itself and in a stream;
+    the right one beside them is answered as it is alone."""
+    right, requests = client.forward(ask()).output.data, []
+    for change, reason, field in wrong:
+        request = ask(id=len(requests) + 1)
+        change(request)
+        requests.append(request)
+        with raises("INVALID_ARGUMENT", reason, field):
+            client.forward(request)
+    last = len(requests) + 1
+    answers = {answer.id: answer for answer in client.stream([*requests, ask(id=last)])}
+    for request, (_, reason, field) in zip(requests, wrong):
+        check(failure_of_answer(answers[request.id]), "INVALID_ARGUMENT", reason, field)
+    assert answers[last].output.data == right

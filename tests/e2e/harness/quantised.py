@@ -210,6 +210,7 @@ class Variant:
     name: str
     config: dict
     quantise: object
+    of_parts: tuple = ()  # ("down", quantise): where a part has a way of its own
 
 
 VARIANTS = {
@@ -285,6 +286,16 @@ VARIANTS = {
     "gptq_8_bits_ordered": Variant("int8_group32_zero_ordered", GPTQ | {"bits": 8, "desc_act": True}, gptq(8, 32, ordered=True)),
 }
 
+# Down in another format than gate and up.
+E4M3, E5M2 = (fp8(".weight_scale_inv", "F32", (128, 128), dtype) for dtype in ("F8_E4M3", "F8_E5M2"))
+TWO_FORMATS = {
+    "e4m3_then_e5m2": Variant("fp8_block128+fp8_e5m2_block128", BLOCKS, E4M3, (("down", E5M2),)),
+    "e5m2_then_e4m3": Variant("fp8_e5m2_block128+fp8_block128", BLOCKS, E5M2, (("down", E4M3),)),
+    "blocks_then_rows": Variant("fp8_block128+fp8_channel", FP8, E4M3, (("down", fp8(".weight_scale_inv", "BF16", (1, None))),)),
+    "mxfp4_then_fp8": Variant("mxfp4+fp8_block128", BLOCKS, fp4(".weight", ".scale", "F8_E8M0", 32, codes_dtype="I8"),
+                              (("down", E4M3),)),
+}
+
 
 # ---- a checkpoint
 
@@ -307,7 +318,8 @@ class QuantisedCheckpoint:
             orders = int(random.integers(1 << 30))
             for part, shape in (("gate", (WIDTH, HIDDEN)), ("up", (WIDTH, HIDDEN)), ("down", (HIDDEN, WIDTH))):
                 w = random.standard_normal(shape) * shape[1] ** -0.5 * 2.0 ** random.integers(-2, 3, (shape[0], 1))
-                stored, parts[part] = variant.quantise(w, np.random.default_rng(orders + (part == "down")))
+                quantise = dict(variant.of_parts).get(part, variant.quantise)
+                stored, parts[part] = quantise(w, np.random.default_rng(orders + (part == "down")))
                 for suffix, tensor in stored.items():
                     tensors[f"{module}.experts.{expert}.{part}_proj{suffix}"] = tensor
             self.experts.append(parts)

@@ -3,7 +3,6 @@
 import mmap
 import os
 import socket
-import time
 
 import numpy as np
 
@@ -110,10 +109,3 @@ class Layout:
         extent = self.take(len(message.data))
         self.region.write(extent.offset, message.data)
         return pb.Tensor(dtype=message.dtype, shape=message.shape, extent=extent)
-
-
-def eventually(condition, seconds=10 * SLOW):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.02)

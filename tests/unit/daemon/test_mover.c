@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "daemon/mover.h"
+#include "expert/engine.h"
 #include "expert/layer.h"
 
 enum { RANKS = 3, TOKENS = 16, HIDDEN_MAX = 1024, STEPS_MAX = 64 };

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "daemon/worker.h"
+#include "expert/engine.h"
 
 enum { TOKENS = 5, TOP_K = 2, BATCH_TOKENS = 16, HIDDEN_MAX = 1024 };
 

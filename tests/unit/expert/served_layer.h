@@ -15,9 +15,10 @@
 
 #include "base/clock.h"
 #include "base/safetensors.h"
+#include "expert/engine.h"
 #include "expert/layer.h"
-#include "kernels/backend.h"
 #include "kernels/devices.h"
+#include "kernels/kernel_select.h"
 
 enum { MAX_TOKENS = 96, FLOATS_MAX = 96 * 160 };
 enum { TIMEOUT_MS = 500 }; // waited out where a rank or a kernel stops; a late one, or a busy machine, stays well below

@@ -2,6 +2,7 @@
 // failures one at a time. The module is loaded as expertd loads it.
 #include "served_layer.h"
 
+#include "expert/engine.h"
 #include "kernels/device_plan.h"
 
 static const char *const CASES[] = {"mixtral",       "mixtral_one_token",

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/engine.h"
 #include "tests/unit/expert/fake_nodes.h"
 #include "tests/unit/shard/random_placement.h"
 

@@ -22,6 +22,7 @@ struct pool {
     struct random random;
     struct guarded pieces[POOL_MAX];
     size_t count;
+    bool exact; // elements, scales and factors are few bits each: sums of them are exact in any order
 };
 
 static inline void *take(struct pool *pool, size_t bytes) {
@@ -37,11 +38,37 @@ static inline void pool_free(struct pool *pool) {
     }
 }
 
+// Of 8 bits: of I8 a whole number, of the others what is worth 0, 1, 2, -1, -2, .5 or 1.5.
+static inline uint8_t exact_code(struct pool *pool, enum dtype dtype) {
+    static const uint8_t E4M3[] = {0x00, 0x38, 0x40, 0xb8, 0xc0, 0x30, 0x3c}, E5M2[] = {0x00, 0x3c, 0x40, 0xbc, 0xc0, 0x38, 0x3e};
+    uint32_t any = random_below(&pool->random, COUNT_OF(E4M3));
+    switch (dtype) {
+    case DTYPE_F8_E4M3:
+        return E4M3[any];
+    case DTYPE_F8_E5M2:
+        return E5M2[any];
+    case DTYPE_F8_E8M0:
+        return (uint8_t)(126 + any % 3);
+    case DTYPE_U8: // two of E2M1
+        return (uint8_t)random_below(&pool->random, 256);
+    default:
+        return (uint8_t)(any - 3);
+    }
+}
+
 // `count` elements of any dtype, of values that meet the flush, overflow, NaN and Inf now and then.
 static inline void *take_elements(struct pool *pool, enum dtype dtype, size_t count) {
     uint8_t *data = take(pool, count * dtype_size(dtype));
     enum values values = (enum values)random_below(&pool->random, VALUES_COUNT);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && pool->exact; i++) {
+        float value = (float)random_below(&pool->random, 7) - 3.0f;
+        if (dtype_size(dtype) == 1) {
+            data[i] = exact_code(pool, dtype);
+        } else {
+            dtype_narrow(&value, 1, dtype, data + i * dtype_size(dtype));
+        }
+    }
+    for (size_t i = 0; i < count && !pool->exact; i++) {
         float value = random_f32(&pool->random, values);
         if (dtype_size(dtype) == 1) {
             data[i] = (uint8_t)random_below(&pool->random, 256);
@@ -72,7 +99,7 @@ static size_t tile_seed;
 static inline struct matmul_options any_options(struct pool *pool) {
     struct random *random = &pool->random;
     struct matmul_options options = matmul_options_default();
-    options.input_buffer_count = random_below(random, 4);
+    options.input_buffer_count = (unsigned[]){0, 1, 2, 3, 4, 5, 64, UINT32_MAX}[random_below(random, 8)];
     if (random_below(random, 2)) {
         options.tiling = (struct matmul_tiling){1 + random_below(random, 70), 32, 1 + random_below(random, 200)};
     } else if (random_below(random, 2)) {
@@ -141,7 +168,7 @@ static inline struct grouping any_grouping(struct pool *pool) {
 static inline void any_dtypes(struct pool *pool, enum dtype *lhs, enum dtype *rhs, enum dtype *out) {
     *lhs = any_float(pool), *rhs = any_float(pool), *out = any_float(pool);
     if (random_below(&pool->random, 4) == 0) {
-        *lhs = *rhs = DTYPE_I8, *out = DTYPE_I32;
+        *lhs = *rhs = DTYPE_I8, *out = random_below(&pool->random, 2) ? DTYPE_I32 : *out;
     } else if (random_below(&pool->random, 2)) {
         *lhs = *rhs = DTYPE_BF16;
     }
@@ -153,7 +180,7 @@ static inline void *take_existing(struct pool *pool, enum dtype dtype, size_t co
     }
     int32_t *values = take(pool, count * sizeof *values);
     for (size_t i = 0; i < count; i++) {
-        values[i] = (int32_t)random_below(&pool->random, UINT32_MAX);
+        values[i] = pool->exact ? (int32_t)random_below(&pool->random, 99) : (int32_t)random_below(&pool->random, UINT32_MAX);
     }
     return values;
 }
@@ -195,9 +222,18 @@ struct any_matmul {
     struct grouped_matmul_args args;
     struct plain_weights rhs;
     struct matmul_options options;
-    size_t lhs_count, rhs_count, count; // elements; of the output
+    size_t lhs_count, rhs_count, count, existing_count; // elements; of the output with its gaps
+    const void *existing;                               // what args.existing_out holds, which may be the output itself
     void *want, *got;
 };
+
+// Where `existing` is given: it is what both answers hold to begin with, and the operation finds it there.
+static inline void answers_in_place(enum dtype dtype, size_t count, const void *existing, void *want, void *got) {
+    if (count) {
+        memcpy(want, existing, count * dtype_size(dtype));
+        memcpy(got, existing, count * dtype_size(dtype));
+    }
+}
 
 // Rows with gaps, or columns: k of a row apart from each other.
 static inline size_t any_lhs_strides(struct pool *pool, struct grouped_matmul_args *args, size_t k) {
@@ -214,6 +250,7 @@ static inline void any_grouped_matmul(struct pool *pool, struct any_matmul *c) {
     struct grouping g = any_grouping(pool);
     c->rhs = (struct plain_weights){.groups = g.local, .k = any_size(pool), .n = any_size(pool)};
     c->options = any_options(pool);
+    c->existing = NULL;
     c->args = (struct grouped_matmul_args){.rhs = rhs_plain(&c->rhs), .options = &c->options};
     struct grouped_matmul_args *args = &c->args;
     any_dtypes(pool, &args->lhs_dtype, &c->rhs.dtype, &args->out_dtype);
@@ -221,24 +258,32 @@ static inline void any_grouped_matmul(struct pool *pool, struct any_matmul *c) {
     c->rhs_count = any_plain_strides(pool, &c->rhs);
     c->rhs.data = take_elements(pool, c->rhs.dtype, c->rhs_count);
     args->group_sizes = g.sizes, args->num_groups = g.groups, args->group_offset = g.offset, args->num_actual_groups = g.local;
-    args->m = g.m, args->out_stride = args->existing_stride = c->rhs.n;
+    args->m = g.m, args->out_stride = c->rhs.n + random_below(&pool->random, 2) * random_below(&pool->random, 9);
+    bool in_place = random_below(&pool->random, 4) == 0;
+    args->existing_stride =
+        in_place ? args->out_stride : c->rhs.n + random_below(&pool->random, 2) * random_below(&pool->random, 9);
     c->lhs_count = any_lhs_strides(pool, args, c->rhs.k);
     args->lhs = take_elements(pool, args->lhs_dtype, c->lhs_count);
     args->existing_mode = (enum existing_mode)random_below(&pool->random, 3);
-    c->count = g.m * c->rhs.n;
+    c->count = span_of(g.m, c->rhs.n, args->out_stride), c->existing_count = span_of(g.m, c->rhs.n, args->existing_stride);
     if (args->existing_mode) {
-        args->existing_out = take_existing(pool, args->out_dtype, c->count);
+        args->existing_out = c->existing = take_existing(pool, args->out_dtype, c->existing_count);
     }
     take_answers(pool, args->out_dtype, c->count, &c->want, &c->got);
-    args->out = c->want;
+    in_place = in_place && args->existing_mode;
+    if (in_place) {
+        answers_in_place(args->out_dtype, c->count, c->existing, c->want, c->got);
+    }
+    args->out = c->want, args->existing_out = in_place ? c->want : c->existing;
     must_pass_check(grouped_matmul_reference(args));
-    args->out = c->got;
+    args->out = c->got, args->existing_out = in_place ? c->got : c->existing;
 }
 
 struct any_transposed {
     struct transposed_grouped_matmul_args args;
     struct matmul_options options;
     size_t lhs_count, rhs_count, count;
+    const void *existing; // as any_matmul's
     void *want, *got;
 };
 
@@ -265,13 +310,15 @@ static inline void any_transposed_grouped_matmul(struct pool *pool, struct any_t
     args->rhs = take_elements(pool, args->rhs_dtype, c->rhs_count);
     args->existing_mode = (enum existing_mode)random_below(&pool->random, 3);
     c->count = g.local * args->k * args->n;
-    if (args->existing_mode) {
-        args->existing_out = take_existing(pool, args->out_dtype, c->count);
-    }
+    c->existing = args->existing_mode ? take_existing(pool, args->out_dtype, c->count) : NULL;
     take_answers(pool, args->out_dtype, c->count, &c->want, &c->got);
-    args->out = c->want;
+    bool in_place = args->existing_mode && random_below(&pool->random, 3) == 0;
+    if (in_place) {
+        answers_in_place(args->out_dtype, c->count, c->existing, c->want, c->got);
+    }
+    args->out = c->want, args->existing_out = in_place ? c->want : c->existing;
     must_pass_check(transposed_grouped_matmul_reference(args));
-    args->out = c->got;
+    args->out = c->got, args->existing_out = in_place ? c->got : c->existing;
 }
 
 // One of M, N, K: the same for all groups, or ragged as I32 or I64.
@@ -336,14 +383,16 @@ static inline void fill_operand(struct pool *pool, struct gemm_operand *operand,
     int codes = scaling == GEMM_MXFP8_1X32 || scaling == GEMM_MXFP4_1X32;
     operand->scale_count = scaling == GEMM_TENSOR ? (random_below(&pool->random, 2) ? groups : 1) : scales;
     operand->scale_dtype = codes ? DTYPE_F8_E8M0 : DTYPE_F32;
-    operand->scales = take_elements(pool, codes ? DTYPE_U8 : DTYPE_F32, operand->scale_count);
+    operand->scales = take_elements(pool, operand->scale_dtype, operand->scale_count);
 }
 
 static inline const float *any_factor(struct pool *pool, size_t groups, int integers, size_t *count) {
+    static const float EXACT[] = {0.0f, 1.0f, -1.0f, 0.5f, 2.0f};
     *count = random_below(&pool->random, 2) ? groups : 1;
     float *values = take(pool, *count * sizeof *values);
     for (size_t i = 0; i < *count; i++) {
-        values[i] = random_below(&pool->random, 3) && !integers ? random_f32(&pool->random, VALUES_PLAIN) : 1.0f;
+        float value = pool->exact ? EXACT[random_below(&pool->random, COUNT_OF(EXACT))] : random_f32(&pool->random, VALUES_PLAIN);
+        values[i] = random_below(&pool->random, 3) && !integers ? value : 1.0f;
     }
     return random_below(&pool->random, 3) ? values : NULL;
 }
@@ -351,6 +400,8 @@ static inline const float *any_factor(struct pool *pool, size_t groups, int inte
 struct any_gemm {
     struct grouped_gemm_args args;
     struct matmul_options options;
+    size_t count;  // elements of the groups
+    const void *c; // what args.c holds, which may be the output itself
     void *want, *got;
 };
 
@@ -374,17 +425,19 @@ static inline void any_grouped_gemm(struct pool *pool, struct any_gemm *c) {
     for (size_t g = 0; g < args->num_groups; g++) {
         count += m[g] * n[g];
     }
-    args->alpha = any_factor(pool, args->num_groups, args->a.dtype == DTYPE_I8, &args->alpha_count);
-    args->beta = any_factor(pool, args->num_groups, args->a.dtype == DTYPE_I8, &args->beta_count);
+    args->alpha = any_factor(pool, args->num_groups, args->out_dtype == DTYPE_I32, &args->alpha_count);
+    args->beta = any_factor(pool, args->num_groups, args->out_dtype == DTYPE_I32, &args->beta_count);
+    c->count = count;
     args->out_count = count + random_below(random, 9), args->c_count = count;
-    args->c = args->beta ? take_existing(pool, args->out_dtype, count) : NULL;
+    c->c = args->beta ? take_existing(pool, args->out_dtype, count) : NULL;
     take_answers(pool, args->out_dtype, args->out_count, &c->want, &c->got);
-    args->out = c->want;
-    err_t e = grouped_gemm_reference(args);
-    if (err_is(e)) {
-        fail_msg("%s", err_message());
+    bool in_place = c->c && random_below(random, 3) == 0;
+    if (in_place) {
+        answers_in_place(args->out_dtype, count, c->c, c->want, c->got);
     }
-    args->out = c->got;
+    args->out = c->want, args->c = in_place ? c->want : c->c;
+    must_pass_check(grouped_gemm_reference(args));
+    args->out = c->got, args->c = in_place ? c->got : c->c;
 }
 
 #endif

@@ -126,7 +126,7 @@ static inline void wanted_backends_are_usable(void) {
     const char *at = getenv("EXPERTD_TEST_KERNELS");
     for (; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         size_t length = strcspn(at, ",");
-        int usable, found = 0;
+        bool usable, found = false;
         const struct kernel_backend *backend;
         for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
             found |= usable && strlen(backend->name) == length && strncmp(at, backend->name, length) == 0;
@@ -138,7 +138,7 @@ static inline void wanted_backends_are_usable(void) {
 }
 
 // kernel_backend_at, where what is not wanted is not usable either.
-static inline const struct kernel_backend *wanted_backend_at(size_t i, int *usable) {
+static inline const struct kernel_backend *wanted_backend_at(size_t i, bool *usable) {
     static int checked;
     if (!checked) {
         checked = 1;
@@ -173,7 +173,7 @@ static inline int takes_case(void) {
 // too.
 #define FIRST_WITH(backend, slot, sums) first_with(backend, offsetof(struct kernel_backend, slot), sums)
 static inline int first_with(const struct kernel_backend *backend, size_t slot, int sums) {
-    int usable;
+    bool usable;
     const struct kernel_backend *before;
     for (size_t i = 0; (before = wanted_backend_at(i, &usable)) != backend; i++) {
         if (usable && memcmp((const char *)before + slot, (const char *)backend + slot, sizeof(void (*)(void))) == 0 &&
@@ -186,7 +186,7 @@ static inline int first_with(const struct kernel_backend *backend, size_t slot, 
 
 // Calls `body` with every backend that this CPU runs, of those wanted.
 static inline void for_each_backend(void (*body)(const struct kernel_backend *)) {
-    int usable;
+    bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
         if (usable) {

@@ -114,6 +114,22 @@ static inline void quantised_case_init(struct quantised_case *c, const struct qu
     assert_false(err_is(pack_quantised(&c->source, format, k, n, c->packed)));
 }
 
+// The twin's answer: rows [rows][k] of bf16 against the case's columns, to want[rows][n].
+static inline void quantised_want_bf16(const struct quantised_case *c, const uint16_t *x, size_t rows, float *want) {
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t n = 0; n < c->n; n++) {
+            want[r * c->n + n] = dot_quantised_reference(&c->format, c->packed, n, DTYPE_BF16, x + r * c->k, c->k);
+        }
+    }
+}
+
+// Where panels [first, first + count) lie.
+static inline void quantised_panels(const struct quantised_case *c, size_t first, size_t count, const void **panels) {
+    for (size_t p = 0; p < count; p++) {
+        panels[p] = (const char *)c->packed + (first + p) * quantised_group_bytes(&c->format, c->k, KERNEL_PANEL);
+    }
+}
+
 static inline void quantised_case_deinit(struct quantised_case *c) {
     free(c->codes), free(c->zeros), free(c->scale_bytes), free(c->packed);
 }

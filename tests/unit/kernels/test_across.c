@@ -1,16 +1,27 @@
-// A few rows against plain weights that lie as [k, n] (across.h): every number of rows, columns about the vectors' and the lines'
-// ends, odd k, strides, K in two calls, unreadable memory on both sides of everything; against the contract's sums element by
-// element.
+// A few rows against plain weights that lie as [k, n] (across.h) or [n, k] (along.h): every number of rows, columns about the
+// vectors' and the lines' ends, odd k, strides, K in two calls, unreadable memory on both sides of everything; against the
+// contract's sums element by element.
 #include "guarded.h"
 #include "kernels/across.h"
+#include "kernels/along.h"
 #include "kernels/cpu/fma_flushed.h"
 
-enum { ROUNDS = 1200, K_MAX = 23, COLUMNS_MAX = 150, GAP = 5 };
+enum {
+    ROUNDS = 1200,
+    K_MAX = 23,
+    COLUMNS_MAX = 150,
+    GAP = 5,
+    ALONG_ROUNDS = 400,
+    ALONG_ROWS = 14, // tiles of six and of less
+    ALONG_K_MAX = 280,
+    ALONG_COLUMNS_MAX = 50,
+};
 
 struct problem {
     enum dtype x_dtype, dtype;
+    bool along;
     size_t rows, k, columns, stride, sums_stride; // strides in elements
-    struct guarded x[ACROSS_ROWS], weights, sums;
+    struct guarded x[ALONG_ROWS], weights, sums;
     float *want; // [rows, columns]
 };
 
@@ -24,12 +35,16 @@ static float get(enum dtype dtype, const void *data, size_t at) {
     return value;
 }
 
+static float weight(const struct problem *p, size_t k, size_t column) {
+    return get(p->dtype, p->weights.data, p->along ? column * p->stride + k : k * p->stride + column);
+}
+
 // Pairs of bf16, the odd k first, an odd tail beside +0; else one fma per k.
 static float sum_of(const struct problem *p, size_t row, size_t column, size_t k_end) {
     float sum = 0.0f;
     if (p->x_dtype == DTYPE_F32) {
         for (size_t k = 0; k < k_end; k++) {
-            sum = fmaf(get(DTYPE_F32, p->x[row].data, k), get(p->dtype, p->weights.data, k * p->stride + column), sum);
+            sum = fmaf(get(DTYPE_F32, p->x[row].data, k), weight(p, k, column), sum);
         }
         return sum;
     }
@@ -37,7 +52,7 @@ static float sum_of(const struct problem *p, size_t row, size_t column, size_t k
         for (size_t odd = 2; odd-- > 0;) {
             bool is = k + odd < k_end;
             float x = is ? get(DTYPE_BF16, p->x[row].data, k + odd) : 0.0f;
-            sum = fma_flushed(x, is ? get(DTYPE_BF16, p->weights.data, (k + odd) * p->stride + column) : 0.0f, sum);
+            sum = fma_flushed(x, is ? weight(p, k + odd, column) : 0.0f, sum);
         }
     }
     return sum;
@@ -50,17 +65,19 @@ static void fill(struct random *random, enum dtype dtype, void *data, size_t cou
     }
 }
 
-static struct problem problem_at_random(struct random *random, bool pairs) {
+static struct problem problem_at_random(struct random *random, bool pairs, bool along) {
     static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     int at_end = (int)random_below(random, 2);
     struct problem p = {.x_dtype = pairs ? DTYPE_BF16 : DTYPE_F32,
                         .dtype = pairs ? DTYPE_BF16 : DTYPES[random_below(random, 3)],
-                        .rows = 1 + random_below(random, ACROSS_ROWS),
-                        .k = random_below(random, K_MAX + 1),
-                        .columns = 1 + random_below(random, COLUMNS_MAX)};
-    p.stride = p.columns + random_below(random, GAP);
+                        .along = along,
+                        .rows = 1 + random_below(random, along ? ALONG_ROWS : ACROSS_ROWS),
+                        .k = along ? 1 + random_below(random, ALONG_K_MAX) : random_below(random, K_MAX + 1),
+                        .columns = 1 + random_below(random, along ? ALONG_COLUMNS_MAX : COLUMNS_MAX)};
+    p.stride = (along ? p.k : p.columns) + random_below(random, GAP);
     p.sums_stride = p.columns + random_below(random, GAP);
-    size_t weights = p.k ? (p.k - 1) * p.stride + p.columns : 0;
+    size_t lines = along ? p.columns : p.k;
+    size_t weights = lines ? (lines - 1) * p.stride + (along ? p.k : p.columns) : 0;
     p.weights = guarded_take(weights * dtype_size(p.dtype), at_end);
     fill(random, p.dtype, p.weights.data, weights);
     p.sums = guarded_take(((p.rows - 1) * p.sums_stride + p.columns) * sizeof(float), at_end);
@@ -84,12 +101,23 @@ static void problem_free(struct problem *p) {
     free(p->want);
 }
 
-// k [first, end) of it.
-static void run(const struct kernel_backend *backend, const struct problem *p, size_t first, size_t end, size_t shares) {
-    const void *x[ACROSS_ROWS];
-    for (size_t r = 0; r < p->rows; r++) {
-        x[r] = (const char *)p->x[r].data + first * dtype_size(p->x_dtype);
-    }
+static void run_along(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
+                      size_t end) {
+    struct along_args args = {.x = x,
+                              .rows = p->rows,
+                              .dtype = p->dtype,
+                              .weights = (const char *)p->weights.data + first * dtype_size(p->dtype),
+                              .stride = p->stride * dtype_size(p->dtype),
+                              .k = end - first,
+                              .columns = p->columns,
+                              .sums = p->sums.data,
+                              .sums_stride = p->sums_stride,
+                              .goes_on = first > 0};
+    (p->x_dtype == DTYPE_F32 ? backend->along_f32 : backend->along_bf16)(&args);
+}
+
+static void run_across(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
+                       size_t end, size_t shares) {
     struct across_args args = {.x = x,
                                .rows = p->rows,
                                .dtype = p->dtype,
@@ -106,11 +134,24 @@ static void run(const struct kernel_backend *backend, const struct problem *p, s
     (p->x_dtype == DTYPE_F32 ? backend->across_f32 : backend->across_bf16)(&args);
 }
 
-static void check_one(const struct kernel_backend *backend, struct random *random, bool pairs) {
-    struct problem p = problem_at_random(random, pairs);
+// k [first, end) of it.
+static void run(const struct kernel_backend *backend, const struct problem *p, size_t first, size_t end, size_t shares) {
+    const void *x[ALONG_ROWS];
+    for (size_t r = 0; r < p->rows; r++) {
+        x[r] = (const char *)p->x[r].data + first * dtype_size(p->x_dtype);
+    }
+    if (p->along) {
+        run_along(backend, p, x, first, end);
+    } else {
+        run_across(backend, p, x, first, end, shares);
+    }
+}
+
+static void check_one(const struct kernel_backend *backend, struct random *random, bool pairs, bool along) {
+    struct problem p = problem_at_random(random, pairs, along);
     size_t shares = 1 + random_below(random, 8), sums = (p.rows - 1) * p.sums_stride + p.columns;
     for (int parts = 1; parts <= 2; parts++) {
-        size_t middle = parts == 2 ? random_below(random, (uint32_t)p.k + 1) / 2 * 2 : 0;
+        size_t middle = parts == 2 ? random_below(random, (uint32_t)(p.along ? p.k : p.k + 1)) / 2 * 2 : 0;
         memset(p.sums.data, 0x7f, sums * sizeof(float));
         if (middle) {
             run(backend, &p, 0, middle, shares);
@@ -131,10 +172,22 @@ static void sums_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {1618};
     for (size_t i = 0; i < share_of(CASES_OF(ROUNDS)); i++) {
         if (backend->across_f32 && FIRST_WITH(backend, across_f32, 0)) {
-            check_one(backend, &random, false);
+            check_one(backend, &random, false, false);
         }
         if (backend->across_bf16 && FIRST_WITH(backend, across_bf16, 0)) {
-            check_one(backend, &random, true);
+            check_one(backend, &random, true, false);
+        }
+    }
+}
+
+static void sums_along_are_the_contracts(const struct kernel_backend *backend) {
+    struct random random = {2718};
+    for (size_t i = 0; i < share_of(CASES_OF(ALONG_ROUNDS)); i++) {
+        if (backend->along_f32 && FIRST_WITH(backend, along_f32, 0)) {
+            check_one(backend, &random, false, true);
+        }
+        if (backend->along_bf16 && FIRST_WITH(backend, along_bf16, 0)) {
+            check_one(backend, &random, true, true);
         }
     }
 }
@@ -144,19 +197,25 @@ static void every_backend_gives_the_contracts_sums(void **state) {
     for_each_backend(sums_are_the_contracts);
 }
 
+static void every_backend_gives_the_contracts_sums_along_k(void **state) {
+    (void)state;
+    for_each_backend(sums_along_are_the_contracts);
+}
+
 // Where the sums of bf16 have an arithmetic of their own, these would give others.
 static void only_the_contracts_arithmetic_has_bf16(void **state) {
     (void)state;
-    int usable;
+    bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
-        assert_true(backend->arithmetic == ARITHMETIC_CPU || !backend->across_bf16);
+        assert_true(backend->arithmetic == ARITHMETIC_CPU || (!backend->across_bf16 && !backend->along_bf16));
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_backend_gives_the_contracts_sums),
+        cmocka_unit_test(every_backend_gives_the_contracts_sums_along_k),
         cmocka_unit_test(only_the_contracts_arithmetic_has_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,7 @@ struct sum {
 };
 
 static const struct kernel_backend *amx_here(void) {
-    int usable;
+    bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
         if (strcmp(backend->name, "amx") == 0 && usable) {

@@ -1,10 +1,11 @@
 #include "kernel_test.h"
 
+#include "kernels/along.h"
 #include "kernels/cpu/backends.h"
 
 static void every_backend_of_this_cpu_passes_its_check(void **state) {
     (void)state;
-    int usable;
+    bool usable;
     const struct kernel_backend *backend = NULL, *last = NULL;
     for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
         last = backend;
@@ -20,6 +21,21 @@ static void every_backend_of_this_cpu_passes_its_check(void **state) {
     INVARIANT(last);
     assert_string_equal(last->name, "scalar"); // everywhere
     assert_true(usable);
+}
+
+static void names_are_those_of_the_backends(void **state) {
+    (void)state;
+    const struct kernel_backend *backend;
+    bool runs;
+    bool usable;
+    size_t i = 0;
+    for (; (backend = kernel_backend_at(i, &runs)); i++) {
+        assert_string_equal(kernel_name_at(i, &usable), backend->name);
+        assert_int_equal(usable, runs);
+    }
+    assert_null(kernel_name_at(i, &usable));
+    assert_false(err_is(kernel_select("scalar")));
+    assert_string_equal(kernel_selected_name(), "scalar");
 }
 
 static void unknown_name_lists_the_names(void **state) {
@@ -46,7 +62,7 @@ static void name_of_another_cpu_says_of_which(void **state) {
 static void auto_chooses_one_that_runs_here(void **state) {
     (void)state;
     assert_false(err_is(kernel_select("auto")));
-    int usable;
+    bool usable;
     for (size_t i = 0; kernel_backend_at(i, &usable) != kernel_selected(); i++) {
         assert_non_null(kernel_backend_at(i, &usable));
     }
@@ -144,6 +160,53 @@ static void forgetful_where_small(const struct panel_group_args *args) {
     free(right);
 }
 
+// Sums of plain weights that miss their last k.
+static void short_along_f32(const struct along_args *args) {
+    struct along_args call = *args;
+    call.k--;
+    whole->along_f32(&call);
+}
+
+static void short_along_bf16(const struct along_args *args) {
+    struct along_args call = *args;
+    call.k--;
+    whole->along_bf16(&call);
+}
+
+static void expect_mistakes_along_found(const struct kernel_backend *backend) {
+    struct kernel_backend broken = *backend;
+    whole = backend;
+    if (backend->along_f32 && backend->along_bf16) {
+        broken.along_bf16 = short_along_bf16;
+        assert_string_equal(backend_self_check(&broken), "bf16 sum");
+        broken = *backend, broken.along_f32 = short_along_f32;
+        assert_string_equal(backend_self_check(&broken), "f32 sum");
+    }
+}
+
+// One bit of the last panel's last sum.
+static void nearly_right(const struct panel_group_args *args, const struct quantised_format *format) {
+    whole->quantised_group_bf16(args, format);
+    float *sum = args->sums + (args->rows - 1) * KERNEL_SUMS + args->count * KERNEL_PANEL - 1;
+    *sum = f32_from_bits(f32_bits(*sum) ^ 1);
+}
+
+static void wrong_where_kept(const struct panel_group_args *args, const struct quantised_format *format) {
+    (args->rows_kept ? nearly_right : whole->quantised_group_bf16)(args, format);
+}
+
+// One bit, but only where all rows are plain: kernels have ways of their own for those.
+static void wrong_where_plain(const struct panel_args *args, const struct quantised_format *format) {
+    whole->quantised_bf16(args, format);
+    for (size_t i = 0; i < args->rows * args->k; i++) {
+        const uint16_t *x = args->x[i / args->k];
+        if ((x[i % args->k] & 0x7fff) < 0x100) {
+            return;
+        }
+    }
+    args->out[0] = f32_from_bits(f32_bits(args->out[0]) ^ 1);
+}
+
 static void expect_mistakes_of_groups_found(const struct kernel_backend *backend) {
     struct kernel_backend broken = *backend;
     whole = backend;
@@ -161,11 +224,21 @@ static void expect_mistakes_of_groups_found(const struct kernel_backend *backend
         broken.group_i8 = forgetful_i8;
         assert_string_equal(backend_self_check(&broken), "int8 sum");
     }
+    broken = *backend;
+    if (backend->quantised_group_bf16) {
+        broken.quantised_group_bf16 = nearly_right;
+        assert_string_equal(backend_self_check(&broken), "quantised sum");
+        broken.quantised_group_bf16 = wrong_where_kept;
+        assert_string_equal(backend_self_check(&broken), "quantised sum");
+    }
+    broken = *backend, broken.quantised_bf16 = wrong_where_plain;
+    assert_string_equal(backend_self_check(&broken), "quantised sum");
 }
 
 static void group_kernel_that_forgets_its_sums_fails_its_check(void **state) {
     (void)state;
     for_each_backend(expect_mistakes_of_groups_found);
+    for_each_backend(expect_mistakes_along_found);
 }
 
 int main(void) {
@@ -173,6 +246,7 @@ int main(void) {
         cmocka_unit_test(name_of_another_cpu_says_of_which),
         cmocka_unit_test(auto_chooses_one_that_runs_here),
         cmocka_unit_test(every_backend_of_this_cpu_passes_its_check),
+        cmocka_unit_test(names_are_those_of_the_backends),
         cmocka_unit_test(unknown_name_lists_the_names),
         cmocka_unit_test(backend_with_another_arithmetic_fails_its_check),
         cmocka_unit_test(group_kernel_that_forgets_its_sums_fails_its_check),

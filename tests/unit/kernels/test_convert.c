@@ -88,7 +88,7 @@ static void narrowing_rounds_once_to_nearest_even(void **state) {
     for_each_backend(narrow_anything);
 }
 
-// Operands end at a page that faults, and lie on odd addresses.
+// Operands end at a page that faults, the narrow ones on odd addresses.
 static void any_count_at_any_address(const struct kernel_backend *backend) {
     static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
     struct random random = {12};
@@ -96,20 +96,20 @@ static void any_count_at_any_address(const struct kernel_backend *backend) {
         size_t size = dtype_size(DTYPES[d]);
         for (size_t count = 0; count < COUNTS; count++) {
             struct guarded src = guarded_take(count * size + 1, 1), back = guarded_take(count * size + 1, 1);
-            float got[COUNTS + 1], want[COUNTS];
+            struct guarded floats = guarded_take(count * sizeof(float), 1);
+            float *got = floats.data, want[COUNTS];
             for (size_t i = 0; i <= count * size; i++) {
                 ((uint8_t *)src.data)[i] = (uint8_t)random_below(&random, 0x60);
             }
-            poison_f32(got, COUNTS + 1);
+            poison_f32(got, count);
             backend->widen(DTYPES[d], (uint8_t *)src.data + 1, count, got);
             dtype_widen(DTYPES[d], (uint8_t *)src.data + 1, count, want);
             assert_same_f32(got, want, count, backend->name);
-            assert_true(isnan(got[count]));
             if (size > 1) {
                 backend->narrow(got, count, DTYPES[d], (uint8_t *)back.data + 1);
                 assert_memory_equal((uint8_t *)back.data + 1, (uint8_t *)src.data + 1, count * size);
             }
-            guarded_free(&src), guarded_free(&back);
+            guarded_free(&src), guarded_free(&back), guarded_free(&floats);
         }
     }
 }

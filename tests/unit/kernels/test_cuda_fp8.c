@@ -2,8 +2,8 @@
 // remainder, codes of every value, NaN among them, outputs poisoned.
 #include "device_pieces.h"
 
-#include "kernels/backend.h"
 #include "kernels/grouped_gemm.h"
+#include "kernels/kernel_select.h"
 
 enum { GROUPS_MAX = 5, BLOCK = 128 };
 

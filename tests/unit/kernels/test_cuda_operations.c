@@ -3,9 +3,9 @@
 #include "any_operation.h"
 #include "device_pieces.h"
 
-#include "kernels/backend.h"
 #include "kernels/device_operations.h"
 #include "kernels/group_metadata.h"
+#include "kernels/kernel_select.h"
 
 enum { CASES = 40 };
 
@@ -49,7 +49,7 @@ static void take_back(const void *there, void *got, size_t bytes) {
 static void check_grouped_matmul(struct pool *pool) {
     struct any_matmul c;
     any_grouped_matmul(pool, &c);
-    size_t size = dtype_size(c.args.out_dtype), existing = c.args.existing_out ? c.count * size : 0;
+    size_t size = dtype_size(c.args.out_dtype), existing = c.args.existing_out ? c.existing_count * size : 0;
     struct plain_weights rhs = c.rhs;
     struct grouped_matmul_args args = c.args;
     rhs.data = copied(rhs.data, c.rhs_count * dtype_size(rhs.dtype));

@@ -147,7 +147,7 @@ static void check_network(struct network *w, struct team *team) {
     network_init(w);
     size_t bytes = w->m * w->n * dtype_size(w->dtype);
     char *out = test_alloc(bytes);
-    void *scratch = test_alloc(grouped_matmul_scratch_bytes(w->m, GROUPS));
+    void *scratch = test_alloc(packed_matmul_workspace_bytes(w->m, GROUPS));
     for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
         activation = &KINDS[i];
         bool gated = activation_is_gated(activation);
@@ -207,7 +207,7 @@ static void a_gate_coded_in_another_way_is_decoded_in_its_own(void **state) {
         }
         assert_true(w.m >= 10);
         memcpy(w.sizes, SIZES[i], sizeof w.sizes);
-        void *out = test_alloc(w.m * w.n * sizeof(uint16_t)), *scratch = test_alloc(grouped_matmul_scratch_bytes(w.m, GROUPS));
+        void *out = test_alloc(w.m * w.n * sizeof(uint16_t)), *scratch = test_alloc(packed_matmul_workspace_bytes(w.m, GROUPS));
         struct gate_up_args args = {product_of(&w, 0, out), &w.weights[1], activation, NULL, NULL};
         assert_false(err_is(expert_gate_up(&args, NULL, scratch)));
         up_sums = sums_of(&w, 0), gate_sums = sums_of(&w, 1);
@@ -225,7 +225,7 @@ static void a_gate_of_another_shape_is_refused(void **state) {
     static const struct activation SILU = {ACTIVATION_SILU, CLAMP_NONE, 0, 0}, RELU2 = {ACTIVATION_RELU2, CLAMP_NONE, 0, 0};
     network_init(&w), network_init(&other);
     float *out = test_alloc(w.m * w.n * sizeof *out);
-    void *scratch = test_alloc(grouped_matmul_scratch_bytes(w.m, GROUPS));
+    void *scratch = test_alloc(packed_matmul_workspace_bytes(w.m, GROUPS));
     struct gate_up_args args = {product_of(&w, 0, out), &other.weights[1], &SILU, NULL, NULL};
     assert_int_equal(expert_gate_up(&args, NULL, scratch).code, ERR_INVALID);
     assert_string_equal(err_field(), "gate");
@@ -239,11 +239,51 @@ static void a_gate_of_another_shape_is_refused(void **state) {
     network_deinit(&w), network_deinit(&other);
 }
 
+static void assert_both_refuse(const struct gate_up_args *args, void *workspace, const char *field) {
+    struct down_args down = {.product = args->product};
+    assert_int_equal(expert_gate_up(args, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), field);
+    assert_int_equal(expert_down(&down, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), field);
+}
+
+static void what_the_fused_products_do_not_compute_is_refused(void **state) {
+    (void)state;
+    static const struct activation SILU = {ACTIVATION_SILU, CLAMP_NONE, 0, 0};
+    struct network w = {.dtype = DTYPE_BF16, .k = 8, .n = 16, .random = {5}};
+    network_init(&w);
+    uint16_t *out = test_alloc(w.m * w.n * sizeof *out), *plain = test_alloc(HELD * w.k * w.n * sizeof *plain);
+    void *workspace = test_alloc(packed_matmul_workspace_bytes(w.m, GROUPS)), *nowhere[HELD] = {NULL};
+    struct plain_weights dense = {.dtype = DTYPE_BF16, .groups = HELD, .k = w.k, .n = w.n, .data = plain};
+    struct matmul_options options = matmul_options_default();
+    const struct gate_up_args good = {product_of(&w, 0, out), &w.weights[1], &SILU, NULL, NULL};
+    struct gate_up_args args = good;
+    args.product.rhs = rhs_plain(&dense);
+    assert_both_refuse(&args, workspace, "product");
+    args = good, args.product.options = &options;
+    assert_both_refuse(&args, workspace, "product");
+    args = good, args.product.out_dtype = DTYPE_F16;
+    assert_both_refuse(&args, workspace, "product");
+    args = good, args.product.out = NULL;
+    assert_both_refuse(&args, workspace, "out");
+    assert_both_refuse(&good, NULL, "workspace");
+    struct packed_weights missing = w.weights[1];
+    missing.data = nowhere;
+    args = good, args.gate = &missing;
+    assert_int_equal(expert_gate_up(&args, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), "gate");
+    assert_non_null(strstr(err_message(), "group 0 of rhs"));
+    assert_false(err_is(expert_gate_up(&good, NULL, workspace)));
+    free(out), free(plain), free(workspace);
+    network_deinit(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fused_steps_leave_the_bits_of_separate_ones),
         cmocka_unit_test(a_gate_coded_in_another_way_is_decoded_in_its_own),
         cmocka_unit_test(a_gate_of_another_shape_is_refused),
+        cmocka_unit_test(what_the_fused_products_do_not_compute_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

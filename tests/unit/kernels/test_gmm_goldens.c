@@ -79,7 +79,7 @@ static int run_golden(const char *name, const struct safetensors *file) {
                                        .m = m,
                                        .out = out,
                                        .out_stride = g.weights.n};
-    void *scratch = test_alloc(grouped_matmul_scratch_bytes(m, groups));
+    void *scratch = test_alloc(packed_matmul_workspace_bytes(m, groups));
     assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
     compare(&g, out);
     for (size_t i = 0; i < g.weights.groups; i++) {

@@ -1,5 +1,5 @@
 // The grouped matmul against its scalar twin, bit for bit: over shapes, groupings, shards, gathers, threads and backends.
-#include "kernel_test.h"
+#include "teams.h"
 
 #include "kernels/grouped_matmul.h"
 #include "kernels/tuning.h"
@@ -101,7 +101,7 @@ static void product_deinit(struct product *p) {
 }
 
 static void run(struct product *p, struct team *team) {
-    void *scratch = test_alloc(grouped_matmul_scratch_bytes(p->args.m, p->args.num_groups));
+    void *scratch = test_alloc(packed_matmul_workspace_bytes(p->args.m, p->args.num_groups));
     poison_f32(p->out, p->args.m * p->args.out_stride);
     assert_false(err_is(grouped_matmul(&p->args, team, scratch)));
     free(scratch);
@@ -115,29 +115,6 @@ static float *reference(struct product *p) {
     args.out = want;
     assert_false(err_is(grouped_matmul_reference(&args)));
     return want;
-}
-
-static struct team *teams[5]; // of 1 to 4 threads, and on a pool of the caller's
-
-static int make_teams(void **state) {
-    (void)state;
-    if (err_is(team_create_on(&(struct team_pool){3, run_tasks_backward, NULL}, &teams[4]))) {
-        return 1;
-    }
-    for (unsigned i = 0; i < 4; i++) {
-        if (err_is(team_create(&(struct team_options){i + 1, 20}, &teams[i]))) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static int destroy_teams(void **state) {
-    (void)state;
-    for (unsigned i = 0; i < COUNT_OF(teams); i++) {
-        team_destroy(teams[i]);
-    }
-    return 0;
 }
 
 static void check_shape(struct random *random, const struct shape *shape) {
@@ -249,7 +226,7 @@ static void tuning_tries_every_candidate_and_leaves_the_right_bits(void **state)
     struct product p;
     product_init(&random, &shape, &p);
     float *want = reference(&p);
-    void *scratch = test_alloc(grouped_matmul_scratch_bytes(p.args.m, p.args.num_groups));
+    void *scratch = test_alloc(packed_matmul_workspace_bytes(p.args.m, p.args.num_groups));
     struct tuning_job job = {.args = &p.args, .team = teams[1], .scratch = scratch, .before = count_deal, .context = &dealt};
     struct tuning_trial trial;
     dealt = 0;
@@ -338,7 +315,7 @@ static void bits_of_a_row_depend_on_no_neighbour(void **state) {
     pack_weights(&(struct weight_source){plain, DTYPE_BF16, K, 1}, K, N, DTYPE_BF16, packed);
     fill(&random, DTYPE_BF16, VALUES_PLAIN, ROWS * K, lhs);
     float alone[ROWS][N], together[ROWS][N];
-    void *scratch = test_alloc(grouped_matmul_scratch_bytes(ROWS, 1));
+    void *scratch = test_alloc(packed_matmul_workspace_bytes(ROWS, 1));
     int32_t size = 1;
     struct grouped_matmul_args args = {.lhs = lhs,
                                        .lhs_stride = K,
@@ -398,7 +375,7 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
                                              .out = out,
                                              .out_stride = 2};
     _Alignas(64) char scratch[1024];
-    assert_true(grouped_matmul_scratch_bytes(8, 3) <= sizeof scratch);
+    assert_true(packed_matmul_workspace_bytes(8, 3) <= sizeof scratch);
     assert_false(err_is(grouped_matmul(&good, NULL, scratch)));
     struct grouped_matmul_args bad = good;
     bad.lhs_stride = 3;

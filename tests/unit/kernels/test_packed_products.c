@@ -2,25 +2,9 @@
 // options, limits, orders, callers' pools. Against the scalar twin, bit for bit.
 #include "any_operation.h"
 #include "quantised_case.h"
+#include "teams.h"
 
 enum { CASES = CASES_OF(100) };
-
-static struct team *teams[3]; // of 1 and 2 threads, and on a pool of the caller's
-
-static int make_teams(void **state) {
-    (void)state;
-    return err_is(team_create(&(struct team_options){1, 20}, &teams[0])) ||
-           err_is(team_create(&(struct team_options){2, 20}, &teams[1])) ||
-           err_is(team_create_on(&(struct team_pool){3, run_tasks_backward, NULL}, &teams[2]));
-}
-
-static int destroy_teams(void **state) {
-    (void)state;
-    for (unsigned i = 0; i < COUNT_OF(teams); i++) {
-        team_destroy(teams[i]);
-    }
-    return 0;
-}
 
 struct packed_case {
     struct packed_weights weights;
@@ -94,7 +78,7 @@ static void any_packed_args(struct pool *pool, const struct packed_weights *w, c
                                          .lhs_stride = w->k + random_below(&pool->random, 9),
                                          .out_stride = w->n,
                                          .existing_stride = w->n};
-    args->out_dtype = w->dtype == DTYPE_I8 ? DTYPE_I32 : any_float(pool);
+    args->out_dtype = w->dtype == DTYPE_I8 && random_below(&pool->random, 2) ? DTYPE_I32 : any_float(pool);
     size_t rows = any_gather(pool, args);
     args->lhs = take_elements(pool, w->dtype, span_of(rows, w->k, args->lhs_stride));
     args->existing_mode = (enum existing_mode)random_below(&pool->random, 3);

@@ -95,7 +95,8 @@ static void check_case(const struct group_case *c) {
 }
 
 static void check_backend(const struct kernel_backend *backend) {
-    static const size_t ROWS[] = {1, 6, 7, 11, 48, 49, 61}, DEPTHS[] = {1, 2, 31, 33, 127, 129, 256, 257, 516, 1025, 1059};
+    static const size_t ROWS[] = {1, 2, 3, 4, 5, 6, 7, 11, 48, 49, 61},
+                        DEPTHS[] = {1, 2, 31, 33, 127, 129, 256, 257, 516, 1025, 1059};
     if (!backend->group_f32 || !backend->group_bf16) {
         return;
     }

@@ -2,6 +2,7 @@
 #include "kernel_test.h"
 
 #include "kernels/grouped_matmul.h"
+#include "kernels/packed_i8.h"
 #include "kernels/weights.h"
 
 enum { GUARD = 3, ROWS_MAX = 38, POISON = 0x5a5a5a5a };

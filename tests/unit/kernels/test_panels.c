@@ -96,7 +96,7 @@ static void check_case(struct panel_case c) {
     static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F32};
     for (size_t t = 0; t < COUNT_OF(DTYPES); t++) {
         struct panel_data d;
-        int usable;
+        bool usable;
         const struct kernel_backend *backend;
         data_init(&c, DTYPES[t], &d);
         for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {

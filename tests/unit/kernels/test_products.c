@@ -1,31 +1,9 @@
 // The operations on plain operands against their scalar twin, bit for bit: over dtypes, shapes, ragged dimensions, scalings,
 // tilings, limits, orders, teams and backends, every operand between pages that fault, every output poisoned.
 #include "any_operation.h"
+#include "teams.h"
 
 enum { CASES = CASES_OF(60) };
-
-static struct team *teams[4]; // of 1 to 3 threads, and on a pool of the caller's
-
-static int make_teams(void **state) {
-    (void)state;
-    if (err_is(team_create_on(&(struct team_pool){3, run_tasks_backward, NULL}, &teams[3]))) {
-        return 1;
-    }
-    for (unsigned i = 0; i < 3; i++) {
-        if (err_is(team_create(&(struct team_options){i + 1, 20}, &teams[i]))) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static int destroy_teams(void **state) {
-    (void)state;
-    for (unsigned i = 0; i < COUNT_OF(teams); i++) {
-        team_destroy(teams[i]);
-    }
-    return 0;
-}
 
 static struct team *any_team(struct pool *pool) {
     return teams[random_below(&pool->random, COUNT_OF(teams))];

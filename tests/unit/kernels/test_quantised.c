@@ -97,7 +97,7 @@ static void check_backends(const struct quantised_case *q, enum dtype dtype, enu
                            struct random *random) {
     struct call call = {.quantised = q, .dtype = dtype, .count = rows};
     call_init(&call, values, random);
-    int usable;
+    bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
         for (size_t panel = 0; usable && is_first(backend, dtype) && panel * KERNEL_PANEL < q->n; panel++) {
@@ -180,7 +180,7 @@ static void check_binades(const struct quantised_case *q, unsigned exponent, siz
             small.want[r][n] = dot_quantised_reference(&q->format, q->packed, n, DTYPE_BF16, small.x[r], SMALL_K);
         }
     }
-    int usable;
+    bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
         if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, quantised_bf16, 0)) {
@@ -247,7 +247,7 @@ static void rows_of_any_spread_give_the_twins_bits(void **state) {
                     small.want[r][n] = dot_quantised_reference(&q.format, q.packed, n, DTYPE_BF16, small.x[r], SMALL_K);
                 }
             }
-            int usable;
+            bool usable;
             const struct kernel_backend *backend;
             for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
                 if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, quantised_bf16, 0)) {
@@ -424,7 +424,7 @@ static void grouped(const struct quantised_format *format, enum dtype dtype, str
                                        .m = m,
                                        .out = want,
                                        .out_stride = N};
-    void *scratch = test_alloc(grouped_matmul_scratch_bytes(m, G));
+    void *scratch = test_alloc(packed_matmul_workspace_bytes(m, G));
     assert_false(err_is(grouped_matmul_reference(&args)));
     poison_f32(got, m * N);
     args.out = got;
@@ -451,6 +451,75 @@ static void grouped_matmul_takes_quantised_weights(void **state) {
     team_destroy(team);
 }
 
+// One group of rows of bf16, by way of grouped_matmul: few and many take kernels of their own.
+static void multiply_rows(const struct quantised_case *q, size_t rows, struct random *random) {
+    uint16_t *lhs = test_alloc(rows * q->k * sizeof *lhs);
+    float *got = test_alloc(rows * q->n * sizeof *got), *want = test_alloc(rows * q->n * sizeof *want);
+    void *scratch = test_alloc(packed_matmul_workspace_bytes(rows, 1)), *table[] = {q->packed};
+    struct packed_weights rhs = {DTYPE_BF16, 1, q->k, q->n, quantised_group_bytes(&q->format, q->k, q->n), table, &q->format};
+    for (size_t i = 0; i < rows * q->k; i++) {
+        lhs[i] = random_bf16(random, VALUES_PLAIN);
+    }
+    int32_t size = (int32_t)rows;
+    struct grouped_matmul_args args = {.lhs = lhs,
+                                       .lhs_stride = q->k,
+                                       .rhs = rhs_packed(&rhs),
+                                       .group_sizes = &size,
+                                       .num_groups = 1,
+                                       .num_actual_groups = 1,
+                                       .m = rows,
+                                       .out = want,
+                                       .out_stride = q->n};
+    assert_false(err_is(grouped_matmul_reference(&args)));
+    poison_f32(got, rows * q->n);
+    args.out = got;
+    assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
+    assert_same_f32(got, want, rows * q->n, kernel_selected()->name);
+    free(lhs), free(got), free(want), free(scratch);
+}
+
+// Plain rows, which every fast kernel takes, by codes of which none, the first or the last is no number; at depths of which a few
+// k are left over by runs of 8 and of 16.
+static void with_special_codes(void (*check)(const struct quantised_case *, size_t rows, struct random *)) {
+    static const size_t DEPTHS[] = {36, 100, 132}, ROWS[] = {1, 4, 5, 13, 19, 40};
+    struct random random = {51};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        bool has_special = FORMATS[f].code == CODE_E4M3 || FORMATS[f].code == CODE_E5M2;
+        for (size_t d = 0; d < COUNT_OF(DEPTHS) * (has_special ? 3 : 1); d++) {
+            struct quantised_case q;
+            if (!takes_case()) {
+                continue;
+            }
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d % COUNT_OF(DEPTHS)], KERNEL_PANEL + 9, VALUES_PLAIN, &random);
+            if (d >= COUNT_OF(DEPTHS)) {
+                q.codes[d >= 2 * COUNT_OF(DEPTHS) ? q.n * q.k - 1 : 0] = FORMATS[f].code == CODE_E4M3 ? 0x7f : 0xfc + d % 2;
+                assert_false(err_is(pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
+            }
+            for (size_t r = 0; r < COUNT_OF(ROWS); r++) {
+                check(&q, ROWS[r], &random);
+            }
+            quantised_case_deinit(&q);
+        }
+    }
+}
+
+static void check_panels(const struct quantised_case *q, size_t rows, struct random *random) {
+    if (rows <= ROWS_MAX) {
+        check_backends(q, DTYPE_BF16, VALUES_PLAIN, rows, random);
+    }
+}
+
+static void multiply_by_special_codes(const struct kernel_backend *backend) {
+    assert_false(err_is(kernel_select(backend->name)));
+    with_special_codes(multiply_rows);
+}
+
+static void plain_rows_by_codes_that_are_no_numbers_give_the_twins_bits(void **state) {
+    (void)state;
+    with_special_codes(check_panels);
+    for_each_backend(multiply_by_special_codes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_backend_gives_the_twins_bits_over_all_shapes),
@@ -461,6 +530,7 @@ int main(void) {
         cmocka_unit_test(e8m0_scales_are_powers_of_two_to_both_ends),
         cmocka_unit_test(kernels_leave_the_callers_floating_point_mode),
         cmocka_unit_test(grouped_matmul_takes_quantised_weights),
+        cmocka_unit_test(plain_rows_by_codes_that_are_no_numbers_give_the_twins_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,12 +35,7 @@ static void fill_rows(struct group_call *call, enum values values, struct random
 }
 
 static void make_want(struct group_call *call) {
-    const struct quantised_case *q = call->quantised;
-    for (size_t r = 0; r < call->rows; r++) {
-        for (size_t n = 0; n < q->n; n++) {
-            call->want[r * q->n + n] = dot_quantised_reference(&q->format, q->packed, n, DTYPE_BF16, call->x + r * q->k, q->k);
-        }
-    }
+    quantised_want_bf16(call->quantised, call->x, call->rows, call->want);
 }
 
 // Panels [first, first + count).
@@ -50,9 +45,7 @@ static void check_call(const struct group_call *call, const struct kernel_backen
     for (size_t r = 0; r < call->rows; r++) {
         rows[r] = call->x + r * q->k;
     }
-    for (size_t p = 0; p < count; p++) {
-        panels[p] = (const char *)q->packed + (first + p) * quantised_group_bytes(&q->format, q->k, KERNEL_PANEL);
-    }
+    quantised_panels(q, first, count, panels);
     poison_f32(call->sums, call->rows * KERNEL_SUMS);
     struct panel_group_args args = {.x = rows,
                                     .rows = call->rows,
@@ -72,7 +65,7 @@ static void check_call(const struct group_call *call, const struct kernel_backen
 
 // All panels at once, then those after the first with the rows kept, then the last alone.
 static void check_backends(const struct group_call *call) {
-    int usable;
+    bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
         if (usable && backend->quantised_group_bf16) {
@@ -185,6 +178,74 @@ static void greatest_digits_and_codes_give_the_twins_bits(void **state) {
     }
 }
 
+// Whole numbers whose sums of a scale come to about 2^24 of the least unit among them, from which on they are rounded: blocks of 32
+// k with units of their own, all of one sign, of the sign of the codes' first column, of half the one and half the other, or mixed.
+enum signs { SIGNS_ONE, SIGNS_OF_CODES, SIGNS_HALVES, SIGNS_MIXED, SIGNS_COUNT };
+
+static void fill_near_limit(struct group_call *call, struct random *random) {
+    const struct quantised_case *q = call->quantised;
+    for (size_t r = 0; r < call->rows; r++) {
+        unsigned unit = 1, least = 1;
+        bool ones = false, negative = false;
+        enum signs signs = SIGNS_ONE;
+        for (size_t i = 0; i < q->k; i++) {
+            if (i % 32 == 0) {
+                unit = random_below(random, 2) ? 4u << random_below(random, 7) : 512;
+                least = random_below(random, 2) ? 250 : 1, ones = random_below(random, 2);
+                signs = (enum signs)random_below(random, SIGNS_COUNT), negative = random_below(random, 2);
+            }
+            bool of_code = quantised_code(&q->source.codes, 0, i) < 8;
+            bool flips = signs == SIGNS_OF_CODES ? of_code : signs == SIGNS_HALVES ? i % 32 >= 16 : random_below(random, 2);
+            float x = ones && random_below(random, 24) == 0 ? 1 : (float)(unit * (least + random_below(random, 256 - least)));
+            call->x[r * q->k + i] = (uint16_t)(f32_bits((signs != SIGNS_ONE && flips) != negative ? -x : x) >> 16);
+        }
+    }
+}
+
+// Columns of sevens come to more than 2^24 by a block of even numbers, add an odd one first, which is rounded, and end far below.
+static void fill_there_and_back(struct group_call *call) {
+    const size_t scale_k = call->quantised->format.scale_k;
+    for (size_t i = 0; i < call->rows * call->quantised->k; i++) {
+        size_t at = i % call->quantised->k % scale_k;
+        float x = at < 32 ? 150 * 512 : at == 33 ? -1 : at < 64 ? -255 * 256 : 0;
+        call->x[i] = (uint16_t)(f32_bits(x) >> 16);
+    }
+}
+
+static void sums_about_the_limit_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { DRAWS = 400 };
+    static const struct quantised_format LONG[] = {
+        {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 64}, {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 128},
+        {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 128},  {CODE_INT4, DTYPE_F32, GLOBAL_NONE, true, false, 80},
+        {CODE_E2M1, DTYPE_F32, GLOBAL_NONE, false, false, 112},
+    };
+    struct random random = {46};
+    for (size_t f = 0; f < COUNT_OF(LONG); f++) {
+        if (!takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, &LONG[f], 2 * LONG[f].scale_k + 40, KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+        for (size_t draw = 0; draw < DRAWS; draw++) {
+            if (draw == DRAWS / 2) {
+                extreme_weights(&q);
+            }
+            call_init(&call, &q, 1 + draw % 2);
+            if (draw + 2 < DRAWS) {
+                fill_near_limit(&call, &random);
+            } else {
+                fill_there_and_back(&call);
+            }
+            make_want(&call);
+            check_backends(&call);
+            call_deinit(&call);
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
 // What cannot be taken goes by other kernels, also in a later call that keeps the rows.
 static void kept_rows_that_cannot_be_taken_give_the_twins_bits(void **state) {
     (void)state;
@@ -208,8 +269,9 @@ static void kept_rows_that_cannot_be_taken_give_the_twins_bits(void **state) {
 // Global scales to both ends of what a scale of E4M3 can be combined with before it leaves f32's range, and past them.
 static void any_global_scale_gives_the_twins_bits(void **state) {
     (void)state;
-    static const float GLOBALS[] = {0.0f,  -0.0f,    0x1p-149f, 0x1.8p-128f, 0x1p-121f, 0.0117f,  0x1.8p-7f, 0x1p-6f,  0.3f,
-                                    -0.3f, 0x1.8p6f, 0x1p7f,    2688.0f,     0x1p119f,  0x1p120f, 0x1p127f,  INFINITY, NAN};
+    static const float GLOBALS[] = {0.0f,    -0.0f,    0x1p-149f, 0x1.8p-128f, 0x1p-121f, 0.0117f, 0x1.8p-7f,
+                                    0x1p-6f, 0.3f,     -0.3f,     0x1.8p6f,    0x1p7f,    0x1p8f,  300.0f,
+                                    2688.0f, 0x1p119f, 0x1p120f,  0x1p127f,    INFINITY,  NAN};
     struct random random = {45};
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         if (FORMATS[f].global == GLOBAL_NONE || !takes_case()) {
@@ -230,12 +292,61 @@ static void any_global_scale_gives_the_twins_bits(void **state) {
     }
 }
 
+// A token's row comes first in the groups of several of its experts, with other rows behind it: what is kept is of all rows.
+enum { SHARED_GROUPS = 7, SHARED_M = 15, SHARED_ROWS = 5, SHARED_K = 96 };
+
+static void check_shared_rows(const struct kernel_backend *backend) {
+    static const int32_t SIZES[SHARED_GROUPS] = {2, 2, 1, 1, 3, 3, 3};
+    static const uint32_t ROWS[SHARED_M] = {0, 1, 0, 2, 0, 0, 0, 1, 2, 0, 3, 2, 0, 3, 4};
+    struct random random = {46};
+    assert_false(err_is(kernel_select(backend->name)));
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        struct quantised_case q;
+        void *table[SHARED_GROUPS];
+        uint16_t lhs[SHARED_ROWS * SHARED_K];
+        quantised_case_init(&q, &FORMATS[f], SHARED_K, KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+        for (size_t i = 0; i < COUNT_OF(lhs); i++) {
+            lhs[i] = random_bf16(&random, VALUES_PLAIN);
+        }
+        for (size_t g = 0; g < SHARED_GROUPS; g++) {
+            table[g] = q.packed;
+        }
+        struct packed_weights rhs = {DTYPE_BF16, SHARED_GROUPS, q.k, q.n, quantised_group_bytes(&q.format, q.k, q.n),
+                                     table,      &q.format};
+        float want[SHARED_M * (KERNEL_PANEL + 8)], got[SHARED_M * (KERNEL_PANEL + 8)];
+        struct grouped_matmul_args args = {.lhs = lhs,
+                                           .lhs_stride = q.k,
+                                           .lhs_rows = ROWS,
+                                           .rhs = rhs_packed(&rhs),
+                                           .group_sizes = SIZES,
+                                           .num_groups = SHARED_GROUPS,
+                                           .num_actual_groups = SHARED_GROUPS,
+                                           .m = SHARED_M,
+                                           .out = want,
+                                           .out_stride = q.n};
+        void *scratch = test_alloc(packed_matmul_workspace_bytes(SHARED_M, SHARED_GROUPS));
+        assert_false(err_is(grouped_matmul_reference(&args)));
+        poison_f32(got, COUNT_OF(got));
+        args.out = got;
+        assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
+        assert_same_f32(got, want, COUNT_OF(got), backend->name);
+        free(scratch), quantised_case_deinit(&q);
+    }
+}
+
+static void groups_that_share_some_rows_give_the_twins_bits(void **state) {
+    (void)state;
+    for_each_backend(check_shared_rows);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(panels_in_turns_give_the_twins_bits),
         cmocka_unit_test(rows_that_there_is_no_room_for_give_the_twins_bits),
         cmocka_unit_test(greatest_digits_and_codes_give_the_twins_bits),
+        cmocka_unit_test(sums_about_the_limit_give_the_twins_bits),
         cmocka_unit_test(any_global_scale_gives_the_twins_bits),
+        cmocka_unit_test(groups_that_share_some_rows_give_the_twins_bits),
         cmocka_unit_test(kept_rows_that_cannot_be_taken_give_the_twins_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -379,8 +379,18 @@ static void sources_that_do_not_fit_are_refused_by_name(void **state) {
     struct quantised_source bad = c.source;
     bad.codes.bits = 4;
     expect_source(&c, &bad, "codes");
+    bad = c.source, bad.codes.bits = 3;
+    expect_source(&c, &bad, "codes");
+    bad = c.source, bad.codes.word = 0;
+    expect_source(&c, &bad, "codes");
+    bad = c.source, bad.codes.word = 6;
+    expect_source(&c, &bad, "codes");
+    bad = c.source, bad.codes.data = NULL;
+    expect_source(&c, &bad, "codes");
     bad = c.source, bad.zeros = plain_codes(c.zeros, 1, 8);
     expect_source(&c, &bad, "zeros");
+    bad = c.source, bad.scales = NULL;
+    expect_source(&c, &bad, "scales");
     bad = c.source, bad.scale_columns = 0;
     expect_source(&c, &bad, "scale_columns");
     bad = c.source, bad.scale_columns = 96;

@@ -36,7 +36,7 @@ static int folder_remove(void **state) {
 
 static struct tuning_entry entry_of(uint32_t rows, uint32_t call_rows) {
     struct tuning_entry entry = {.found_for = {.dtype = DTYPE_BF16, .k = 2048, .n = 768, .rows = rows, .threads = 2}};
-    entry.schedule = schedule_heuristic(&entry.found_for);
+    entry.schedule = schedule_heuristic();
     entry.schedule.call_rows = call_rows;
     entry.schedule.tasks_per_thread = rows;
     return entry;
@@ -81,7 +81,7 @@ static void every_candidate_is_valid_and_unlike_the_others(void **state) {
     (void)state;
     for (uint32_t rows = 1; rows <= SCHEDULE_ROWS_MAX; rows *= 2) {
         struct schedule_class wanted = {.dtype = DTYPE_BF16, .k = 64, .n = 64, .rows = rows, .threads = 2};
-        struct matmul_schedule seen[16], one, heuristic = schedule_heuristic(&wanted);
+        struct matmul_schedule seen[16], one, heuristic = schedule_heuristic();
         size_t count = 0;
         for (; schedule_candidate(&wanted, count, &one); count++) {
             assert_true(count < 16);
@@ -129,12 +129,12 @@ static void schedules_in_force_come_from_the_table_and_else_from_the_heuristic(v
     static struct tuning_table table;
     fill(&table, 2);
     struct tuning_entry known = entry_of(2, SCHEDULE_CALL_ROWS_MIN + 1), other = entry_of(64, 0);
-    assert_int_equal(tuning_schedule(&known.found_for).call_rows, schedule_heuristic(&known.found_for).call_rows);
+    assert_int_equal(tuning_schedule(&known.found_for).call_rows, schedule_heuristic().call_rows);
     tuning_use(&table);
     assert_int_equal(tuning_schedule(&known.found_for).call_rows, SCHEDULE_CALL_ROWS_MIN + 1);
-    assert_int_equal(tuning_schedule(&other.found_for).call_rows, schedule_heuristic(&other.found_for).call_rows);
+    assert_int_equal(tuning_schedule(&other.found_for).call_rows, schedule_heuristic().call_rows);
     tuning_use(NULL);
-    assert_int_equal(tuning_schedule(&known.found_for).call_rows, schedule_heuristic(&known.found_for).call_rows);
+    assert_int_equal(tuning_schedule(&known.found_for).call_rows, schedule_heuristic().call_rows);
 }
 
 static void a_table_comes_back_from_its_file(void **state) {
@@ -363,7 +363,7 @@ static void check_identity(const struct kernel_backend *backend) {
 
 static void the_identity_names_the_kernels_that_schedules_are_for(void **state) {
     (void)state;
-    int usable;
+    bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
         if (usable) {

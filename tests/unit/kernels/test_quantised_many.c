@@ -1,0 +1,201 @@
+// Kernels of quantised weights for more rows than are multiplied as codes are widened in registers, against several panels at once,
+// and against the scalar twin bit for bit: any number of rows and depth, rows and scales that must be multiplied another way.
+#include "quantised_case.h"
+
+#include "kernels/grouped_matmul.h"
+
+// A call has many rows, but few that differ, so that the twin need not be asked for all.
+enum { DISTINCT = 13, MANY_N = KERNEL_GROUP * KERNEL_PANEL };
+
+struct many {
+    const struct quantised_case *quantised;
+    uint16_t *x; // [DISTINCT][k]
+    float *want; // [DISTINCT][n]
+    void *scratch;
+    float *sums; // [KERNEL_CALL_ROWS][KERNEL_SUMS]
+};
+
+static void many_init(struct many *many, const struct quantised_case *q, enum values values, struct random *random) {
+    *many = (struct many){.quantised = q};
+    many->x = test_alloc(DISTINCT * q->k * sizeof *many->x);
+    many->want = test_alloc(DISTINCT * q->n * sizeof *many->want);
+    many->scratch = test_alloc(KERNEL_SCRATCH_BYTES);
+    many->sums = test_alloc(KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof *many->sums);
+    for (size_t i = 0; i < DISTINCT * q->k; i++) {
+        many->x[i] = random_bf16(random, values);
+    }
+}
+
+static void many_deinit(struct many *many) {
+    free(many->x), free(many->want), free(many->scratch), free(many->sums);
+}
+
+static size_t distinct_of(size_t row) {
+    return row * 5 % DISTINCT;
+}
+
+static void check_backend(const struct many *many, const struct kernel_backend *backend, size_t rows, bool next) {
+    const struct quantised_case *q = many->quantised;
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    size_t count = (q->n + KERNEL_PANEL - 1) / KERNEL_PANEL;
+    for (size_t r = 0; r < rows; r++) {
+        x[r] = many->x + distinct_of(r) * q->k;
+    }
+    quantised_panels(q, 0, count, panels);
+    poison_f32(many->sums, rows * KERNEL_SUMS);
+    poison_f32(many->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
+    struct panel_group_args args = {
+        .x = x, .rows = rows, .panels = panels, .count = count, .k = q->k, .sums = many->sums, .scratch = many->scratch};
+    args.next = next ? panels : NULL;
+    backend->quantised_group_bf16(&args, &q->format);
+    for (size_t r = 0; r < rows; r++) {
+        assert_same_f32(many->sums + r * KERNEL_SUMS, many->want + distinct_of(r) * q->n, q->n, backend->name);
+    }
+}
+
+static void check_backends(struct many *many, size_t rows) {
+    bool usable;
+    const struct kernel_backend *backend;
+    quantised_want_bf16(many->quantised, many->x, DISTINCT, many->want);
+    for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
+        if (usable && backend->quantised_group_bf16) {
+            check_backend(many, backend, rows, rows % 2);
+        }
+    }
+}
+
+// Each number of rows of the last tiles, and each way that a call's rows are cut; blocks of K with and without a rest.
+static void any_number_of_rows_and_any_depth_give_the_twins_bits(void **state) {
+    (void)state;
+    static const size_t ROWS[] = {9, 12, 13, 17, 22, 24, 25, 27, 60, 61, 120, 121, 211, KERNEL_CALL_ROWS};
+    static const size_t DEPTHS[] = {0, 1, 7, 40, 128, 129, 256, 261, 300, 701, 1100};
+    struct random random = {51};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            enum values values = (enum values)((d + f) % VALUES_COUNT);
+            if (!takes_case()) {
+                continue;
+            }
+            struct quantised_case q;
+            struct many many;
+            size_t panels = 1 + (f + d) % KERNEL_GROUP;
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], panels * KERNEL_PANEL - (d % 3 ? 3 * d : 0), values, &random);
+            many_init(&many, &q, d % 3 == 2 ? values : VALUES_PLAIN, &random);
+            check_backends(&many, ROWS[(3 * f + d) % COUNT_OF(ROWS)]);
+            check_backends(&many, ROWS[(3 * f + d + COUNT_OF(ROWS) / 2) % COUNT_OF(ROWS)]);
+            many_deinit(&many), quantised_case_deinit(&q);
+        }
+    }
+}
+
+// One element that the flush may touch, or that leaves no room for what codes were divided by, in each block of K and in the rest.
+static void an_element_that_cannot_be_taken_gives_the_twins_bits(void **state) {
+    (void)state;
+    enum { K = 2 * 256 + 40 };
+    static const uint16_t ELEMENTS[] = {0x0080, 0x8001, (127 + 41) << 7, 0x7f80}; // 2^-126, a subnormal, 2^41, infinity
+    struct random random = {52};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (!takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct many many;
+        quantised_case_init(&q, &FORMATS[f], K, KERNEL_PANEL + 9, VALUES_PLAIN, &random);
+        for (size_t e = 0; e < COUNT_OF(ELEMENTS); e++) {
+            many_init(&many, &q, VALUES_PLAIN, &random);
+            many.x[distinct_of(e) * K + (size_t[]){3, 200, 400, K - 1}[(e + f) % 4]] = ELEMENTS[e];
+            check_backends(&many, 10 + 20 * e);
+            many_deinit(&many);
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
+static void write_scale(enum dtype dtype, int exponent, uint8_t *to) {
+    float value = exponent > 127 ? INFINITY : ldexpf(1.0f, exponent);
+    uint32_t bits = f32_bits(value);
+    if (dtype == DTYPE_F8_E8M0) {
+        *to = (uint8_t)(127 + (exponent > 127 ? 127 : exponent));
+    } else if (dtype == DTYPE_BF16) {
+        memcpy(to, (char *)&bits + 2, 2);
+    } else {
+        memcpy(to, &bits, 4);
+    }
+}
+
+// Codes may be widened to values below their own, and scales make up for it: those next to f32's end have no room for that.
+static void scales_next_to_the_end_of_f32_give_the_twins_bits(void **state) {
+    (void)state;
+    static const int EXPONENTS[] = {90, 95, 96, 97, 103, 104, 126, 127, 128};
+    struct random random = {53};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        enum dtype scale = FORMATS[f].scale;
+        if (format_has_4_bits(&FORMATS[f]) || scale == DTYPE_F16 || scale == DTYPE_F8_E4M3 || !takes_case()) {
+            continue;
+        }
+        for (size_t e = 0; e < COUNT_OF(EXPONENTS); e++) {
+            struct quantised_case q;
+            struct many many;
+            quantised_case_init(&q, &FORMATS[f], 200, KERNEL_PANEL, VALUES_PLAIN, &random);
+            write_scale(scale, EXPONENTS[e], q.scale_bytes); // of the first column, or of all
+            assert_false(err_is(pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
+            many_init(&many, &q, VALUES_PLAIN, &random);
+            for (size_t i = 0; i < DISTINCT * q.k; i++) {
+                many.x[i] = (uint16_t)(many.x[i] - (many.x[i] & 0x7f80 ? 40 << 7 : 0)); // times 2^-40: sums stay finite
+            }
+            check_backends(&many, 12 + e);
+            many_deinit(&many), quantised_case_deinit(&q);
+        }
+    }
+}
+
+// A thread that has kept what it made of a few rows multiplies many, and then the same few again.
+static void few_rows_after_many_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { G = 3, K = 160, M = 2 + 20 + 2 };
+    static const int32_t SIZES[G] = {2, 20, 2};
+    struct random random = {54};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (!takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct many many;
+        uint32_t rows[M];
+        float got[M * MANY_N], want[M * MANY_N];
+        quantised_case_init(&q, &FORMATS[f], K, MANY_N, VALUES_PLAIN, &random);
+        many_init(&many, &q, VALUES_PLAIN, &random);
+        for (uint32_t r = 0; r < M; r++) {
+            rows[r] = r < M - 2 ? r % DISTINCT : r - (M - 2);
+        }
+        void *table[G] = {q.packed, q.packed, q.packed};
+        struct packed_weights rhs = {DTYPE_BF16, G, K, MANY_N, quantised_group_bytes(&q.format, K, MANY_N), table, &q.format};
+        struct grouped_matmul_args args = {.lhs = many.x,
+                                           .lhs_stride = K,
+                                           .lhs_rows = rows,
+                                           .rhs = rhs_packed(&rhs),
+                                           .group_sizes = SIZES,
+                                           .num_groups = G,
+                                           .num_actual_groups = G,
+                                           .m = M,
+                                           .out = want,
+                                           .out_stride = MANY_N};
+        void *scratch = test_alloc(grouped_matmul_workspace_bytes(&args, NULL));
+        assert_false(err_is(grouped_matmul_reference(&args)));
+        poison_f32(got, M * MANY_N);
+        args.out = got;
+        assert_false(err_is(grouped_matmul(&args, NULL, scratch)));
+        assert_same_f32(got, want, M * MANY_N, "grouped");
+        free(scratch), many_deinit(&many), quantised_case_deinit(&q);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_of_rows_and_any_depth_give_the_twins_bits),
+        cmocka_unit_test(an_element_that_cannot_be_taken_gives_the_twins_bits),
+        cmocka_unit_test(scales_next_to_the_end_of_f32_give_the_twins_bits),
+        cmocka_unit_test(few_rows_after_many_give_the_twins_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
