@@ -7,7 +7,8 @@
 #include "base/clock.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
-#include "kernels/backend.h"
+#include "expert/engine.h"
+#include "kernels/kernel_select.h"
 
 enum {
     DRAIN_STEP_MS = 10,
@@ -43,7 +44,8 @@ static void lend_memory(struct app *app) {
     const struct request_memory *memory = &app->loaded.request_memory;
     err_t e = memory->bytes > 0 ? rpc_lend(app->rpc, memory->memory, memory->bytes) : OK;
     if (err_is(e)) {
-        log_line(LOG_LEVEL_WARNING, "request_memory_unused", "message=\"%s\"", err_message());
+        char quoted[2 * ERR_MESSAGE_MAX];
+        log_line(LOG_LEVEL_WARNING, "request_memory_unused", "message=%s", log_quote(err_message(), quoted, sizeof quoted));
     }
 }
 
@@ -55,7 +57,7 @@ static void begin_serving(struct app *app) {
     app->status.engine = loaded->engine;
     app->status.devices = loaded->devices;
     app->status.scratch_bytes = engine_scratch_bytes(loaded->engine);
-    app->status.backend = loaded->devices ? loaded->devices->table->kind : kernel_selected()->name;
+    app->status.backend = loaded->devices ? loaded->devices->table->kind : kernel_selected_name();
     struct serve_backend backend = {
         .model = &loaded->model,
         .limits = loaded->request_limits,

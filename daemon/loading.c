@@ -9,8 +9,9 @@
 #include "daemon/notify.h"
 #include "daemon/placement_file.h"
 #include "daemon/schedules.h"
+#include "expert/engine.h"
 #include "expert/memory.h"
-#include "kernels/backend.h"
+#include "kernels/kernel_select.h"
 
 enum { PROGRESS_PERIOD_S = 1, EXTEND_S = 30 };
 
@@ -120,7 +121,7 @@ static void log_device(const struct options *options) {
     char quoted[MEMORY_LIMIT_TEXT_MAX + 16];
     log_line(LOG_LEVEL_INFO, "device",
              "kind=cpu kernels=%s arithmetic=%s threads=%u memory_available_bytes=%" PRIu64 " memory_limit=%s",
-             kernel_selected()->name, kernel_arithmetic_name(DTYPE_BF16), options->threads, limit.bytes,
+             kernel_selected_name(), kernel_arithmetic_name(DTYPE_BF16), options->threads, limit.bytes,
              log_quote(limit.what, quoted, sizeof quoted));
 }
 
@@ -192,17 +193,7 @@ static FALLIBLE make_room_for_weights(const struct options *options, struct load
     return out->devices ? device_weights_create(&weights, &out->weights) : OK;
 }
 
-static FALLIBLE load_all(struct options *options, struct serve *serve, const struct loading_listener *listener,
-                         struct loaded *out) {
-    log_device(options);
-    TRY(open_devices(options, out));
-    if (out->devices) { // before anything is read: what does not fit is said at once
-        TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
-    }
-    TRY(start_teams(options, out));
-    TRY(make_room_for_weights(options, out));
-    TRY(load_model(options, out));
-    TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
+static FALLIBLE start_engine(const struct options *options, struct loaded *out) {
     out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
     struct engine_options engine = {.model = &out->model,
                                     .limits = out->limits,
@@ -222,13 +213,20 @@ static FALLIBLE load_all(struct options *options, struct serve *serve, const str
     if (out->request_limits.max_top_k > out->limits.max_choices) {
         out->request_limits.max_top_k = (uint32_t)out->limits.max_choices;
     }
-    TRY(make_metrics(out));
+    return OK;
+}
+
+static FALLIBLE start_mover(const struct options *options, struct loaded *out) {
     struct mover_options mover = {.model = &out->model,
                                   .metrics = out->metrics,
                                   .move_bytes_max = options->move_bytes_max,
                                   .weights_bytes_max = options->memory_max,
                                   .engine = out->engine};
-    TRY(mover_create(&mover, &out->mover));
+    return mover_create(&mover, &out->mover);
+}
+
+static FALLIBLE start_worker(const struct options *options, struct serve *serve, const struct loading_listener *listener,
+                             struct loaded *out) {
     struct worker_options worker = {
         .model = &out->model,
         .engine = out->engine,
@@ -244,6 +242,23 @@ static FALLIBLE load_all(struct options *options, struct serve *serve, const str
         .lost_context = listener->context,
     };
     return worker_start(&worker, &out->worker);
+}
+
+static FALLIBLE load_all(struct options *options, struct serve *serve, const struct loading_listener *listener,
+                         struct loaded *out) {
+    log_device(options);
+    TRY(open_devices(options, out));
+    if (out->devices) { // before anything is read: what does not fit is said at once
+        TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
+    }
+    TRY(start_teams(options, out));
+    TRY(make_room_for_weights(options, out));
+    TRY(load_model(options, out));
+    TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
+    TRY(start_engine(options, out));
+    TRY(make_metrics(out));
+    TRY(start_mover(options, out));
+    return start_worker(options, serve, listener, out);
 }
 
 FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out) {

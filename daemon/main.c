@@ -10,7 +10,7 @@
 #include "base/mapped.h"
 #include "daemon/app.h"
 #include "daemon/log.h"
-#include "kernels/backend.h"
+#include "kernels/kernel_select.h"
 
 enum { ADMIN_CONNECTIONS = 32, HTTP_CONNECTIONS = 64, DESCRIPTORS_OF_OURS = 256 };
 
@@ -47,10 +47,15 @@ static void start_log(const struct options *options) {
 
 // ---- listening
 
+static void log_adopt_failed(const char *peer) {
+    char quoted[2 * ERR_MESSAGE_MAX];
+    log_line(LOG_LEVEL_WARNING, "adopt_failed", "peer=%s message=%s", peer, log_quote(err_message(), quoted, sizeof quoted));
+}
+
 static void adopt(struct app *app, int fd, const char *peer) {
     err_t e = rpc_adopt(app->rpc, fd, peer);
     if (err_is(e)) {
-        log_line(LOG_LEVEL_WARNING, "adopt_failed", "peer=%s message=\"%s\"", peer, err_message());
+        log_adopt_failed(peer);
     } else {
         log_line(LOG_LEVEL_DEBUG, "connected", "peer=%s", peer);
     }
@@ -137,8 +142,9 @@ static FALLIBLE share_regions(struct app *app) {
         return OK;
     }
     if (!region_socket_path(o->listen[first] + 5, app->region_path)) {
-        log_line(LOG_LEVEL_WARNING, "regions_off", "message=\"%s.regions is too long for a socket: no memory is shared\"",
-                 o->listen[first] + 5);
+        char quoted[ERR_MESSAGE_MAX];
+        log_line(LOG_LEVEL_WARNING, "regions_off", "socket=%s message=\"the name with .regions is too long: no memory is shared\"",
+                 log_quote(o->listen[first] + 5, quoted, sizeof quoted));
         return OK;
     }
     TRY(region_registry_create(&(struct region_limits){o->max_region_bytes, o->max_regions}, &app->regions));
@@ -174,7 +180,7 @@ static void on_admin_peer(void *context, int fd, uid_t uid) {
     name_unix_peer(fd, uid, peer);
     err_t e = admin_adopt(app->admin, fd, peer);
     if (err_is(e)) {
-        log_line(LOG_LEVEL_WARNING, "adopt_failed", "peer=%s message=\"%s\"", peer, err_message());
+        log_adopt_failed(peer);
     }
 }
 

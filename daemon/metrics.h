@@ -3,6 +3,7 @@
 #ifndef EXPERTD_DAEMON_METRICS_H
 #define EXPERTD_DAEMON_METRICS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -43,7 +44,7 @@ struct metrics_count {
 
 // What is not counted here but asked for at the time of rendering.
 struct metrics_gauges {
-    int ready, draining;
+    bool ready, draining;
     uint64_t open_calls, open_connections, queued_requests, queued_bytes;
     uint64_t weights_bytes, scratch_bytes, resident_bytes;
     uint64_t open_fds, threads;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/log.h"
+#include "expert/engine.h"
 #include "expert/memory.h"
 #include "shard/placement_steps.h"
 

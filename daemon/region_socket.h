@@ -29,8 +29,8 @@ bool region_socket_path(const char *main_path, char out[REGION_SOCKET_PATH_MAX])
 
 // Errors as unix_listener_start. Before other threads offer or close regions.
 FALLIBLE region_socket_start(const struct region_socket_options *options, struct region_socket **out);
-void region_socket_refuse(
-    struct region_socket *socket); // takes no more connections and removes its file; leases stay. NULL is legal
+// Takes no more connections and removes its file; leases stay. NULL is legal.
+void region_socket_refuse(struct region_socket *socket);
 // Ends every lease; its memory goes on the loop afterwards. No other thread uses the registry any more. NULL is legal.
 void region_socket_stop(struct region_socket *socket);
 

@@ -6,8 +6,9 @@
 
 #include "base/clock.h"
 #include "daemon/serve_internal.h"
-#include "kernels/backend.h"
+#include "expert/engine.h"
 #include "kernels/devices.h"
+#include "kernels/kernel_select.h"
 
 static const char *const FEATURES[] = {"routes", "router_logits", "shared_experts", "f8", "stream", "timings", "priority"};
 enum { FEATURE_COUNT = sizeof FEATURES / sizeof FEATURES[0], FEATURES_MAX = FEATURE_COUNT + 5, FEATURE_TEXT_MAX = 192 };
@@ -52,7 +53,7 @@ static void name_devices(const struct serve_backend *backend, struct feature_tex
 static size_t features_of(const struct serve *serve, struct feature_texts *texts, const char *out[FEATURES_MAX]) {
     size_t count = FEATURE_COUNT;
     memcpy(out, FEATURES, sizeof FEATURES);
-    snprintf(texts->kernels, sizeof texts->kernels, "kernels:%s", kernel_selected()->name);
+    snprintf(texts->kernels, sizeof texts->kernels, "kernels:%s", kernel_selected_name());
     out[count++] = texts->kernels;
     if (serve->backend.devices) {
         name_devices(&serve->backend, texts);

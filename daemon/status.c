@@ -11,6 +11,7 @@
 #include "daemon/options.h"
 #include "daemon/tcp_listener.h"
 #include "daemon/unix_listener.h"
+#include "expert/engine.h"
 
 static uint64_t resident_bytes(void) {
     FILE *f = fopen("/proc/self/statm", "re");

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "daemon/log.h"
 #include "daemon/metrics.h"
+#include "expert/engine.h"
 #include "expert/layer_piece.h"
 
 struct worker {

@@ -49,7 +49,7 @@ void worker_submit(struct worker *worker, struct worker_item *item); // any thre
 // Takes back what has not been computed of a request. True: its memory is the submitter's again. False: a batch has some of it, and
 // `done` comes when that batch ends, or has been called already. Any thread.
 bool worker_withdraw(struct worker *worker, struct worker_item *item);
-void worker_stop(
-    struct worker *worker); // finishes the running batch, joins; what still waits is handed back with ERR_DRAINING. NULL is legal
+// Finishes the running batch and joins; what still waits is handed back with ERR_DRAINING. NULL is legal.
+void worker_stop(struct worker *worker);
 
 #endif

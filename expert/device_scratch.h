@@ -3,7 +3,7 @@
 #ifndef EXPERTD_EXPERT_DEVICE_SCRATCH_H
 #define EXPERTD_EXPERT_DEVICE_SCRATCH_H
 
-#include "expert/engine.h"
+#include "expert/engine_internal.h"
 #include "kernels/device_plan.h"
 
 // One device's scratch, all device memory.

@@ -1,4 +1,4 @@
-// The stages of a batch on devices: the same map as layer_forward's, a function a stage, each working from and into the engine's
+// The stages of a batch on devices: the same map as layer.c's, a function a stage, each working from and into the engine's
 // arrays, which are pinned. Work is put into the devices' streams and waited for where the host needs what came of it: after the
 // routes, and at the end. Private to expert/; used by the engine's thread.
 #ifndef EXPERTD_EXPERT_DEVICE_STAGES_H

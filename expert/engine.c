@@ -1,4 +1,4 @@
-#include "expert/engine.h"
+#include "expert/engine_internal.h"
 
 #include <stdlib.h>
 
@@ -129,7 +129,7 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
     engine->router.logits = piece(&layout, tokens * needs->router_outputs * sizeof(float));
     engine->router.rows = piece(&layout, threads * needs->routing_bytes);
     engine->router.routing_bytes = needs->routing_bytes;
-    engine->router.matmul = piece(&layout, grouped_matmul_scratch_bytes(tokens, 1));
+    engine->router.matmul = piece(&layout, packed_matmul_workspace_bytes(tokens, 1));
     if (needs->shared) {
         engine->shared = piece(&layout, tokens * needs->row_bytes);
         engine->shared_scale = piece(&layout, tokens * sizeof *engine->shared_scale);

@@ -1,68 +1,66 @@
-// What layer.c's stages work in: the scratch of one batch, reserved at start from the limits. Private to expert/.
+// What computes batches, one at a time: the scratch of a batch, reserved at start from the limits, and the teams or devices that
+// run its stages. What is done with it: layer.h. One thread at a time, but where it says any.
 #ifndef EXPERTD_EXPERT_ENGINE_H
 #define EXPERTD_EXPERT_ENGINE_H
 
-#include "base/arena.h"
-#include "expert/ffn.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "expert/layer.h"
-#include "expert/node_teams.h"
-#include "expert/router.h"
-#include "shard/exchange.h"
-#include "shard/plan.h"
+#include "expert/model.h"
 
 struct devices;
-struct device_engine;
-struct device_tile;
+struct device_weights; // expert/device_weights.h
+struct engine;
 
-// The rows of a batch as they were taken in, and where its answers come: devices have two, so that one batch's rows are taken in
-// and another's answers leave while a third is computed.
-struct batch_input {
-    char *hidden;            // [max_tokens, H] in D, hidden_stride bytes apart; NULL with devices, as the next two
-    float *hidden_f32;       // [max_tokens, H] the same rows widened, for routers and gates; = hidden where D is F32
-    float *router_rows;      // [max_tokens, H] normalised, of routers with an input of their own; NULL where no layer has one
-    uint32_t *token_request; // [max_tokens] index of the request each token belongs to
-    char *staging; // [device_landing_bytes] rows as callers sent them, on their way to the first device; pinned, NULL without
-    size_t hidden_stride, hidden_f32_stride; // of the layer at hand: bytes, elements
-    uint32_t *shared_tokens;                 // [max_tokens] tokens that want the shared experts; pinned with devices
-    uint32_t *shared_rows;                   // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none. The same
-    char *outputs;                           // [max_tokens, H] in any output dtype, pinned; NULL without devices
+// Host memory that devices may read: pinned, and left alone until the engine is destroyed.
+struct engine_lent {
+    const void *memory;
+    size_t bytes; // 0: none
 };
-enum { BATCH_INPUTS = 2 };
 
-struct engine {
-    const struct model *model;
+struct engine_options {
+    const struct model *model; // borrowed for the engine's life
     struct layer_limits limits;
-    struct team *team;
-    struct exchange *exchange;
-    struct arena arena;
-    uint64_t batches;                        // numbers the batches for the exchange
-    struct devices *devices;                 // options'; NULL: the CPU computes
-    struct engine_lent lent;                 // options'
-    struct device_engine *device;            // on them
-    size_t pinned_bytes;                     // of the arena's beginning, which devices read and write: to `tiles`
-    struct batch_input inputs[BATCH_INPUTS]; // the second one with devices only
-    struct layer_pass *passes;               // [BATCH_INPUTS]
-    unsigned next_pass;
-    struct device_tile *tiles; // [device_engine_tiles]; NULL without devices
-
-    char *expanded; // [max_choices, H] in D: weighted inputs; NULL where no layer weighs its inputs
-    int32_t *ids;   // [max_choices]
-    float *weights; // [max_choices]
-    struct plan plan;
-    const void **rows; // [threads, max_top_k] the combine's row pointers
-    struct router_scratch router;
-    struct ffn_scratch ffn;
-    struct node_teams *node_teams; // NULL: `team` serves all ranks, in `ffn`
-    struct node_scratch *nodes;    // [node_teams_count] each node's own
-    char *shared;                  // [max_tokens, H] in D: the shared experts' rows
-    float *shared_scale;           // [max_tokens] sigmoid of the shared gate
+    struct team *team;              // borrowed; of the front, and of all ranks where node_teams is NULL
+    struct node_teams *node_teams;  // borrowed, or NULL: each serves the ranks of its memory node
+    struct devices *devices;        // borrowed, or NULL: compute the ranks in place of the teams
+    struct device_weights *weights; // borrowed: the devices have the weights; NULL: they are copied from the host's
+    struct engine_lent lent;        // large enough requests whose rows lie there are not copied on the host
+    int64_t exchange_timeout_ns;    // of a batch on several devices: a rank that takes longer does not answer. 0: 10 s
 };
 
-struct node_scratch {
-    struct arena memory; // on the node
-    struct ffn_scratch ffn;
-};
+// Reserves everything that a batch needs. ERR_NOMEM with figures.
+FALLIBLE engine_create(const struct engine_options *options, struct engine **out);
+void engine_destroy(struct engine *engine);
+uint64_t engine_scratch_bytes(const struct engine *engine);
+uint64_t engine_device_bytes(const struct engine *engine); // of devices' memory, all that is reserved; 0 without any
+// What devices may compute the experts of model->layers[layer] by, as "mma_16+mma_64"; "" without devices. Returns text.
+enum { ENGINE_VARIANTS_TEXT_MAX = 160 };
+const char *engine_layer_variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]);
 
-enum { SHARED_NO_ROW = UINT32_MAX };
+// What an engine for such batches takes of a device beside the weights.
+size_t engine_bytes_on_device(const struct model *model, const struct layer_limits *limits, struct devices *devices,
+                              uint32_t device);
+
+// Where the weights lie on devices, moves copy them there, on any thread, one at a time, while batches are computed.
+bool engine_is_on_devices(const struct engine *engine);
+// room: [ranks] experts that fit beside those that are there.
+void engine_move_room(const struct engine *engine, const struct model_layer *layer, uint32_t *room);
+// Copies to the devices what `to` has and `from`, which is in force, has not. Before `to` is put in force. ERR_NOMEM: no room;
+// ERR_IO: a copy's digest differs; ERR_SHARD_LOST: a device failed.
+FALLIBLE engine_move_prepare(struct engine *engine, const struct model_layer *layer, const struct shards *from, struct shards *to);
+void engine_move_finish(struct engine *engine, const struct model_layer *layer); // afterwards: what moved away makes room
+
+// Of the exchange between devices; all zero on the CPU. Any thread.
+struct engine_exchange {
+    uint64_t rebuilds; // communicators that took the place of one that was given up, each after an ERR_SHARD_LOST
+    bool lost;         // a device has failed for good: every batch is ERR_SHARD_LOST from then on
+};
+void engine_exchange_state(const struct engine *engine, struct engine_exchange *out);
+
+// May the next batch be taken in while one is computed (layer_take_in)? So it is on devices.
+bool engine_overlaps(const struct engine *engine);
 
 #endif

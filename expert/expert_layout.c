@@ -324,6 +324,13 @@ static FALLIBLE check_like(const struct tensor_finder *finder, const struct laye
     if (is_like(mine, part, first, other)) {
         return OK;
     }
+    if (strcmp(kind_name(mine, part, texts[0]), kind_name(first, other, texts[1])) == 0) {
+        FAIL(ERR_CHECKPOINT,
+             "%s: %s: expert %u's %s and expert 0's %s are %s, but one has scales of %s, the other of %s: one format a layer is "
+             "served",
+             checkpoint_path(finder->checkpoint), out->prefix, e, PROJ_NAMES[part], PROJ_NAMES[other], texts[0],
+             dtype_name(mine->quantised[part].format.scale), dtype_name(first->quantised[other].format.scale));
+    }
     FAIL(ERR_CHECKPOINT, "%s: %s: expert %u's %s is %s, expert 0's %s is %s: one %s a layer is served",
          checkpoint_path(finder->checkpoint), out->prefix, e, PROJ_NAMES[part], kind_name(mine, part, texts[0]), PROJ_NAMES[other],
          kind_name(first, other, texts[1]), first->quantised[other].codes.data ? "format" : "dtype");

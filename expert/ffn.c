@@ -24,7 +24,7 @@ static size_t lay_out(struct ffn_scratch *scratch, const struct ffn_sizes *sizes
     size_t rows = run_rows(sizes);
     size_t width = sizes->max_hidden_size > sizes->max_intermediate_size ? sizes->max_hidden_size : sizes->max_intermediate_size;
     size_t parts[] = {rows * sizes->max_intermediate_size * dtype_size(sizes->dtype), sizes->max_experts * sizeof(int32_t),
-                      grouped_matmul_scratch_bytes(rows, sizes->max_experts),
+                      packed_matmul_workspace_bytes(rows, sizes->max_experts),
                       sizes->ordered ? rows * width * dtype_size(sizes->dtype) : 0};
     void **places[] = {&scratch->hidden, (void **)&scratch->group_sizes, &scratch->matmul, &scratch->ordered};
     size_t used = 0;

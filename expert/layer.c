@@ -1,7 +1,7 @@
-// The map of the compute: layer_forward. Each stage does one thing over the whole batch and never calls the next.
+// The map of the compute: compute(). Each stage does one thing over the whole batch and never calls the next. The rows are taken in
+// by layer_take_in.c.
 #include "expert/layer.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,148 +11,14 @@
 #include "kernels/combine.h"
 #include "kernels/convert.h"
 #include "kernels/grouped_matmul.h"
-#include "kernels/normalise.h"
 #include "kernels/scalar_math.h"
 
-static size_t element_bytes(const struct batch *b) {
-    return dtype_size(b->engine->model->compute_dtype);
-}
-
-// The first token of a request in the batch.
-static size_t first_token(const struct batch *b, size_t request) {
-    size_t first = 0;
-    for (size_t i = 0; i < request; i++) {
-        first += b->requests[i].tokens;
-    }
-    return first;
-}
-
-// Waking the team costs more than a few rows of conversions: it is called for so many values and more.
-enum { TEAM_VALUES_MIN = 1 << 16 };
-
-static struct team *team_for_rows(const struct batch *b, size_t rows) {
-    return rows * b->layer->params.hidden_size >= TEAM_VALUES_MIN ? b->engine->team : NULL;
-}
-
-// ---- take in: hidden rows of any dtype to D, one rounding; on devices where they are computed
-
-enum { SCALE_COLUMNS = 128 };
-
-// The multiplier of columns [128 * block, 128 * block + 128) of an F8 row.
-static float scale_at(const struct tensor_view *scale, size_t row, size_t block) {
-    size_t columns = scale->rank == 2 ? (size_t)scale->shape[1] : 0;
-    size_t index = columns == 0 ? 0 : columns == 1 ? row : row * columns + block;
-    float value;
-    memcpy(&value, (const char *)scale->data + index * sizeof value, sizeof value);
-    return value;
-}
-
-static void scale_row(const struct tensor_view *scale, size_t row, size_t width, float *values) {
-    for (size_t begin = 0; begin < width; begin += SCALE_COLUMNS) {
-        size_t end = width - begin < SCALE_COLUMNS ? width : begin + SCALE_COLUMNS;
-        float factor = scale_at(scale, row, begin / SCALE_COLUMNS);
-        for (size_t i = begin; i < end; i++) {
-            values[i] *= factor;
-        }
-    }
-}
-
-// Does anything read the request's rows in fp32?
-static bool reads_wide(const struct batch *b, const struct layer_request *request) {
-    const struct layer_params *p = &b->layer->params;
-    return request->source == ROUTING_OWN || p->weights_on_input || (request->shared && p->shared == SHARED_SIGMOID);
-}
-
-static void take_in_row(void *context, size_t token, unsigned thread) {
-    (void)thread;
-    struct batch *b = context;
-    struct engine *engine = b->engine;
-    enum dtype compute = engine->model->compute_dtype;
-    size_t request_index = b->in->token_request[token];
-    const struct layer_request *request = &b->requests[request_index];
-    size_t row = token - first_token(b, request_index);
-    if (!layer_request_reads_row(request, row)) {
-        return;
-    }
-    size_t width = b->layer->params.hidden_size;
-    float *wide = b->in->hidden_f32 + token * b->in->hidden_f32_stride;
-    const char *source = (const char *)request->hidden.data + row * width * dtype_size(request->hidden.dtype);
-    char *rounded = b->in->hidden + token * b->in->hidden_stride;
-    if (request->hidden.dtype == compute) {
-        memcpy(rounded, source, width * dtype_size(compute));
-    } else {
-        convert_widen(request->hidden.dtype, source, width, wide);
-        if (request->hidden_scale.dtype != DTYPE_NONE) {
-            scale_row(&request->hidden_scale, row, width, wide);
-        }
-        if (compute != DTYPE_F32) { // where it is, both are one
-            convert_narrow(wide, width, compute, rounded);
-        }
-    }
-    if (compute != DTYPE_F32 && reads_wide(b, request)) {
-        convert_widen(compute, rounded, width, wide);
-    }
-}
-
-// Elements from one of the router's own rows to the next.
-static size_t router_stride(const struct batch *b) {
-    return arena_rounded(b->layer->params.hidden_size * sizeof(float)) / sizeof(float);
-}
-
-static void take_in_router_row(void *context, size_t token, unsigned thread) {
-    (void)thread;
-    struct batch *b = context;
-    const struct layer_params *p = &b->layer->params;
-    size_t index = b->in->token_request[token], row = token - first_token(b, index);
-    const struct layer_request *request = &b->requests[index];
-    float *out = b->in->router_rows + token * router_stride(b);
-    if (request->source == ROUTING_OWN) {
-        enum dtype dtype = request->router_input.dtype;
-        const char *source = (const char *)request->router_input.data + row * p->hidden_size * dtype_size(dtype);
-        convert_widen(dtype, source, p->hidden_size, out);
-        rms_normalise_row(out, p->hidden_size, p->router_norm_epsilon, b->layer->router_norm, out);
-    }
-}
-
-// Returns the rows that an expert will see.
-static size_t take_in(struct batch *b) {
-    b->in->hidden_stride = arena_rounded(b->layer->params.hidden_size * element_bytes(b));
-    b->in->hidden_f32_stride = b->in->hidden_stride / element_bytes(b);
-    b->shared_count = 0;
-    size_t token = 0, read = 0;
-    for (size_t r = 0; r < b->count; r++) {
-        for (size_t t = 0; t < b->requests[r].tokens; t++, token++) {
-            b->in->token_request[token] = (uint32_t)r;
-            read += layer_request_reads_row(&b->requests[r], t);
-            b->in->shared_rows[token] = SHARED_NO_ROW;
-            if (b->requests[r].shared && shared_has_expert(b->layer->params.shared)) {
-                b->in->shared_rows[token] = (uint32_t)b->shared_count;
-                b->in->shared_tokens[b->shared_count++] = (uint32_t)token;
-            }
-        }
-    }
-    if (read > 0 && !b->engine->device) {
-        team_run(team_for_rows(b, read), b->tokens, take_in_row, b);
-    }
-    if (read > 0 && b->layer->params.needs_router_input) {
-        team_run(team_for_rows(b, read), b->tokens, take_in_router_row, b);
-    }
-    return read;
-}
-
 // ---- route
-
-// The rows that the router of the layer reads, and how far apart: NULL where they are on a device.
-static const float *router_rows(const struct batch *b, size_t *stride) {
-    bool own = b->layer->params.needs_router_input;
-    *stride = own ? router_stride(b) : b->in->hidden_f32_stride;
-    return own ? b->in->router_rows : b->in->hidden_f32;
-}
 
 static FALLIBLE route(struct batch *b) {
     struct engine *engine = b->engine;
     size_t first = 0, stride;
-    const float *rows = router_rows(b, &stride);
+    const float *rows = batch_router_rows(b, &stride);
     if (engine->device) {
         TRY(device_await_rows(b));
     }
@@ -198,7 +64,7 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
         for (size_t i = 0; i < columns; i++) {
             block[i] = w * x[begin + i];
         }
-        convert_narrow(block, columns, engine->model->compute_dtype, out + begin * element_bytes(b));
+        convert_narrow(block, columns, engine->model->compute_dtype, out + begin * batch_element_bytes(b));
     }
 }
 
@@ -363,7 +229,7 @@ static void combine_token(void *context, size_t token, unsigned thread) {
     const struct layer_params *p = &b->layer->params;
     size_t request_index = b->in->token_request[token];
     const struct layer_request *request = &b->requests[request_index];
-    size_t row = token - first_token(b, request_index);
+    size_t row = token - batch_first_token(b, request_index);
     size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
     char *out = (char *)request->output + row * out_bytes;
     if (!layer_request_reads_row(request, row)) {
@@ -400,7 +266,7 @@ static FALLIBLE combine(struct batch *b) {
         return device_combine(b);
     }
     size_t rows = b->engine->plan.rows + b->shared_count; // a token without rows is zeros to write, which one thread does as fast
-    team_run(team_for_rows(b, rows), b->tokens, combine_token, b);
+    team_run(batch_team(b, rows), b->tokens, combine_token, b);
     return OK;
 }
 
@@ -423,7 +289,7 @@ static void write_zeros(struct batch *b) {
 
 static FALLIBLE begin(struct batch *b) {
     const struct layer_limits *limits = &b->engine->limits;
-    b->tokens = first_token(b, b->count);
+    b->tokens = batch_first_token(b, b->count);
     for (size_t r = 0; r < b->count; r++) {
         size_t choices = router_choices(&b->requests[r], b->layer);
         b->top_k = choices > b->top_k ? choices : b->top_k;
@@ -511,7 +377,7 @@ struct layer_pass *layer_take_in(struct engine *engine, const struct model_layer
     pass->spent.placement_epoch = pass->b.shards->placement->epoch;
     err_t e = begin(&pass->b);
     if (!err_is(e)) {
-        pass->b.read = take_in(&pass->b);
+        pass->b.read = batch_take_in(&pass->b);
     }
     if (!err_is(e) && engine->device && pass->b.read > 0) {
         e = in_stage(device_take_in(&pass->b, &pass->spent.rows_direct), "take in");

@@ -1,4 +1,4 @@
-// One batch through one MoE layer: route, plan, dispatch, experts, combine. The map of the compute is layer_forward in layer.c.
+// One batch through one MoE layer: route, plan, dispatch, experts, combine. The map of the compute is compute() in layer.c.
 #ifndef EXPERTD_EXPERT_LAYER_H
 #define EXPERTD_EXPERT_LAYER_H
 
@@ -57,62 +57,13 @@ struct layer_timings {                          // of a batch
     uint64_t rows_direct;               // that left for a device from where they lay, in lent memory
 };
 
-struct devices;
-struct device_weights; // expert/device_weights.h
-struct engine;         // scratch and teams for one batch at a time; reserved at start
+struct engine; // engine.h: scratch and teams for one batch at a time
 
-// Host memory that devices may read: pinned, and left alone until the engine is destroyed.
-struct engine_lent {
-    const void *memory;
-    size_t bytes; // 0: none
-};
-
-struct engine_options {
-    const struct model *model; // borrowed for the engine's life
-    struct layer_limits limits;
-    struct team *team;              // borrowed; of the front, and of all ranks where node_teams is NULL
-    struct node_teams *node_teams;  // borrowed, or NULL: each serves the ranks of its memory node
-    struct devices *devices;        // borrowed, or NULL: compute the ranks in place of the teams
-    struct device_weights *weights; // borrowed: the devices have the weights; NULL: they are copied from the host's
-    struct engine_lent lent;        // large enough requests whose rows lie there are not copied on the host
-    int64_t exchange_timeout_ns;    // of a batch on several devices: a rank that takes longer does not answer. 0: 10 s
-};
-
-// Reserves everything that a batch needs. ERR_NOMEM with figures.
-FALLIBLE engine_create(const struct engine_options *options, struct engine **out);
-void engine_destroy(struct engine *engine);
-uint64_t engine_scratch_bytes(const struct engine *engine);
-uint64_t engine_device_bytes(const struct engine *engine); // of devices' memory, all that is reserved; 0 without any
-// What devices may compute the experts of model->layers[layer] by, as "mma_16+mma_64"; "" without devices. Returns text.
-enum { ENGINE_VARIANTS_TEXT_MAX = 160 };
-const char *engine_layer_variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]);
-
-// What an engine for such batches takes of a device beside the weights.
-size_t engine_bytes_on_device(const struct model *model, const struct layer_limits *limits, struct devices *devices,
-                              uint32_t device);
-
-// Where the weights lie on devices, moves copy them there, on any thread, one at a time, while batches are computed.
-bool engine_is_on_devices(const struct engine *engine);
-void engine_move_room(const struct engine *engine, const struct model_layer *layer,
-                      uint32_t *room); // [ranks] experts that fit beside
-// Copies to the devices what `to` has and `from`, which is in force, has not. Before `to` is put in force. ERR_NOMEM: no room;
-// ERR_IO: a copy's digest differs; ERR_SHARD_LOST: a device failed.
-FALLIBLE engine_move_prepare(struct engine *engine, const struct model_layer *layer, const struct shards *from, struct shards *to);
-void engine_move_finish(struct engine *engine, const struct model_layer *layer); // afterwards: what moved away makes room
-
-// Of the exchange between devices; all zero on the CPU. Any thread.
-struct engine_exchange {
-    uint64_t rebuilds; // communicators that took the place of one that was given up, each after an ERR_SHARD_LOST
-    bool lost;         // a device has failed for good: every batch is ERR_SHARD_LOST from then on
-};
-void engine_exchange_state(const struct engine *engine, struct engine_exchange *out);
-
-// A batch in three steps, for engines that overlap: while one is computed, the next one's rows are taken in and leave for the
-// device. take_in, start, finish of one batch in this order, and of each step the batches in one order; take_in of the next may
-// come between start and finish, start not before finish. `requests` are borrowed from take_in to finish. An error of any step is
-// finish's.
+// A batch in three steps, for engines that overlap (engine_overlaps): while one is computed, the next one's rows are taken in and
+// leave for the device. take_in, start, finish of one batch in this order, and of each step the batches in one order; take_in of
+// the next may come between start and finish, start not before finish. `requests` are borrowed from take_in to finish. An error of
+// any step is finish's.
 struct layer_pass;
-bool engine_overlaps(const struct engine *engine);
 struct layer_pass *layer_take_in(struct engine *engine, const struct model_layer *layer, struct layer_request *requests,
                                  size_t count);
 void layer_start(struct layer_pass *pass);

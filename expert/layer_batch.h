@@ -2,7 +2,7 @@
 #ifndef EXPERTD_EXPERT_LAYER_BATCH_H
 #define EXPERTD_EXPERT_LAYER_BATCH_H
 
-#include "expert/engine.h"
+#include "expert/engine_internal.h"
 
 struct batch {
     struct engine *engine;
@@ -16,6 +16,28 @@ struct batch {
     size_t shared_count;  // tokens that want the shared experts
     size_t read;          // rows that an expert will see
 };
+
+static inline size_t batch_element_bytes(const struct batch *b) {
+    return dtype_size(b->engine->model->compute_dtype);
+}
+
+// The first token of a request in the batch.
+static inline size_t batch_first_token(const struct batch *b, size_t request) {
+    size_t first = 0;
+    for (size_t i = 0; i < request; i++) {
+        first += b->requests[i].tokens;
+    }
+    return first;
+}
+
+// The team for a pass over so many rows of H; NULL where waking it costs more than the rows do.
+struct team *batch_team(const struct batch *b, size_t rows);
+
+// Fills b->in from the requests. Returns the rows that an expert will see.
+size_t batch_take_in(struct batch *b);
+
+// The rows that the layer's router reads, *stride elements apart; NULL where they are on a device.
+const float *batch_router_rows(const struct batch *b, size_t *stride);
 
 struct layer_pass {
     struct batch b;

@@ -53,7 +53,7 @@ static FALLIBLE lay_out(struct tuned *t, struct arena *memory, void **scratch) {
     const struct packed_weights *w = t->weights;
     size_t rows = ROWS[sizeof ROWS / sizeof *ROWS - 1] * t->active;
     size_t parts[] = {w->groups * sizeof(int32_t), rows * w->k * dtype_size(w->dtype), rows * w->n * sizeof(float),
-                      grouped_matmul_scratch_bytes(rows, w->groups)};
+                      packed_matmul_workspace_bytes(rows, w->groups)};
     size_t all = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         all += arena_rounded(parts[i]);

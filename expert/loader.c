@@ -125,7 +125,7 @@ static FALLIBLE load_tensor(struct load *load, const struct piece *piece, enum s
                             struct digest *digest) {
     const struct supply *supply = load->supply;
     TRY(supply_prepare(supply, m));
-    TRY(supply_unpack(supply, piece->staging, m));
+    TRY(supply_unpack(piece->staging, m));
     supply_digest(m, piece->staging, digest);
     if (m->quantised && !supply_keeps_codes(supply, m)) {
         supply_widen(supply, piece->staging, m);

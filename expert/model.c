@@ -7,7 +7,7 @@
 
 #include "expert/loader.h"
 #include "expert/synthetic.h"
-#include "kernels/backend.h"
+#include "kernels/kernel_select.h"
 
 enum { NUMERICS_VERSION = 1 };
 

@@ -6,7 +6,6 @@
 
 #include "base/arena.h"
 #include "expert/digest.h"
-#include "kernels/backend.h"
 
 enum { CHUNK = 256 };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "expert/quantised_formats.h"
-#include "kernels/backend.h"
+#include "kernels/weights.h"
 
 enum { WORD_BITS = 32, BLOCK_K = 32, BLOCK_BYTES = 16, DEFAULT_BLOCK = 128 };
 

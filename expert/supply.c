@@ -170,8 +170,7 @@ bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer
     return true;
 }
 
-FALLIBLE supply_unpack(const struct supply *supply, void *staging, struct supply_matrix *m) {
-    (void)supply;
+FALLIBLE supply_unpack(void *staging, struct supply_matrix *m) {
     return m->quantised ? quantised_rows_take(m->quantised, m->n, m->k, staging, &m->rows) : OK;
 }
 

@@ -77,7 +77,7 @@ bool supply_fetch(const struct supply *supply, const struct layer_tensors *layer
 
 // After supply_prepare, with the same staging memory: the codes of a quantised tensor, row by row, in matrix->rows.
 // ERR_CHECKPOINT: codes or scales that cannot be computed with.
-FALLIBLE supply_unpack(const struct supply *supply, void *staging, struct supply_matrix *matrix);
+FALLIBLE supply_unpack(void *staging, struct supply_matrix *matrix);
 
 // Adds the stored codes to a digest, and whatever else the tensor's values depend on.
 void supply_digest(const struct supply_matrix *matrix, void *staging, struct digest *digest);

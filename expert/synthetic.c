@@ -6,12 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/suggest.h"
 #include "expert/synthetic_presets.h"
 #include "expert/synthetic_quantised.h"
 
 static const char SCHEME[] = "synthetic:";
 
-enum { NAME_MAX_BYTES = 64, KEYS_MAX = 16 };
+enum { NAME_MAX_BYTES = 64, KEYS_MAX = 16, PRESETS_MAX = 32 };
 
 bool synthetic_is(const char *model) {
     return strncmp(model, SCHEME, sizeof SCHEME - 1) == 0;
@@ -21,46 +22,19 @@ const char *synthetic_preset(size_t i) {
     return i < SYNTHETIC_PRESET_COUNT ? SYNTHETIC_PRESETS[i].name : NULL;
 }
 
-// Levenshtein's distance of two short texts, one row at a time.
-static size_t distance(const char *a, size_t a_length, const char *b) {
-    size_t row[NAME_MAX_BYTES + 1];
-    size_t b_length = strlen(b);
-    for (size_t j = 0; j <= b_length; j++) {
-        row[j] = j;
-    }
-    for (size_t i = 1; i <= a_length; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b_length; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            best = row[j] + 1 < best ? row[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            row[j] = best;
-        }
-    }
-    return row[b_length];
-}
-
 static FALLIBLE unknown_preset(const char *name, size_t length) {
-    const char *nearest = NULL;
-    size_t least = length; // a wholly different name is no suggestion
+    const char *names[PRESETS_MAX];
     char list[512] = "";
     size_t used = 0;
+    INVARIANT(SYNTHETIC_PRESET_COUNT <= PRESETS_MAX);
     for (size_t i = 0; i < SYNTHETIC_PRESET_COUNT; i++) {
-        const char *preset = SYNTHETIC_PRESETS[i].name;
-        size_t d = length <= NAME_MAX_BYTES ? distance(name, length, preset) : length;
-        // What was cut short ("deepseek") is as near as it gets.
-        d = length > 0 && strncmp(preset, name, length) == 0 ? 0 : d;
-        if (d < least) {
-            least = d;
-            nearest = preset;
-        }
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", preset);
+        names[i] = SYNTHETIC_PRESETS[i].name;
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
     }
+    const char *near = suggest_word(name, length, names, SYNTHETIC_PRESET_COUNT);
     int shown = length > NAME_MAX_BYTES ? NAME_MAX_BYTES : (int)length;
-    FAIL(ERR_CONFIG, "unknown preset %.*s%s%s%s; the presets are %s", shown, name, nearest ? ": did you mean " : "",
-         nearest ? nearest : "", nearest ? "?" : "", list);
+    FAIL(ERR_CONFIG, "unknown preset %.*s%s%s%s; the presets are %s", shown, name, near ? ": did you mean " : "", near ? near : "",
+         near ? "?" : "", list);
 }
 
 struct spec {

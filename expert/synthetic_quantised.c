@@ -6,7 +6,7 @@
 
 #include "base/arena.h"
 #include "expert/synthetic.h"
-#include "kernels/backend.h"
+#include "kernels/weights.h"
 
 struct synthetic_format {
     struct quantised_format format;

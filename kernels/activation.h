@@ -3,6 +3,7 @@
 #ifndef EXPERTD_KERNELS_ACTIVATION_H
 #define EXPERTD_KERNELS_ACTIVATION_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/dtype.h"
@@ -27,7 +28,7 @@ struct activation {
     float limit;                 // SWIGLU_OAI: 7; the clamps' bound; 0: none
 };
 
-static inline int activation_is_gated(const struct activation *a) {
+static inline bool activation_is_gated(const struct activation *a) {
     return a->kind != ACTIVATION_RELU2;
 }
 

@@ -103,12 +103,17 @@ enum {
 // The one choice of the process, made at start; atomic because the first caller may be any thread.
 static _Atomic(const struct kernel_backend *) selected;
 
-const struct kernel_backend *kernel_backend_at(size_t i, int *usable) {
+const struct kernel_backend *kernel_backend_at(size_t i, bool *usable) {
     if (i >= CANDIDATES_COUNT) {
         return NULL;
     }
     *usable = CANDIDATES[i].runs_here();
     return CANDIDATES[i].backend;
+}
+
+const char *kernel_name_at(size_t i, bool *usable) {
+    const struct kernel_backend *backend = kernel_backend_at(i, usable);
+    return backend ? backend->name : NULL;
 }
 
 const struct kernel_backend *backend_twin(const struct kernel_backend *backend) {
@@ -260,10 +265,15 @@ const struct kernel_backend *kernel_selected(void) {
     return backend;
 }
 
+const char *kernel_selected_name(void) {
+    return kernel_selected()->name;
+}
+
 static bool same_float_kernels(const struct kernel_backend *a, const struct kernel_backend *b) {
     return a->panel_f32 == b->panel_f32 && a->panel_bf16 == b->panel_bf16 && a->group_f32 == b->group_f32 &&
-           a->group_bf16 == b->group_bf16 && a->few_bf16 == b->few_bf16 && a->quantised_f32 == b->quantised_f32 &&
-           a->quantised_bf16 == b->quantised_bf16 && a->quantised_group_bf16 == b->quantised_group_bf16;
+           a->group_bf16 == b->group_bf16 && a->few_f32 == b->few_f32 && a->few_bf16 == b->few_bf16 &&
+           a->quantised_f32 == b->quantised_f32 && a->quantised_bf16 == b->quantised_bf16 &&
+           a->quantised_group_bf16 == b->quantised_group_bf16;
 }
 
 const char *kernel_float_name(void) {
@@ -275,16 +285,16 @@ const char *kernel_float_name(void) {
     return name;
 }
 
-FALLIBLE kernel_select_arithmetic(const char *name) {
+FALLIBLE kernel_select_arithmetic(const char *arithmetic) {
     for (size_t i = 0; i < sizeof ARITHMETIC_NAMES / sizeof *ARITHMETIC_NAMES; i++) {
-        if (strcmp(name, ARITHMETIC_NAMES[i]) == 0) {
+        if (strcmp(arithmetic, ARITHMETIC_NAMES[i]) == 0) {
             struct kernel_backend any = {.arithmetic = (enum kernel_arithmetic)i};
             atomic_store(&selected, choose_best(any.arithmetic, backend_twin(&any)));
             return OK;
         }
     }
-    FAIL(ERR_UNAVAILABLE, "unknown arithmetic %s: this build computes as %s, %s or %s", name, ARITHMETIC_NAMES[ARITHMETIC_CPU],
-         ARITHMETIC_NAMES[ARITHMETIC_CPU_AMX], ARITHMETIC_NAMES[ARITHMETIC_SIM_90]);
+    FAIL(ERR_UNAVAILABLE, "unknown arithmetic %s: this build computes as %s, %s or %s", arithmetic,
+         ARITHMETIC_NAMES[ARITHMETIC_CPU], ARITHMETIC_NAMES[ARITHMETIC_CPU_AMX], ARITHMETIC_NAMES[ARITHMETIC_SIM_90]);
 }
 
 // f32 sums are the same everywhere.

@@ -1,6 +1,5 @@
-// The CPU backends of the grouped matmul, chosen once at start: the fastest that the CPU has, or forced by name.
-// All that "auto" chooses from give the same bits; "amx" has bf16 sums of its own, which the numerics_id tells. Each is checked at
-// selection on boundary vectors against its scalar twin and refused if it differs.
+// One table of inner loops per instruction set, and what each loop is given; kernel_select.h chooses among them.
+// Private to kernels/ and its tests.
 #ifndef EXPERTD_KERNELS_BACKEND_H
 #define EXPERTD_KERNELS_BACKEND_H
 
@@ -9,9 +8,11 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
-#include "base/err.h"
+#include "kernels/kernel_select.h"
+#include "kernels/weights.h"
 
 struct across_args;
+struct along_args;
 struct activation_args;
 struct combine_args;
 struct add_scaled_args;
@@ -20,15 +21,13 @@ struct decode_args;
 struct pack_args;
 struct offsets_args;
 struct place_args;
-struct quantised_format;
 
 enum {
-    KERNEL_PANEL = 64,                         // columns of a panel
     KERNEL_CALL_ROWS = 240,                    // rows of one call at most: what a caller keeps pointers for
     KERNEL_GROUP = 4,                          // panels of a group call at most
     KERNEL_SUMS = KERNEL_GROUP * KERNEL_PANEL, // floats of a row of a group's sums
     KERNEL_SCRATCH_BYTES = 288 << 10,          // of a group call: widened panels and rows
-    KERNEL_QUANTISED_ROWS = 4,                 // of a group call of quantised weights at most
+    KERNEL_QUANTISED_ROWS = 4,                 // of a group call of quantised weights at most, where rows are kept
 };
 
 // A panel kernel's work: out[r][c] = the sum over k of x[r][k] * panel[k][c].
@@ -73,7 +72,8 @@ struct panel_group_args {
 };
 typedef void panel_group_kernel(const struct panel_group_args *args);
 
-// The same of panels of quantised weights and few rows. `next` is not looked at, goes_on false.
+// The same of panels of quantised weights. goes_on is false; `next` may not be looked at, nor rows_kept with more rows than
+// KERNEL_QUANTISED_ROWS.
 typedef void quantised_group_kernel(const struct panel_group_args *args, const struct quantised_format *format);
 
 // What the bits of a backend's bf16 sums are; everything else is the same everywhere.
@@ -92,13 +92,12 @@ struct kernel_backend {
     panel_kernel *panel_bf16;
     quantised_kernel *quantised_f32;              // f32 rows
     quantised_kernel *quantised_bf16;             // bf16 rows
-    quantised_group_kernel *quantised_group_bf16; // up to KERNEL_QUANTISED_ROWS rows of bf16; NULL: quantised_bf16 serves
+    quantised_group_kernel *quantised_group_bf16; // NULL: quantised_bf16 serves
     panel_i8_kernel *panel_i8;
     panel_group_kernel *group_f32;  // NULL: panel_f32 serves any number of rows
     panel_group_kernel *group_bf16; // NULL: panel_bf16 does
     panel_group_kernel *group_i8;   // NULL: panel_i8 does
-    size_t few_bf16;                // rows up to which panel_bf16 is the faster of the two
-    bool one_by_group;              // but one row, of f32 too, is faster by the group kernels, given several panels
+    size_t few_f32, few_bf16;       // rows up to which panel_f32 and panel_bf16 are faster than those; 0: never
     void (*widen)(enum dtype dtype, const void *src, size_t count, float *dst);  // convert.h
     void (*narrow)(const float *src, size_t count, enum dtype dtype, void *dst); // convert.h
     void (*activation)(const struct activation_args *args);                      // activation_row
@@ -110,6 +109,8 @@ struct kernel_backend {
     void (*finish)(const struct finish_args *args);                              // finish.h
     void (*across_f32)(const struct across_args *args);                          // across.h; NULL: plain weights are always packed
     void (*across_bf16)(const struct across_args *args);                         // likewise
+    void (*along_f32)(const struct along_args *args);                            // along.h; NULL: such weights are always packed
+    void (*along_bf16)(const struct along_args *args);                           // likewise
     void (*decode)(const struct decode_args *args);                              // pack.h
     void (*pack_along)(const struct pack_args *args);                            // pack.h
     void (*pack_across)(const struct pack_args *args);                           // pack.h
@@ -117,25 +118,10 @@ struct kernel_backend {
     void (*place_codes)(const struct place_args *args);                          // pack.h
 };
 
-// Chooses the backend of this process: `name` from configuration, "auto" for the fastest the CPU has (tried and checked in some 10
-// ms). ERR_CONFIG for an unknown name, ERR_UNAVAILABLE for one that this CPU lacks; both messages list what there is.
-FALLIBLE kernel_select(const char *name);
-
-// The chosen backend; "auto" is selected at the first call where nobody chose. Never NULL.
+// The chosen backend (kernel_select.h); "auto" is selected at the first call where nobody chose. Never NULL.
 const struct kernel_backend *kernel_selected(void);
 
-// The kernels that products of f32, bf16 and quantised weights go through: the name of the narrowest backend that shares them with
-// the chosen one. avx512vnni and amxint8 are "avx512" here.
-const char *kernel_float_name(void);
-
-// Chooses the fastest that computes as `name` says ("cpu", "cpu_amx", "sim_90": the last part of a numerics_id), the scalar twin
-// where this CPU has no other. ERR_UNAVAILABLE for a name that this build does not know.
-FALLIBLE kernel_select_arithmetic(const char *name);
-
-// The ARITHMETIC part of the numerics_id of layers computed in `dtype` by the chosen backend: "cpu", "cpu_amx" or "sim_90".
-const char *kernel_arithmetic_name(enum dtype dtype);
-
 // The i-th backend compiled into this build, widest first, scalar last, NULL past the end; *usable: this CPU runs it.
-const struct kernel_backend *kernel_backend_at(size_t i, int *usable);
+const struct kernel_backend *kernel_backend_at(size_t i, bool *usable);
 
 #endif

@@ -4,22 +4,22 @@
 #ifndef EXPERTD_KERNELS_COMBINE_H
 #define EXPERTD_KERNELS_COMBINE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/dtype.h"
 
 struct combine_args {
-    size_t width;   // H
-    size_t choices; // K
-    const void *const
-        *rows;            // [K] result rows [H] in D; NULL: no expert in this slot. An identity expert's is the hidden row itself
-    const float *weights; // [K], or NULL: rows are added unweighted (the weights were on the input)
-    enum dtype dtype;     // D of the rows and of `shared`
-    float routed_scale;   // multiplies the routed sum where it is not 1
-    const void *shared;   // [H] in D, or NULL
-    const float *bias;    // [H] added after the shared row, or NULL
-    int averaged;         // the output is half of the above
+    size_t width;            // H
+    size_t choices;          // K
+    const void *const *rows; // [K] result rows [H] in D; NULL: no expert in this slot. An identity expert's is the hidden row
+    const float *weights;    // [K], or NULL: rows are added unweighted (the weights were on the input)
+    enum dtype dtype;        // D of the rows and of `shared`
+    float routed_scale;      // multiplies the routed sum where it is not 1
+    const void *shared;      // [H] in D, or NULL
+    const float *bias;       // [H] added after the shared row, or NULL
+    bool averaged;           // the output is half of the above
     enum dtype output_dtype; // F32, BF16 or F16
     void *out;               // [H]; may be misaligned
 };

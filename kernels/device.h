@@ -232,7 +232,7 @@ struct device_product {
     uint32_t num_groups, tiles;                // of 64 x 64 outputs: a group's begin at its first_tile, one after the other
     struct device_product_format a, b;
     uint32_t k_per_scale; // a multiple of 16, or 0: one scale over the whole of K
-    enum dtype out_dtype; // F32, BF16, F16; of integers I32
+    enum dtype out_dtype; // F32, BF16, F16; of integers I32 too
 };
 
 // D[rows of g] = A[rows of g] x B[g]^T in bf16 of two operands of E4M3, by wgmma: per 128 k a partial sum, then
@@ -251,7 +251,7 @@ struct device_fp8_gemm {
 // make_group_metadata on sizes that lie on the device.
 struct device_group_metadata {
     const int32_t *sizes; // [groups] none negative, together at most `rows`: they are believed
-    uint32_t groups, rows, tile_rows, first_group, local_groups;
+    uint32_t groups, rows, tile_rows, first_group, local_groups; // INT32_MAX at most
     int visit_empty;
     int32_t *offsets;     // [groups + 1]
     int32_t *ids, *tiles; // [group_metadata_capacity]: those past the last tile are left alone
@@ -315,8 +315,8 @@ struct device_table {
     const struct device_links *links; // between devices
 
     // Simulated devices only, else NULL: the (after + 1)-th of CUDA's or NCCL's calls of that name fails, for tests; "launch": the
-    // kernel that is run then traps, "hang": it does not end, "hangCopy": the next
-    // copy does not. NULL: none any more, and what hung goes on.
+    // kernel that is run then traps, "hang": it does not end, "hangCopy": the next copy does not. NULL: none any more, and what
+    // hung goes on.
     void (*plant_failure)(const char *call, unsigned after);
     // The same: how often CUDA's call of that name was made.
     uint64_t (*calls)(const char *call);

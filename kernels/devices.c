@@ -16,6 +16,8 @@
     "cuda (every GPU), cuda:0,1 (those), sim (a simulated GPU) or sim:N (N of them); with /VARIANT behind it one kind of kernel "  \
     "makes all products"
 
+enum { NUMBER_MAX = 1023 }; // of a device: far above what a driver counts, and far below what would overflow
+
 // Decimal numbers, comma-separated, each at most once, to the end of the text.
 static bool parse_numbers(const char *text, struct devices_request *out) {
     do {
@@ -29,7 +31,7 @@ static bool parse_numbers(const char *text, struct devices_request *out) {
                 return false;
             }
         }
-        if (number > 1023) {
+        if (number > NUMBER_MAX) {
             return false;
         }
         out->numbers[out->count++] = (uint32_t)number;

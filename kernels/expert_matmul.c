@@ -4,6 +4,8 @@
 
 #include "kernels/backend.h"
 #include "kernels/finish.h"
+#include "kernels/grouped_matmul_general.h"
+#include "kernels/matmul_check.h"
 #include "kernels/matmul_walk.h"
 
 static char *out_at(const struct grouped_matmul_args *product, size_t row, size_t column) {
@@ -18,6 +20,18 @@ static void zero_product(const struct grouped_matmul_args *product, size_t begin
     for (size_t row = begin; row < end; row++) {
         memset(out_at(product, row, 0), 0, product->rhs.packed->n * dtype_size(product->rhs.packed->dtype));
     }
+}
+
+static FALLIBLE check_product(const struct grouped_matmul_args *product, const void *workspace) {
+    TRY(grouped_matmul_check(product));
+    if (!grouped_matmul_is_plain_serving(product)) {
+        FAIL_FIELD(ERR_INVALID, "product",
+                   "product is not of packed F32 or BF16 weights, or has an option, a dtype or an existing output: "
+                   "grouped_matmul computes those");
+    }
+    const struct packed_weights *rhs = product->rhs.packed;
+    TRY(matmul_check_rows(&(struct matmul_rows){"out", product->out, rhs->dtype, product->m, rhs->n, product->out_stride}));
+    return matmul_check_workspace(workspace, packed_matmul_workspace_bytes(product->m, product->num_groups));
 }
 
 // ---- gate and up
@@ -45,6 +59,19 @@ static void zero_activated(const void *context, size_t begin, size_t end) {
     zero_product(&((const struct gate_up_args *)context)->product, begin, end);
 }
 
+// Is it packed as its rows ask, and are its groups there?
+static FALLIBLE check_gate_weights(const struct gate_up_args *args) {
+    struct grouped_matmul_args product = args->product;
+    product.rhs = rhs_packed(args->gate);
+    err_t e = grouped_matmul_check(&product);
+    if (err_is(e)) {
+        struct err_copy why;
+        err_save(e, &why);
+        FAIL_FIELD(ERR_INVALID, "gate", "gate as rhs: %.512s", why.message);
+    }
+    return OK;
+}
+
 static FALLIBLE check_gate(const struct gate_up_args *args) {
     const struct packed_weights *up = args->product.rhs.packed, *gate = args->gate;
     if (activation_is_gated(args->activation) != (gate != NULL)) {
@@ -55,11 +82,11 @@ static FALLIBLE check_gate(const struct gate_up_args *args) {
         FAIL_FIELD(ERR_INVALID, "gate", "gate is %zu groups of %s[%zu, %zu], up is %zu of %s[%zu, %zu]: they are walked together",
                    gate->groups, dtype_name(gate->dtype), gate->n, gate->k, up->groups, dtype_name(up->dtype), up->n, up->k);
     }
-    return OK;
+    return gate ? check_gate_weights(args) : OK;
 }
 
-FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void *scratch) {
-    TRY(grouped_matmul_check(&args->product));
+FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void *workspace) {
+    TRY(check_product(&args->product, workspace));
     TRY(check_gate(args));
     struct matmul_walk walk = {
         .args = &args->product,
@@ -69,7 +96,7 @@ FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void
         .zero = zero_activated,
         .context = args,
     };
-    matmul_walk(&walk, team, scratch);
+    matmul_walk(&walk, team, workspace);
     return OK;
 }
 
@@ -96,8 +123,8 @@ static void zero_finished(const void *context, size_t begin, size_t end) {
     zero_product(&((const struct down_args *)context)->product, begin, end);
 }
 
-FALLIBLE expert_down(const struct down_args *args, struct team *team, void *scratch) {
-    TRY(grouped_matmul_check(&args->product));
+FALLIBLE expert_down(const struct down_args *args, struct team *team, void *workspace) {
+    TRY(check_product(&args->product, workspace));
     struct matmul_walk walk = {
         .args = &args->product,
         .rhs = {args->product.rhs.packed},
@@ -106,6 +133,6 @@ FALLIBLE expert_down(const struct down_args *args, struct team *team, void *scra
         .zero = zero_finished,
         .context = args,
     };
-    matmul_walk(&walk, team, scratch);
+    matmul_walk(&walk, team, workspace);
     return OK;
 }

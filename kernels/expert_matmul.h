@@ -22,9 +22,10 @@ struct down_args {
     const float *row_scale;             // [m] multiplies each row before its rounding, or NULL
 };
 
-// Both run on `team` (NULL: the calling thread). scratch: grouped_matmul_scratch_bytes, 64-byte aligned. No allocation.
-// ERR_INVALID names the argument at fault, as grouped_matmul does; out is then untouched.
-FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void *scratch);
-FALLIBLE expert_down(const struct down_args *args, struct team *team, void *scratch);
+// Both run on `team` (NULL: the calling thread). workspace: packed_matmul_workspace_bytes, 64-byte aligned. No allocation.
+// ERR_INVALID names the argument at fault, as grouped_matmul does, or is of gate, or of product: what must be left zero is not; out
+// is then untouched.
+FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void *workspace);
+FALLIBLE expert_down(const struct down_args *args, struct team *team, void *workspace);
 
 #endif

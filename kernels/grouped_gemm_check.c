@@ -248,15 +248,17 @@ static float factor_at(const float *factor, size_t count, size_t group, float ab
     return factor ? factor[count == 1 ? 0 : group] : absent;
 }
 
-// Integers are neither scaled nor rounded.
+// What stays integer is neither scaled nor rounded.
 static FALLIBLE check_integer_factors(const struct grouped_gemm_args *args) {
-    for (size_t g = 0; args->a.dtype == DTYPE_I8 && g < args->num_groups; g++) {
+    for (size_t g = 0; args->out_dtype == DTYPE_I32 && g < args->num_groups; g++) {
         float alpha = factor_at(args->alpha, args->alpha_count, g, 1.0f), beta = factor_at(args->beta, args->beta_count, g, 0.0f);
         if (alpha != 1.0f) {
-            FAIL_FIELD(ERR_INVALID, "alpha", "alpha of group %zu is %g: of integers it is 1", g, (double)alpha);
+            FAIL_FIELD(ERR_INVALID, "alpha", "alpha of group %zu is %g: of I32 it is 1; an out of F32, BF16 or F16 takes any", g,
+                       (double)alpha);
         }
         if (beta != 0.0f && beta != 1.0f) {
-            FAIL_FIELD(ERR_INVALID, "beta", "beta of group %zu is %g: of integers it is 0 or 1", g, (double)beta);
+            FAIL_FIELD(ERR_INVALID, "beta", "beta of group %zu is %g: of I32 it is 0 or 1; an out of F32, BF16 or F16 takes any", g,
+                       (double)beta);
         }
     }
     return OK;
@@ -283,10 +285,10 @@ static FALLIBLE check_dtypes(const struct grouped_gemm_args *args) {
     if (integers != (args->b.dtype == DTYPE_I8)) {
         FAIL_FIELD(ERR_INVALID, "b", "b is %s, but a is %s: I8 goes with I8", dtype_name(args->b.dtype), dtype_name(args->a.dtype));
     }
-    if (integers ? args->out_dtype != DTYPE_I32 : !dtype_is_float16_or_32(args->out_dtype)) {
+    if (!dtype_is_float16_or_32(args->out_dtype) && !(integers && args->out_dtype == DTYPE_I32)) {
         FAIL_FIELD(ERR_INVALID, "preferred_element_type", "preferred_element_type is %s: sums of %s by %s give %s",
                    dtype_name(args->out_dtype), dtype_name(args->a.dtype), dtype_name(args->b.dtype),
-                   integers ? "I32" : "F32, BF16 or F16");
+                   integers ? "I32, F32, BF16 or F16" : "F32, BF16 or F16");
     }
     return OK;
 }

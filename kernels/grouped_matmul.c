@@ -12,13 +12,13 @@
 
 enum { STREAM_BYTES_MIN = 1 << 20 };
 
-size_t grouped_matmul_scratch_bytes(size_t m, size_t num_groups) {
+size_t packed_matmul_workspace_bytes(size_t m, size_t num_groups) {
     return matmul_walk_scratch_bytes(m, num_groups);
 }
 
 size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, const struct team *team) {
     if (grouped_matmul_is_plain_serving(args)) {
-        return grouped_matmul_scratch_bytes(args->m, args->num_groups);
+        return packed_matmul_workspace_bytes(args->m, args->num_groups);
     }
     return grouped_matmul_general_bytes(args, team);
 }
@@ -62,7 +62,7 @@ FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *tea
     }
     TRY(grouped_matmul_check(args));
     TRY(grouped_matmul_check_out(args));
-    TRY(matmul_check_workspace(workspace, grouped_matmul_scratch_bytes(args->m, args->num_groups)));
+    TRY(matmul_check_workspace(workspace, packed_matmul_workspace_bytes(args->m, args->num_groups)));
     struct matmul_walk walk = {
         .args = args, .rhs = {args->rhs.packed}, .operands = 1, .finish = store, .zero = zero_rows, .context = args};
     matmul_walk(&walk, team, workspace);

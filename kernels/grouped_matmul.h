@@ -1,8 +1,8 @@
 // The grouped matmul: out[rows of group g] = lhs[rows of group g] @ rhs[g - group_offset].
 //
 // Sums are fp32 (int8 by int8: int32), one accumulator per element from +0, K ascending: one IEEE fma per k, but for bf16 by bf16
-// two flushed fmas per pair of k, the odd one first. Then one rounding to the dtype of out. Bits depend on the row and the weights
-// alone: not on m, the grouping, tiling, threads or instruction set.
+// two flushed fmas per pair of k, the odd one first. Then one rounding to the dtype of out, of int32 sums too where it is a float.
+// Bits depend on the row and the weights alone: not on m, the grouping, tiling, threads or instruction set.
 #ifndef EXPERTD_KERNELS_GROUPED_MATMUL_H
 #define EXPERTD_KERNELS_GROUPED_MATMUL_H
 
@@ -35,7 +35,7 @@ struct grouped_matmul_args {
     void *out;                              // [m, n]; written whole. May be existing_out with its stride, else overlaps no operand
     size_t out_stride;                      // elements, >= n
     enum dtype lhs_dtype;                   // F32, F16, BF16 or I8; NONE: that of rhs. Packed weights take their own alone
-    enum dtype out_dtype;                   // preferred_element_type: F32, BF16 or F16, of integers I32; NONE: that of the sums
+    enum dtype out_dtype;                   // preferred_element_type: F32, BF16 or F16, of I8 I32 too; NONE: that of the sums
     enum existing_mode existing_mode;       // what existing_out is for
     const void *existing_out;               // [m, n] in the dtype of out, or NULL with EXISTING_NONE
     size_t existing_stride;                 // elements, >= n
@@ -45,9 +45,9 @@ struct grouped_matmul_args {
                                             // may be any; plain weights only
 };
 
-// Bytes of scratch that grouped_matmul needs on packed F32 or BF16 weights for up to m rows over num_groups groups, where nothing
-// after out_stride is set: what serving reserves.
-size_t grouped_matmul_scratch_bytes(size_t m, size_t num_groups);
+// Bytes of workspace that grouped_matmul needs on packed F32 or BF16 weights for up to m rows over num_groups groups, where nothing
+// after out_stride is set: what serving reserves, for expert_matmul.h's products too.
+size_t packed_matmul_workspace_bytes(size_t m, size_t num_groups);
 
 // The same for these arguments, of any kind, on `team` (NULL: the calling thread).
 size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, const struct team *team);

@@ -74,6 +74,9 @@ static FALLIBLE check_packed_groups(const struct grouped_matmul_args *args) {
 
 static FALLIBLE check_groups(const struct grouped_matmul_args *args, size_t held) {
     TRY(matmul_check_sizes(args->group_sizes, args->num_groups, args->m));
+    if (held > args->num_groups) {
+        FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes are of %zu groups, but rhs holds %zu", args->num_groups, held);
+    }
     if (args->group_offset > args->num_groups || args->num_actual_groups > args->num_groups - args->group_offset) {
         FAIL_FIELD(ERR_INVALID, "group_offset", "group_offset is %zu, from where %zu groups are held, but there are %zu",
                    args->group_offset, args->num_actual_groups, args->num_groups);

@@ -42,7 +42,8 @@ set_target_properties(expertd_kernels PROPERTIES LINKER_LANGUAGE C)
 
 install(DIRECTORY ${installed}/expertd DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS expertd_kernels ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES examples/grouped_matmul.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(FILES examples/grouped_matmul.c examples/quantised_weights.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(FILES README.md MEASUREMENTS.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/kernels)
 
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(expertd-kernels.pc.in expertd-kernels.pc @ONLY)

@@ -12,7 +12,10 @@
 //   tiling, CompilerParams         options.h
 //   schedules of packed products   schedule.h; found by trial and kept in a file: tuning.h
 //   threads, ours or a caller's    team.h
-//   instruction sets               backend.h
+//   instruction sets               kernel_select.h
+//   an expert's network            expert_matmul.h: gate and up with the activation (activation.h), down with bias and rounding
+//   around it, row by row          routing.h, combine.h, normalise.h
+//   the operations on a GPU        devices.h, device_operations.h, which this header does not bring
 //
 // Memory. Nothing allocates but team_create, and tuning_load, tuning_store and the first choice of kernels for their length: every
 // operation says how much workspace it needs, and the caller lends it for the length of the call. Operands, options and what they
@@ -26,7 +29,7 @@
 // be called from a signal handler.
 //
 // Errors are values (base/err.h): the code, and in the calling thread a message and the name of the argument at fault, until that
-// thread's next error. Bad arguments never end the program, unless disable_bounds_checks says that there are none.
+// thread's next error. Bad arguments of an operation never end the program, unless disable_bounds_checks says that there are none.
 #ifndef EXPERTD_KERNELS_KERNELS_H
 #define EXPERTD_KERNELS_KERNELS_H
 
@@ -34,14 +37,19 @@
 extern "C" { // for the headers of this library: they are C
 #endif
 
-#include "kernels/backend.h"
+#include "kernels/activation.h"
+#include "kernels/combine.h"
+#include "kernels/expert_matmul.h"
 #include "kernels/from_tensors.h"
 #include "kernels/group_metadata.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/kernel_select.h"
+#include "kernels/normalise.h"
 #include "kernels/operand.h"
 #include "kernels/options.h"
 #include "kernels/quantised.h"
+#include "kernels/routing.h"
 #include "kernels/schedule.h"
 #include "kernels/team.h"
 #include "kernels/transposed_grouped_matmul.h"

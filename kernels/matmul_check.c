@@ -12,10 +12,10 @@ FALLIBLE matmul_check_dtypes(enum dtype lhs, enum dtype rhs, enum dtype out) {
         FAIL_FIELD(ERR_INVALID, "rhs", "rhs is %s, but lhs is %s: floats (F32, F16, BF16) go with floats, I8 with I8",
                    dtype_name(rhs), dtype_name(lhs));
     }
-    bool fits = lhs == DTYPE_I8 ? out == DTYPE_I32 : dtype_is_float16_or_32(out);
+    bool fits = dtype_is_float16_or_32(out) || (lhs == DTYPE_I8 && out == DTYPE_I32);
     if (out != DTYPE_NONE && !fits) {
         FAIL_FIELD(ERR_INVALID, "preferred_element_type", "preferred_element_type is %s: sums of %s by %s give %s", dtype_name(out),
-                   dtype_name(lhs), dtype_name(rhs), lhs == DTYPE_I8 ? "I32" : "F32, BF16 or F16");
+                   dtype_name(lhs), dtype_name(rhs), lhs == DTYPE_I8 ? "I32, F32, BF16 or F16" : "F32, BF16 or F16");
     }
     return OK;
 }

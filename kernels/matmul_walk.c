@@ -13,8 +13,7 @@
 
 enum {
     SPAN_ROWS_MIN = SCHEDULE_CALL_ROWS_MIN,
-    FEW_ROWS = 12,    // are multiplied in one go, as fast as memory gives the panels, where there is no group kernel
-    FEW_ROWS_F32 = 6, // a tile: two overlap their reading better in the group kernel
+    FEW_ROWS = 12, // are multiplied in one go, as fast as memory gives the panels, where there is no group kernel
     ZERO_ROWS = 48,
     SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
 };
@@ -33,9 +32,8 @@ struct operand {
     panel_kernel *few;
     panel_group_kernel *many;                // NULL: `few` takes any number of rows
     size_t few_rows;                         // up to which `few` is the faster
-    bool one_by_many;                        // but for one row, which `many` takes, given several panels
     quantised_kernel *quantised;             // in place of both, where the weights have a format
-    quantised_group_kernel *quantised_group; // of up to KERNEL_QUANTISED_ROWS rows; NULL: `quantised` takes them too
+    quantised_group_kernel *quantised_group; // of several panels; NULL: `quantised` takes them one by one
     const struct quantised_format *format;
 };
 
@@ -94,9 +92,11 @@ static size_t panels_per_call(const struct work *work) {
     return KERNEL_GROUP / work->walk->operands;
 }
 
+// Few enough for reading to be what counts; where group kernels take any number of rows, as few as elsewhere a panel kernel does.
 static bool is_few(const struct work *work) {
+    size_t most = work->operand[0].few_rows ? work->operand[0].few_rows : FEW_ROWS;
     for (size_t i = 0; i < work->num_spans; i++) {
-        if (work->spans[i].rows > work->operand[0].few_rows) {
+        if (work->spans[i].rows > most) {
             return false;
         }
     }
@@ -105,12 +105,14 @@ static bool is_few(const struct work *work) {
 
 // Panels of a task: what a call takes, or a long read where there are few rows; less where threads would have too few tasks.
 static size_t run_of(const struct work *work, size_t wanted) {
-    size_t bytes = work->operand[0].panel_bytes * work->walk->operands;
+    const struct operand *operand = &work->operand[0];
+    size_t bytes = operand->panel_bytes * work->walk->operands;
     size_t run = panels_per_call(work);
     if (is_few(work) && bytes > 0) {
+        bool in_turns = operand->quantised_group || (operand->many && operand->few_rows == 0);
+        size_t least = in_turns ? run : 1;
         run = div_up(work->schedule.run_bytes, bytes);
-        bool in_turns = work->operand[0].one_by_many || work->operand[0].quantised_group;
-        run = in_turns && run < panels_per_call(work) ? panels_per_call(work) : run;
+        run = run < least ? least : run;
     }
     size_t longest = work->num_spans * work->panels / wanted;
     run = run > longest ? longest : run;
@@ -215,17 +217,13 @@ static void multiply_many(const struct work *work, const struct call *call) {
     }
 }
 
-static bool is_quantised_group(const struct operand *operand, size_t rows) {
-    return operand->quantised_group && rows <= KERNEL_QUANTISED_ROWS;
-}
-
 static bool is_many(const struct operand *operand, size_t rows) {
-    return operand->many && (rows > operand->few_rows || (rows == 1 && operand->one_by_many));
+    return operand->many && rows > operand->few_rows;
 }
 
 static void multiply(const struct work *work, const struct call *call) {
     const struct operand *operand = &work->operand[0];
-    if (is_many(operand, call->span->rows) || is_quantised_group(operand, call->span->rows)) {
+    if (is_many(operand, call->span->rows) || operand->quantised_group) {
         multiply_many(work, call);
     } else {
         multiply_few(work, call);
@@ -286,9 +284,13 @@ struct kept_rows {
     size_t rows;
 };
 
-// Are they kept? They are from now on.
+// Are they kept? They are from now on, unless they are more than a scratch holds.
 static bool rows_kept(struct kept_rows *kept, const void *const *x, size_t rows) {
     bool same = kept->rows == rows;
+    if (rows > KERNEL_QUANTISED_ROWS) {
+        kept->rows = 0;
+        return false;
+    }
     for (size_t r = 0; r < rows; r++) {
         same = same && kept->x[r] == x[r];
         kept->x[r] = x[r];
@@ -309,7 +311,7 @@ static void run_product(const struct work *work, const struct span *span, size_t
         call.panel = panel;
         call.count = call_panels(work, panel, end);
         call.next = next_panels(work, &call, end, next_task, next) ? next : NULL;
-        call.rows_kept = is_quantised_group(&work->operand[0], span->rows) && rows_kept(kept, x, span->rows);
+        call.rows_kept = work->operand[0].quantised_group && rows_kept(kept, x, span->rows);
         multiply(work, &call);
     }
 }
@@ -358,14 +360,12 @@ static struct operand operand_of(const struct packed_weights *weights) {
         .panel_bytes = packed_group_bytes(weights->dtype, weights->k, KERNEL_PANEL),
         .few = f32 ? backend->panel_f32 : backend->panel_bf16,
         .many = f32 ? backend->group_f32 : backend->group_bf16,
-        .one_by_many = backend->one_by_group,
     };
-    operand.few_rows = !operand.many ? FEW_ROWS : f32 ? FEW_ROWS_F32 : backend->few_bf16;
+    operand.few_rows = !operand.many ? FEW_ROWS : f32 ? backend->few_f32 : backend->few_bf16;
     if (weights->format) {
         operand.few_rows = FEW_ROWS;
         operand.panel_bytes = quantised_group_bytes(weights->format, weights->k, KERNEL_PANEL);
         operand.many = NULL;
-        operand.one_by_many = false;
         operand.quantised = f32 ? backend->quantised_f32 : backend->quantised_bf16;
         operand.quantised_group = f32 ? NULL : backend->quantised_group_bf16;
         operand.format = weights->format;

@@ -4,21 +4,19 @@
 // The fields of the Pallas TPU kernels' CompilerParams, and what each is here:
 //
 //   dimension_semantics            of (n, m tiles, k): parallel = threads may take them in any order; arbitrary = one after
-//   another.
-//                                  k is always arbitrary: its order is the contract's, and "parallel" is refused
+//                                  another. k is always arbitrary: its order is the contract's, and "parallel" is refused
 //   allow_input_fusion             per operand (lhs, rhs): gather, cast and packing are part of the load. There is no separate
-//   pass,
-//                                  so false is refused for an operand that needs one of them
+//                                  pass, so false is refused for an operand that needs one of them
 //   vmem_limit_bytes               cap on the scratch of one thread; refused where a row and a panel do not fit
 //   internal_scratch_in_bytes      bytes of workspace that the caller gives; refused where they are too few. 0: as many as
 //                                  ..._workspace_bytes said
 //   shape_invariant_numerics       always kept; false permits what is never done
 //   fuse_transposed_lhs_in_matmul  tgmm reads its lhs where it lies; false: by way of the thread's scratch
 //   disable_bounds_checks          the arguments are not validated: what does not fit is then undefined behaviour
-//   flags                          "kernels=NAME": refused unless that backend is the selected one. Other keys are refused
+//   flags                          "kernels=NAME": refused unless that instruction set is selected. Other keys are refused
 //   collective_id, skip_device_barrier, disable_semaphore_checks
-//                                  refused: an operation here is one process's and meets no other; exchanges are the shards'
-//                                  business
+//                                  refused: an operation here is one process's and meets no other; exchanges between shards
+//                                  are not the kernels' business
 //   has_side_effects, serialization_format, kernel_type, allow_collective_id_without_custom_barrier, use_tc_tiling_on_sc,
 //   needs_layout_passes            refused: of the TPU's compiler alone
 #ifndef EXPERTD_KERNELS_OPTIONS_H
@@ -50,10 +48,10 @@ struct matmul_tiling {
 
 struct matmul_options {
     struct matmul_tiling tiling;
-    struct matmul_tiling (*tiling_of)(void *context, size_t m, size_t k,
-                                      size_t n); // stands for `tiling`; NULL: none. Caller's thread
+    // Stands for `tiling`; NULL: none. Called by the thread that calls the operation.
+    struct matmul_tiling (*tiling_of)(void *context, size_t m, size_t k, size_t n);
     void *tiling_context;
-    unsigned input_buffer_count; // panels of rhs that a thread takes at a time, at most 4; 0: tuned
+    unsigned input_buffer_count; // panels of rhs that a thread takes at a time; 0: tuned; more than 4, which kernels take, are 4
     bool interpret;              // the scalar twin, on the calling thread
     struct compiler_params compiler;
 };

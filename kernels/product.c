@@ -47,7 +47,8 @@ static bool has_group_kernel(const struct product *product, enum dtype sum) {
 static size_t rows_across(const struct product *product, const struct product_limits *limits, const struct holding *h) {
     const struct kernel_backend *backend = kernel_selected();
     bool plain = !product->b_is_packed && !product->a.scale_dtype && !product->b.scale_dtype && tiling_of(product, limits).tk == 0;
-    bool can = h->sum == DTYPE_F32 ? backend->across_f32 != NULL : product->b.dtype == DTYPE_BF16 && backend->across_bf16;
+    bool f32 = backend->across_f32 || backend->along_f32, bf16 = backend->across_bf16 || backend->along_bf16;
+    bool can = h->sum == DTYPE_F32 ? f32 : product->b.dtype == DTYPE_BF16 && bf16;
     return plain && can ? at_most(h->rows, ACROSS_SPAN_ROWS) : 0;
 }
 

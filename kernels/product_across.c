@@ -1,6 +1,8 @@
-// A task of few rows against plain weights that lie as [k, n]: they are read where they lie, a block of K at a time. The first tile
-// of rows brings a block into L2, where the other tiles find it while they all fetch the next one.
+// A task of few rows against plain weights, which are read where they lie. As [k, n] a block of K at a time: the first tile of rows
+// brings a block into L2, where the other tiles find it while they all fetch the next one. As [n, k] by a kernel that takes all
+// rows.
 #include "kernels/across.h"
+#include "kernels/along.h"
 #include "kernels/product_call.h"
 
 enum {
@@ -8,9 +10,26 @@ enum {
     AHEAD_K = 16, // that one tile fetches ahead
 };
 
+typedef void along_kernel(const struct along_args *args);
+
+static along_kernel *along_of(const struct work *work) {
+    return work->holding.sum == DTYPE_F32 ? work->backend->along_f32 : work->backend->along_bf16;
+}
+
+static bool has_across(const struct work *work) {
+    return work->holding.sum == DTYPE_F32 ? work->backend->across_f32 != NULL : work->backend->across_bf16 != NULL;
+}
+
+static bool lies_along(const struct span *span) {
+    return span->group->b.k_stride == 1;
+}
+
 bool product_goes_across(const struct work *work, const struct span *span) {
-    const struct product_operand *b = &span->group->b;
-    return span->end - span->row <= work->holding.across_rows && b->line_stride == 1 && b->k_stride != 1 && span->group->k;
+    size_t rows = span->end - span->row;
+    if (span->group->k == 0 || rows > work->holding.across_rows) {
+        return false;
+    }
+    return lies_along(span) ? along_of(work) && rows <= ALONG_SPAN_ROWS : has_across(work) && span->group->b.line_stride == 1;
 }
 
 // The call's rows, whose x begin at its k, against a block of K from k on; tile by tile: the first one brings it into L2.
@@ -42,16 +61,38 @@ static void multiply_across(const struct call *c, size_t k, size_t depth) {
     }
 }
 
+// The call's rows against its block of K.
+static void multiply_along(const struct call *c) {
+    const struct product_operand *b = &c->group->b;
+    enum dtype from = c->work->read_b.from;
+    size_t column = c->panel * KERNEL_PANEL, size = dtype_size(from);
+    along_of(c->work)(&(struct along_args){.x = c->x,
+                                           .rows = c->rows,
+                                           .dtype = from,
+                                           .weights = (const char *)b->data + (column * b->line_stride + c->k) * size,
+                                           .stride = b->line_stride * size,
+                                           .k = c->depth,
+                                           .columns = at_most(c->group->n - column, c->count * KERNEL_PANEL),
+                                           .sums = c->sums,
+                                           .sums_stride = c->stride,
+                                           .goes_on = c->k > 0});
+}
+
+// Where rows are read in place the whole of K is one block along it: longer runs of memory.
 void product_run_across(struct call c, const struct span *span) {
-    size_t k_step = c.work->holding.k_step;
+    bool along = lies_along(span);
+    size_t k_step = along && !c.work->holding.line_bytes ? c.group->k : c.work->holding.k_step;
     c.row = span->row, c.rows = span->end - span->row, c.stride = ACROSS_COLUMNS;
     for (; c.panel < span->panel_end; c.panel += c.count) {
         c.count = call_part(span->panel_end - c.panel, ACROSS_COLUMNS / KERNEL_PANEL);
         for (c.k = 0; c.k < c.group->k; c.k += c.depth) {
             c.depth = at_most(k_step, c.group->k - c.k);
             call_point_to_rows(&c);
-            for (size_t k = 0; k < c.depth; k += BLOCK_K) {
+            for (size_t k = 0; k < c.depth && !along; k += BLOCK_K) {
                 multiply_across(&c, c.k + k, at_most(c.depth - k, BLOCK_K));
+            }
+            if (along) {
+                multiply_along(&c);
             }
         }
         for (size_t done = 0; done < c.count; done += KERNEL_GROUP) {

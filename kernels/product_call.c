@@ -99,6 +99,18 @@ static void finish_streamed(const struct call *c, const struct finish_args *args
     stream_bytes(args->out, row, args->count * dtype_size(args->dtype));
 }
 
+// Sums of int8, in place.
+static void convert_sums(const struct call *c, enum dtype to) {
+    for (size_t r = 0; r < c->rows; r++) {
+        float *sums = c->sums + r * c->stride;
+        for (size_t i = 0; i < c->count * KERNEL_PANEL; i++) {
+            int32_t sum;
+            memcpy(&sum, &sums[i], sizeof sum);
+            sums[i] = f32_from_i32(sum, to);
+        }
+    }
+}
+
 static void finish_float(const struct call *c) {
     enum dtype dtype = c->work->product->out_dtype;
     size_t size = dtype_size(dtype), column = c->panel * KERNEL_PANEL;
@@ -135,5 +147,12 @@ void call_finish(struct call *c) {
             memcpy(sums, zero, c->count * KERNEL_PANEL * sizeof *zero);
         }
     }
-    (h->sum == DTYPE_I8 ? finish_i32 : finish_float)(c);
+    if (p->out_dtype == DTYPE_I32) {
+        finish_i32(c);
+        return;
+    }
+    if (h->sum == DTYPE_I8) {
+        convert_sums(c, p->out_dtype);
+    }
+    finish_float(c);
 }

@@ -5,27 +5,30 @@
 
 #include "kernels/product_work.h"
 
-// A thread's scratch.
+// A thread's scratch, cut up (product_lane_bytes).
 struct lane {
-    char *panels, *lines;
-    float *sums, *partial; // [held_rows], [rows]
-    void *kernel;          // the group kernels' own
+    char *panels;   // [holding.panels] packed by the thread; none where they were packed at load
+    char *lines;    // [holding.rows] converted rows; none where rows are read in place
+    float *sums;    // [held_rows, sums_stride], or what rows across take
+    float *partial; // [rows, sums_stride] of one block of scaled operands
+    void *kernel;   // KERNEL_SCRATCH_BYTES: the group kernels' own
 };
 
-// Rows against neighbouring panels, over a block of K.
+// Rows [row, row + rows) of a group against panels [panel, panel + count), over [k, k + depth).
 struct call {
     const struct work *work;
     const struct product_group *group;
     const struct lane *lane;
-    const void *x[KERNEL_CALL_ROWS];
-    const void *panels[KERNEL_GROUP];
-    const void *next[KERNEL_GROUP];
-    bool has_next, grouped;
+    const void *x[KERNEL_CALL_ROWS];  // [rows] the rows' k on, in the dtype of the sums' operands
+    const void *panels[KERNEL_GROUP]; // [count] the panels' k on
+    const void *next[KERNEL_GROUP];   // [count] where has_next: what the thread multiplies after these, to be fetched meanwhile
+    bool has_next;
+    bool grouped; // by the group kernels, else panel by panel
     size_t row, rows;
     size_t panel, count;
     size_t k, depth;
-    float *sums;   // of the first row
-    size_t stride; // of a row of sums
+    float *sums;   // of the first row, first panel
+    size_t stride; // floats from a row of sums to the next
 };
 
 struct lane call_lane(const struct work *work, unsigned thread);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/pack.h"
+#include "kernels/packed_i8.h"
 #include "kernels/weights.h"
 
 enum {

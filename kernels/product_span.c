@@ -9,7 +9,7 @@
 #include "kernels/weights.h"
 
 enum {
-    FEW_ROWS = 6, // a tile
+    FEW_ROWS = 6, // of int8: a tile
     // Over a few k (tgmm of few rows) panels of f32 cost nothing to read again, and the sums of so few rows stay in L1 on their way
     // out. Panels of bf16 may be widened in each call, which costs more than that gains.
     SHORT_K = 128,
@@ -180,7 +180,14 @@ static void find_next(struct call *c, const struct span *span, const struct span
 
 // Up to as many rows the panel kernels are faster, on panels packed at load.
 static size_t few_rows(const struct work *work) {
-    return work->holding.sum == DTYPE_BF16 ? work->backend->few_bf16 : FEW_ROWS;
+    switch (work->holding.sum) {
+    case DTYPE_I8:
+        return FEW_ROWS;
+    case DTYPE_F32:
+        return work->backend->few_f32;
+    default:
+        return work->backend->few_bf16;
+    }
 }
 
 static void run_packed(struct call c, const struct span *span, const struct span *after) {

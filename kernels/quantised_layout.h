@@ -11,8 +11,8 @@
 #ifndef EXPERTD_KERNELS_QUANTISED_LAYOUT_H
 #define EXPERTD_KERNELS_QUANTISED_LAYOUT_H
 
-#include "kernels/backend.h"
 #include "kernels/quantised.h"
+#include "kernels/weights.h"
 
 enum { QUANTISED_LINE = 64, QUANTISED_COLUMNS = 16, QUANTISED_HEADER = 64, QUANTISED_SPECIAL_AT = 4 };
 

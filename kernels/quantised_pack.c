@@ -19,7 +19,7 @@ static size_t columns_of(const struct packing *p) {
     return p->n - p->column < KERNEL_PANEL ? p->n - p->column : KERNEL_PANEL;
 }
 
-// The code whose value is 0 with the zero point `zero`, in each place of a word.
+// A word of codes whose value is 0: with zero points that of the padding is 0, without them INT4's is 8.
 static uint32_t word_of_zero(const struct quantised_format *format) {
     return format->code == CODE_INT4 && !format->zero_points ? 0x88888888u : 0;
 }
@@ -161,17 +161,36 @@ static FALLIBLE pack_panel(const struct packing *p) {
     return OK;
 }
 
-static FALLIBLE check_source(const struct quantised_source *source, const struct quantised_format *format, size_t n) {
+// Are the words there, and can a code's place in them be found?
+static FALLIBLE check_words(const struct code_words *words, const char *name) {
+    if (words->bits != 4 && words->bits != 8) {
+        FAIL_FIELD(ERR_INVALID, name, "%s have %u bits: 4 and 8 are packed", name, words->bits);
+    }
+    if (words->word == 0 || (words->word & (words->word - 1)) != 0) {
+        FAIL_FIELD(ERR_INVALID, name, "words of %zu %s: their number is a power of two, 1 for none", words->word, name);
+    }
+    if (!words->data) {
+        FAIL_FIELD(ERR_INVALID, name, "%s are missing: data is NULL", name);
+    }
+    return OK;
+}
+
+static FALLIBLE check_codes(const struct quantised_source *source, const struct quantised_format *format) {
     unsigned bits = code_has_4_bits(format->code) ? 4 : 8;
+    TRY(check_words(&source->codes, "codes"));
     if (source->codes.bits != bits) {
         FAIL_FIELD(ERR_INVALID, "codes", "codes of %u bits cannot be packed as a format of %u", source->codes.bits, bits);
     }
     if (format->zero_points != (source->zeros.data != NULL)) {
-        FAIL_FIELD(ERR_INVALID, "zeros", "the format has %s zero points, but the source has %s", format->zero_points ? "" : "no",
+        FAIL_FIELD(ERR_INVALID, "zeros", "the format has %szero points, but the source has %s", format->zero_points ? "" : "no ",
                    format->zero_points ? "none" : "some");
     }
-    if (format->zero_points && source->zeros.bits != 4 && source->zeros.bits != 8) {
-        FAIL_FIELD(ERR_INVALID, "zeros", "zero points of %u bits: they can have 4 or 8", source->zeros.bits);
+    return format->zero_points ? check_words(&source->zeros, "zeros") : OK;
+}
+
+static FALLIBLE check_scales(const struct quantised_source *source, const struct quantised_format *format, size_t n) {
+    if (!source->scales) {
+        FAIL_FIELD(ERR_INVALID, "scales", "scales are missing: scales is NULL");
     }
     if (source->scale_columns == 0) {
         FAIL_FIELD(ERR_INVALID, "scale_columns", "a scale spans 0 columns: it must span at least 1");
@@ -187,7 +206,10 @@ static FALLIBLE check_source(const struct quantised_source *source, const struct
 FALLIBLE pack_quantised(const struct quantised_source *source, const struct quantised_format *format, size_t k, size_t n,
                         void *dst) {
     TRY(quantised_check(format));
-    TRY(check_source(source, format, n));
+    if (k && n) { // else nothing of it is read
+        TRY(check_codes(source, format));
+        TRY(check_scales(source, format, n));
+    }
     struct packing p = {.source = source, .format = format, .layout = quantised_layout(format, k), .k = k, .n = n, .panel = dst};
     p.backend = kernel_selected();
     size_t panel_bytes = quantised_group_bytes(format, k, KERNEL_PANEL);

@@ -31,8 +31,8 @@ enum { SCHEDULE_ROWS_MAX = 256 };
 // The class of `rows` rows over `groups` groups that have any: the mean, rounded down to a power of two, SCHEDULE_ROWS_MAX at most.
 uint32_t schedule_rows(size_t rows, size_t groups);
 
-// By rule: what the measurements in README.md say, for any class.
-struct matmul_schedule schedule_heuristic(const struct schedule_class *wanted);
+// By rule: one for all classes, since none has yet measured better otherwise on the machines that were tried (MEASUREMENTS.md).
+struct matmul_schedule schedule_heuristic(void);
 
 // The i-th schedule worth a trial, the heuristic's first; false past the end.
 bool schedule_candidate(const struct schedule_class *wanted, size_t i, struct matmul_schedule *out);

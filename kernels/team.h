@@ -12,10 +12,12 @@
 struct team;
 
 struct team_options {
-    unsigned threads; // in all, the calling thread counted: at least 1
-    unsigned spin_us; // 50 by default
+    unsigned threads; // in all, the calling thread counted: 1 to 1024
+    unsigned spin_us; // that a worker looks for the next run before it sleeps; expertd takes 50
 };
 
+// *out is the caller's, until team_destroy. ERR_CONFIG: so many threads cannot be asked for; ERR_NOMEM: no memory for them and
+// their scratch; ERR_UNAVAILABLE: the system starts no more threads. *out is then NULL.
 FALLIBLE team_create(const struct team_options *options, struct team **out);
 
 // A caller's own thread pool, for a program that has one and wants no other threads. `run` calls task(work, index, thread) once for
@@ -29,7 +31,7 @@ struct team_pool {
 };
 
 // A team that has no threads of its own: its runs go to the pool, which is borrowed until team_destroy. Reserves
-// TEAM_SCRATCH_BYTES for each of the pool's threads. Errors as team_create's.
+// TEAM_SCRATCH_BYTES for each of the pool's threads. ERR_CONFIG and ERR_NOMEM as for team_create.
 FALLIBLE team_create_on(const struct team_pool *pool, struct team **out);
 
 void team_destroy(struct team *team);           // joins its threads; NULL is legal

@@ -25,7 +25,7 @@ struct transposed_grouped_matmul_args {
     size_t group_offset;                  // the first group held here
     size_t num_actual_groups;             // groups held here
     void *out;                            // [num_actual_groups, k, n], dense; written whole. Overlaps no operand but existing_out
-    enum dtype out_dtype;                 // preferred_element_type: F32, BF16 or F16, of integers I32; NONE: that of the sums
+    enum dtype out_dtype;                 // preferred_element_type: F32, BF16 or F16, of I8 I32 too; NONE: that of the sums
     enum existing_mode existing_mode;     // ACCUMULATE adds existing_out before the one rounding; OVERWRITE writes every group
     const void *existing_out;             // [num_actual_groups, k, n] in the dtype of out; may be `out`
     const struct matmul_options *options; // NULL: matmul_options_default()
@@ -33,7 +33,7 @@ struct transposed_grouped_matmul_args {
     size_t lhs_stride, rhs_stride;        // elements between their rows, >= the rows' length; 0: as many
 };
 
-// Of a team's threads (NULL: the calling thread).
+// Bytes of workspace that it needs for these arguments on `team` (NULL: the calling thread).
 size_t transposed_grouped_matmul_workspace_bytes(const struct transposed_grouped_matmul_args *args, const struct team *team);
 
 // Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above; NULL where these

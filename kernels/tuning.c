@@ -45,7 +45,7 @@ void tuning_use(const struct tuning_table *table) {
 struct matmul_schedule tuning_schedule(const struct schedule_class *wanted) {
     const struct tuning_table *table = atomic_load(&in_force);
     const struct matmul_schedule *found = table ? tuning_find(table, wanted) : NULL;
-    return found ? *found : schedule_heuristic(wanted);
+    return found ? *found : schedule_heuristic();
 }
 
 // ---- trials

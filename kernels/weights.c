@@ -1,7 +1,7 @@
 // Packing: a panel is 64 columns of the product (rows of W) over the whole of K, and panels lie one after another.
 //   F32:  [n / 64][k][64]
 //   BF16: [n / 64][ceil(k / 2)][64][2], the pair (2i, 2i + 1) of one column in one 32-bit word; an odd k is padded with +0
-//   I8:   [n / 64] of struct packed_i8 (weights_i8.c)
+//   I8:   [n / 64] of struct packed_i8 (packed_i8.h)
 // A short last panel is padded with columns of +0. Elements that are of the packed dtype and lie side by side are turned where
 // they lie (pack.h). Others are converted first, in runs along whichever axis is denser: where that is K, a run of each of 64 rows
 // is staged in L1 and turned there; the next run is fetched meanwhile, for 64 streams are more than the hardware follows.
@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "kernels/convert.h"
 #include "kernels/pack.h"
+#include "kernels/packed_i8.h"
 
 enum { RUN_K = 128 }; // k of a run: 64 rows of 128 floats are 32 KiB; even, so that pairs never straddle runs
 

@@ -17,6 +17,8 @@ struct weight_source {
     size_t k_stride;  // elements from W[n][k] to W[n][k+1]
 };
 
+enum { KERNEL_PANEL = 64 }; // columns of a panel
+
 struct quantised_format;
 
 struct packed_weights {
@@ -28,23 +30,15 @@ struct packed_weights {
     const struct quantised_format *format; // of codes and scales (quantised.h), dtype being the activations'; NULL: plain elements
 };
 
-enum { PACKED_I8_K = 4 }; // k of a quad
-
-// A panel of int8: quads of k of a column in one 32-bit word, padded with 0. VPDPBUSD takes its left operand without a sign: such
-// kernels add 128 to x, and begin their sums with the offsets to make up for it.
-struct packed_i8 {
-    int32_t offsets[64];             // of a column: -128 times the sum of its elements, wrapping
-    int8_t quads[][64][PACKED_I8_K]; // [ceil(k / 4)]
-};
-
 // Bytes of one packed group, a multiple of 64.
 size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n);
 
 // Packs one group, each element rounded once to dtype (F32 or BF16), or as it is (I8 from I8). dst: packed_group_bytes, 64-byte
-// aligned. Any thread.
+// aligned. Any thread. Another pair of dtypes ends the program: it is the caller's to know what it packs.
 void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst);
 
-// The inverse of pack_weights for F32 and BF16: one group's matrix row-major, [n][k], 64-byte aligned or not.
+// The inverse of pack_weights for F32 and BF16: one group's matrix row-major, [n][k], 64-byte aligned or not. Of other weights it
+// ends the program.
 void unpack_weights(const struct packed_weights *packed, size_t group, void *dst);
 
 #endif

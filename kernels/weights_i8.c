@@ -4,9 +4,7 @@
 #include "base/err.h"
 #include "kernels/backend.h"
 #include "kernels/pack.h"
-#include "kernels/weights.h"
-
-_Static_assert(sizeof(((struct packed_i8 *)NULL)->offsets) == KERNEL_PANEL * sizeof(int32_t), "an offset per column");
+#include "kernels/packed_i8.h"
 
 // One panel: `columns` of n from `source`, the element W[first column][0].
 struct panel_source {

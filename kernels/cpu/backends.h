@@ -62,9 +62,9 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
 #define BACKEND_PANELS(target)                                                                                                     \
     .panel_f32 = target##_panel_f32, .panel_bf16 = target##_panel_bf16, .panel_i8 = target##_panel_i8, BACKEND_QUANTISED(target)
 #define BACKEND_DECLARE_GROUPS(target) panel_group_kernel target##_group_f32, target##_group_bf16, target##_group_i8
-#define BACKEND_GROUPS_FEW(target, few)                                                                                            \
-    .group_f32 = target##_group_f32, .group_bf16 = target##_group_bf16, .group_i8 = target##_group_i8, .few_bf16 = (few)
-#define BACKEND_GROUPS(target) BACKEND_GROUPS_FEW(target, 2 * PANEL_TILE)
+#define BACKEND_ALL_BY_GROUPS(target)                                                                                              \
+    .group_f32 = target##_group_f32, .group_bf16 = target##_group_bf16, .group_i8 = target##_group_i8
+#define BACKEND_GROUPS(target) BACKEND_ALL_BY_GROUPS(target), .few_f32 = PANEL_TILE, .few_bf16 = 2 * PANEL_TILE
 
 BACKEND_DECLARE_ROWS(scalar);
 BACKEND_DECLARE_PANELS(scalar);
@@ -81,6 +81,8 @@ BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx2);
 BACKEND_DECLARE_GROUPS(avx512);
 quantised_group_kernel avx2_quantised_group_bf16;
+void avx2_along_f32(const struct along_args *args);
+void avx2_along_bf16(const struct along_args *args);
 extern const struct kernel_backend backend_avx2;
 panel_i8_kernel avx512vnni_panel_i8;
 panel_group_kernel avx512vnni_group_i8;

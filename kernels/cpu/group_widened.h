@@ -263,13 +263,13 @@ static void widened_blocks(const struct panel_group_args *args, size_t row, size
 void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
     size_t calls = (args->rows + WIDENED_ROWS - 1) / WIDENED_ROWS;
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-    if (args->rows == 1 || args->k == 0) {
-        group_clear(args);
-    }
-    if (args->rows == 1) {
-        one_row_bf16(args);
+    if (args->rows <= FEW_ROWS_PAIRS) {
+        few_group(args, true);
         float_mode_restore(before);
         return;
+    }
+    if (args->k == 0) {
+        group_clear(args);
     }
     for (size_t row = 0, rows; row < args->rows; row += rows, calls--) {
         rows = (args->rows - row + calls - 1) / calls;
@@ -279,10 +279,9 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
 }
 
 void PANEL_TARGET(group_f32)(const struct panel_group_args *args) {
-    if (args->rows == 1) {
-        group_clear(args);
-        one_row_f32(args);
-        return;
+    if (args->rows <= FEW_ROWS_F32) {
+        few_group(args, false);
+    } else {
+        words_group(args, args->k);
     }
-    words_group(args, args->k);
 }

@@ -1,29 +1,10 @@
-// Two 4 by 4 blocks of words at a time, each vector taking 16 bytes of two lines that lie four apart, so that turning stays within
-// its halves.
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "kernels/cpu/turn_avx2.h"
 
-#include <stddef.h>
-#include <stdint.h>
-
-#include "kernels/cpu/backends.h"
-
-enum { PACK_LANES = 8, PACK_WORDS = 4 };
-
-PANEL_INLINE __m256i turn_load(const char *src, size_t stride) {
-    __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const void *)src));
-    return _mm256_inserti128_si256(v, _mm_loadu_si128((const void *)(src + 4 * stride)), 1);
-}
+enum { PACK_LANES = TURN_LINES, PACK_WORDS = TURN_LINE_WORDS };
 
 PANEL_INLINE void turn_words(const char *src, size_t stride, uint32_t *dst) {
-    __m256i a = turn_load(src, stride), b = turn_load(src + stride, stride);
-    __m256i c = turn_load(src + 2 * stride, stride), d = turn_load(src + 3 * stride, stride);
-    __m256i ab_low = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
-    __m256i cd_low = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
-    _mm256_storeu_si256((void *)dst, _mm256_unpacklo_epi64(ab_low, cd_low));
-    _mm256_storeu_si256((void *)(dst + KERNEL_PANEL), _mm256_unpackhi_epi64(ab_low, cd_low));
-    _mm256_storeu_si256((void *)(dst + 2 * KERNEL_PANEL), _mm256_unpacklo_epi64(ab_high, cd_high));
-    _mm256_storeu_si256((void *)(dst + 3 * KERNEL_PANEL), _mm256_unpackhi_epi64(ab_high, cd_high));
+    turn_words_to(src, stride, dst, KERNEL_PANEL);
 }
 
 #define PACK_TARGET(name) avx2_##name

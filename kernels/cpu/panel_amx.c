@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/backends.h"
-#include "kernels/weights.h"
+#include "kernels/packed_i8.h"
 
 enum {
     CHUNK_STEPS = 16, // 32 KiB of x
@@ -224,6 +224,7 @@ const struct kernel_backend backend_amx = {.name = "amx",
                                            .panel_f32 = avx512_panel_f32,
                                            .panel_bf16 = amx_panel_bf16,
                                            .group_f32 = avx512_group_f32,
+                                           .few_f32 = PANEL_TILE,
                                            .panel_i8 = amx_panel_i8,
                                            BACKEND_QUANTISED(avx512),
                                            .across_f32 = avx512_across_f32,
@@ -235,6 +236,7 @@ const struct kernel_backend backend_amxint8 = {.name = "amxint8",
                                                .panel_i8 = amx_panel_i8,
                                                .group_f32 = avx512_group_f32,
                                                .group_bf16 = avx512_group_bf16,
+                                               .few_f32 = PANEL_TILE,
                                                .few_bf16 = 2 * PANEL_TILE,
                                                BACKEND_QUANTISED(avx512),
                                                BACKEND_ACROSS(avx512),

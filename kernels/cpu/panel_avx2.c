@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/cpu/fma_avx2.h"
+#include "kernels/cpu/turn_avx2.h"
 
 typedef __m256 vec;
 enum { LANES = 8, PANEL_VECS = 2 };
@@ -25,11 +26,8 @@ static inline vec vec_broadcast(const void *p) {
     return _mm256_set1_ps(value);
 }
 
-static inline vec vec_fma(vec a, vec b, vec c) {
-    return _mm256_fmadd_ps(a, b, c);
-}
-
-#define vec_fma_over fma_over
+#define vec_fma_in_order fma_in_order
+#define vec_prefetch_in_order prefetch_in_order
 
 static inline vec vec_even(const uint16_t *pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)pairs), 16));
@@ -53,6 +51,8 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 #define PANEL_TARGET(name) avx2_##name
 #include "kernels/cpu/panel_few.h"
 
+#include "kernels/cpu/along_body.h"
+
 // Of 16 registers 12 are sums, so that there are 5 instructions for 3 fmas at best and loops count: as few branches as can be, none
 // of which depends on the rows. A block of 256 words and the next one stay in half of Zen 3's L2.
 #define WORDS_TUNED
@@ -69,8 +69,9 @@ enum {
 const struct kernel_backend backend_avx2 = {.name = "avx2",
                                             BACKEND_PANELS(avx2),
                                             .quantised_group_bf16 = avx2_quantised_group_bf16,
-                                            BACKEND_GROUPS_FEW(avx2, 1),
-                                            .one_by_group = true,
+                                            BACKEND_ALL_BY_GROUPS(avx2),
                                             BACKEND_ACROSS(avx2),
+                                            .along_f32 = avx2_along_f32,
+                                            .along_bf16 = avx2_along_bf16,
                                             BACKEND_ROWS(avx2)};
 #endif

@@ -48,6 +48,7 @@ const struct kernel_backend backend_avx512vnni = {.name = "avx512vnni",
                                                   BACKEND_QUANTISED(avx512),
                                                   .group_f32 = avx512_group_f32,
                                                   .group_bf16 = avx512_group_bf16,
+                                                  .few_f32 = PANEL_TILE,
                                                   .few_bf16 = 2 * PANEL_TILE,
                                                   BACKEND_ACROSS(avx512),
                                                   BACKEND_ROWS(avx512)};

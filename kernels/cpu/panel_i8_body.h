@@ -13,7 +13,7 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/group_ahead.h"
-#include "kernels/weights.h"
+#include "kernels/packed_i8.h"
 
 enum {
     QUAD_CHUNK = 128,           // quads, few rows: 32 KiB of a panel

@@ -39,6 +39,7 @@ const struct kernel_backend backend_neondot = {.name = "neondot",
                                                BACKEND_QUANTISED(neon),
                                                .group_f32 = neon_group_f32,
                                                .group_bf16 = neon_group_bf16,
+                                               .few_f32 = PANEL_TILE,
                                                .few_bf16 = 2 * PANEL_TILE,
                                                .across_f32 = neon_across_f32,
                                                BACKEND_ROWS(neon)};

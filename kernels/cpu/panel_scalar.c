@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fma_flushed.h"
-#include "kernels/weights.h"
+#include "kernels/packed_i8.h"
 
 void scalar_panel_f32(const struct panel_args *args) {
     const float *panel = args->panel;

@@ -174,7 +174,7 @@ PANEL_INLINE void bytes_turns(const struct few_args *a, size_t s, size_t line, s
                             .column = panel * KERNEL_PANEL,
                             .starts = a->starts && line == 0,
                             .ends = a->ends && line + lines == scale_lines,
-                            .ahead = (uintptr_t)codes + a->ahead};
+                            .ahead = (uintptr_t)(a->ahead[panel] + at)};
         if (a->panels > 1) {
             size_t after = at + lines * ROW_BYTES + (turn.ends ? scale_bytes : 0);
             turn.ahead = (uintptr_t)(panel + 1 < a->panels ? a->codes[panel + 1] + at : a->codes[0] + after);
@@ -201,20 +201,37 @@ PANEL_INLINE void bytes_multiply(const struct few_args *a, size_t rows) {
     }
 }
 
-static void widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
+// line_value times BYTES_UNFOLD: exact, and a normal number. By an fma, for multiplications of subnormals are slow. It makes -0 +0,
+// which no sum from +0 on shows.
+PANEL_INLINE __m256 line_value_unfolded(const struct line *line, const struct tables *t, size_t i) {
+    __m256 value = line_value(line, t, i);
+    return BYTES_UNFOLD == 1 ? value : _mm256_fmadd_ps(value, _mm256_set1_ps(BYTES_UNFOLD), _mm256_setzero_ps());
+}
+
+// `vecs` vectors of columns of each line, [k][vecs * LANES].
+PANEL_INLINE void widen_lines(const uint8_t *codes, const uint8_t *zeros, size_t lines, size_t vecs, bool unfolds, float *wide) {
     const struct tables t = tables_load();
     __m256i zero[VECS];
-    PANEL_UNROLL for (size_t j = 0; j < VECS; j++) {
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         zero[j] = zeros_load(zeros ? zeros + j * LANES : NULL);
     }
-    for (size_t i = 0; i < lines; i++, wide += LINE_K) {
-        PANEL_UNROLL for (size_t j = 0; j < VECS; j++, codes += LINE_BYTES) {
-            struct line line = line_open(codes, &t, zero[j]);
+    for (size_t i = 0; i < lines; i++, codes += ROW_BYTES, wide += LINE_K * vecs * LANES) {
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            struct line line = line_open(codes + j * LINE_BYTES, &t, zero[j]);
             PANEL_UNROLL for (size_t k = 0; k < LINE_K; k++) {
-                _mm256_store_ps(&wide[k][j * LANES], line_value(&line, &t, k));
+                __m256 value = unfolds ? line_value_unfolded(&line, &t, k) : line_value(&line, &t, k);
+                _mm256_store_ps(wide + (k * vecs + j) * LANES, value);
             }
         }
     }
+}
+
+static void widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
+    widen_lines(codes, zeros, lines, VECS, false, wide[0]);
+}
+
+static void widen_slice(const uint8_t *codes, const uint8_t *zeros, size_t lines, float *wide) {
+    widen_lines(codes, zeros, lines, SLICE_VECS, true, wide);
 }
 
 #define BYTES_FUNCTION(rows)                                                                                                       \
@@ -232,4 +249,5 @@ const struct unflushed_decoder BYTES_DECODER = {.line_k = LINE_K,
                                                 .unfold = BYTES_UNFOLD,
                                                 .turn_rows = BYTES_TURN_ROWS,
                                                 .widen = widen,
+                                                .widen_slice = widen_slice,
                                                 .multiply = {multiply_1, multiply_2, multiply_3, multiply_4}};

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "kernels/backend.h"
 #include "kernels/quantised_layout.h"
 
 typedef float panel_row[KERNEL_PANEL] __attribute__((aligned(64)));

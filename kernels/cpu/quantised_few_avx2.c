@@ -10,16 +10,16 @@
 #include "kernels/cpu/quantised_chunk_avx2.h"
 
 enum {
-    FEW_K = 256,       // of a chunk of one panel: the rows and the scales stay in L1 beside the codes
-    FEW_AHEAD = 8192,  // bytes that its codes are fetched ahead: a scale of 128 k of 8 bits has as many
-    TURN_K = 64,       // of several panels in turns, and
-    TURN_AHEAD = 2048, // for each: what four have on their way stays in L1 beside the rows
+    FEW_K = 256, // of a chunk of one panel: the rows and the scales stay in L1 beside the codes
+    TURN_K = 64, // of several panels in turns, or a longer scale's: what four have on their way stays in L1 beside the rows
     FOUND_UNIT = 64,
     SCALE_K_LEAST = 16,
     // Of a row and k: f32, digits, a share of a scale's description.
-    FOUND_BYTES = sizeof(float) + sizeof(struct whole_line) / WHOLE_LINE_K + sizeof(struct whole_scale) / SCALE_K_LEAST,
+    FOUND_BYTES = sizeof(float) + sizeof(struct whole_line) / WHOLE_LINE_K + sizeof(struct whole_block) / SCALE_K_LEAST,
     PANEL_FOUND_BYTES = 1024 + FEW_ROWS * FOUND_BYTES * (FEW_K + FOUND_UNIT),
 };
+
+_Static_assert(sizeof(struct whole_block) % SCALE_K_LEAST == 0 && sizeof(struct whole_line) % WHOLE_LINE_K == 0, "shares of a k");
 
 // What is made of the rows, and the memory it lies in.
 struct found {
@@ -27,7 +27,7 @@ struct found {
     bool taken; // where all: no element was one that cannot be
     float *x[FEW_ROWS];
     struct whole_line *lines[FEW_ROWS];
-    struct whole_scale *scales[FEW_ROWS];
+    struct whole_block *blocks[FEW_ROWS];
     char memory[] __attribute__((aligned(64)));
 };
 
@@ -35,6 +35,7 @@ struct found {
 struct few_work {
     struct panel_args args; // of the first panel
     const void *const *panels;
+    const void *const *next; // of the call after this one; NULL: not known
     size_t count;
     const struct quantised_format *format;
     const struct unflushed_decoder *decoder;
@@ -52,13 +53,14 @@ static void found_init(struct found *f, size_t rows, size_t k, size_t bytes) {
     for (size_t r = 0; r < rows; r++) {
         f->x[r] = (float *)at;
         f->lines[r] = (struct whole_line *)(f->x[r] + room);
-        f->scales[r] = (struct whole_scale *)(f->lines[r] + room / WHOLE_LINE_K);
+        f->blocks[r] = (struct whole_block *)(f->lines[r] + room / WHOLE_LINE_K);
         at += room * FOUND_BYTES;
     }
 }
 
 static bool takes_whole(const struct few_work *work, const struct quantised_layout *layout) {
-    return work->decoder->whole.max && work->args.rows <= WHOLE_ROWS && layout->scale_k <= WHOLE_SCALE_K;
+    size_t longest = work->args.rows == 1 ? WHOLE_SCALE_K : WHOLE_BLOCK_K;
+    return work->decoder->whole.max && work->args.rows <= WHOLE_ROWS && layout->scale_k <= longest;
 }
 
 static struct whole_codes whole_codes_of(const struct few_work *work) {
@@ -76,11 +78,12 @@ static bool find(const struct few_work *work, const struct chunk *c, size_t row,
         return false;
     }
     struct whole_codes codes = whole_codes_of(work);
-    size_t lines = c->layout.scale_k / WHOLE_LINE_K;
+    size_t lines = c->layout.scale_k / WHOLE_LINE_K, blocks = whole_blocks(c->layout.scale_k);
     for (size_t s = 0; takes_whole(work, &c->layout) && s < c->scales; s++) {
         size_t here = s + 1 == c->scales ? last_depth(c, WHOLE_LINE_K) / WHOLE_LINE_K : lines;
         size_t before = s * lines;
-        whole_find(x + before * WHOLE_LINE_K, here, codes, f->scales[row] + scale + s, f->lines[row] + k / WHOLE_LINE_K + before);
+        whole_find(x + before * WHOLE_LINE_K, here, codes, f->blocks[row] + (scale + s) * blocks,
+                   f->lines[row] + k / WHOLE_LINE_K + before);
     }
     return true;
 }
@@ -106,6 +109,19 @@ static void find_all(const struct few_work *work) {
     }
 }
 
+// What is fetched while a panel's chunk at `codes` is multiplied: the next chunk, line for line; with the last one the first of the
+// panel that takes its place, `count` panels on or in the call after this one, which nobody would have fetched.
+static const uint8_t *ahead_of(const struct few_work *work, const struct chunk *c, size_t panel, size_t count,
+                               const uint8_t *codes) {
+    if (c->k + c->depth == work->args.k && panel + count < work->count) {
+        return (const uint8_t *)work->panels[panel + count] + QUANTISED_HEADER;
+    }
+    if (c->k + c->depth == work->args.k && work->next) {
+        return (const uint8_t *)work->next[panel + count - work->count] + QUANTISED_HEADER;
+    }
+    return codes + (c->ends ? c->scales * c->layout.stride : quantised_code_bytes(&c->layout, c->depth));
+}
+
 // Panels [first, first + count) in turns.
 static void multiply_chunk(struct few_work *work, const struct chunk *c, size_t first, size_t count) {
     const struct unflushed_decoder *decoder = work->decoder;
@@ -121,13 +137,13 @@ static void multiply_chunk(struct few_work *work, const struct chunk *c, size_t 
         .stride = c->layout.stride,
         .scale_k = c->layout.scale_k,
         .last_k = last_depth(c, decoder->line_k),
-        .ahead = count == 1 ? FEW_AHEAD : TURN_AHEAD,
         .starts = c->starts,
         .ends = c->ends,
     };
     for (size_t p = 0; p < count; p++) {
         const uint8_t *panel = work->panels[first + p];
         few.codes[p] = panel + (codes - (const uint8_t *)work->args.panel);
+        few.ahead[p] = ahead_of(work, c, first + p, count, few.codes[p]);
         few.scale[p] = (const panel_row *)work->scales[p];
         if (c->ends) {
             chunk_scales(c, &at, panel, work->scales[p]);
@@ -135,7 +151,7 @@ static void multiply_chunk(struct few_work *work, const struct chunk *c, size_t 
     }
     for (size_t r = 0; r < work->args.rows; r++) {
         few.x[r] = work->found->x[r] + k;
-        few.whole_scales[r] = whole ? work->found->scales[r] + scale : NULL;
+        few.whole_blocks[r] = whole ? work->found->blocks[r] + scale * whole_blocks(c->layout.scale_k) : NULL;
         few.whole_lines[r] = whole ? work->found->lines[r] + k / WHOLE_LINE_K : NULL;
         few.partials[r] = work->partials[r];
         few.sums[r] = work->sums + r * KERNEL_SUMS + first * KERNEL_PANEL;
@@ -147,7 +163,8 @@ static void multiply_chunk(struct few_work *work, const struct chunk *c, size_t 
 static __attribute__((noinline)) bool multiply_panels(struct few_work *work, size_t first, size_t count) {
     bool all = work->found->all;
     struct chunk c = chunk_of(work);
-    while (chunk_next(&c, count == 1 ? FEW_K : TURN_K)) {
+    size_t limit = takes_whole(work, &c.layout) && c.layout.scale_k > TURN_K ? c.layout.scale_k : TURN_K; // whole scales
+    while (chunk_next(&c, count == 1 ? FEW_K : limit)) {
         if (!all && !find_rows(work, &c, 0, 0)) {
             return false;
         }
@@ -221,15 +238,23 @@ static void panel_by_panel(const struct panel_group_args *group, const struct qu
     }
 }
 
-void avx2_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+static bool multiply_few(const struct panel_group_args *group, const struct quantised_format *format) {
     struct few_work work = {.args = {.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k},
                             .panels = group->panels,
+                            .next = group->next,
                             .count = group->count,
                             .format = format,
                             .decoder = unflushed_decoder_of(format),
                             .found = group->scratch,
                             .sums = group->sums};
-    if (!multiply(&work, KERNEL_SCRATCH_BYTES, group->rows_kept)) {
+    return multiply(&work, KERNEL_SCRATCH_BYTES, group->rows_kept);
+}
+
+void avx2_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+    bool done = group->rows <= FEW_ROWS    ? multiply_few(group, format)
+                : group->rows <= WIDE_ROWS ? false
+                                           : avx2_quantised_many_group(group, format);
+    if (!done) {
         panel_by_panel(group, format);
     }
 }

@@ -10,7 +10,7 @@
 #define UNFLUSHED_DECODER unflushed_int4
 #define UNFLUSHED_LINE_K 8
 #define UNFLUSHED_FOLD 0x1p-24f
-#define WHOLE_OFFSET 0
+#define WHOLE_OFFSET 8
 #define WHOLE_CODES                                                                                                                \
     { .max = INT4_ZERO_MAX, .unit = 1.0f, .offset = WHOLE_OFFSET }
 
@@ -65,9 +65,10 @@ PANEL_INLINE __m256i whole_nibbles(__m256i nibbles, const struct tables *t) {
 
 PANEL_INLINE __m256i whole_less(const uint8_t *zeros, int32_t sum) {
     if (!zeros) {
-        return _mm256_set1_epi32(8 * sum);
+        return _mm256_setzero_si256();
     }
-    return _mm256_mullo_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)zeros)), _mm256_set1_epi32(sum));
+    __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)zeros));
+    return _mm256_mullo_epi32(_mm256_sub_epi32(words, _mm256_set1_epi32(WHOLE_OFFSET)), _mm256_set1_epi32(sum));
 }
 
 #include "kernels/cpu/quantised_unflushed_body.h"

@@ -1,5 +1,6 @@
 // Quantised weights against rows of bf16 by fmas on f32, where the flush has nothing to do: what the files of that kind share. Up
-// to FEW_ROWS rows are multiplied as codes are widened in registers, for more they are widened into L1. Private to cpu/quantised_*.
+// to FEW_ROWS rows are multiplied as codes are widened in registers, for more they are widened into L1, from WIDE_ROWS on by other
+// blocks. Private to cpu/quantised_*.
 //
 // All of it runs in IEEE's default mode, which costs no change of it per scale and lets codes pass through f32's subnormals. The
 // flush that bf16 sums have can then be left out, for it has nothing to do: rows are taken only where each element is 0 or at least
@@ -19,6 +20,9 @@
 
 enum {
     FEW_ROWS = 4,
+    WIDE_ROWS = 8,  // beyond them rows are made ready once for all panels of a call
+    SLICE_VECS = 2, // vectors of columns that are widened for those
+    SLICE = 16,     // which are so many columns
     UNFLUSHED_EXPONENT_MIN = -100,
     UNFLUSHED_FOLD_EXPONENT = 88, // of the greatest fold: the least product of an element and a code's last bit is 2^-148
     UNFLUSHED_EXPONENT_END = 128 - UNFLUSHED_FOLD_EXPONENT,
@@ -33,10 +37,10 @@ struct few_args {
     size_t zeros, last_zeros;           // bytes from a scale's codes to its zero points, and from the last one's; or 0
     size_t scales, stride;              // bytes from one scale's codes to the next one's
     size_t scale_k, last_k;             // k of each but the last, and of the last: whole lines
-    size_t ahead;                       // bytes of its panel that codes are fetched before they are used
+    const uint8_t *ahead[KERNEL_GROUP]; // what is fetched meanwhile: as much, laid out alike
     bool starts, ends;                  // else from the partials that are there; else they are left there
     const float *x[FEW_ROWS];           // times the decoder's fold, from the first scale's first k on; past K +0
-    const struct whole_scale *whole_scales[FEW_ROWS]; // [scales] of each row; NULL: all by fmas
+    const struct whole_block *whole_blocks[FEW_ROWS]; // [scales][whole_blocks(scale_k)] of each row; NULL: all by fmas
     const struct whole_line *whole_lines[FEW_ROWS];
     const panel_row *scale[KERNEL_GROUP];       // [scales] of each panel
     float *partials[FEW_ROWS], *sums[FEW_ROWS]; // 32-byte aligned; sum = fma(partial, scale, sum), scales ascending
@@ -52,6 +56,8 @@ struct unflushed_decoder {
     struct whole_codes whole; // of the codes before they are divided by the fold
     // wide[k] = the values of `lines` lines over the panel, divided by fold and unfold
     void (*widen)(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide);
+    // The same of SLICE columns, [k][SLICE], divided by fold alone; no subnormals, and +0 may stand for -0.
+    void (*widen_slice)(const uint8_t *codes, const uint8_t *zeros, size_t lines, float *wide);
     few_function *multiply[FEW_ROWS]; // by rows - 1
 };
 
@@ -65,5 +71,9 @@ bool avx2_quantised_unflushed(const struct panel_args *args, const struct quanti
 
 // The same for up to FEW_ROWS rows.
 bool avx2_quantised_few(const struct panel_args *args, const struct quantised_format *format);
+
+// The same for more than WIDE_ROWS rows, and those of a few panels: rows_kept is not looked at.
+bool avx2_quantised_many(const struct panel_args *args, const struct quantised_format *format);
+bool avx2_quantised_many_group(const struct panel_group_args *args, const struct quantised_format *format);
 
 #endif

@@ -1,5 +1,5 @@
-// A panel of quantised weights against more than FEW_ROWS rows of bf16 that no flush touches: codes are widened into L1, chunk by
-// chunk, and multiplied by tiles of 6 rows.
+// A panel of quantised weights against more than FEW_ROWS rows of bf16, up to WIDE_ROWS, that no flush touches: codes are widened
+// into L1, chunk by chunk, and multiplied by tiles of 6 rows.
 #if defined(__x86_64__)
 #include <string.h>
 
@@ -9,10 +9,8 @@
 #include "kernels/cpu/quantised_chunk_avx2.h"
 
 enum {
-    WIDE_K = 128, // of a chunk: 32 KiB of f32, in L1 or L2, which the passes over more rows hardly tell apart
-    WIDE_FEW_K = 64,
-    WIDE_FEW_ROWS = 2 * PANEL_TILE, // up to which it is half as much: the sums pass through memory more often, weights stay in L1
-    WIDE_RUN = 8,                   // k of the inner loop of its products
+    WIDE_K = 64,  // of a chunk: 16 KiB of f32, which stay in L1
+    WIDE_RUN = 8, // k of the inner loop of its products
     PASS_VECS = 2,
     PASS = PASS_VECS * LANES, // columns of a pass over a widened chunk
     LINE_K_MAX = 8,
@@ -25,8 +23,8 @@ struct work {
     float x[PANEL_TILE * X_STRIDE] __attribute__((aligned(64)));
     panel_row scales[WIDE_K / 16];
     panel_row weights[WIDE_K + LINE_K_MAX];
-    panel_row partials[KERNEL_CALL_ROWS]; // of a scale that is longer than a chunk
-    panel_row sums[KERNEL_CALL_ROWS];
+    panel_row partials[WIDE_ROWS]; // of a scale that is longer than a chunk
+    panel_row sums[WIDE_ROWS];
 };
 
 const struct unflushed_decoder *unflushed_decoder_of(const struct quantised_format *format) {
@@ -160,17 +158,6 @@ static void widen_weights(const struct chunk *c, const struct unflushed_decoder 
     }
 }
 
-// From its first code to the next chunk's.
-static size_t chunk_bytes(const struct chunk *c) {
-    size_t before = (size_t)(chunk_codes(c, c->scales - 1) - chunk_codes(c, 0));
-    size_t codes = quantised_code_bytes(&c->layout, chunk_depth(c, c->scales - 1));
-    return before + codes + (c->ends ? c->layout.stride - c->layout.codes : 0);
-}
-
-static size_t div_up(size_t a, size_t b) {
-    return a / b + (a % b != 0);
-}
-
 // Tiles of more than FEW_ROWS rows have 3 at least.
 static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
     const float *x[PANEL_TILE];
@@ -198,7 +185,7 @@ static __attribute__((noinline)) bool multiply_panel(const struct panel_args *ar
     }
     struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
     memset(work->sums, 0, args->rows * sizeof *work->sums);
-    while (chunk_next(&c, args->rows <= WIDE_FEW_ROWS ? WIDE_FEW_K : WIDE_K)) {
+    while (chunk_next(&c, WIDE_K)) {
         if (c.ends) {
             struct scale_places at = scale_places(&c);
             chunk_scales(&c, &at, args->panel, work->scales);
@@ -213,6 +200,9 @@ static __attribute__((noinline)) bool multiply_panel(const struct panel_args *ar
 bool avx2_quantised_unflushed(const struct panel_args *args, const struct quantised_format *format) {
     if (args->rows <= FEW_ROWS) {
         return avx2_quantised_few(args, format);
+    }
+    if (args->rows > WIDE_ROWS) {
+        return avx2_quantised_many(args, format);
     }
     struct work work;
     float_mode before = float_mode_set_ieee();

@@ -109,7 +109,30 @@ PANEL_INLINE void few_panel(const struct few_args *a, const struct place *p, siz
     }
 }
 
+// A scale's place, and the rest of it, in a panel.
+PANEL_INLINE struct place few_place(const struct few_args *a, size_t s) {
+    return (struct place){.index = s,
+                          .k = s * a->scale_k,
+                          .lines = (s + 1 == a->scales ? a->last_k : a->scale_k) / UNFLUSHED_LINE_K,
+                          .starts = a->starts,
+                          .ends = a->ends};
+}
+
+PANEL_INLINE void few_place_in(const struct few_args *a, size_t panel, struct place *p) {
+    p->codes = a->codes[panel] + p->index * a->stride;
+    p->zeros = a->zeros ? p->codes + (p->index + 1 == a->scales ? a->last_zeros : a->zeros) : NULL;
+    p->scale = a->scale[panel][p->index];
+    p->ahead = a->ahead[panel] + p->index * a->stride;
+    p->column = panel * KERNEL_PANEL;
+}
+
+// The last line of a scale's scales and zero points, behind the codes that are fetched line by line.
+PANEL_INLINE void few_fetch_scales(const struct few_args *a, const struct place *p) {
+    few_fetch(p->ahead + a->stride - 64, 64);
+}
+
 #ifdef WHOLE_CODES
+#define WHOLE_IN_BLOCKS
 #include "kernels/cpu/quantised_whole_body.h"
 #else
 #define WHOLE_CODES                                                                                                                \
@@ -134,16 +157,11 @@ PANEL_INLINE void few_multiply(const struct few_args *a, size_t rows) {
     const struct tables t = tables_load();
     struct whole_plan plan = {.count = 0};
     for (size_t s = 0; s < a->scales; s++) {
-        bool last = s + 1 == a->scales;
-        struct place p = {.index = s, .k = s * a->scale_k, .starts = a->starts, .ends = a->ends};
-        p.lines = (last ? a->last_k : a->scale_k) / UNFLUSHED_LINE_K;
+        struct place p = few_place(a, s);
         whole_plan_make(a, s, p.k, p.lines, rows, &plan);
-        for (size_t panel = 0; panel < a->panels; panel++, p.column += KERNEL_PANEL) {
-            p.codes = a->codes[panel] + s * a->stride;
-            p.zeros = a->zeros ? p.codes + (last ? a->last_zeros : a->zeros) : NULL;
-            p.scale = a->scale[panel][s];
-            p.ahead = p.codes + a->ahead;
-            few_fetch(p.ahead + a->stride - 64, 64);
+        for (size_t panel = 0; panel < a->panels; panel++) {
+            few_place_in(a, panel, &p);
+            few_fetch_scales(a, &p);
             if (!whole_taken(a, &p, &plan, rows, &t)) {
                 few_panel(a, &p, 0, rows, &t);
             }
@@ -151,22 +169,44 @@ PANEL_INLINE void few_multiply(const struct few_args *a, size_t rows) {
     }
 }
 
-static void widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
+// `vecs` vectors of columns of each line, [k][vecs * LANES].
+PANEL_INLINE void widen_lines(const uint8_t *codes, const uint8_t *zeros, size_t lines, size_t vecs, float *wide) {
     const struct tables t = tables_load();
     __m256i zero[VECS];
-    PANEL_UNROLL for (size_t j = 0; j < VECS; j++) {
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         zero[j] = zeros_load(zeros ? zeros + j * LANES : NULL);
     }
-    for (size_t i = 0; i < lines; i++, wide += UNFLUSHED_LINE_K) {
-        PANEL_UNROLL for (size_t j = 0; j < VECS; j++, codes += LINE_BYTES) {
-            struct line line = line_open(codes, &t, zero[j]);
-            PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++) {
+    for (size_t i = 0; i < lines; i++, codes += ROW_BYTES, wide += UNFLUSHED_LINE_K * vecs * LANES) {
+        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            struct line line = line_open(codes + j * LINE_BYTES, &t, zero[j]);
+            float *to = wide + j * LANES;
+            PANEL_UNROLL for (size_t pair = 0; pair < UNFLUSHED_LINE_K / 2; pair++, to += 2 * vecs * LANES) {
                 __m256i both = line_pair(&line, &t, pair);
-                _mm256_store_ps(&wide[2 * pair][j * LANES], pair_even(both, &t, zero[j]));
-                _mm256_store_ps(&wide[2 * pair + 1][j * LANES], pair_odd(both, &t, zero[j]));
+                _mm256_store_ps(to, pair_even(both, &t, zero[j]));
+                _mm256_store_ps(to + vecs * LANES, pair_odd(both, &t, zero[j]));
             }
         }
     }
+}
+
+static void widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide) {
+    widen_lines(codes, zeros, lines, VECS, wide[0]);
+}
+
+static void widen_slice(const uint8_t *codes, const uint8_t *zeros, size_t lines, float *wide) {
+    widen_lines(codes, zeros, lines, SLICE_VECS, wide);
+}
+
+#ifdef WHOLE_IN_BLOCKS
+#include "kernels/cpu/quantised_whole_blocks_body.h"
+#else
+PANEL_INLINE void multiply_row(const struct few_args *args) {
+    few_multiply(args, 1);
+}
+#endif
+
+static void multiply_1(const struct few_args *args) {
+    multiply_row(args);
 }
 
 #define FEW_FUNCTION(rows)                                                                                                         \
@@ -174,7 +214,6 @@ static void widen(const uint8_t *codes, const uint8_t *zeros, size_t lines, pane
         few_multiply(args, rows);                                                                                                  \
     }
 
-FEW_FUNCTION(1)
 FEW_FUNCTION(2)
 FEW_FUNCTION(3)
 FEW_FUNCTION(4)
@@ -185,4 +224,5 @@ const struct unflushed_decoder UNFLUSHED_DECODER = {.line_k = UNFLUSHED_LINE_K,
                                                     .turn_rows = FEW_ROWS + 1,
                                                     .whole = WHOLE_CODES,
                                                     .widen = widen,
+                                                    .widen_slice = widen_slice,
                                                     .multiply = {multiply_1, multiply_2, multiply_3, multiply_4}};

@@ -4,12 +4,21 @@
 
 #include <immintrin.h>
 
+#include <math.h>
+
 #include "base/dtype.h"
 #include "kernels/cpu/backends.h"
 
 // Between them no power of two that is used leaves the range of f32, nor does a sum, which is below 2^24 units: where the decoder's
 // fold is 2^-24, units of its codes are 2^24.
 static const float UNIT_LEAST = 0x1p-120f, UNIT_GREATEST = 0x1p72f;
+
+// Rounding may have made a limit greater than it is.
+static const float LIMIT_ROUNDED = 1 - 0x1p-20f;
+
+// Of what a block can add at the most: partial sums are hardly ever less, so that with a lower limit the block's sums would be
+// taken in vain.
+static const float LIKELY = 0.5f;
 
 enum { DIGIT_BIASES = 0x808080 }; // X + these, less them byte by byte, are X's digits
 
@@ -54,18 +63,27 @@ static inline int32_t sum_of_whole(__m256i v) {
     return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
 }
 
-// The first lines that are whole, and their unit.
-static size_t whole_lines(const float *x, size_t lines, uint32_t code_max, float *unit) {
+// How far the blocks of a scale have come.
+struct progress {
+    bool first;  // block
+    float least; // unit of the blocks before
+};
+
+// The first lines of a block that are whole, their unit, and the limit of partial sums.
+static size_t whole_lines(const float *x, size_t lines, uint32_t code_max, const struct progress *before, float *unit,
+                          float *limit) {
     struct spread s = {_mm256_set1_ps(UNIT_GREATEST), _mm256_setzero_ps()};
     for (size_t i = 0; i + WHOLE_LINES <= lines; i += WHOLE_LINES) {
         for (size_t j = i; j < i + WHOLE_LINES; j++) {
             spread_add(&s, x + j * WHOLE_LINE_K);
         }
-        float least = least_of(s.least);
-        if (!(least >= UNIT_LEAST && sum_of(s.sum) * (float)code_max < 0x1p24f * least)) {
+        float least = least_of(s.least), most = sum_of(s.sum) * (float)code_max;
+        float room = 0x1p24f * (least < before->least ? least : before->least) - 0.5f * most;
+        if (!(least >= UNIT_LEAST && most < 0x1p24f * least) || !(before->first || room > LIKELY * most)) {
             return i;
         }
         *unit = least;
+        *limit = before->first ? INFINITY : LIMIT_ROUNDED * room;
     }
     return lines / WHOLE_LINES * WHOLE_LINES;
 }
@@ -77,13 +95,14 @@ static inline __m256i line_of_digits(__m256i words) {
     return _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(words, order), turned);
 }
 
-void whole_find(const float *x, size_t lines, struct whole_codes codes, struct whole_scale *scale, struct whole_line *out) {
+static void find_block(const float *x, size_t lines, struct whole_codes codes, struct progress *progress, struct whole_block *block,
+                       struct whole_line *out) {
     const __m256i biases = _mm256_set1_epi32(DIGIT_BIASES), offset = _mm256_set1_epi8(codes.offset);
-    float unit = 1;
-    scale->lines = (uint32_t)whole_lines(x, lines, codes.max, &unit);
+    float unit = 1, limit = INFINITY;
+    block->lines = (uint16_t)whole_lines(x, lines, codes.max, progress, &unit, &limit);
     const __m256 factor = _mm256_set1_ps(1 / unit);
     __m256i sum = _mm256_setzero_si256(), digits = sum, less = sum;
-    for (size_t i = 0; i < scale->lines; i++) {
+    for (size_t i = 0; i < block->lines; i++) {
         __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i * WHOLE_LINE_K), factor));
         __m256i words = _mm256_xor_si256(_mm256_add_epi32(whole, biases), biases), line = line_of_digits(words);
         sum = _mm256_add_epi32(sum, whole);
@@ -91,9 +110,22 @@ void whole_find(const float *x, size_t lines, struct whole_codes codes, struct w
         less = _mm256_sub_epi16(less, _mm256_maddubs_epi16(offset, line));
         _mm256_storeu_si256((__m256i *)&out[i], line);
     }
-    scale->sum = sum_of_whole(sum);
-    scale->digits = _mm256_testz_si256(digits, _mm256_set1_epi32(0xff0000)) ? 2 : WHOLE_DIGITS;
-    scale->unit = unit * codes.unit;
-    _mm_storeu_si128((__m128i *)scale->less, _mm_add_epi16(_mm256_castsi256_si128(less), _mm256_extracti128_si256(less, 1)));
+    block->sum = sum_of_whole(sum);
+    block->digits = _mm256_testz_si256(digits, _mm256_set1_epi32(0xff0000)) ? 2 : WHOLE_DIGITS;
+    block->unit = unit * codes.unit;
+    block->limit = limit * codes.unit;
+    _mm_storeu_si128((__m128i *)block->less, _mm_add_epi16(_mm256_castsi256_si128(less), _mm256_extracti128_si256(less, 1)));
+    *progress = (struct progress){false, unit < progress->least ? unit : progress->least};
+}
+
+void whole_find(const float *x, size_t lines, struct whole_codes codes, struct whole_block *blocks, struct whole_line *out) {
+    struct progress progress = {true, UNIT_GREATEST};
+    for (size_t line = 0; line < lines; line += WHOLE_BLOCK_LINES, blocks++) {
+        size_t here = lines - line < WHOLE_BLOCK_LINES ? lines - line : WHOLE_BLOCK_LINES;
+        find_block(x + line * WHOLE_LINE_K, here, codes, &progress, blocks, out + line);
+        if (blocks->lines < here) {
+            return;
+        }
+    }
 }
 #endif

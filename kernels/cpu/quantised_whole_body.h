@@ -2,17 +2,17 @@
 // quantised_unflushed_body.h wants:
 //   WHOLE_CODES, WHOLE_OFFSET      struct whole_codes and its offset
 //   whole_nibbles(nibbles, tables) bytes below 16 to the codes that are multiplied, none below 0: E2M1's c + 12, INT4 as it is
-//   whole_less(zeros, sum)         32-bit: what 8 columns' sums of products are less, given the sum of X
+//   whole_less(zeros, sum)         32-bit: what 8 columns' sums are less besides, given the sum of X
 //
-// Nothing saturates or wraps. A pair of products is at most 2 * 24 * 128 in magnitude. Of a scale of 32 k a 16-bit sum has 16
-// products: of INT4 at most 16 * 15 * 128 = 30720. Of E2M1 they could come to 16 * 24 * 128; but the sum begins at -12 times its 16
-// digits, so that after some of them it is the sum of their c * d less 12 times the other d: at most 16 * 12 * 128 = 24576.
+// Nothing saturates or wraps. A pair of products is at most 2 * 24 * 128 in magnitude. Of a block of 32 k a 16-bit sum has 16
+// products, which of E2M1 could come to 16 * 24 * 128; but the sum begins at -12 times its 16 digits (of INT4 -8 times), so that
+// after some of them it is the sum of their c * d less 12 times the other d: at most 16 * 12 * 128 = 24576.
 
-// One row's whole lines of a scale, or those of two rows.
+// One row's whole lines of a block, or those of two rows.
 struct whole_item {
     size_t rows, digits, lines;
     size_t row[WHOLE_ROWS]; // of the call
-    const struct whole_scale *scale[WHOLE_ROWS];
+    const struct whole_block *block[WHOLE_ROWS];
     const struct whole_line *x[WHOLE_ROWS];
 };
 
@@ -28,7 +28,8 @@ PANEL_INLINE __m256i whole_word(const void *digits) {
     return _mm256_set1_epi32(word);
 }
 
-// Added where it stands: gcc 12 would add products to each other first, and run out of registers.
+// Added where it stands: gcc 12 would add products to each other first, and run out of registers. VPADDW itself in assembler saves
+// the moves that gcc makes of it and was .93 to .96 of the speed.
 PANEL_INLINE __m256i whole_add(__m256i sum, __m256i products) {
     sum = _mm256_add_epi16(sum, products);
     __asm__("" : "+x"(sum));
@@ -68,44 +69,48 @@ PANEL_INLINE __m256i whole_sum(size_t digits, __m256i sums[WHOLE_DIGITS][VECS], 
     return _mm256_add_epi32(low, _mm256_slli_epi32(high, 8));
 }
 
-// A row's sums to partials along `vecs` vectors of columns. They are left where the scale has more lines than these, else closed.
+// A row's sums of a block along `vecs` vectors of columns, as partial[] f32.
+PANEL_INLINE void whole_values(const struct place *p, const struct whole_block *block, size_t digits, size_t vecs, size_t column,
+                               __m256i sums[WHOLE_DIGITS][VECS], __m256 *values) {
+    const uint8_t *zeros = p->zeros ? p->zeros + column : NULL;
+    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        __m256i whole = _mm256_sub_epi32(whole_sum(digits, sums, j), whole_less(zeros ? zeros + j * LANES : NULL, block->sum));
+        values[j] = _mm256_cvtepi32_ps(whole);
+    }
+}
+
+// Of a scale that is one block: partials are left where it has more lines than these, else closed.
 PANEL_INLINE void whole_close(const struct few_args *a, const struct place *p, const struct whole_item *w, size_t r, size_t digits,
                               size_t vecs, size_t column, __m256i sums[WHOLE_DIGITS][VECS]) {
     const size_t at = p->column + column;
-    const int32_t sum = w->scale[r]->sum;
-    const __m256 unit = _mm256_set1_ps(w->scale[r]->unit);
-    const uint8_t *zeros = p->zeros ? p->zeros + column : NULL;
+    const __m256 unit = _mm256_set1_ps(w->block[r]->unit);
     const float *scale = p->scale + column;
-    __m256 partial[VECS];
-    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        __m256i whole = _mm256_sub_epi32(whole_sum(digits, sums, j), whole_less(zeros ? zeros + j * LANES : NULL, sum));
-        partial[j] = _mm256_mul_ps(_mm256_cvtepi32_ps(whole), unit);
-    }
+    __m256 values[VECS];
+    whole_values(p, w->block[r], digits, vecs, column, sums, values);
     if (w->lines < p->lines) {
         float *partials = a->partials[w->row[r]] + at;
         PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            _mm256_store_ps(partials + j * LANES, partial[j]);
+            _mm256_store_ps(partials + j * LANES, _mm256_mul_ps(values[j], unit));
         }
         return;
     }
     float *total = a->sums[w->row[r]] + at;
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         __m256 factor = _mm256_load_ps(scale + j * LANES), before = _mm256_load_ps(total + j * LANES);
-        _mm256_store_ps(total + j * LANES, _mm256_fmadd_ps(partial[j], factor, before));
+        _mm256_store_ps(total + j * LANES, _mm256_fmadd_ps(_mm256_mul_ps(values[j], unit), factor, before));
     }
 }
 
-// Along `vecs` vectors of columns.
-PANEL_INLINE void whole_columns(const struct few_args *a, const struct place *p, const struct whole_item *w, size_t rows,
-                                size_t digits, size_t vecs, size_t column, const struct tables *t) {
-    __m256i sums[WHOLE_ROWS][WHOLE_DIGITS][VECS];
+// The lines' sums of products along `vecs` vectors of columns.
+PANEL_INLINE void whole_columns(const struct place *p, const struct whole_item *w, size_t rows, size_t digits, size_t vecs,
+                                size_t column, const struct tables *t, __m256i sums[][WHOLE_DIGITS][VECS]) {
     const struct whole_line *x[WHOLE_ROWS];
     const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES), *ahead = p->ahead + column * (LINE_BYTES / LANES);
     const size_t lines = w->lines;
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = w->x[r];
         PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
-            __m256i less = WHOLE_OFFSET ? whole_word(w->scale[r]->less[d]) : _mm256_setzero_si256();
+            __m256i less = WHOLE_OFFSET ? whole_word(w->block[r]->less[d]) : _mm256_setzero_si256();
             PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
                 sums[r][d][j] = less;
             }
@@ -116,15 +121,16 @@ PANEL_INLINE void whole_columns(const struct few_args *a, const struct place *p,
         whole_half(x, rows, digits, vecs, codes, i, 0, t, sums);
         whole_half(x, rows, digits, vecs, codes, i, 1, t, sums);
     }
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        whole_close(a, p, w, r, digits, vecs, column, sums[r]);
-    }
 }
 
 PANEL_INLINE void whole_multiply(const struct few_args *a, const struct place *p, const struct whole_item *w, size_t rows,
                                  size_t digits, size_t vecs, const struct tables *t) {
     for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
-        whole_columns(a, p, w, rows, digits, vecs, column, t);
+        __m256i sums[WHOLE_ROWS][WHOLE_DIGITS][VECS];
+        whole_columns(p, w, rows, digits, vecs, column, t, sums);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            whole_close(a, p, w, r, digits, vecs, column, sums[r]);
+        }
     }
 }
 
@@ -141,22 +147,22 @@ PANEL_INLINE size_t whole_cost(const struct whole_plan *plan, size_t lines) {
     return cost;
 }
 
-// Of scale s, of so many lines. Two rows of two digits that are whole to the end share the codes; for a third digit there are no
-// registers.
+// Of scale s, of so many lines, one block. Two rows of two digits that are whole to the end share the codes; for a third digit
+// there are no registers.
 PANEL_INLINE void whole_plan_make(const struct few_args *a, size_t s, size_t k, size_t lines, size_t rows,
                                   struct whole_plan *plan) {
     plan->count = 0;
-    if (rows > WHOLE_ROWS || !a->whole_scales[0]) {
+    if (rows > WHOLE_ROWS || !a->whole_blocks[0]) {
         return;
     }
     for (size_t r = 0; r < rows; r++) {
-        const struct whole_scale *scale = &a->whole_scales[r][s];
-        plan->items[r] = (struct whole_item){1, scale->digits, scale->lines, {r}, {scale}, {a->whole_lines[r] + k / WHOLE_LINE_K}};
+        const struct whole_block *block = &a->whole_blocks[r][s];
+        plan->items[r] = (struct whole_item){1, block->digits, block->lines, {r}, {block}, {a->whole_lines[r] + k / WHOLE_LINE_K}};
     }
     plan->count = rows;
     struct whole_item *first = &plan->items[0], *second = &plan->items[rows - 1];
     if (rows == 2 && first->digits + second->digits == 4 && first->lines == lines && second->lines == lines) {
-        first->rows = 2, first->row[1] = 1, first->scale[1] = second->scale[0], first->x[1] = second->x[0];
+        first->rows = 2, first->row[1] = 1, first->block[1] = second->block[0], first->x[1] = second->x[0];
         plan->count = 1;
     } else if (rows == 2 && whole_cost(plan, lines) > lines * (COST_FMA + COST_FMA_ROW)) {
         plan->count = 0;

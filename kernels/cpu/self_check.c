@@ -4,10 +4,12 @@
 
 #include "kernels/across.h"
 #include "kernels/activation.h"
+#include "kernels/along.h"
 #include "kernels/combine.h"
 #include "kernels/cpu/backends.h"
 #include "kernels/finish.h"
 #include "kernels/pack.h"
+#include "kernels/packed_i8.h"
 #include "kernels/weights.h"
 
 enum {
@@ -101,20 +103,28 @@ static int same_by_group(panel_group_kernel *group, enum dtype dtype, const stru
     return same_sums(sums, args);
 }
 
-// The same columns as they lie unpacked, [k, columns], by the kernel that reads them so, where there is one.
-static int same_across(void (*across)(const struct across_args *), enum dtype dtype, const struct panel_args *args) {
-    _Alignas(64) char plain[CHECK_K * CHECK_COLUMNS * sizeof(float)];
-    float sums[ACROSS_ROWS * CHECK_COLUMNS];
-    size_t size = dtype_size(dtype), together = sizeof(uint32_t) / size; // k of a word
-    if (!across) {
-        return 1;
-    }
+typedef char check_plain[CHECK_K * CHECK_COLUMNS * sizeof(float)];
+
+// The panel's elements as they lie unpacked, k_step and column_step apart.
+static void unpack(const struct panel_args *args, size_t size, size_t k_step, size_t column_step, char *plain) {
+    size_t together = sizeof(uint32_t) / size; // k of a word
     for (size_t k = 0; k < CHECK_K; k++) {
         for (size_t c = 0; c < CHECK_COLUMNS; c++) {
             size_t packed = (k / together * KERNEL_PANEL + c) * together + k % together;
-            memcpy(plain + (k * CHECK_COLUMNS + c) * size, (const char *)args->panel + packed * size, size);
+            memcpy(plain + (k * k_step + c * column_step) * size, (const char *)args->panel + packed * size, size);
         }
     }
+}
+
+// The same columns as [k, columns], by the kernel that reads them so, where there is one.
+static int same_across(void (*across)(const struct across_args *), enum dtype dtype, const struct panel_args *args) {
+    _Alignas(64) check_plain plain;
+    float sums[ACROSS_ROWS * CHECK_COLUMNS];
+    size_t size = dtype_size(dtype);
+    if (!across) {
+        return 1;
+    }
+    unpack(args, size, CHECK_COLUMNS, 1, plain);
     struct across_args call = {.x = args->x,
                                .rows = args->rows < ACROSS_ROWS ? args->rows : ACROSS_ROWS,
                                .dtype = dtype,
@@ -127,6 +137,27 @@ static int same_across(void (*across)(const struct across_args *), enum dtype dt
                                .shares = 1};
     across(&call);
     return same_bits(sums, args->out, call.rows * CHECK_COLUMNS);
+}
+
+// The same as [columns, k].
+static int same_along(void (*along)(const struct along_args *), enum dtype dtype, const struct panel_args *args) {
+    _Alignas(64) check_plain plain;
+    float sums[CHECK_ROWS * CHECK_COLUMNS];
+    size_t size = dtype_size(dtype);
+    if (!along) {
+        return 1;
+    }
+    unpack(args, size, 1, CHECK_K, plain);
+    along(&(struct along_args){.x = args->x,
+                               .rows = args->rows,
+                               .dtype = dtype,
+                               .weights = plain,
+                               .stride = CHECK_K * size,
+                               .k = CHECK_K,
+                               .columns = CHECK_COLUMNS,
+                               .sums = sums,
+                               .sums_stride = CHECK_COLUMNS});
+    return same_bits(sums, args->out, args->rows * CHECK_COLUMNS);
 }
 
 static int check_bf16(struct check *check, int round) {
@@ -149,7 +180,7 @@ static int check_bf16(struct check *check, int round) {
     args.out = want;
     check->twin->panel_bf16(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, DTYPE_BF16, &args) &&
-           same_across(check->backend->across_bf16, DTYPE_BF16, &args);
+           same_across(check->backend->across_bf16, DTYPE_BF16, &args) && same_along(check->backend->along_bf16, DTYPE_BF16, &args);
 }
 
 // Any bit pattern at all, or the widened bf16 of the round.
@@ -178,7 +209,7 @@ static int check_f32(struct check *check, int round) {
     args.out = want;
     check->twin->panel_f32(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, DTYPE_F32, &args) &&
-           same_across(check->backend->across_f32, DTYPE_F32, &args);
+           same_across(check->backend->across_f32, DTYPE_F32, &args) && same_along(check->backend->along_f32, DTYPE_F32, &args);
 }
 
 enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL_PANEL }; // words: the offsets, then quads

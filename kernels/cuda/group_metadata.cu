@@ -35,7 +35,7 @@ struct visits {
 };
 
 __device__ visits visits_of(const device_group_metadata &a, int group) {
-    const int rows = (int)a.tile_rows, m_tiles = ((int)a.rows + rows - 1) / rows;
+    const int rows = (int)a.tile_rows, m_tiles = (int)a.rows / rows + ((int)a.rows % rows != 0);
     const int begin = a.offsets[group], end = a.offsets[group + 1], first = begin / rows;
     if (m_tiles == 0 || (begin == end && !a.visit_empty)) {
         return {0, 0};

@@ -190,8 +190,12 @@ __device__ __forceinline__ void finish(const device_product &p, const device_pro
         ((float *)g.out)[to] = value;
     }
 }
-__device__ __forceinline__ void finish(const device_product &, const device_product_group &g, uint32_t row, uint32_t column,
+__device__ __forceinline__ void finish(const device_product &p, const device_product_group &g, uint32_t row, uint32_t column,
                                        uint32_t sum) {
+    if (p.out_dtype != DTYPE_I32) {
+        finish(p, g, row, column, f32_from_i32((int32_t)sum, p.out_dtype));
+        return;
+    }
     ((uint32_t *)g.out)[row * g.out_stride + column] =
         g.beta != 0.0f ? sum + ((const uint32_t *)g.c)[row * g.c_stride + column] : sum;
 }

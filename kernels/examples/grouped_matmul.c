@@ -133,7 +133,7 @@ int main(void) {
     }
     bool same = memcmp(layer.out, layer.packed_out, sizeof layer.out) == 0;
     printf("kernels %s: out[0][0] = %g, out[9][69] = %g, gradient of the empty expert = %g, packed weights give %s bits\n",
-           expertd_kernel_selected()->name, (double)layer.out[0][0], (double)layer.out[9][69], (double)layer.gradient[1][0][0],
+           expertd_kernel_selected_name(), (double)layer.out[0][0], (double)layer.out[9][69], (double)layer.gradient[1][0][0],
            same ? "equal" : "other");
     return same ? EXIT_SUCCESS : EXIT_FAILURE;
 }

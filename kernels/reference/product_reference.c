@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/fma_flushed.h"
+#include "kernels/packed_i8.h"
 #include "kernels/product.h"
 #include "kernels/product_lines.h"
 #include "kernels/quantised.h"
@@ -150,7 +151,9 @@ static void reference_i32(const struct element_sum *s, const int32_t *c, int32_t
 static void reference_float(const struct element_sum *s, enum dtype sum_dtype, const void *c, void *out) {
     const struct product *p = s->product;
     float sum;
-    if (p->b_format) {
+    if (sum_dtype == DTYPE_I8) {
+        sum = f32_from_i32(integer_sum(s), p->out_dtype);
+    } else if (p->b_format) {
         sum = quantised_sum(s);
     } else {
         sum = p->a.scale_dtype ? scaled_sum(s) : sum_range(s, sum_dtype, 0, s->group->k);
@@ -174,7 +177,7 @@ void product_reference(const struct product *product) {
                 struct element_sum sum = {product, group, row, column};
                 char *out = (char *)group->out + (row * group->out_stride + column) * size;
                 const char *c = group->c ? (const char *)group->c + (row * group->c_stride + column) * size : NULL;
-                if (sum_dtype == DTYPE_I8) {
+                if (product->out_dtype == DTYPE_I32) {
                     reference_i32(&sum, (const void *)c, (void *)out);
                 } else {
                     reference_float(&sum, sum_dtype, c, out);
