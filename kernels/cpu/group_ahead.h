@@ -12,15 +12,28 @@
 struct group_ahead {
     uintptr_t at, until; // the next line, and where the runs so far end
     size_t step;
+    bool far; // into L2 alone (fetch.h)
 };
 
 // `bytes` from `from` on, over `runs` runs; from NULL: nothing.
 static inline struct group_ahead group_ahead_over(const void *from, size_t bytes, size_t runs) {
-    struct group_ahead ahead = {(uintptr_t)from, (uintptr_t)from, 0};
+    struct group_ahead ahead = {(uintptr_t)from, (uintptr_t)from, 0, false};
     if (from && runs > 0) {
         ahead.step = (bytes + runs - 1) / runs;
     }
     return ahead;
+}
+
+// The lines that are due with a run.
+static inline __attribute__((always_inline)) void group_fetch(struct group_ahead *ahead) {
+    ahead->until += ahead->step;
+    for (; ahead->at < ahead->until; ahead->at += 64) {
+        if (ahead->far) {
+            __builtin_prefetch((const void *)ahead->at, 0, 2);
+        } else {
+            __builtin_prefetch((const void *)ahead->at);
+        }
+    }
 }
 
 // Sums begin at +0, or where those of the k before ended.

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/group_ahead.h"
 
 enum {
@@ -82,10 +83,7 @@ PANEL_INLINE void words_fetch(struct group_ahead *ahead) {
         ahead->at += ahead->step;
         return;
     }
-    ahead->until += ahead->step;
-    for (; ahead->at < ahead->until; ahead->at += 64) {
-        vec_prefetch((const void *)ahead->at);
-    }
+    group_fetch(ahead);
 }
 
 // `rows` is a constant in each copy, so that the sums are registers.
@@ -174,6 +172,7 @@ static void words_block(const struct panel_group_args *args, const struct words_
         .begins = block->begin == 0 && !args->goes_on,
         .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, fetches),
     };
+    pass.ahead.far = args->rows <= WORDS_FEW_ROWS && fetch_as_zen4();
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
         for (size_t r = 0; r < rows; r++) {

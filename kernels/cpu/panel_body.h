@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/float_mode.h"
 
 enum {
@@ -152,7 +153,7 @@ static void panel_widen(const uint16_t *x, size_t depth, float *wide) {
 #define PANEL_TILES_FUNCTION(name, chunk_function, element, k_of_step)                                                             \
     static void name(panel_row *block, size_t rows, const float *const *x, const element *chunk, size_t depth) {                   \
         bool two = rows > PANEL_TILE;                                                                                              \
-        size_t distance = two ? depth * KERNEL_PANEL * sizeof *chunk : PANEL_AHEAD_BYTES;                                          \
+        size_t distance = two ? depth * KERNEL_PANEL * sizeof *chunk : fetch_stream_ahead(PANEL_AHEAD_BYTES);                      \
         struct panel_ahead ahead = {(uintptr_t)chunk + distance, 0, two};                                                          \
         for (size_t row = 0, tile; row < rows; row += tile) {                                                                      \
             tile = panel_tile_rows(rows, row);                                                                                     \

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/group_ahead.h"
 #include "kernels/packed_i8.h"
 
@@ -90,10 +91,7 @@ PANEL_INLINE void quad_pass_many(const struct quad_pass *p, size_t rows) {
     quad_load(sums, rows, p);
     for (size_t begin = 0; begin < p->depth; begin += QUAD_RUN) {
         size_t end = p->depth - begin < QUAD_RUN ? p->depth : begin + QUAD_RUN;
-        ahead.until += ahead.step;
-        for (; ahead.at < ahead.until; ahead.at += 64) {
-            __builtin_prefetch((const void *)ahead.at);
-        }
+        group_fetch(&ahead);
         for (size_t q = begin; q < end; q++) {
             quad_step(sums, rows, p, q);
         }
@@ -161,7 +159,8 @@ static void panel_rows_i8(const struct panel_i8_args *args, size_t row, size_t r
         struct quad_pass pass = {
             .panel = panel->quads + q, .depth = quads - q < QUAD_CHUNK ? quads - q : QUAD_CHUNK, .sums_stride = KERNEL_PANEL};
         pass.shift = rows > PANEL_TILE;
-        pass.few_ahead = (const char *)((uintptr_t)pass.panel + (pass.shift ? pass.depth * QUAD_BYTES : PANEL_AHEAD_BYTES));
+        pass.few_ahead =
+            (const char *)((uintptr_t)pass.panel + (pass.shift ? pass.depth * QUAD_BYTES : fetch_stream_ahead(PANEL_AHEAD_BYTES)));
         for (size_t at = 0, tile; at < rows; at += tile, pass.step += pass.depth) {
             tile = panel_tile_rows(rows, at);
             for (size_t r = 0; r < tile; r++) {
@@ -227,6 +226,7 @@ static void group_block_i8(const struct panel_group_args *args, size_t first, si
     struct group_ahead ahead[KERNEL_GROUP];
     for (size_t p = 0; p < args->count; p++) {
         ahead[p] = group_ahead_over(group_next_quads(args, p, first, depth), depth * QUAD_BYTES, runs);
+        ahead[p].far = fetch_as_zen4();
     }
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         struct quad_pass pass = {.depth = depth, .sums_stride = KERNEL_SUMS};

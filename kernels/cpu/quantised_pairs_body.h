@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/scales_avx512.h"
 
 enum {
@@ -26,6 +27,7 @@ struct place {
     const uint8_t *codes, *scales, *zeros;
     bool starts, ends;
     panel_row *partials, *sums;
+    struct fetch_distance ahead;
 };
 
 PANEL_INLINE __m512i pairs_broadcast(const uint16_t *x) {
@@ -35,8 +37,8 @@ PANEL_INLINE __m512i pairs_broadcast(const uint16_t *x) {
 }
 
 // `lines` lines of each of `vecs` blocks of 16 columns, against all rows. The first columns fetch for all of them.
-PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, const struct tables *t, const __m512i *zero,
-                              const uint8_t *codes, const uint16_t *const *rows_x, size_t from, size_t lines,
+PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, struct fetch_distance ahead, const struct tables *t,
+                              const __m512i *zero, const uint8_t *codes, const uint16_t *const *rows_x, size_t from, size_t lines,
                               __m512 sums[][LINES]) {
     const uint16_t *x[PAIRS_ROWS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -45,7 +47,7 @@ PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, const struct
     for (size_t i = 0; i < lines; i++, codes += LINES_BYTES) {
         struct line line[LINES];
         PANEL_UNROLL for (size_t j = 0; fetch && j < LINES; j++) {
-            _mm_prefetch((const char *)((uintptr_t)(codes + j * QUANTISED_LINE) + PAIRS_AHEAD), _MM_HINT_T0);
+            fetch_line(codes + j * QUANTISED_LINE, ahead);
         }
         PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
             line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
@@ -120,7 +122,7 @@ PANEL_INLINE void pairs_scale(const struct place *p, size_t rows, size_t vecs, s
             sums[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(&p->partials[r][column + j * LANES]);
         }
     }
-    pairs_lines(rows, vecs, column == 0, t, zero, p->codes + column * (QUANTISED_LINE / LANES), x, from, lines, sums);
+    pairs_lines(rows, vecs, column == 0, p->ahead, t, zero, p->codes + column * (QUANTISED_LINE / LANES), x, from, lines, sums);
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             if (!p->ends) {
@@ -143,7 +145,8 @@ PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows) {
                       .starts = a->starts,
                       .ends = a->ends,
                       .partials = a->partials,
-                      .sums = a->sums};
+                      .sums = a->sums,
+                      .ahead = fetch_codes_ahead(PAIRS_AHEAD)};
     size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format), from = 0;
     if (a->format->global != GLOBAL_NONE) {
         float global;
@@ -158,7 +161,9 @@ PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows) {
         size_t lines = (last ? a->last_k : scale_k) / PAIRS_LINE_K;
         p.scales = last ? a->last_scales : p.codes + lines * LINES_BYTES;
         p.zeros = p.scales + scale_bytes;
-        _mm_prefetch((const char *)((uintptr_t)p.scales + PAIRS_AHEAD), _MM_HINT_T0);
+        for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
+            fetch_line(p.scales + at, p.ahead);
+        }
         PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
             pairs_scale(&p, rows, vecs, column, &t, x, from, lines);
         }

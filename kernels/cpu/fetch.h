@@ -1,0 +1,43 @@
+// How far ahead of their use lines of memory are fetched, and into which cache: CPUs differ. Private to cpu/.
+#ifndef EXPERTD_KERNELS_CPU_FETCH_H
+#define EXPERTD_KERNELS_CPU_FETCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Zen 4 follows a stream of loads by itself, as far ahead as memory needs. Prefetches into L1 take the places in which its misses
+// wait, so what it must be told of is fetched into L2. Family 19h is Zen 3 too, which has no AVX-512 and is not asked.
+static inline bool fetch_as_zen4(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_is("amdfam19h");
+#else
+    return false;
+#endif
+}
+
+// Bytes ahead that a stream is fetched whose lines are multiplied as fast as they come; 0: the line at hand, which costs nothing.
+// Four rows of bf16 read memory at .77 of a plain read with 4 KiB, .97 with none; elsewhere memory needs it (one row of bf16 on a
+// Sapphire Rapids .69 with none, .97 with 4 KiB).
+static inline size_t fetch_stream_ahead(size_t bytes) {
+    return fetch_as_zen4() ? 0 : bytes;
+}
+
+// The same of a stream of codes, which take longer to widen than Zen 4 looks ahead: into L2 from far, then into L1. One row to
+// eight of E4M3 1.2 to 1.46 times the speed of `bytes` into L1, of MXFP4 1.0 to 1.29, of INT4 1.03 to 1.17.
+struct fetch_distance {
+    size_t near, far; // bytes; far 0: into L1 alone
+};
+
+static inline struct fetch_distance fetch_codes_ahead(size_t bytes) {
+    return fetch_as_zen4() ? (struct fetch_distance){2048, 8192} : (struct fetch_distance){bytes, 0};
+}
+
+static inline __attribute__((always_inline)) void fetch_line(const void *line, struct fetch_distance ahead) {
+    __builtin_prefetch((const void *)((uintptr_t)line + ahead.near));
+    if (ahead.far) {
+        __builtin_prefetch((const void *)((uintptr_t)line + ahead.far), 0, 2);
+    }
+}
+
+#endif
