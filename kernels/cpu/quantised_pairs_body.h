@@ -27,7 +27,6 @@ struct place {
     const uint8_t *codes, *scales, *zeros;
     bool starts, ends;
     panel_row *partials, *sums;
-    struct fetch_distance ahead;
 };
 
 PANEL_INLINE __m512i pairs_broadcast(const uint16_t *x) {
@@ -36,18 +35,20 @@ PANEL_INLINE __m512i pairs_broadcast(const uint16_t *x) {
     return _mm512_set1_epi32(pair);
 }
 
+#define FETCH_AHEAD ((struct fetch_distance){PAIRS_AHEAD, 0})
+
 // `lines` lines of each of `vecs` blocks of 16 columns, against all rows. The first columns fetch for all of them.
-PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, struct fetch_distance ahead, const struct tables *t,
-                              const __m512i *zero, const uint8_t *codes, const uint16_t *const *rows_x, size_t from, size_t lines,
+PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, bool zen4, const struct tables *t, const __m512i *zero,
+                              const uint8_t *codes, const uint16_t *const *rows_x, size_t from, size_t lines,
                               __m512 sums[][LINES]) {
     const uint16_t *x[PAIRS_ROWS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        x[r] = rows_x[r] + from;
+        x[r] = rows_x[r];
     }
-    for (size_t i = 0; i < lines; i++, codes += LINES_BYTES) {
+    for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, from += PAIRS_LINE_K) {
         struct line line[LINES];
         PANEL_UNROLL for (size_t j = 0; fetch && j < LINES; j++) {
-            fetch_line(codes + j * QUANTISED_LINE, ahead);
+            fetch_line(codes + j * QUANTISED_LINE, zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD);
         }
         PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
             line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
@@ -58,7 +59,7 @@ PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, struct fetch
                 w[j] = line_pair(&line[j], t, pair);
             }
             PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-                __m512i value = pairs_broadcast(x[r] + i * PAIRS_LINE_K + 2 * pair);
+                __m512i value = pairs_broadcast(x[r] + from + 2 * pair);
                 PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
                     sums[r][j] = _mm512_dpbf16_ps(sums[r][j], (__m512bh)value, (__m512bh)w[j]);
                 }
@@ -111,7 +112,7 @@ PANEL_INLINE void place_scales(const struct place *p, size_t column, size_t vecs
 
 // One scale: partials from +0, then sum = fma(partial, scale, sum).
 PANEL_INLINE void pairs_scale(const struct place *p, size_t rows, size_t vecs, size_t column, const struct tables *t,
-                              const uint16_t *const *x, size_t from, size_t lines) {
+                              const uint16_t *const *x, size_t from, size_t lines, bool zen4) {
     __m512 sums[PAIRS_ROWS][LINES];
     __m512i zero[LINES];
     float factor[KERNEL_PANEL] __attribute__((aligned(64)));
@@ -122,7 +123,7 @@ PANEL_INLINE void pairs_scale(const struct place *p, size_t rows, size_t vecs, s
             sums[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(&p->partials[r][column + j * LANES]);
         }
     }
-    pairs_lines(rows, vecs, column == 0, p->ahead, t, zero, p->codes + column * (QUANTISED_LINE / LANES), x, from, lines, sums);
+    pairs_lines(rows, vecs, column == 0, zen4, t, zero, p->codes + column * (QUANTISED_LINE / LANES), x, from, lines, sums);
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             if (!p->ends) {
@@ -135,7 +136,8 @@ PANEL_INLINE void pairs_scale(const struct place *p, size_t rows, size_t vecs, s
     }
 }
 
-PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows) {
+// zen4 is a constant in each copy, as `rows` is, so that no registers hold distances.
+PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows, bool zen4) {
     const size_t vecs = rows <= 4 ? LINES : LINES / 2; // all 64 columns at once, or half where so many partials would not fit
     const struct tables t = tables_load(a->format);
     const uint16_t *x[PAIRS_ROWS];
@@ -145,8 +147,7 @@ PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows) {
                       .starts = a->starts,
                       .ends = a->ends,
                       .partials = a->partials,
-                      .sums = a->sums,
-                      .ahead = fetch_codes_ahead(PAIRS_AHEAD)};
+                      .sums = a->sums};
     size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format), from = 0;
     if (a->format->global != GLOBAL_NONE) {
         float global;
@@ -162,17 +163,21 @@ PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows) {
         p.scales = last ? a->last_scales : p.codes + lines * LINES_BYTES;
         p.zeros = p.scales + scale_bytes;
         for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
-            fetch_line(p.scales + at, p.ahead);
+            fetch_line(p.scales + at, zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD);
         }
         PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
-            pairs_scale(&p, rows, vecs, column, &t, x, from, lines);
+            pairs_scale(&p, rows, vecs, column, &t, x, from, lines, zen4);
         }
     }
 }
 
 #define PAIRS_FUNCTION(rows)                                                                                                       \
     static void multiply_##rows(const struct pairs_args *args) {                                                                   \
-        pairs_multiply(args, rows);                                                                                                \
+        if (fetch_as_zen4()) {                                                                                                     \
+            pairs_multiply(args, rows, true);                                                                                      \
+        } else {                                                                                                                   \
+            pairs_multiply(args, rows, false);                                                                                     \
+        }                                                                                                                          \
     }
 
 PAIRS_FUNCTION(1)
@@ -193,7 +198,6 @@ static void widen(const struct quantised_format *format, const uint8_t *codes, c
     }
     for (size_t i = 0; i < depth; i += PAIRS_LINE_K, wide += PAIRS_LINE_K / 2) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++, codes += QUANTISED_LINE) {
-            _mm_prefetch((const char *)((uintptr_t)codes + PAIRS_AHEAD), _MM_HINT_T0);
             struct line line = line_open(codes, &t, zero[j]);
             PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
                 _mm512_store_si512(&wide[pair][2 * j * LANES], line_pair(&line, &t, pair));

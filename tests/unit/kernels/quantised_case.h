@@ -27,7 +27,7 @@ static const struct quantised_format FORMATS[] = {
     {CODE_INT8, DTYPE_BF16, GLOBAL_NONE, false, false, 128},       //
     {CODE_INT8, DTYPE_F16, GLOBAL_NONE, true, false, 32},          //
     {CODE_INT8, DTYPE_F32, GLOBAL_NONE, false, false, 0},          //
-    {CODE_INT8, DTYPE_F32, GLOBAL_NONE, true, true, 192},          // longer than any kernel's chunk of K
+    {CODE_INT8, DTYPE_F32, GLOBAL_NONE, true, true, 272},          // longer than any kernel's chunk of K
     {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 1024 + 16}, //
 };
 

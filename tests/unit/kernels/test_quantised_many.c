@@ -1,5 +1,6 @@
-// Kernels of quantised weights for more rows than are multiplied as codes are widened in registers, against several panels at once,
-// and against the scalar twin bit for bit: any number of rows and depth, rows and scales that must be multiplied another way.
+// Kernels of quantised weights for more rows than are multiplied as codes are widened in registers, several panels at once where
+// there is such a kernel, against the scalar twin bit for bit: any number of rows and depth, rows and scales that must be
+// multiplied another way.
 #include "quantised_case.h"
 
 #include "kernels/grouped_matmul.h"
@@ -53,6 +54,32 @@ static void check_backend(const struct many *many, const struct kernel_backend *
     }
 }
 
+// The panel kernel, whose columns are a panel's.
+static void check_panels(const struct many *many, const struct kernel_backend *backend, size_t rows) {
+    const struct quantised_case *q = many->quantised;
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    size_t count = (q->n + KERNEL_PANEL - 1) / KERNEL_PANEL;
+    for (size_t r = 0; r < rows; r++) {
+        x[r] = many->x + distinct_of(r) * q->k;
+    }
+    quantised_panels(q, 0, count, panels);
+    poison_f32(many->sums, rows * KERNEL_SUMS);
+    for (size_t p = 0; p < count; p++) {
+        size_t left = q->n - p * KERNEL_PANEL;
+        struct panel_args args = {.x = x,
+                                  .rows = rows,
+                                  .panel = panels[p],
+                                  .k = q->k,
+                                  .out = many->sums + p * KERNEL_PANEL,
+                                  .out_stride = KERNEL_SUMS,
+                                  .columns = left < KERNEL_PANEL ? left : KERNEL_PANEL};
+        backend->quantised_bf16(&args, &q->format);
+    }
+    for (size_t r = 0; r < rows; r++) {
+        assert_same_f32(many->sums + r * KERNEL_SUMS, many->want + distinct_of(r) * q->n, q->n, backend->name);
+    }
+}
+
 static void check_backends(struct many *many, size_t rows) {
     bool usable;
     const struct kernel_backend *backend;
@@ -60,6 +87,8 @@ static void check_backends(struct many *many, size_t rows) {
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
         if (usable && backend->quantised_group_bf16) {
             check_backend(many, backend, rows, rows % 2);
+        } else if (usable && backend->arithmetic == ARITHMETIC_CPU && FIRST_WITH(backend, quantised_bf16, true)) {
+            check_panels(many, backend, rows);
         }
     }
 }
