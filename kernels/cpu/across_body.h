@@ -1,6 +1,7 @@
 // across.h's kernels for one instruction set: rows_TARGET.c includes this after row_body.h, whose vectors it takes. A few k are
 // read side by side, as many streams as the hardware follows, and the sums pass through L1 once for them all, which is exact.
 #include "kernels/across.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/float_mode.h"
 
 enum { ACROSS_STEP = 4, ACROSS_LINE = 64 }; // k of a pass along the columns, even; bytes
@@ -28,10 +29,11 @@ PANEL_INLINE void across_pass(struct across_args a, size_t rows, enum dtype dtyp
     uintptr_t fetch = (uintptr_t)weights + (a.ahead + ACROSS_STEP * a.share / a.shares) * a.stride;
     uintptr_t end = (uintptr_t)weights + (a.ahead + ACROSS_STEP * (a.share + 1) / a.shares) * a.stride;
     size_t size = dtype == DTYPE_F32 ? 4 : 2;
+    const bool far = fetch_as_zen4();
     for (size_t column = 0; column + LANES <= a.columns; column += LANES) {
         if (column % (ACROSS_LINE / size) == 0) {
             for (uintptr_t at = fetch + column * size; at < end; at += a.stride) {
-                vec_prefetch((const void *)at);
+                fetch_into((const void *)at, far);
             }
         }
         vec w[ACROSS_STEP];

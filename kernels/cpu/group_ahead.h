@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/fetch.h"
 
 // A stretch of memory, fetched by `step` bytes at each run of an inner loop.
 struct group_ahead {
@@ -28,11 +29,7 @@ static inline struct group_ahead group_ahead_over(const void *from, size_t bytes
 static inline __attribute__((always_inline)) void group_fetch(struct group_ahead *ahead) {
     ahead->until += ahead->step;
     for (; ahead->at < ahead->until; ahead->at += 64) {
-        if (ahead->far) {
-            __builtin_prefetch((const void *)ahead->at, 0, 2);
-        } else {
-            __builtin_prefetch((const void *)ahead->at);
-        }
+        fetch_into((const void *)ahead->at, ahead->far);
     }
 }
 

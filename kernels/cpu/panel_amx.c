@@ -240,5 +240,6 @@ const struct kernel_backend backend_amxint8 = {.name = "amxint8",
                                                .few_bf16 = 2 * PANEL_TILE,
                                                BACKEND_QUANTISED(avx512),
                                                BACKEND_ACROSS(avx512),
+                                               .along_f32 = avx2_along_f32,
                                                BACKEND_ROWS(avx512)};
 #endif

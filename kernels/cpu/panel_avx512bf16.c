@@ -181,5 +181,6 @@ const struct kernel_backend backend_avx512bf16 = {.name = "avx512bf16",
                                                   .group_i8 = avx512vnni_group_i8,
                                                   BACKEND_QUANTISED(avx512bf16),
                                                   BACKEND_ACROSS(avx512),
+                                                  .along_f32 = avx2_along_f32,
                                                   BACKEND_ROWS(avx512)};
 #endif
