@@ -23,8 +23,8 @@ enum {
     // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
     WORDS_FEW_BLOCK = 64,
     WORDS_FEW_ROWS = 3 * PANEL_TILE,
-    // Zen 4, fetching into L2 (fetch.h): few are 12 rows, and up to 22 of more it is faster so, the lines at hand being fetched
-    // into L1 from there (16 and 20 rows 1.05 and 1.1 times as fast, 24 1.0, 30 .97; 12 rows in long blocks .99).
+    // Zen 4 fetches up to 22 rows' blocks into L2 (fetch.h), and from there into L1 close ahead. With that long blocks are better
+    // from 13 rows on: 16 and 20 rows 1.05 and 1.1 times as fast, 12 .99. So fetched, 24 rows are 1.0, 30 .97.
     WORDS_FAR_FEW_ROWS = 2 * PANEL_TILE,
     WORDS_FAR_ROWS = 22,
     WORDS_NEAR = 2048,       // bytes

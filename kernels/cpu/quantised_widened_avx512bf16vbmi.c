@@ -1,5 +1,5 @@
-// Tiles of 3 rows by 64 columns: the partial sums of a scale and the sums are 24 accumulators, and none goes to memory where a scale
-// ends. One scale or a part of it, whose end is far, takes tiles of 6.
+// Tiles of 3 rows by 64 columns: the partial sums of a scale and the sums are 24 accumulators, and none goes to memory where a
+// scale ends. One scale or a part of it, whose end is far, takes tiles of 6.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
