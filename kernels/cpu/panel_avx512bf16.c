@@ -180,7 +180,9 @@ const struct kernel_backend backend_avx512bf16 = {.name = "avx512bf16",
                                                   .panel_i8 = avx512vnni_panel_i8,
                                                   .group_i8 = avx512vnni_group_i8,
                                                   BACKEND_QUANTISED(avx512bf16),
-                                                  BACKEND_ACROSS(avx512),
+                                                  .across_f32 = avx512_across_f32,
+                                                  .across_bf16 = avx512bf16_across_bf16,
                                                   .along_f32 = avx2_along_f32,
+                                                  .along_bf16 = avx512bf16_along_bf16,
                                                   BACKEND_ROWS(avx512)};
 #endif
