@@ -111,6 +111,7 @@ struct kernel_backend {
     void (*across_bf16)(const struct across_args *args);                         // likewise
     void (*along_f32)(const struct along_args *args);                            // along.h; NULL: such weights are always packed
     void (*along_bf16)(const struct along_args *args);                           // likewise
+    size_t along_rows_f32, along_rows_bf16;                                      // of a group, up to which they are the faster
     void (*decode)(const struct decode_args *args);                              // pack.h
     void (*pack_along)(const struct pack_args *args);                            // pack.h
     void (*pack_across)(const struct pack_args *args);                           // pack.h

@@ -16,6 +16,10 @@ static along_kernel *along_of(const struct work *work) {
     return work->holding.sum == DTYPE_F32 ? work->backend->along_f32 : work->backend->along_bf16;
 }
 
+static size_t along_rows(const struct work *work) {
+    return work->holding.sum == DTYPE_F32 ? work->backend->along_rows_f32 : work->backend->along_rows_bf16;
+}
+
 static bool has_across(const struct work *work) {
     return work->holding.sum == DTYPE_F32 ? work->backend->across_f32 != NULL : work->backend->across_bf16 != NULL;
 }
@@ -29,7 +33,7 @@ bool product_goes_across(const struct work *work, const struct span *span) {
     if (span->group->k == 0 || rows > work->holding.across_rows) {
         return false;
     }
-    return lies_along(span) ? along_of(work) && rows <= ALONG_SPAN_ROWS : has_across(work) && span->group->b.line_stride == 1;
+    return lies_along(span) ? rows <= along_rows(work) : has_across(work) && span->group->b.line_stride == 1;
 }
 
 // The call's rows, whose x begin at its k, against a block of K from k on; tile by tile: the first one brings it into L2.

@@ -24,8 +24,7 @@ struct holding {
 };
 
 enum {
-    ACROSS_SPAN_ROWS = 32, // more of them are worth packing for,
-    ALONG_SPAN_ROWS = 16,  // and these where weights lie as [n, k]
+    ACROSS_SPAN_ROWS = 32, // more of them are worth packing for
     ACROSS_COLUMNS = 1024, // of their sums: the longer the runs of memory, the better it follows
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/across.h"
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/pair_avx512bf16.h"
 
 enum { LANES = 16, COLUMNS = 2 * LANES, PAIRS = 4, STEP = 2 * PAIRS }; // a vector of weights; of a pass along the columns
 
@@ -25,15 +26,6 @@ PANEL_INLINE struct pair pair_of(__m512i even, __m512i odd) {
     return (struct pair){(__m512bh)_mm512_permutex2var_epi16(even, low, odd), (__m512bh)_mm512_permutex2var_epi16(even, high, odd)};
 }
 
-// `count` elements of x from k on, 1 or 2.
-PANEL_INLINE __m512bh pair_of_row(const void *x, size_t k, size_t count) {
-    uint16_t pair[2] = {0};
-    int word;
-    memcpy(pair, (const uint16_t *)x + k, count * sizeof *pair);
-    memcpy(&word, pair, sizeof word);
-    return (__m512bh)_mm512_set1_epi32(word);
-}
-
 // STEP k along all whole vectors of columns. `rows` is a constant in each copy.
 PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k) {
     const char *weights = (const char *)a->weights + k * a->stride;
@@ -43,7 +35,7 @@ PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k
     __m512bh x[ACROSS_ROWS][PAIRS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t i = 0; i < PAIRS; i++) {
-            x[r][i] = pair_of_row(a->x[r], k + 2 * i, 2);
+            x[r][i] = pair_broadcast((const uint16_t *)a->x[r] + k + 2 * i);
         }
     }
     for (size_t column = 0; column + COLUMNS <= a->columns; column += COLUMNS) {
@@ -81,10 +73,11 @@ static void across_rest(const struct across_args *a, size_t first, size_t column
         __m512 low = _mm512_maskz_loadu_ps(low_taken, sums), high = _mm512_maskz_loadu_ps(high_taken, sums + LANES);
         for (size_t k = first; k < a->k; k += 2) {
             const char *from = (const char *)a->weights + k * a->stride + column * sizeof(uint16_t);
-            size_t count = a->k - k < 2 ? 1 : 2;
-            __m512i odd = count < 2 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(taken, from + a->stride);
+            const uint16_t *row = (const uint16_t *)a->x[r] + k;
+            const bool last = a->k - k < 2;
+            __m512i odd = last ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(taken, from + a->stride);
             struct pair w = pair_of(_mm512_maskz_loadu_epi16(taken, from), odd);
-            __m512bh x = pair_of_row(a->x[r], k, count);
+            __m512bh x = last ? pair_broadcast_last(row) : pair_broadcast(row);
             low = _mm512_dpbf16_ps(low, x, w.low);
             high = _mm512_dpbf16_ps(high, x, w.high);
         }

@@ -3,11 +3,10 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <string.h>
-
 #include "kernels/along.h"
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/pair_avx512bf16.h"
 #include "kernels/cpu/turn_avx512.h"
 
 enum {
@@ -66,19 +65,12 @@ PANEL_INLINE void fetch_next(const struct block *b, size_t word, bool far) {
 }
 _Static_assert(2 * WORDS == COLUMNS * LINES, "as many as there are");
 
-PANEL_INLINE __m512bh pair_of_row(const uint16_t *x, size_t count) {
-    uint16_t pair[2] = {0};
-    int word;
-    memcpy(pair, x, count * sizeof *pair);
-    memcpy(&word, pair, sizeof word);
-    return (__m512bh)_mm512_set1_epi32(word);
-}
-
-PANEL_INLINE void multiply_word(__m512 sums[][2], size_t rows, const uint16_t *const *x, size_t k, size_t count,
+// last: an odd one.
+PANEL_INLINE void multiply_word(__m512 sums[][2], size_t rows, const uint16_t *const *x, size_t k, bool last,
                                 const uint32_t *words) {
     __m512bh low = (__m512bh)_mm512_load_si512(words), high = (__m512bh)_mm512_load_si512(words + LANES);
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        __m512bh value = pair_of_row(x[r] + k, count);
+        __m512bh value = last ? pair_broadcast_last(x[r] + k) : pair_broadcast(x[r] + k);
         sums[r][0] = _mm512_dpbf16_ps(sums[r][0], value, low);
         sums[r][1] = _mm512_dpbf16_ps(sums[r][1], value, high);
     }
@@ -102,10 +94,10 @@ PANEL_INLINE void multiply_rows(const struct block *b, size_t row, size_t rows, 
         if (fetches) {
             fetch_next(b, word, far);
         }
-        multiply_word(sums, rows, x, 2 * word, 2, b->words[word]);
+        multiply_word(sums, rows, x, 2 * word, false, b->words[word]);
     }
     if (b->depth % 2) {
-        multiply_word(sums, rows, x, b->depth - 1, 1, b->words[b->depth / 2]);
+        multiply_word(sums, rows, x, b->depth - 1, true, b->words[b->depth / 2]);
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         float *to = a->sums + (row + r) * a->sums_stride + b->column;

@@ -76,5 +76,7 @@ const struct kernel_backend backend_avx2 = {.name = "avx2",
                                             BACKEND_ACROSS(avx2),
                                             .along_f32 = avx2_along_f32,
                                             .along_bf16 = avx2_along_bf16,
+                                            .along_rows_f32 = 16,
+                                            .along_rows_bf16 = 16,
                                             BACKEND_ROWS(avx2)};
 #endif

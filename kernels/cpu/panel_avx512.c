@@ -51,5 +51,6 @@ const struct kernel_backend backend_avx512 = {.name = "avx512",
 
                                               BACKEND_ACROSS(avx512),
                                               .along_f32 = avx2_along_f32,
+                                              .along_rows_f32 = 8,
                                               BACKEND_ROWS(avx512)};
 #endif

@@ -8,15 +8,9 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/pair_avx512bf16.h"
 
 enum { LANES = 16, PAIR_VECS = KERNEL_PANEL / LANES };
-
-// Two neighbouring elements of a row, which need not be 4-byte aligned, in every lane.
-PANEL_INLINE __m512bh pair_broadcast(const void *x) {
-    int pair;
-    memcpy(&pair, x, sizeof pair);
-    return (__m512bh)_mm512_set1_epi32(pair);
-}
 
 PANEL_INLINE __m512bh pair_load(const uint16_t *pairs) {
     return (__m512bh)_mm512_loadu_si512(pairs);
@@ -183,6 +177,8 @@ const struct kernel_backend backend_avx512bf16 = {.name = "avx512bf16",
                                                   .across_f32 = avx512_across_f32,
                                                   .across_bf16 = avx512bf16_across_bf16,
                                                   .along_f32 = avx2_along_f32,
+                                                  .along_rows_f32 = 8,
                                                   .along_bf16 = avx512bf16_along_bf16,
+                                                  .along_rows_bf16 = 32,
                                                   BACKEND_ROWS(avx512)};
 #endif

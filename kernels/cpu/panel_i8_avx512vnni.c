@@ -52,5 +52,6 @@ const struct kernel_backend backend_avx512vnni = {.name = "avx512vnni",
                                                   .few_bf16 = 2 * PANEL_TILE,
                                                   BACKEND_ACROSS(avx512),
                                                   .along_f32 = avx2_along_f32,
+                                                  .along_rows_f32 = 8,
                                                   BACKEND_ROWS(avx512)};
 #endif

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/pair_avx512bf16.h"
 #include "kernels/cpu/scales_avx512.h"
 
 enum {
@@ -28,12 +29,6 @@ struct place {
     bool starts, ends;
     panel_row *partials, *sums;
 };
-
-PANEL_INLINE __m512i pairs_broadcast(const uint16_t *x) {
-    int pair;
-    memcpy(&pair, x, sizeof pair);
-    return _mm512_set1_epi32(pair);
-}
 
 #define FETCH_AHEAD ((struct fetch_distance){PAIRS_AHEAD, 0})
 
@@ -59,9 +54,9 @@ PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, bool zen4, c
                 w[j] = line_pair(&line[j], t, pair);
             }
             PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-                __m512i value = pairs_broadcast(x[r] + from + 2 * pair);
+                __m512bh value = pair_broadcast(x[r] + from + 2 * pair);
                 PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-                    sums[r][j] = _mm512_dpbf16_ps(sums[r][j], (__m512bh)value, (__m512bh)w[j]);
+                    sums[r][j] = _mm512_dpbf16_ps(sums[r][j], value, (__m512bh)w[j]);
                 }
             }
         }

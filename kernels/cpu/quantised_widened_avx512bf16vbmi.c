@@ -3,9 +3,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <string.h>
-
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/pair_avx512bf16.h"
 #include "kernels/cpu/quantised_widened.h"
 
 enum { LANES = 16, VECS = KERNEL_PANEL / LANES, HELD_TILE = PANEL_TILE / 2, TILE_RUN = 16 };
@@ -16,12 +15,6 @@ struct tile {
     const uint16_t *x[PANEL_TILE];
     panel_row *partials, *sums;
 };
-
-PANEL_INLINE __m512bh tile_broadcast(const uint16_t *x) {
-    int pair;
-    memcpy(&pair, x, sizeof pair);
-    return (__m512bh)_mm512_set1_epi32(pair);
-}
 
 PANEL_INLINE void tile_load(__m512 to[][VECS], size_t rows, panel_row *from) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -53,7 +46,7 @@ PANEL_INLINE void tile_pair(__m512 partials[][VECS], size_t rows, const uint16_t
         w[v] = (__m512bh)_mm512_load_si512(&(*pair)[2 * v * LANES]);
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        __m512bh value = tile_broadcast(x[r] + k);
+        __m512bh value = pair_broadcast(x[r] + k);
         PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
             partials[r][v] = _mm512_dpbf16_ps(partials[r][v], value, w[v]);
         }

@@ -12,7 +12,6 @@ from harness.daemon import Feed
 from harness.paths import SANITIZER, SLOW
 from harness.protos import pb
 from harness.tensors import tensor
-from harness.waiting import eventually
 
 LAYER, HIDDEN = 1, 96
 CALLS = 3000 if not SANITIZER else 300  # LeakSanitizer sees a single one at the end
@@ -118,7 +117,7 @@ def test_streams_opened_and_closed_leave_nothing_behind(served, random):
                 feed.close()
 
     grows_not(served, work)
-    eventually(lambda: served.metric("expertd_queue_requests") == 0)  # a closed connection is seen before its last calls are given up
+    served.wait_metric("expertd_queue_requests", 0)  # a closed connection is seen before its last calls are given up
 
 
 def test_cancelled_calls_leave_nothing_behind(served, random):
