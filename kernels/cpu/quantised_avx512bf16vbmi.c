@@ -60,7 +60,7 @@ static void write_sums(const struct panel_args *args, const panel_row *sums) {
 
 // What the rows of a call share.
 struct work {
-    pairs_row weights[WIDENED_K / 2 + 4];
+    pairs_row weights[WIDENED_K / 2];
     panel_row scales[WIDENED_SCALES];
     panel_row partials[KERNEL_CALL_ROWS]; // of a scale that is longer than a chunk
     panel_row sums[KERNEL_CALL_ROWS];

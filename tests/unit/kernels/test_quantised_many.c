@@ -35,13 +35,24 @@ static size_t distinct_of(size_t row) {
     return row * 5 % DISTINCT;
 }
 
+static void point_to_rows(const struct many *many, size_t rows, const void **x) {
+    for (size_t r = 0; r < rows; r++) {
+        x[r] = many->x + distinct_of(r) * many->quantised->k;
+    }
+}
+
+static void assert_sums(const struct many *many, size_t rows, const char *backend) {
+    size_t n = many->quantised->n;
+    for (size_t r = 0; r < rows; r++) {
+        assert_same_f32(many->sums + r * KERNEL_SUMS, many->want + distinct_of(r) * n, n, backend);
+    }
+}
+
 static void check_backend(const struct many *many, const struct kernel_backend *backend, size_t rows, bool next) {
     const struct quantised_case *q = many->quantised;
     const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
     size_t count = (q->n + KERNEL_PANEL - 1) / KERNEL_PANEL;
-    for (size_t r = 0; r < rows; r++) {
-        x[r] = many->x + distinct_of(r) * q->k;
-    }
+    point_to_rows(many, rows, x);
     quantised_panels(q, 0, count, panels);
     poison_f32(many->sums, rows * KERNEL_SUMS);
     poison_f32(many->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
@@ -49,9 +60,7 @@ static void check_backend(const struct many *many, const struct kernel_backend *
         .x = x, .rows = rows, .panels = panels, .count = count, .k = q->k, .sums = many->sums, .scratch = many->scratch};
     args.next = next ? panels : NULL;
     backend->quantised_group_bf16(&args, &q->format);
-    for (size_t r = 0; r < rows; r++) {
-        assert_same_f32(many->sums + r * KERNEL_SUMS, many->want + distinct_of(r) * q->n, q->n, backend->name);
-    }
+    assert_sums(many, rows, backend->name);
 }
 
 // The panel kernel, whose columns are a panel's.
@@ -59,9 +68,7 @@ static void check_panels(const struct many *many, const struct kernel_backend *b
     const struct quantised_case *q = many->quantised;
     const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
     size_t count = (q->n + KERNEL_PANEL - 1) / KERNEL_PANEL;
-    for (size_t r = 0; r < rows; r++) {
-        x[r] = many->x + distinct_of(r) * q->k;
-    }
+    point_to_rows(many, rows, x);
     quantised_panels(q, 0, count, panels);
     poison_f32(many->sums, rows * KERNEL_SUMS);
     for (size_t p = 0; p < count; p++) {
@@ -75,9 +82,7 @@ static void check_panels(const struct many *many, const struct kernel_backend *b
                                   .columns = left < KERNEL_PANEL ? left : KERNEL_PANEL};
         backend->quantised_bf16(&args, &q->format);
     }
-    for (size_t r = 0; r < rows; r++) {
-        assert_same_f32(many->sums + r * KERNEL_SUMS, many->want + distinct_of(r) * q->n, q->n, backend->name);
-    }
+    assert_sums(many, rows, backend->name);
 }
 
 static void check_backends(struct many *many, size_t rows) {
