@@ -3,8 +3,8 @@
 #include "kernels/backend.h"
 
 enum {
-    RUN_BYTES = 64 << 10,
-    TASKS_PER_THREAD = 4,
+    RUN_BYTES = 256 << 10,
+    TASKS_PER_THREAD = 8,
     RUN_BYTES_GREATEST = 64 << 20,
     TASKS_GREATEST = 1024,
 };

@@ -30,6 +30,9 @@ static inline __attribute__((always_inline)) void group_fetch(struct group_ahead
     ahead->until += ahead->step;
     for (; ahead->at < ahead->until; ahead->at += 64) {
         fetch_into((const void *)ahead->at, ahead->far);
+        if (ahead->far) {
+            fetch_into((const void *)(ahead->at - FETCH_AGAIN), true);
+        }
     }
 }
 

@@ -60,8 +60,7 @@ enum {
     WORDS_BLOCK = 256,
     WORDS_FEW_BLOCK = 64,
     WORDS_FEW_ROWS = 8,
-    WORDS_FAR_FEW_ROWS = WORDS_FEW_ROWS,
-    WORDS_FAR_ROWS = 0, // measured on Zen 3 alone
+    WORDS_INTO_L2 = 0, // measured on Zen 3 alone
     WORDS_NEAR = 0,
     WORDS_RUN = 8,
     WORDS_ONE_LINE = 1,

@@ -30,7 +30,7 @@ struct place {
     panel_row *partials, *sums;
 };
 
-#define FETCH_AHEAD ((struct fetch_distance){PAIRS_AHEAD, 0})
+#define FETCH_AHEAD ((struct fetch_distance){PAIRS_AHEAD, 0, 0})
 
 // `lines` lines of each of `vecs` blocks of 16 columns, against all rows. The first columns fetch for all of them.
 PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, bool zen4, const struct tables *t, const __m512i *zero,
