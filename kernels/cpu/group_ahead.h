@@ -13,12 +13,13 @@
 struct group_ahead {
     uintptr_t at, until; // the next line, and where the runs so far end
     size_t step;
-    bool far; // into L2 alone (fetch.h)
+    bool far;     // into L2 alone (fetch.h)
+    size_t again; // bytes behind which a line is asked for once more; 0: once is enough
 };
 
 // `bytes` from `from` on, over `runs` runs; from NULL: nothing.
 static inline struct group_ahead group_ahead_over(const void *from, size_t bytes, size_t runs) {
-    struct group_ahead ahead = {(uintptr_t)from, (uintptr_t)from, 0, false};
+    struct group_ahead ahead = {(uintptr_t)from, (uintptr_t)from, 0, false, 0};
     if (from && runs > 0) {
         ahead.step = (bytes + runs - 1) / runs;
     }
@@ -30,8 +31,8 @@ static inline __attribute__((always_inline)) void group_fetch(struct group_ahead
     ahead->until += ahead->step;
     for (; ahead->at < ahead->until; ahead->at += 64) {
         fetch_into((const void *)ahead->at, ahead->far);
-        if (ahead->far) {
-            fetch_into((const void *)(ahead->at - FETCH_AGAIN), true);
+        if (ahead->again) {
+            fetch_into((const void *)(ahead->at - ahead->again), true);
         }
     }
 }

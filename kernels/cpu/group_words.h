@@ -185,6 +185,7 @@ static void words_block(const struct panel_group_args *args, const struct words_
         .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, fetches),
     };
     pass.ahead.far = WORDS_INTO_L2 && fetch_as_zen4();
+    pass.ahead.again = pass.ahead.far ? FETCH_AGAIN : 0;
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
         for (size_t r = 0; r < rows; r++) {

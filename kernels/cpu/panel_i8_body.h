@@ -21,6 +21,7 @@ enum {
     QUAD_BLOCK = 512,           // quads, many: four panels' blocks are 512 KiB of L2, a tile's rows 12 KiB (widened: 24) of L1
     QUAD_FEW_BLOCK = 128,       // quads, few: sums and fetches stay closer (12 rows 1.2, 16 1.03 times as fast)
     QUAD_FEW_ROWS = 24,         // few
+    QUAD_NEAR = 4096,           // bytes ahead that what was fetched into L2 goes into L1
     QUAD_RUN = 8,               // of the inner loop, between which the next block is prefetched
     QUAD_ROWS = 2 * PANEL_TILE, // that a panel is read once for
     QUAD_BYTES = KERNEL_PANEL * PACKED_I8_K,
@@ -87,6 +88,13 @@ PANEL_INLINE void quad_pass_few(const struct quad_pass *p, size_t rows) {
     quad_store(sums, rows, p);
 }
 
+// A quad's lines, from L2.
+PANEL_INLINE void quad_fetch_near(const struct quad_pass *p, size_t q) {
+    PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * PACKED_I8_K; line += 64) {
+        fetch_into((const void *)((uintptr_t)&p->panel[q][p->column] + line + QUAD_NEAR), false);
+    }
+}
+
 PANEL_INLINE void quad_pass_many(const struct quad_pass *p, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     struct group_ahead ahead = *p->ahead;
@@ -95,6 +103,9 @@ PANEL_INLINE void quad_pass_many(const struct quad_pass *p, size_t rows) {
         size_t end = p->depth - begin < QUAD_RUN ? p->depth : begin + QUAD_RUN;
         group_fetch(&ahead);
         for (size_t q = begin; q < end; q++) {
+            if (ahead.far) {
+                quad_fetch_near(p, q);
+            }
             quad_step(sums, rows, p, q);
         }
     }
@@ -229,6 +240,7 @@ static void group_block_i8(const struct panel_group_args *args, size_t first, si
     for (size_t p = 0; p < args->count; p++) {
         ahead[p] = group_ahead_over(group_next_quads(args, p, first, depth), depth * QUAD_BYTES, runs);
         ahead[p].far = args->rows <= QUAD_FEW_ROWS && fetch_as_zen4();
+        ahead[p].again = ahead[p].far ? FETCH_AGAIN : 0;
     }
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         struct quad_pass pass = {.depth = depth, .sums_stride = KERNEL_SUMS};
