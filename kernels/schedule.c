@@ -31,7 +31,7 @@ bool schedule_candidate(const struct schedule_class *wanted, size_t i, struct ma
         {.tasks_per_thread = 16},
         {.tasks_per_thread = 64},
         {.run_bytes = 16 << 10},
-        {.run_bytes = 256 << 10},
+        {.run_bytes = 64 << 10},
         {.run_bytes = 1 << 20},
         {.call_rows = SCHEDULE_CALL_ROWS_MIN},
         {.call_rows = 96},

@@ -1,19 +1,24 @@
 // Quantised weights against rows of bf16 by VDPBF16PS: what the files of that kind share. Private to cpu/quantised_*.
 //
 // VDPBF16PS flushes whatever MXCSR says, and the closing fma is IEEE's: all of it runs in IEEE's default mode. Codes become bf16,
-// pairs of k by 16 columns, in registers (few rows) or in L1 (many). Each way of decoding is a file of its own, and compiles in
-// seconds.
+// pairs of k by 16 columns, in registers. Each way of decoding is a file of its own, and compiles in seconds.
 #ifndef EXPERTD_KERNELS_CPU_QUANTISED_PAIRS_H
 #define EXPERTD_KERNELS_CPU_QUANTISED_PAIRS_H
 
 #include "kernels/cpu/quantised_chunk.h"
 
-enum { PAIRS_ROWS = 8 }; // that are multiplied as codes are widened in registers
+enum {
+    PAIRS_FEW = 4,   // rows that a panel is read for once, from its start to its end
+    PAIRS_TILE = 12, // rows at once of more
+    // Words from a pair of k of a tile's rows to the next pair: of more rows than the fewer, the more.
+    PAIRS_X_FEW = 8,
+    PAIRS_X = 16,
+};
 
 typedef uint16_t pairs_row[2 * KERNEL_PANEL] __attribute__((aligned(64))); // a pair of k of the panel's columns
 
-// Some scales of a panel, or a part of one, each of whole lines of codes, against a few rows.
-struct pairs_args {
+// Some scales of a panel, or a part of one, each of whole lines of codes.
+struct pairs_scales {
     const struct quantised_format *format;
     const uint8_t *panel;       // its header
     const uint8_t *codes;       // of the first scale
@@ -21,18 +26,43 @@ struct pairs_args {
     size_t scale_k, last_k;     // k of each but the last, and of the last
     const uint8_t *last_scales; // the last one's scales; zero points follow
     bool starts, ends;          // else from the partials that are there; else they are left there
+};
+
+// Against a few rows.
+struct pairs_few {
+    struct pairs_scales scales;
     const uint16_t *const *x;   // [rows], each from the first scale's first k on
-    panel_row *partials;        // [rows]
-    panel_row *sums;            // [rows]: sum = fma(partial, scale, sum), scales ascending
+    panel_row *partials, *sums; // [rows]: sum = fma(partial, scale, sum), scales ascending
+};
+
+// Against a tile of rows whose words have been turned: all rows' first pair of k, then their second.
+struct pairs_tile {
+    struct pairs_scales scales;
+    const uint32_t *x;                 // [pairs][PAIRS_X_FEW or PAIRS_X]
+    const panel_row *factors;          // [scales], widened
+    const uint8_t *zeros, *last_zeros; // points of the first scale, `stride` apart, and of the last; NULL: there are none
+    float *partials, *sums;            // [rows], KERNEL_SUMS apart
+    uintptr_t ahead;                   // what is fetched into L2 with the first line of codes of 16 columns
+    size_t ahead_step;                 // bytes further with each line
 };
 
 struct pairs_decoder {
     size_t line_k;
-    void (*multiply[PAIRS_ROWS])(const struct pairs_args *args); // by rows - 1
+    void (*few[PAIRS_FEW])(const struct pairs_few *args); // by rows - 1
+    void (*tile[PAIRS_TILE])(struct pairs_tile *args);    // by rows - 1, from PAIRS_FEW + 1 rows on
     // wide[i] = the pair i of `depth` k; writes on to the end of the last line, an odd tail's second half is whatever it holds
     void (*widen)(const struct quantised_format *format, const uint8_t *codes, const uint8_t *zeros, size_t depth, pairs_row *wide);
 };
 
 extern const struct pairs_decoder pairs_nibble, pairs_nibble_less_zero, pairs_float8, pairs_int8, pairs_int8_less_zero;
+// Of what `widen` wrote, for rows so many that to decode once for all is faster. Tiles alone.
+extern const struct pairs_decoder pairs_widened;
+
+const struct pairs_decoder *pairs_decoder_of(const struct quantised_format *format);
+
+// More than PAIRS_FEW rows against panels; K is of whole lines of codes. Sums are added to those of group.
+void pairs_many(const struct panel_group_args *group, const struct quantised_format *format);
+enum { PAIRS_PART = 48 };                // rows of a call with a single panel at most
+enum { PAIRS_PART_SCRATCH = 128 << 10 }; // bytes of its scratch
 
 #endif

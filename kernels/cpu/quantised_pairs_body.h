@@ -10,14 +10,14 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/pair_avx512bf16.h"
-#include "kernels/cpu/scales_avx512.h"
+#include "kernels/cpu/panel_scales_avx512.h"
 
 enum {
     LANES = 16,
     LINES = KERNEL_PANEL / LANES,
     LINES_BYTES = LINES * QUANTISED_LINE,
-    // Bytes ahead that codes are fetched. Two Zen 5 threads, of the roof, at 4 and 16 KiB: eight rows of MXFP4 .75 and .59, of E4M3
-    // .68 and .73; four rows of MXFP4 .77 and .72; one row the same.
+    // Bytes ahead that codes are fetched. Two Zen 5 threads, of the roof, at 4 and 16 KiB: four rows of MXFP4 .77 and .72; one row
+    // the same.
     PAIRS_AHEAD = PAIRS_LINE_K == 8 ? 4096 : 16384,
 };
 
@@ -32,30 +32,29 @@ struct place {
 
 #define FETCH_AHEAD ((struct fetch_distance){PAIRS_AHEAD, 0, 0})
 
-// `lines` lines of each of `vecs` blocks of 16 columns, against all rows. The first columns fetch for all of them.
-PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, bool zen4, const struct tables *t, const __m512i *zero,
-                              const uint8_t *codes, const uint16_t *const *rows_x, size_t from, size_t lines,
-                              __m512 sums[][LINES]) {
-    const uint16_t *x[PAIRS_ROWS];
+// `lines` lines of each of the blocks of 16 columns, against all rows.
+PANEL_INLINE void pairs_lines(size_t rows, bool zen4, const struct tables *t, const __m512i *zero, const uint8_t *codes,
+                              const uint16_t *const *rows_x, size_t from, size_t lines, __m512 sums[][LINES]) {
+    const uint16_t *x[PAIRS_FEW];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = rows_x[r];
     }
     for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, from += PAIRS_LINE_K) {
         struct line line[LINES];
-        PANEL_UNROLL for (size_t j = 0; fetch && j < LINES; j++) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
             fetch_line(codes + j * QUANTISED_LINE, zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD);
         }
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
             line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
         }
         PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
             __m512i w[LINES];
-            PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+            PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
                 w[j] = line_pair(&line[j], t, pair);
             }
             PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
                 __m512bh value = pair_broadcast(x[r] + from + 2 * pair);
-                PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+                PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
                     sums[r][j] = _mm512_dpbf16_ps(sums[r][j], value, (__m512bh)w[j]);
                 }
             }
@@ -63,94 +62,47 @@ PANEL_INLINE void pairs_lines(size_t rows, size_t vecs, bool fetch, bool zen4, c
     }
 }
 
-PANEL_INLINE __m512 place_scale(const struct place *p, size_t column) {
-    return format_scale(p->format, p->scales + (p->format->scale_of_panel ? 0 : column * dtype_size(p->format->scale)), p->global);
-}
-
-// The usual kinds by themselves, so that the choice is made once for all columns.
-PANEL_INLINE void place_scales(const struct place *p, size_t column, size_t vecs, float *factor) {
-    const uint8_t *at = p->scales;
-    switch (p->format->scale_of_panel || p->format->global == GLOBAL_DIVIDE ? DTYPE_NONE : p->format->scale) {
-    case DTYPE_F32:
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            _mm512_store_ps(factor + j * LANES, _mm512_loadu_ps(at + 4 * (column + j * LANES)));
-        }
-        return;
-    case DTYPE_BF16:
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            _mm512_store_ps(factor + j * LANES, scale_bf16(at + 2 * (column + j * LANES)));
-        }
-        return;
-    case DTYPE_F16:
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            _mm512_store_ps(factor + j * LANES, scale_f16(at + 2 * (column + j * LANES)));
-        }
-        return;
-    case DTYPE_F8_E8M0:
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            _mm512_store_ps(factor + j * LANES, scale_e8m0(at + column + j * LANES));
-        }
-        return;
-    case DTYPE_F8_E4M3:
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            _mm512_store_ps(factor + j * LANES,
-                            _mm512_mul_ps(scale_e4m3(at + column + j * LANES), p->global)); // 1 where there is none
-        }
-        return;
-    default:
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            _mm512_store_ps(factor + j * LANES, place_scale(p, column + j * LANES));
-        }
-        return;
-    }
-}
-
 // One scale: partials from +0, then sum = fma(partial, scale, sum).
-PANEL_INLINE void pairs_scale(const struct place *p, size_t rows, size_t vecs, size_t column, const struct tables *t,
-                              const uint16_t *const *x, size_t from, size_t lines, bool zen4) {
-    __m512 sums[PAIRS_ROWS][LINES];
+PANEL_INLINE void few_scale(const struct place *p, size_t rows, const struct tables *t, const uint16_t *const *x, size_t from,
+                            size_t lines, bool zen4) {
+    __m512 sums[PAIRS_FEW][LINES];
     __m512i zero[LINES];
     float factor[KERNEL_PANEL] __attribute__((aligned(64)));
-    place_scales(p, column, vecs, factor); // before the partials need the registers
-    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        zero[j] = zeros_load(p->zeros + column + j * LANES);
+    panel_scales(p->format, p->scales, p->global, factor); // before the partials need the registers
+    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+        zero[j] = zeros_load(p->zeros + j * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(&p->partials[r][column + j * LANES]);
+            sums[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(&p->partials[r][j * LANES]);
         }
     }
-    pairs_lines(rows, vecs, column == 0, zen4, t, zero, p->codes + column * (QUANTISED_LINE / LANES), x, from, lines, sums);
-    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
+    pairs_lines(rows, zen4, t, zero, p->codes, x, from, lines, sums);
+    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             if (!p->ends) {
-                _mm512_store_ps(&p->partials[r][column + j * LANES], sums[r][j]);
+                _mm512_store_ps(&p->partials[r][j * LANES], sums[r][j]);
                 continue;
             }
-            float *sum = &p->sums[r][column + j * LANES];
+            float *sum = &p->sums[r][j * LANES];
             _mm512_store_ps(sum, _mm512_fmadd_ps(sums[r][j], _mm512_load_ps(factor + j * LANES), _mm512_load_ps(sum)));
         }
     }
 }
 
 // zen4 is a constant in each copy, as `rows` is, so that no registers hold distances.
-PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows, bool zen4) {
-    const size_t vecs = rows <= 4 ? LINES : LINES / 2; // all 64 columns at once, or half where so many partials would not fit
+PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, bool zen4) {
+    const struct pairs_scales *a = &few->scales;
     const struct tables t = tables_load(a->format);
-    const uint16_t *x[PAIRS_ROWS];
+    const uint16_t *x[PAIRS_FEW];
     struct place p = {.format = a->format,
                       .codes = a->codes,
-                      .global = _mm512_set1_ps(1.0f),
+                      .global = panel_global(a->format, a->panel),
                       .starts = a->starts,
                       .ends = a->ends,
-                      .partials = a->partials,
-                      .sums = a->sums};
+                      .partials = few->partials,
+                      .sums = few->sums};
     size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format), from = 0;
-    if (a->format->global != GLOBAL_NONE) {
-        float global;
-        memcpy(&global, a->panel, sizeof global);
-        p.global = _mm512_set1_ps(global);
-    }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        x[r] = a->x[r];
+        x[r] = few->x[r];
     }
     for (size_t s = 0; s < scales; s++, from += scale_k, p.codes += stride) {
         bool last = s + 1 == scales;
@@ -160,29 +112,25 @@ PANEL_INLINE void pairs_multiply(const struct pairs_args *a, size_t rows, bool z
         for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
             fetch_line(p.scales + at, zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD);
         }
-        PANEL_UNROLL for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
-            pairs_scale(&p, rows, vecs, column, &t, x, from, lines, zen4);
-        }
+        few_scale(&p, rows, &t, x, from, lines, zen4);
     }
 }
 
-#define PAIRS_FUNCTION(rows)                                                                                                       \
-    static void multiply_##rows(const struct pairs_args *args) {                                                                   \
+#define FEW_FUNCTION(rows)                                                                                                         \
+    static void few_##rows(const struct pairs_few *few) {                                                                          \
         if (fetch_as_zen4()) {                                                                                                     \
-            pairs_multiply(args, rows, true);                                                                                      \
+            few_rows(few, rows, true);                                                                                             \
         } else {                                                                                                                   \
-            pairs_multiply(args, rows, false);                                                                                     \
+            few_rows(few, rows, false);                                                                                            \
         }                                                                                                                          \
     }
 
-PAIRS_FUNCTION(1)
-PAIRS_FUNCTION(2)
-PAIRS_FUNCTION(3)
-PAIRS_FUNCTION(4)
-PAIRS_FUNCTION(5)
-PAIRS_FUNCTION(6)
-PAIRS_FUNCTION(7)
-PAIRS_FUNCTION(8)
+FEW_FUNCTION(1)
+FEW_FUNCTION(2)
+FEW_FUNCTION(3)
+FEW_FUNCTION(4)
+
+#include "kernels/cpu/quantised_pairs_tile_body.h"
 
 static void widen(const struct quantised_format *format, const uint8_t *codes, const uint8_t *zeros, size_t depth,
                   pairs_row *wide) {
@@ -203,6 +151,7 @@ static void widen(const struct quantised_format *format, const uint8_t *codes, c
 
 const struct pairs_decoder PAIRS_DECODER = {
     .line_k = PAIRS_LINE_K,
-    .multiply = {multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7, multiply_8},
+    .few = {few_1, few_2, few_3, few_4},
+    .tile = PAIRS_TILES,
     .widen = widen,
 };

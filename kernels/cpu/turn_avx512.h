@@ -37,6 +37,19 @@ PANEL_INLINE void turn_rows_to(__m512i rows[4][4], uint32_t *dst, size_t dst_str
     }
 }
 
+// The same of half the lines: rows[0] and rows[1] alone.
+PANEL_INLINE void turn_half_rows_to(__m512i rows[][4], uint32_t *dst, size_t dst_stride) {
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    PANEL_UNROLL for (size_t j = 0; j < 4; j++) {
+        __m512i first = _mm512_permutex2var_epi64(rows[0][j], low, rows[1][j]);
+        __m512i second = _mm512_permutex2var_epi64(rows[0][j], high, rows[1][j]);
+        _mm256_storeu_si256((__m256i *)(dst + j * dst_stride), _mm512_castsi512_si256(first));
+        _mm256_storeu_si256((__m256i *)(dst + (j + 4) * dst_stride), _mm512_extracti64x4_epi64(first, 1));
+        _mm256_storeu_si256((__m256i *)(dst + (j + 8) * dst_stride), _mm512_castsi512_si256(second));
+        _mm256_storeu_si256((__m256i *)(dst + (j + 12) * dst_stride), _mm512_extracti64x4_epi64(second, 1));
+    }
+}
+
 // TURN_WORDS words of TURN_LINES lines, `stride` bytes apart.
 PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
     __m512i rows[4][4];

@@ -1,0 +1,86 @@
+// The scales of a panel's 64 columns to f32, with VBMI. Private to cpu/quantised_*.
+#ifndef EXPERTD_KERNELS_CPU_PANEL_SCALES_AVX512_H
+#define EXPERTD_KERNELS_CPU_PANEL_SCALES_AVX512_H
+
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/code_tables.h"
+#include "kernels/cpu/scales_avx512.h"
+
+enum { PANEL_SCALES = 16, PANEL_SCALES_VECS = KERNEL_PANEL / PANEL_SCALES };
+
+// Bytes 4v to 4v + 3 of each quarter are vector v's: two VPUNPCK make its 32-bit words of them, in order.
+#define SCALES_QUARTER(q)                                                                                                          \
+    4 * (q), 4 * (q) + 1, 4 * (q) + 2, 4 * (q) + 3, 4 * (q) + 16, 4 * (q) + 17, 4 * (q) + 18, 4 * (q) + 19, 4 * (q) + 32,          \
+        4 * (q) + 33, 4 * (q) + 34, 4 * (q) + 35, 4 * (q) + 48, 4 * (q) + 49, 4 * (q) + 50, 4 * (q) + 51
+
+// E4M3 by VPERMI2B: a third of the instructions of 16 at a time. The two bytes of a bf16 are the upper half of an f32.
+PANEL_INLINE void panel_scales_e4m3(const uint8_t *codes, __m512 global, float *to) {
+    static const struct byte_table TABLE = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
+                                            {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
+    static const uint8_t ORDER[KERNEL_PANEL] = {SCALES_QUARTER(0), SCALES_QUARTER(1), SCALES_QUARTER(2), SCALES_QUARTER(3)};
+    const __m512i code = _mm512_permutexvar_epi8(_mm512_loadu_si512(ORDER), _mm512_loadu_si512(codes)),
+                  zero = _mm512_setzero_si512();
+    __m512i high = _mm512_permutex2var_epi8(_mm512_loadu_si512(TABLE.high), code, _mm512_loadu_si512(TABLE.high + 64));
+    __m512i low = _mm512_permutex2var_epi8(_mm512_loadu_si512(TABLE.low), code, _mm512_loadu_si512(TABLE.low + 64));
+    high = _mm512_ternarylogic_epi32(code, _mm512_set1_epi8((char)0x80), high, 0xea); // code & sign | high
+    const __m512i halves[2] = {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+        __m512i half = halves[v / 2], word = v % 2 ? _mm512_unpackhi_epi16(zero, half) : _mm512_unpacklo_epi16(zero, half);
+        _mm512_store_ps(to + v * PANEL_SCALES, _mm512_mul_ps(_mm512_castsi512_ps(word), global));
+    }
+}
+
+// The usual kinds by themselves, so that the choice is made once for all columns.
+PANEL_INLINE void panel_scales(const struct quantised_format *format, const uint8_t *scales, __m512 global, float *to) {
+    if (format->scale_of_panel) {
+        const __m512 scale = format_scale(format, scales, global);
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+            _mm512_store_ps(to + v * PANEL_SCALES, scale);
+        }
+        return;
+    }
+    switch (format->global == GLOBAL_DIVIDE ? DTYPE_NONE : format->scale) {
+    case DTYPE_F32:
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+            _mm512_store_ps(to + v * PANEL_SCALES, _mm512_loadu_ps(scales + 4 * v * PANEL_SCALES));
+        }
+        return;
+    case DTYPE_BF16:
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+            _mm512_store_ps(to + v * PANEL_SCALES, scale_bf16(scales + 2 * v * PANEL_SCALES));
+        }
+        return;
+    case DTYPE_F16:
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+            _mm512_store_ps(to + v * PANEL_SCALES, scale_f16(scales + 2 * v * PANEL_SCALES));
+        }
+        return;
+    case DTYPE_F8_E8M0:
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+            _mm512_store_ps(to + v * PANEL_SCALES, scale_e8m0(scales + v * PANEL_SCALES));
+        }
+        return;
+    case DTYPE_F8_E4M3:
+        panel_scales_e4m3(scales, global, to); // by 1 where there is none
+        return;
+    default:
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+            const uint8_t *at = scales + v * PANEL_SCALES * dtype_size(format->scale);
+            _mm512_store_ps(to + v * PANEL_SCALES, format_scale(format, at, global));
+        }
+        return;
+    }
+}
+
+// Of the panel: 1 where the format has none.
+PANEL_INLINE __m512 panel_global(const struct quantised_format *format, const uint8_t *panel) {
+    float global = 1.0f;
+    if (format->global != GLOBAL_NONE) {
+        memcpy(&global, panel, sizeof global);
+    }
+    return _mm512_set1_ps(global);
+}
+
+#endif
