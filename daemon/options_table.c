@@ -27,7 +27,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                        .offset = FIELD(have_layers),
                        .fallback = "all",
                        .value = "A-B",
-                       .help = "Serve only the MoE layers numbered A to B, or all."},
+                       .help = "Serve only the MoE layers numbered A to B, both of the model's, or all."},
     [OPTION_COMPUTE_DTYPE] = {.name = "compute_dtype",
                               .type = OPTIONS_DTYPE,
                               .offset = FIELD(compute_dtype),

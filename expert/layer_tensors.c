@@ -144,6 +144,12 @@ static void layers_text(const struct survey *survey, char *text, size_t bytes) {
 }
 
 static FALLIBLE count_wanted(const struct survey *survey, const struct layer_tensors_options *options, size_t *count) {
+    char text[256];
+    layers_text(survey, text, sizeof text);
+    if (options && options->have_layers && options->last_layer >= survey->num_layers) {
+        FAIL(ERR_CONFIG, "layers %u-%u are wanted, but the model's are 0-%u, of which these hold experts: %s", options->first_layer,
+             options->last_layer, survey->num_layers - 1, text);
+    }
     *count = 0;
     for (uint32_t layer = 0; layer < survey->num_layers; layer++) {
         if (is_wanted(options, layer)) {
@@ -152,8 +158,6 @@ static FALLIBLE count_wanted(const struct survey *survey, const struct layer_ten
         }
     }
     if (*count == 0) {
-        char text[256];
-        layers_text(survey, text, sizeof text);
         FAIL(ERR_CONFIG, "none of the layers %u-%u holds experts; these do: %s", options->first_layer, options->last_layer, text);
     }
     return OK;

@@ -52,7 +52,8 @@ struct layer_tensors_options {
 };
 
 // All MoE layers, ascending. ERR_CHECKPOINT names the tensor, what was found and what config.json led to expect; also where there
-// is no MoE layer at all. ERR_CONFIG where none of the wanted layers holds experts (the message lists those that do). *out is to be
+// is no MoE layer at all. ERR_CONFIG where the last of the wanted layers is past the model's, or none of them holds experts (the
+// message lists those that do). *out is to be
 // freed by layer_tensors_free, on success only.
 FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct architecture *architecture,
                             const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count);

@@ -155,6 +155,10 @@ static enum dtype dtype_of(const struct spec *spec) {
 
 static FALLIBLE fill_layers(const struct spec *spec, const struct layer_tensors_options *options, struct supply *out) {
     uint32_t first = spec->preset->first_layer;
+    if (options->have_layers && options->last_layer >= first + spec->layers) {
+        FAIL(ERR_CONFIG, "layers %u-%u are wanted, but those of %s that hold experts are %u-%u", options->first_layer,
+             options->last_layer, spec->preset->name, first, first + spec->layers - 1);
+    }
     out->layers = calloc(spec->layers, sizeof *out->layers);
     if (!out->layers) {
         FAIL(ERR_NOMEM, "no memory for a table of %u layers", spec->layers);

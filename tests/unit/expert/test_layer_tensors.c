@@ -404,9 +404,12 @@ static void only_the_wanted_layers_are_looked_at(void **state) {
     assert_false(err_is(open_layers(CONFIG, &options)));
     assert_int_equal(layer_count, 1);
     assert_int_equal(layers[0].params.layer, 1);
-    options = (struct layer_tensors_options){.have_layers = true, .first_layer = 3, .last_layer = 9};
+    options = (struct layer_tensors_options){.have_layers = true, .first_layer = 3, .last_layer = 3};
     assert_int_equal(open_layers(CONFIG, &options).code, ERR_CONFIG);
-    assert_non_null(strstr(err_message(), "none of the layers 3-9 holds experts; these do: 1-2"));
+    assert_non_null(strstr(err_message(), "none of the layers 3-3 holds experts; these do: 1-2"));
+    options = (struct layer_tensors_options){.have_layers = true, .first_layer = 1, .last_layer = 4};
+    assert_int_equal(open_layers(CONFIG, &options).code, ERR_CONFIG);
+    assert_non_null(strstr(err_message(), "layers 1-4 are wanted, but the model's are 0-3, of which these hold experts: 1-2"));
 }
 
 // ---- what does not fit ----

@@ -367,11 +367,21 @@ static void layers_outside_the_range_are_left_out(void **state) {
     assert_null(model_find_layer(&model, 3));
     model_deinit(&model);
     options.model = GOLDENS "/layers/mixtral";
-    options.last_layer = 9;
+    options.last_layer = 1;
     assert_false(err_is(model_load(&options, &model)));
     assert_int_equal(model.num_layers, 1);
     assert_non_null(model_find_layer(&model, 1));
     model_deinit(&model);
+}
+
+static void a_range_past_the_models_layers_is_refused(void **state) {
+    (void)state;
+    struct model_options options = {
+        .model = GOLDENS "/layers/mixtral", .ranks = 1, .have_layers = true, .first_layer = 0, .last_layer = 2};
+    refuse(&options, ERR_CONFIG, "0-2", "0-1");
+    options.model = "synthetic:tiny";
+    options.last_layer = 4;
+    refuse(&options, ERR_CONFIG, "0-4", "0-3");
 }
 
 static void a_range_without_experts_names_the_layers_that_hold_them(void **state) {
@@ -568,6 +578,7 @@ int main(void) {
         cmocka_unit_test(a_team_packs_what_one_thread_packs),
         cmocka_unit_test(one_bit_renames_its_expert_and_its_layer_alone),
         cmocka_unit_test(layers_outside_the_range_are_left_out),
+        cmocka_unit_test(a_range_past_the_models_layers_is_refused),
         cmocka_unit_test(a_range_without_experts_names_the_layers_that_hold_them),
         cmocka_unit_test(more_shards_than_experts_are_refused),
         cmocka_unit_test(what_does_not_fit_is_refused_with_what_would),
