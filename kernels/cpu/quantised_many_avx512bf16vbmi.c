@@ -120,9 +120,9 @@ static struct pairs_tile codes_tile(const struct many *m, const struct chunk *c)
                    .scales = c->scales,
                    .stride = c->layout.stride,
                    .scale_k = c->layout.scale_k,
-                   .last_k = chunk_depth(c, last),
-                   .starts = c->starts,
-                   .ends = c->ends},
+                   .last_k = chunk_depth(c, last)},
+        .starts = c->starts,
+        .ends = c->ends,
         .zeros = chunk_zeros(c, 0),
         .last_zeros = chunk_zeros(c, last),
     };

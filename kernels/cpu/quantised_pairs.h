@@ -17,27 +17,27 @@ enum {
 
 typedef uint16_t pairs_row[2 * KERNEL_PANEL] __attribute__((aligned(64))); // a pair of k of the panel's columns
 
-// Some scales of a panel, or a part of one, each of whole lines of codes.
+// Some scales of a panel, each of whole lines of codes.
 struct pairs_scales {
     const struct quantised_format *format;
-    const uint8_t *panel;       // its header
-    const uint8_t *codes;       // of the first scale
-    size_t scales, stride;      // bytes from one scale's codes to the next one's
-    size_t scale_k, last_k;     // k of each but the last, and of the last
-    const uint8_t *last_scales; // the last one's scales; zero points follow
-    bool starts, ends;          // else from the partials that are there; else they are left there
+    const uint8_t *panel;   // its header
+    const uint8_t *codes;   // of the first scale
+    size_t scales, stride;  // bytes from one scale's codes to the next one's
+    size_t scale_k, last_k; // k of each but the last, and of the last
 };
 
 // Against a few rows.
 struct pairs_few {
     struct pairs_scales scales;
+    const uint8_t *last_scales; // the last one's scales; zero points follow
     const uint16_t *const *x;   // [rows], each from the first scale's first k on
-    panel_row *partials, *sums; // [rows]: sum = fma(partial, scale, sum), scales ascending
+    panel_row *sums;            // [rows]: sum = fma(partial, scale, sum), scales ascending
 };
 
-// Against a tile of rows whose words have been turned: all rows' first pair of k, then their second.
+// Against a tile of rows whose words have been turned: all rows' first pair of k, then their second. Of a part of one scale too.
 struct pairs_tile {
     struct pairs_scales scales;
+    bool starts, ends;                 // a scale: else from the partials that are there; else they are left there
     const uint32_t *x;                 // [pairs][PAIRS_X_FEW or PAIRS_X]
     const panel_row *factors;          // [scales], widened
     const uint8_t *zeros, *last_zeros; // points of the first scale, `stride` apart, and of the last; NULL: there are none

@@ -26,8 +26,7 @@ struct place {
     const struct quantised_format *format;
     __m512 global;
     const uint8_t *codes, *scales, *zeros;
-    bool starts, ends;
-    panel_row *partials, *sums;
+    panel_row *sums;
 };
 
 #define FETCH_AHEAD ((struct fetch_distance){PAIRS_AHEAD, 0, 0})
@@ -72,16 +71,12 @@ PANEL_INLINE void few_scale(const struct place *p, size_t rows, const struct tab
     PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
         zero[j] = zeros_load(p->zeros + j * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(&p->partials[r][j * LANES]);
+            sums[r][j] = _mm512_setzero_ps();
         }
     }
     pairs_lines(rows, zen4, t, zero, p->codes, x, from, lines, sums);
     PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            if (!p->ends) {
-                _mm512_store_ps(&p->partials[r][j * LANES], sums[r][j]);
-                continue;
-            }
             float *sum = &p->sums[r][j * LANES];
             _mm512_store_ps(sum, _mm512_fmadd_ps(sums[r][j], _mm512_load_ps(factor + j * LANES), _mm512_load_ps(sum)));
         }
@@ -93,13 +88,7 @@ PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, bool zen4) 
     const struct pairs_scales *a = &few->scales;
     const struct tables t = tables_load(a->format);
     const uint16_t *x[PAIRS_FEW];
-    struct place p = {.format = a->format,
-                      .codes = a->codes,
-                      .global = panel_global(a->format, a->panel),
-                      .starts = a->starts,
-                      .ends = a->ends,
-                      .partials = few->partials,
-                      .sums = few->sums};
+    struct place p = {.format = a->format, .codes = a->codes, .global = panel_global(a->format, a->panel), .sums = few->sums};
     size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format), from = 0;
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = few->x[r];
@@ -107,7 +96,7 @@ PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, bool zen4) 
     for (size_t s = 0; s < scales; s++, from += scale_k, p.codes += stride) {
         bool last = s + 1 == scales;
         size_t lines = (last ? a->last_k : scale_k) / PAIRS_LINE_K;
-        p.scales = last ? a->last_scales : p.codes + lines * LINES_BYTES;
+        p.scales = last ? few->last_scales : p.codes + lines * LINES_BYTES;
         p.zeros = p.scales + scale_bytes;
         for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
             fetch_line(p.scales + at, zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD);

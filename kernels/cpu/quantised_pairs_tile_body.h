@@ -5,12 +5,11 @@
 // its instruction: 14 instructions for 12 products, where 6 rows by 32 columns take 22. A core that another thread shares has not
 // room for more.
 //
+// The including file defines what quantised_pairs_body.h lists but for PAIRS_DECODER, and LANES and LINES_BYTES.
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/pair_avx512bf16.h"
 
 enum { TILE_AGAIN = 2048 }; // bytes behind which a line is asked for again (fetch.h)
-
-// The including file defines what quantised_pairs_body.h lists but for PAIRS_DECODER, and LANES and LINES_BYTES.
 
 // A tile's rows and the copies' constants are more than PANEL_UNROLL unrolls.
 #if defined(__clang__)
@@ -24,7 +23,7 @@ PANEL_INLINE void tile_columns(struct pairs_tile *tile, size_t rows, size_t vecs
     const struct pairs_scales *s = &tile->scales;
     const size_t x_stride = rows <= PAIRS_X_FEW ? PAIRS_X_FEW : PAIRS_X, step = tile->ahead_step * vecs;
     const size_t place = column / LANES * QUANTISED_LINE;
-    const bool starts = s->starts, ends = s->ends;
+    const bool starts = tile->starts, ends = tile->ends;
     const uint32_t *x = tile->x;
     const uint8_t *scale = s->codes;
     float *to = tile->sums + column, *partial = tile->partials + column;
