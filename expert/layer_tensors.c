@@ -123,7 +123,7 @@ static FALLIBLE check_against_config(const struct survey *survey, uint32_t layer
 }
 
 static bool is_wanted(const struct layer_tensors_options *options, uint32_t layer) {
-    return !options || !options->have_layers || (layer >= options->first_layer && layer <= options->last_layer);
+    return !options->have_layers || (layer >= options->first_layer && layer <= options->last_layer);
 }
 
 // "0-3, 5": the layers that hold experts.
@@ -146,7 +146,7 @@ static void layers_text(const struct survey *survey, char *text, size_t bytes) {
 static FALLIBLE count_wanted(const struct survey *survey, const struct layer_tensors_options *options, size_t *count) {
     char text[256];
     layers_text(survey, text, sizeof text);
-    if (options && options->have_layers && options->last_layer >= survey->num_layers) {
+    if (options->have_layers && options->last_layer >= survey->num_layers) {
         FAIL(ERR_CONFIG, "layers %u-%u are wanted, but the model's are 0-%u, of which these hold experts: %s", options->first_layer,
              options->last_layer, survey->num_layers - 1, text);
     }
@@ -293,6 +293,7 @@ static FALLIBLE find(struct survey *survey, struct tensor_finder *finder, const 
 
 FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct architecture *architecture,
                             const struct layer_tensors_options *options, struct layer_tensors **out, size_t *count) {
+    static const struct layer_tensors_options ALL;
     struct survey survey = {.checkpoint = checkpoint, .architecture = architecture};
     struct tensor_finder finder = {0};
     survey.layers_word = architecture->names->layers ? architecture->names->layers : "layers";
@@ -304,7 +305,7 @@ FALLIBLE layer_tensors_find(const struct checkpoint *checkpoint, const struct ar
         e = err_record(ERR_NOMEM, NULL, "no memory for %u layers", survey.num_layers);
         goto out;
     }
-    e = find(&survey, &finder, options, out, count);
+    e = find(&survey, &finder, options ? options : &ALL, out, count);
 out:
     tensor_finder_deinit(&finder);
     free(survey.experts);

@@ -88,6 +88,7 @@ static void turn_block(const struct many *m, const struct chunk *c) {
 
 static void widen_scales(const struct many *m, const struct chunk *c) {
     const uint8_t *panel = m->args.panel;
+    INVARIANT(panel != NULL);
     const __m512 global = panel_global(m->format, panel);
     for (size_t s = 0; s < c->scales; s++) {
         panel_scales(m->format, panel + quantised_scales_at(&c->layout, c->scale + s, m->args.k), global, m->factors[s]);
@@ -159,6 +160,7 @@ static void multiply_block(const struct many *m, const struct chunk *c, size_t p
     size_t tiles = div_up(m->args.rows, PAIRS_TILE), runs = tiles * (KERNEL_PANEL / LANES) * c->depth / decoder->line_k;
     tile.factors = (const panel_row *)m->factors;
     const void *next = next_codes(m, c, panel);
+    INVARIANT(runs > 0);
     tile.ahead = (uintptr_t)(next ? next : tile.scales.codes);
     tile.ahead_step = next ? div_up(block_bytes(c), runs) : 0;
     if (c->ends) {
