@@ -57,8 +57,9 @@ PANEL_INLINE void load_words(const void *const *x, size_t rows, size_t k, size_t
     PANEL_UNROLL for (size_t i = 0; i < quarters; i++) {
         __m512i lines[4];
         PANEL_UNROLL for (size_t l = 0; l < 4; l++) {
-            size_t row = 4 * i + l;
-            lines[l] = row < rows ? _mm512_maskz_loadu_epi32(there, (const uint16_t *)x[row] + k) : _mm512_setzero_si512();
+            const size_t row = 4 * i + l;
+            const uint16_t *from = (const uint16_t *)x[row < rows ? row : 0] + k;
+            lines[l] = _mm512_maskz_loadu_epi32(row < rows ? there : 0, from);
         }
         turn_quarters(lines, words[i]);
     }
@@ -88,11 +89,14 @@ static void turn_block(const struct many *m, const struct chunk *c) {
 
 static void widen_scales(const struct many *m, const struct chunk *c) {
     const uint8_t *panel = m->args.panel;
+    const size_t last = c->scales - 1;
     INVARIANT(panel != NULL);
     const __m512 global = panel_global(m->format, panel);
-    for (size_t s = 0; s < c->scales; s++) {
-        panel_scales(m->format, panel + quantised_scales_at(&c->layout, c->scale + s, m->args.k), global, m->factors[s]);
+    const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale, m->args.k); // of a whole one, where there are several
+    for (size_t s = 0; s < last; s++, scales += c->layout.stride) {
+        panel_scales(m->format, scales, global, m->factors[s]);
     }
+    panel_scales(m->format, panel + quantised_scales_at(&c->layout, c->scale + last, m->args.k), global, m->factors[last]);
 }
 
 static size_t block_bytes(const struct chunk *c) {
