@@ -26,6 +26,21 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     return (rows - row + tiles - 1) / tiles;
 }
 
+// A group call's panels one by one, by the kernel of a single one.
+static inline void group_panel_by_panel(const struct panel_group_args *group, const struct quantised_format *format,
+                                        quantised_kernel *kernel) {
+    for (size_t p = 0; p < group->count; p++) {
+        struct panel_args args = {.x = group->x,
+                                  .rows = group->rows,
+                                  .panel = group->panels[p],
+                                  .k = group->k,
+                                  .out = group->sums + p * KERNEL_PANEL,
+                                  .out_stride = KERNEL_SUMS,
+                                  .columns = KERNEL_PANEL};
+        kernel(&args, format);
+    }
+}
+
 // row_body.h's and pack_body.h's functions in an instruction set's copy, and their places in its table.
 #define BACKEND_DECLARE_ROWS(target)                                                                                               \
     void target##_widen(enum dtype dtype, const void *src, size_t count, float *dst);                                              \

@@ -164,16 +164,8 @@ void avx512bf16vbmi_quantised_group_bf16(const struct panel_group_args *group, c
     float_mode before = float_mode_set_ieee();
     if (group->rows > PAIRS_FEW) {
         multiply_many(group, format);
-    }
-    for (size_t p = 0; group->rows <= PAIRS_FEW && p < group->count; p++) {
-        struct panel_args args = {.x = group->x,
-                                  .rows = group->rows,
-                                  .panel = group->panels[p],
-                                  .k = group->k,
-                                  .out = group->sums + p * KERNEL_PANEL,
-                                  .out_stride = KERNEL_SUMS,
-                                  .columns = KERNEL_PANEL};
-        multiply_few(&args, format);
+    } else {
+        group_panel_by_panel(group, format, multiply_few);
     }
     float_mode_restore(before);
 }

@@ -61,4 +61,29 @@ static inline size_t chunk_depth(const struct chunk *c, size_t scale) {
     return c->depth - before < c->layout.scale_k ? c->depth - before : c->layout.scale_k;
 }
 
+// From its first code to the next chunk's.
+static inline size_t chunk_bytes(const struct chunk *c) {
+    size_t before = (size_t)(chunk_codes(c, c->scales - 1) - chunk_codes(c, 0));
+    size_t codes = quantised_code_bytes(&c->layout, chunk_depth(c, c->scales - 1));
+    return before + codes + (c->ends ? c->layout.stride - c->layout.codes : 0);
+}
+
+static inline size_t div_up(size_t a, size_t b) {
+    return a / b + (a % b != 0);
+}
+
+// Codes of the same k in the panel after the `panel`-th, in which the chunk lies, or the next chunk's in the first, or the first
+// that the thread takes next. NULL: it knows of none.
+static inline const uint8_t *chunk_next_codes(const struct chunk *c, const void *const *panels, size_t count, size_t panel,
+                                              const void *const *next) {
+    size_t at = (size_t)(chunk_codes(c, 0) - (const uint8_t *)panels[panel]);
+    if (panel + 1 < count) {
+        return (const uint8_t *)panels[panel + 1] + at;
+    }
+    if (c->k + c->depth < c->args->k) {
+        return (const uint8_t *)panels[0] + at + chunk_bytes(c);
+    }
+    return next ? next[0] : NULL;
+}
+
 #endif

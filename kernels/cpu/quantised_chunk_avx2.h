@@ -143,15 +143,4 @@ static inline size_t last_depth(const struct chunk *c, size_t line_k) {
     return (chunk_depth(c, c->scales - 1) + line_k - 1) / line_k * line_k;
 }
 
-// From its first code to the next chunk's.
-static inline size_t chunk_bytes(const struct chunk *c) {
-    size_t before = (size_t)(chunk_codes(c, c->scales - 1) - chunk_codes(c, 0));
-    size_t codes = quantised_code_bytes(&c->layout, chunk_depth(c, c->scales - 1));
-    return before + codes + (c->ends ? c->layout.stride - c->layout.codes : 0);
-}
-
-static inline size_t div_up(size_t a, size_t b) {
-    return a / b + (a % b != 0);
-}
-
 #endif

@@ -225,19 +225,6 @@ bool avx2_quantised_few(const struct panel_args *args, const struct quantised_fo
     return done;
 }
 
-static void panel_by_panel(const struct panel_group_args *group, const struct quantised_format *format) {
-    for (size_t p = 0; p < group->count; p++) {
-        struct panel_args args = {.x = group->x,
-                                  .rows = group->rows,
-                                  .panel = group->panels[p],
-                                  .k = group->k,
-                                  .out = group->sums + p * KERNEL_PANEL,
-                                  .out_stride = KERNEL_SUMS,
-                                  .columns = KERNEL_PANEL};
-        avx2_quantised_bf16(&args, format);
-    }
-}
-
 static bool multiply_few(const struct panel_group_args *group, const struct quantised_format *format) {
     struct few_work work = {.args = {.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k},
                             .panels = group->panels,
@@ -255,7 +242,7 @@ void avx2_quantised_group_bf16(const struct panel_group_args *group, const struc
                 : group->rows <= WIDE_ROWS ? false
                                            : avx2_quantised_many_group(group, format);
     if (!done) {
-        panel_by_panel(group, format);
+        group_panel_by_panel(group, format, avx2_quantised_bf16);
     }
 }
 #endif

@@ -185,18 +185,6 @@ static void widen_columns(const struct many *m, const struct chunk *c, size_t co
     }
 }
 
-// What is multiplied next: of the next panel, of the next block, or of the panels that the thread takes next.
-static const uint8_t *next_codes(const struct many *m, const struct chunk *c, size_t panel) {
-    size_t at = (size_t)(chunk_codes(c, 0) - (const uint8_t *)m->panels[panel]);
-    if (panel + 1 < m->count) {
-        return (const uint8_t *)m->panels[panel + 1] + at;
-    }
-    if (c->k + c->depth < m->args.k) {
-        return (const uint8_t *)m->panels[0] + at + chunk_bytes(c);
-    }
-    return m->next ? m->next[0] : NULL;
-}
-
 // A slice's share of the rows' next block: they come from everywhere, and would be waited for where they are widened.
 static void fetch_rows(const struct many *m, const struct chunk *c, size_t slice) {
     size_t begin = c->k + c->depth, left = m->args.k - begin, depth = left < m->block ? left : m->block;
@@ -236,7 +224,8 @@ static void many_panel(struct many *m, const struct chunk *c, size_t panel) {
         .last = last_depth(c, m->decoder->line_k),
         .starts = c->starts,
         .ends = c->ends,
-        .ahead = group_ahead_over(next_codes(m, c, panel), chunk_bytes(c), tiles * slices * (c->depth / 4)),
+        .ahead = group_ahead_over(chunk_next_codes(c, m->panels, m->count, panel, m->next), chunk_bytes(c),
+                                  tiles * slices * (c->depth / 4)),
     };
     for (size_t i = 0; i < slices; i++) {
         many_slice(m, c, panel * slices + i, &t);

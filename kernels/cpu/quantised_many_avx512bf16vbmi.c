@@ -42,10 +42,6 @@ struct many {
     float *partials;        // [rows][KERNEL_SUMS]: of a scale that is longer than a block
 };
 
-static size_t div_up(size_t a, size_t b) {
-    return a / b + (a % b != 0);
-}
-
 // Rows of the next tile, of those that are left: all, or so many that at least PAIRS_FEW + 1 stay.
 static size_t next_tile(size_t left) {
     return left <= PAIRS_TILE ? left : left <= PAIRS_TILE + PAIRS_FEW ? PAIRS_TILE - PAIRS_FEW : PAIRS_TILE;
@@ -99,23 +95,6 @@ static void widen_scales(const struct many *m, const struct chunk *c) {
     panel_scales(m->format, panel + quantised_scales_at(&c->layout, c->scale + last, m->args.k), global, m->factors[last]);
 }
 
-static size_t block_bytes(const struct chunk *c) {
-    return c->scales > 1 ? c->scales * c->layout.stride : quantised_code_bytes(&c->layout, c->depth);
-}
-
-// What is multiplied next: of the next panel, of the next block, or of the panels that the thread takes next.
-static const void *next_codes(const struct many *m, const struct chunk *c, size_t panel) {
-    const struct panel_group_args *group = m->group;
-    size_t at = (size_t)(chunk_codes(c, 0) - (const uint8_t *)m->args.panel);
-    if (panel + 1 < group->count) {
-        return (const uint8_t *)group->panels[panel + 1] + at;
-    }
-    if (c->k + c->depth < m->args.k) {
-        return (const uint8_t *)group->panels[0] + at + block_bytes(c);
-    }
-    return group->next ? group->next[0] : NULL;
-}
-
 static struct pairs_tile codes_tile(const struct many *m, const struct chunk *c) {
     size_t last = c->scales - 1;
     return (struct pairs_tile){
@@ -163,10 +142,10 @@ static void multiply_block(const struct many *m, const struct chunk *c, size_t p
     struct pairs_tile tile = widened ? widened_tile(m, c) : codes_tile(m, c);
     size_t tiles = div_up(m->args.rows, PAIRS_TILE), runs = tiles * (KERNEL_PANEL / LANES) * c->depth / decoder->line_k;
     tile.factors = (const panel_row *)m->factors;
-    const void *next = next_codes(m, c, panel);
+    const void *next = chunk_next_codes(c, m->group->panels, m->group->count, panel, m->group->next);
     INVARIANT(runs > 0);
     tile.ahead = (uintptr_t)(next ? next : tile.scales.codes);
-    tile.ahead_step = next ? div_up(block_bytes(c), runs) : 0;
+    tile.ahead_step = next ? div_up(chunk_bytes(c), runs) : 0;
     if (c->ends) {
         widen_scales(m, c);
     }
