@@ -134,6 +134,13 @@ def test_an_unknown_preset_exits_78_with_the_known_ones():
     assert done.returncode == 78 and "qwen3-30b-a3b" in done.stderr
 
 
+def test_layers_past_the_models_last_are_refused_with_those_that_there_are(case):
+    for model, layers, there in (("synthetic:tiny", "0-99", "0-3"), (case("mixtral").folder, "0-2", "0-1")):
+        done = run_program("expertd", "--model", str(model), "--layers", layers, "--http", "off", "--listen", "127.0.0.1:0")
+        assert done.returncode == 78, done.stderr
+        assert f"layers {layers}" in done.stderr and there in done.stderr, done.stderr
+
+
 def test_a_model_that_does_not_fit_is_refused_with_the_number_of_layers_that_would():
     done = run_program("expertd", "--model", "synthetic:qwen3-30b-a3b", "--memory-max", "4GiB", "--http", "off", "--listen",
                        "127.0.0.1:0")
