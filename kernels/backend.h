@@ -27,7 +27,7 @@ enum {
     KERNEL_GROUP = 4,                          // panels of a group call at most
     KERNEL_SUMS = KERNEL_GROUP * KERNEL_PANEL, // floats of a row of a group's sums
     KERNEL_SCRATCH_BYTES = 288 << 10,          // of a group call: widened panels and rows
-    KERNEL_QUANTISED_ROWS = 4,                 // of a group call of quantised weights at most, where rows are kept
+    KERNEL_QUANTISED_ROWS = 8,                 // of a group call of quantised weights at most, where rows are kept
 };
 
 // A panel kernel's work: out[r][c] = the sum over k of x[r][k] * panel[k][c].

@@ -3,7 +3,7 @@
 #include "kernels/backend.h"
 
 enum {
-    RUN_BYTES = 256 << 10,
+    RUN_BYTES = 512 << 10,
     TASKS_PER_THREAD = 8,
     RUN_BYTES_GREATEST = 64 << 20,
     TASKS_GREATEST = 1024,

@@ -24,6 +24,15 @@ static inline void float_mode_restore(float_mode before) {
     _mm_setcsr(before);
 }
 
+// From here on: has a result overflowed, or come out below 2^-126 and inexact?
+static inline void float_range_watch(void) {
+    _mm_setcsr(_mm_getcsr() & ~(unsigned)_MM_EXCEPT_MASK);
+}
+
+static inline bool float_range_left(void) {
+    return (_mm_getcsr() & (_MM_EXCEPT_OVERFLOW | _MM_EXCEPT_UNDERFLOW)) != 0;
+}
+
 #elif defined(__aarch64__)
 
 typedef uint64_t float_mode; // FPCR below, FPSR above

@@ -24,8 +24,8 @@ PANEL_INLINE __m512bh pair_broadcast_last(const void *x) {
 }
 
 // *sum += the pair at x by each of w. Compilers load the pair into a register of its own, which takes an instruction more.
-static inline __attribute__((always_inline)) void pair_multiply(__m512 *sum, __m512i w, const uint32_t *x) {
-    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(*sum) : "v"(w), "m"(*x));
+static inline __attribute__((always_inline)) void pair_multiply(__m512 *sum, __m512i w, const void *x) {
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(*sum) : "v"(w), "m"(*(const char(*)[4])x));
 }
 
 #endif

@@ -16,7 +16,7 @@ enum { PANEL_SCALES = 16, PANEL_SCALES_VECS = KERNEL_PANEL / PANEL_SCALES };
         4 * (q) + 33, 4 * (q) + 34, 4 * (q) + 35, 4 * (q) + 48, 4 * (q) + 49, 4 * (q) + 50, 4 * (q) + 51
 
 // E4M3 by VPERMI2B: a third of the instructions of 16 at a time. The two bytes of a bf16 are the upper half of an f32.
-PANEL_INLINE void panel_scales_e4m3(const uint8_t *codes, __m512 global, float *to) {
+PANEL_INLINE void panel_scales_e4m3(const uint8_t *codes, __m512 *to) {
     static const struct byte_table TABLE = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
                                             {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
     static const uint8_t ORDER[KERNEL_PANEL] = {SCALES_QUARTER(0), SCALES_QUARTER(1), SCALES_QUARTER(2), SCALES_QUARTER(3)};
@@ -28,49 +28,62 @@ PANEL_INLINE void panel_scales_e4m3(const uint8_t *codes, __m512 global, float *
     const __m512i halves[2] = {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
     PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
         __m512i half = halves[v / 2], word = v % 2 ? _mm512_unpackhi_epi16(zero, half) : _mm512_unpacklo_epi16(zero, half);
-        _mm512_store_ps(to + v * PANEL_SCALES, _mm512_mul_ps(_mm512_castsi512_ps(word), global));
+        to[v] = _mm512_castsi512_ps(word);
     }
 }
 
-// The usual kinds by themselves, so that the choice is made once for all columns.
-PANEL_INLINE void panel_scales(const struct quantised_format *format, const uint8_t *scales, __m512 global, float *to) {
+// A switch for all columns, and no call, which would put the callers' sums into memory.
+PANEL_INLINE void panel_scales(const struct quantised_format *format, const uint8_t *scales, __m512 global, __m512 *to) {
     if (format->scale_of_panel) {
         const __m512 scale = format_scale(format, scales, global);
         PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
-            _mm512_store_ps(to + v * PANEL_SCALES, scale);
+            to[v] = scale;
         }
         return;
     }
-    switch (format->global == GLOBAL_DIVIDE ? DTYPE_NONE : format->scale) {
+    switch (format->scale) {
     case DTYPE_F32:
         PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
-            _mm512_store_ps(to + v * PANEL_SCALES, _mm512_loadu_ps(scales + 4 * v * PANEL_SCALES));
+            to[v] = _mm512_loadu_ps(scales + 4 * v * PANEL_SCALES);
         }
         return;
     case DTYPE_BF16:
         PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
-            _mm512_store_ps(to + v * PANEL_SCALES, scale_bf16(scales + 2 * v * PANEL_SCALES));
+            to[v] = scale_bf16(scales + 2 * v * PANEL_SCALES);
         }
         return;
     case DTYPE_F16:
         PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
-            _mm512_store_ps(to + v * PANEL_SCALES, scale_f16(scales + 2 * v * PANEL_SCALES));
+            to[v] = scale_f16(scales + 2 * v * PANEL_SCALES);
         }
         return;
     case DTYPE_F8_E8M0:
         PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
-            _mm512_store_ps(to + v * PANEL_SCALES, scale_e8m0(scales + v * PANEL_SCALES));
+            to[v] = scale_e8m0(scales + v * PANEL_SCALES);
         }
-        return;
-    case DTYPE_F8_E4M3:
-        panel_scales_e4m3(scales, global, to); // by 1 where there is none
         return;
     default:
-        PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
-            const uint8_t *at = scales + v * PANEL_SCALES * dtype_size(format->scale);
-            _mm512_store_ps(to + v * PANEL_SCALES, format_scale(format, at, global));
-        }
-        return;
+        panel_scales_e4m3(scales, to);
+        break;
+    }
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+        to[v] = format->global == GLOBAL_DIVIDE ? _mm512_div_ps(to[v], global) : _mm512_mul_ps(to[v], global);
+    }
+}
+
+// The same into memory.
+PANEL_INLINE void panel_scales_to(const struct quantised_format *format, const uint8_t *scales, __m512 global, float *to) {
+    __m512 factors[PANEL_SCALES_VECS];
+    panel_scales(format, scales, global, factors);
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+        _mm512_store_ps(to + v * PANEL_SCALES, factors[v]);
+    }
+}
+
+// Of E8M0 the exponents.
+PANEL_INLINE void panel_exponents_to(const uint8_t *scales, float *to) {
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_SCALES_VECS; v++) {
+        _mm512_store_ps(to + v * PANEL_SCALES, exponent_e8m0(scales + v * PANEL_SCALES));
     }
 }
 

@@ -65,8 +65,8 @@ static void tail_row(const struct call *call, size_t row) {
     }
     const uint8_t *panel = args->panel;
     float factors[KERNEL_PANEL] __attribute__((aligned(64)));
-    panel_scales(format, panel + quantised_scales_at(&c.layout, c.layout.scales - 1, args->k), panel_global(format, panel),
-                 factors);
+    panel_scales_to(format, panel + quantised_scales_at(&c.layout, c.layout.scales - 1, args->k), panel_global(format, panel),
+                    factors);
     PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
         float *sum = call->sums + row * call->stride + v * LANES;
         _mm512_store_ps(sum, _mm512_fmadd_ps(partials[v], _mm512_load_ps(factors + v * LANES), _mm512_load_ps(sum)));
@@ -122,13 +122,23 @@ static void multiply_few(const struct panel_args *args, const struct quantised_f
     write_sums(args, 0, args->rows, sums[0], KERNEL_PANEL);
 }
 
-static void multiply_many(const struct panel_group_args *group, const struct quantised_format *format) {
-    struct panel_group_args whole = *group;
+static void clear_sums(const struct panel_group_args *group) {
     for (size_t r = 0; r < group->rows; r++) {
         memset(group->sums + r * KERNEL_SUMS, 0, group->count * KERNEL_PANEL * sizeof *group->sums);
     }
+}
+
+static void multiply_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes) {
+    struct panel_group_args whole = *group;
+    const bool powers = pairs_powers(format);
     whole.k = whole_k(format, group->k);
-    pairs_many(&whole, format);
+    clear_sums(group);
+    float_range_watch();
+    pairs_many(&whole, format, scratch_bytes, powers);
+    if (powers && float_range_left()) {
+        clear_sums(group);
+        pairs_many(&whole, format, scratch_bytes, false);
+    }
     for (size_t p = 0; p < group->count; p++) {
         struct panel_args args = {.x = group->x, .rows = group->rows, .panel = group->panels[p], .k = group->k};
         tail_rows(&(struct call){&args, format, pairs_decoder_of(format), whole.k, group->sums + p * KERNEL_PANEL, KERNEL_SUMS});
@@ -149,7 +159,7 @@ static void multiply_parts(const struct panel_args *args, const struct quantised
                                                  .k = args->k,
                                                  .sums = sums[0],
                                                  .scratch = scratch},
-                      format);
+                      format, sizeof scratch);
         write_sums(args, row, rows, sums[0], KERNEL_SUMS);
     }
 }
@@ -163,7 +173,7 @@ void avx512bf16vbmi_quantised_bf16(const struct panel_args *args, const struct q
 void avx512bf16vbmi_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
     float_mode before = float_mode_set_ieee();
     if (group->rows > PAIRS_FEW) {
-        multiply_many(group, format);
+        multiply_many(group, format, KERNEL_SCRATCH_BYTES);
     } else {
         group_panel_by_panel(group, format, multiply_few);
     }

@@ -33,10 +33,11 @@ static inline __m512i zeros_load(const uint8_t *zeros) {
 
 static inline struct line line_open(const uint8_t *codes, const struct tables *t, __m512i zero) {
     (void)zero;
-    __m512i q = _mm512_loadu_si512(codes), magnitude = _mm512_abs_epi8(q);
+    __m512i q = _mm512_loadu_si512(codes), less = _mm512_sub_epi8(_mm512_setzero_si512(), q);
+    __m512i magnitude = _mm512_min_epu8(q, less), rest = _mm512_max_epu8(q, less); // rest: 256 - magnitude, but 0 of 0
     __m512i high = _mm512_permutex2var_epi8(t->high[0], magnitude, t->high[1]);
-    high = _mm512_min_epu8(high, _mm512_sub_epi8(_mm512_setzero_si512(), magnitude)); // at least 0x80 but for 0
-    high = _mm512_ternarylogic_epi32(q, _mm512_set1_epi8((char)0x80), high, 0xea);    // q & sign | high
+    high = _mm512_min_epu8(high, rest);
+    high = _mm512_ternarylogic_epi32(q, _mm512_set1_epi8((char)0x80), high, 0xea); // q & sign | high
     return (struct line){high, _mm512_permutex2var_epi8(t->low[0], magnitude, t->low[1])};
 }
 

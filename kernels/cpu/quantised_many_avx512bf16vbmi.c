@@ -33,12 +33,14 @@ struct many {
     const struct panel_group_args *group;
     const struct quantised_format *format;
     const struct pairs_decoder *decoder;
+    bool powers;            // pairs_powers
     size_t block;           // k
     struct panel_args args; // of the rows at hand; panel is the one at hand
     float *sums;            // of the first of them
     panel_row *factors;     // [MANY_SCALES]
     pairs_row *wide;        // [MANY_PAIRS]
-    uint32_t *x;            // by tiles, TILE_WORDS each
+    uint32_t *x;            // by tiles, TILE_WORDS each; of so few rows that they are one tile, all of K where there is room
+    bool turned;            // all of K is
     float *partials;        // [rows][KERNEL_SUMS]: of a scale that is longer than a block
 };
 
@@ -77,22 +79,47 @@ static void turn_tile(const void *const *x, size_t rows, size_t k, size_t depth,
 
 static void turn_block(const struct many *m, const struct chunk *c) {
     uint32_t *to = m->x;
+    if (m->turned) {
+        return;
+    }
     for (size_t row = 0, rows; row < m->args.rows; row += rows, to += TILE_WORDS) {
         rows = next_tile(m->args.rows - row);
         turn_tile(m->args.x + row, rows, c->k, c->depth, to);
     }
 }
 
-static void widen_scales(const struct many *m, const struct chunk *c) {
-    const uint8_t *panel = m->args.panel;
-    const size_t last = c->scales - 1;
-    INVARIANT(panel != NULL);
-    const __m512 global = panel_global(m->format, panel);
-    const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale, m->args.k); // of a whole one, where there are several
-    for (size_t s = 0; s < last; s++, scales += c->layout.stride) {
-        panel_scales(m->format, scales, global, m->factors[s]);
+static const uint8_t *stored_scales(const struct many *m, const struct chunk *c, size_t scale) {
+    return (const uint8_t *)m->args.panel + quantised_scales_at(&c->layout, c->scale + scale, m->args.k);
+}
+
+static void widen_scale(const struct many *m, const uint8_t *stored, __m512 global, float *to) {
+    if (m->powers) {
+        panel_exponents_to(stored, to);
+    } else {
+        panel_scales_to(m->format, stored, global, to);
     }
-    panel_scales(m->format, panel + quantised_scales_at(&c->layout, c->scale + last, m->args.k), global, m->factors[last]);
+}
+
+static void widen_scales(const struct many *m, const struct chunk *c) {
+    const __m512 global = panel_global(m->format, m->args.panel);
+    const uint8_t *stored = stored_scales(m, c, 0); // of a whole scale, where there are several
+    for (size_t s = 0; s + 1 < c->scales; s++, stored += c->layout.stride) {
+        widen_scale(m, stored, global, m->factors[s]);
+    }
+    widen_scale(m, stored_scales(m, c, c->scales - 1), global, m->factors[c->scales - 1]);
+}
+
+// One tile widens scales where they end: to store them costs more. E4M3's are looked up 64 at a time.
+static void set_scales(const struct many *m, const struct chunk *c, struct pairs_tile *tile) {
+    tile->powers = m->powers;
+    if (m->args.rows > PAIRS_X_FEW || m->format->scale == DTYPE_F8_E4M3) {
+        tile->factors = (const panel_row *)m->factors;
+        widen_scales(m, c);
+        return;
+    }
+    tile->stored = stored_scales(m, c, 0);
+    tile->last_stored = stored_scales(m, c, c->scales - 1);
+    tile->stored_bytes = m->format->scale_of_panel ? 0 : dtype_size(m->format->scale);
 }
 
 static struct pairs_tile codes_tile(const struct many *m, const struct chunk *c) {
@@ -135,22 +162,26 @@ static void fetch_rows(const struct many *m, const struct chunk *c, size_t panel
     }
 }
 
-// All rows against the panel's block. INT8 takes so many instructions to widen that for several tiles it is done once.
+// All rows against the panel's block. INT8 with zero points takes so many instructions to widen that for several tiles it is done
+// once.
 static void multiply_block(const struct many *m, const struct chunk *c, size_t panel) {
-    bool widened = m->format->code == CODE_INT8 && m->args.rows > PAIRS_TILE;
+    bool widened = m->format->code == CODE_INT8 && m->format->zero_points && m->args.rows > PAIRS_TILE;
     const struct pairs_decoder *decoder = widened ? &pairs_widened : m->decoder;
     struct pairs_tile tile = widened ? widened_tile(m, c) : codes_tile(m, c);
     size_t tiles = div_up(m->args.rows, PAIRS_TILE), runs = tiles * (KERNEL_PANEL / LANES) * c->depth / decoder->line_k;
-    tile.factors = (const panel_row *)m->factors;
     const void *next = chunk_next_codes(c, m->group->panels, m->group->count, panel, m->group->next);
     INVARIANT(runs > 0);
     tile.ahead = (uintptr_t)(next ? next : tile.scales.codes);
     tile.ahead_step = next ? div_up(chunk_bytes(c), runs) : 0;
     if (c->ends) {
-        widen_scales(m, c);
+        set_scales(m, c, &tile);
     }
-    fetch_rows(m, c, panel);
     tile.x = m->x;
+    if (m->turned) {
+        tile.x += c->k / 2 * PAIRS_X_FEW;
+    } else {
+        fetch_rows(m, c, panel);
+    }
     for (size_t row = 0, rows; row < m->args.rows; row += rows, tile.x += TILE_WORDS) {
         rows = next_tile(m->args.rows - row);
         tile.sums = m->sums + row * KERNEL_SUMS + panel * KERNEL_PANEL;
@@ -170,12 +201,19 @@ static void many_rows(struct many *m) {
     }
 }
 
-void pairs_many(const struct panel_group_args *group, const struct quantised_format *format) {
+// Is there room for all of K of one tile's rows? They stay turned then until the thread comes to others.
+static bool keeps_rows(const struct many *m, const char *end) {
+    const size_t pairs = div_up(m->group->k, 2 * TURN_WORDS) * TURN_WORDS;
+    return m->group->rows <= PAIRS_X_FEW && pairs * PAIRS_X_FEW * sizeof *m->x <= (size_t)(end - (const char *)m->x);
+}
+
+void pairs_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes, bool powers) {
     char *scratch = group->scratch;
     struct many m = {
         .group = group,
         .format = format,
         .decoder = pairs_decoder_of(format),
+        .powers = powers,
         .factors = (panel_row *)scratch,
         .wide = (pairs_row *)(scratch + FACTORS_BYTES),
         .partials = (float *)(scratch + FACTORS_BYTES + WIDE_BYTES),
@@ -187,6 +225,10 @@ void pairs_many(const struct panel_group_args *group, const struct quantised_for
         m.block = rows <= PAIRS_X_FEW ? MANY_FEW_K : MANY_K;
         m.sums = group->sums + row * KERNEL_SUMS;
         m.x = (uint32_t *)(m.partials + rows * KERNEL_SUMS);
+        m.turned = keeps_rows(&m, scratch + scratch_bytes);
+        if (m.turned && !group->rows_kept) {
+            turn_tile(group->x, rows, 0, group->k, m.x);
+        }
         many_rows(&m);
     }
 }

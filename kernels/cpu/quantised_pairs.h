@@ -5,6 +5,7 @@
 #ifndef EXPERTD_KERNELS_CPU_QUANTISED_PAIRS_H
 #define EXPERTD_KERNELS_CPU_QUANTISED_PAIRS_H
 
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/quantised_chunk.h"
 
 enum {
@@ -37,13 +38,16 @@ struct pairs_few {
 // Against a tile of rows whose words have been turned: all rows' first pair of k, then their second. Of a part of one scale too.
 struct pairs_tile {
     struct pairs_scales scales;
-    bool starts, ends;                 // a scale: else from the partials that are there; else they are left there
-    const uint32_t *x;                 // [pairs][PAIRS_X_FEW or PAIRS_X]
-    const panel_row *factors;          // [scales], widened
-    const uint8_t *zeros, *last_zeros; // points of the first scale, `stride` apart, and of the last; NULL: there are none
-    float *partials, *sums;            // [rows], KERNEL_SUMS apart
-    uintptr_t ahead;                   // what is fetched into L2 with the first line of codes of 16 columns
-    size_t ahead_step;                 // bytes further with each line
+    bool starts, ends;                   // a scale: else from the partials that are there; else they are left there
+    const uint32_t *x;                   // [pairs][PAIRS_X_FEW or PAIRS_X]
+    const panel_row *factors;            // [scales], widened; NULL: each is widened where it ends, from
+    const uint8_t *stored, *last_stored; // the first scale's scales, `stride` apart, and the last one's,
+    size_t stored_bytes;                 // a column's so long, 0 where there is one for the panel
+    bool powers;                         // pairs_powers: of scales the exponents
+    const uint8_t *zeros, *last_zeros;   // points of the first scale, `stride` apart, and of the last; NULL: there are none
+    float *partials, *sums;              // [rows], KERNEL_SUMS apart
+    uintptr_t ahead;                     // what is fetched into L2 with the first line of codes of 16 columns
+    size_t ahead_step;                   // bytes further with each line
 };
 
 struct pairs_decoder {
@@ -60,8 +64,16 @@ extern const struct pairs_decoder pairs_widened;
 
 const struct pairs_decoder *pairs_decoder_of(const struct quantised_format *format);
 
-// More than PAIRS_FEW rows against panels; K is of whole lines of codes. Sums are added to those of group.
-void pairs_many(const struct panel_group_args *group, const struct quantised_format *format);
+// Scales that are powers of two need no multiplication, of which the products leave no room: sum += scalef(partial, exponent).
+// That is fma(partial, scale, sum) where scalef is exact: where it raises neither overflow nor underflow, as MXCSR says after
+// pairs_many. On Zen 4 its ports are the adder's; to decode 8 bits takes those too.
+static inline bool pairs_powers(const struct quantised_format *format) {
+    return fetch_as_zen4() && format->scale == DTYPE_F8_E8M0 && code_has_4_bits(format->code) && !format->scale_of_panel;
+}
+
+// More than PAIRS_FEW rows against panels; K is of whole lines of codes. Sums are added to those of group, whose scratch is of
+// scratch_bytes.
+void pairs_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes, bool powers);
 enum { PAIRS_PART = 48 };                // rows of a call with a single panel at most
 enum { PAIRS_PART_SCRATCH = 128 << 10 }; // bytes of its scratch
 

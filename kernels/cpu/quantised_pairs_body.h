@@ -19,90 +19,137 @@ enum {
     // Bytes ahead that codes are fetched. Two Zen 5 threads, of the roof, at 4 and 16 KiB: four rows of MXFP4 .77 and .72; one row
     // the same.
     PAIRS_AHEAD = PAIRS_LINE_K == 8 ? 4096 : 16384,
-};
-
-// Where a scale's things lie, and what they are.
-struct place {
-    const struct quantised_format *format;
-    __m512 global;
-    const uint8_t *codes, *scales, *zeros;
-    panel_row *sums;
+    // Of the 32 vector registers, what decoding and multiplying take beside sums.
+    PAIRS_VECTORS = 32,
+    PAIRS_WORKING = PAIRS_LINE_K == 8 ? 6 : 12,
 };
 
 #define FETCH_AHEAD ((struct fetch_distance){PAIRS_AHEAD, 0, 0})
 
-// `lines` lines of each of the blocks of 16 columns, against all rows.
-PANEL_INLINE void pairs_lines(size_t rows, bool zen4, const struct tables *t, const __m512i *zero, const uint8_t *codes,
-                              const uint16_t *const *rows_x, size_t from, size_t lines, __m512 sums[][LINES]) {
+// A pair of k of `side` blocks of 16 columns from the `first` on. An element comes with each instruction, or is broadcast once for
+// all blocks.
+PANEL_INLINE void pairs_rows(size_t rows, size_t first, size_t side, const __m512i *w, const uint16_t *const *x, size_t k,
+                             __m512 partials[][LINES]) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
+            if (side == LINES) {
+                partials[r][j] = _mm512_dpbf16_ps(partials[r][j], pair_broadcast(x[r] + k), (__m512bh)w[j]);
+            } else {
+                pair_multiply(&partials[r][j], w[j], x[r] + k);
+            }
+        }
+    }
+}
+
+// `lines` lines of each of the blocks of 16 columns, `side` of them side by side, against all rows.
+PANEL_INLINE void pairs_lines(size_t rows, size_t side, bool zen4, const struct tables *t, const uint8_t *zeros,
+                              const uint8_t *codes, size_t lines, const uint16_t *const *rows_x, __m512 partials[][LINES]) {
     const uint16_t *x[PAIRS_FEW];
+    __m512i zero[LINES];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = rows_x[r];
     }
-    for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, from += PAIRS_LINE_K) {
-        struct line line[LINES];
+    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+        zero[j] = zeros_load(zeros + j * LANES);
+    }
+    size_t k = 0;
+    for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, k += PAIRS_LINE_K) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
             fetch_line(codes + j * QUANTISED_LINE, zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD);
         }
-        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
-        }
-        PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
-            __m512i w[LINES];
-            PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-                w[j] = line_pair(&line[j], t, pair);
+        PANEL_UNROLL for (size_t first = 0; first < LINES; first += side) {
+            struct line line[LINES];
+            PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
+                line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
             }
-            PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-                __m512bh value = pair_broadcast(x[r] + from + 2 * pair);
-                PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-                    sums[r][j] = _mm512_dpbf16_ps(sums[r][j], value, (__m512bh)w[j]);
+            PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
+                __m512i w[LINES];
+                PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
+                    w[j] = line_pair(&line[j], t, pair);
                 }
+                pairs_rows(rows, first, side, w, x, k + 2 * pair, partials);
             }
         }
     }
 }
 
-// One scale: partials from +0, then sum = fma(partial, scale, sum).
-PANEL_INLINE void few_scale(const struct place *p, size_t rows, const struct tables *t, const uint16_t *const *x, size_t from,
-                            size_t lines, bool zen4) {
-    __m512 sums[PAIRS_FEW][LINES];
-    __m512i zero[LINES];
-    float factor[KERNEL_PANEL] __attribute__((aligned(64)));
-    panel_scales(p->format, p->scales, p->global, factor); // before the partials need the registers
-    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-        zero[j] = zeros_load(p->zeros + j * LANES);
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = _mm512_setzero_ps();
-        }
-    }
-    pairs_lines(rows, zen4, t, zero, p->codes, x, from, lines, sums);
-    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            float *sum = &p->sums[r][j * LANES];
-            _mm512_store_ps(sum, _mm512_fmadd_ps(sums[r][j], _mm512_load_ps(factor + j * LANES), _mm512_load_ps(sum)));
+// Sums that stay in registers over all scales, first those of the first columns. The rest goes through memory, where a store costs
+// Zen 4 as much as 1.5 products.
+PANEL_INLINE bool few_keeps(size_t rows, size_t row, size_t j) {
+    return j * rows + row < (size_t)PAIRS_VECTORS - PAIRS_WORKING - rows * LINES;
+}
+
+PANEL_INLINE void few_load(size_t rows, const panel_row *from, __m512 sums[][LINES]) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+            if (few_keeps(rows, r, j)) {
+                sums[r][j] = _mm512_load_ps(&from[r][j * LANES]);
+            }
         }
     }
 }
 
-// zen4 is a constant in each copy, as `rows` is, so that no registers hold distances.
+PANEL_INLINE void few_store(size_t rows, __m512 sums[][LINES], panel_row *to) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+            if (few_keeps(rows, r, j)) {
+                _mm512_store_ps(&to[r][j * LANES], sums[r][j]);
+            }
+        }
+    }
+}
+
+// sum = fma(partial, scale, sum)
+PANEL_INLINE void few_close(size_t rows, __m512 partials[][LINES], const __m512 *factors, __m512 sums[][LINES], panel_row *to) {
+    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            float *sum = &to[r][j * LANES];
+            if (few_keeps(rows, r, j)) {
+                sums[r][j] = _mm512_fmadd_ps(partials[r][j], factors[j], sums[r][j]);
+            } else {
+                _mm512_store_ps(sum, _mm512_fmadd_ps(partials[r][j], factors[j], _mm512_load_ps(sum)));
+            }
+        }
+    }
+}
+
+// zen4 is a constant in each copy, as `rows` is, so that no registers hold distances. More than two rows of 4 bits take two blocks
+// of columns at a time, which leaves registers to sums.
 PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, bool zen4) {
     const struct pairs_scales *a = &few->scales;
     const struct tables t = tables_load(a->format);
+    const __m512 global = panel_global(a->format, a->panel);
+    const size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format);
+    const size_t side = rows > 2 && PAIRS_LINE_K == 8 ? LINES / 2 : LINES;
+    const struct fetch_distance ahead = zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD;
+    const uint8_t *codes = a->codes;
     const uint16_t *x[PAIRS_FEW];
-    struct place p = {.format = a->format, .codes = a->codes, .global = panel_global(a->format, a->panel), .sums = few->sums};
-    size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format), from = 0;
+    __m512 sums[PAIRS_FEW][LINES];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = few->x[r];
     }
-    for (size_t s = 0; s < scales; s++, from += scale_k, p.codes += stride) {
-        bool last = s + 1 == scales;
-        size_t lines = (last ? a->last_k : scale_k) / PAIRS_LINE_K;
-        p.scales = last ? few->last_scales : p.codes + lines * LINES_BYTES;
-        p.zeros = p.scales + scale_bytes;
+    few_load(rows, (const panel_row *)few->sums, sums);
+    for (size_t s = 0; s < scales; s++, codes += stride) {
+        const bool last = s + 1 == scales;
+        const size_t lines = (last ? a->last_k : scale_k) / PAIRS_LINE_K;
+        const uint8_t *stored = last ? few->last_scales : codes + lines * LINES_BYTES;
+        __m512 partials[PAIRS_FEW][LINES], factors[LINES];
         for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
-            fetch_line(p.scales + at, zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD);
+            fetch_line(stored + at, ahead);
         }
-        few_scale(&p, rows, &t, x, from, lines, zen4);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+                partials[r][j] = _mm512_setzero_ps();
+            }
+        }
+        pairs_lines(rows, side, zen4, &t, stored + scale_bytes, codes, lines, x, partials);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            x[r] += lines * PAIRS_LINE_K;
+        }
+        panel_scales(a->format, stored, global, factors);
+        few_close(rows, partials, factors, sums, few->sums);
     }
+    few_store(rows, sums, few->sums);
 }
 
 #define FEW_FUNCTION(rows)                                                                                                         \
@@ -119,6 +166,7 @@ FEW_FUNCTION(2)
 FEW_FUNCTION(3)
 FEW_FUNCTION(4)
 
+enum { PAIRS_POWERS = PAIRS_LINE_K == 8 };
 #include "kernels/cpu/quantised_pairs_tile_body.h"
 
 static void widen(const struct quantised_format *format, const uint8_t *codes, const uint8_t *zeros, size_t depth,

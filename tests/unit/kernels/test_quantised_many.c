@@ -3,6 +3,9 @@
 // multiplied another way.
 #include "quantised_case.h"
 
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/float_mode.h"
+#include "kernels/cpu/quantised_pairs.h"
 #include "kernels/grouped_matmul.h"
 
 // A call has many rows, but few that differ, so that the twin need not be asked for all.
@@ -195,11 +198,87 @@ static void scales_next_to_the_end_of_f32_give_the_twins_bits(void **state) {
     }
 }
 
+#if defined(__x86_64__)
+// Without multiplications. True where all scaled sums were exact, as far as MXCSR says; they are then the twin's bits.
+static bool powers_are_exact(const struct many *many, size_t rows) {
+    const struct quantised_case *q = many->quantised;
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    size_t count = (q->n + KERNEL_PANEL - 1) / KERNEL_PANEL;
+    point_to_rows(many, rows, x);
+    quantised_panels(q, 0, count, panels);
+    memset(many->sums, 0, rows * KERNEL_SUMS * sizeof *many->sums);
+    struct panel_group_args args = {
+        .x = x, .rows = rows, .panels = panels, .count = count, .k = q->k, .sums = many->sums, .scratch = many->scratch};
+    float_mode before = float_mode_set_ieee();
+    pairs_many(&args, &q->format, KERNEL_SCRATCH_BYTES, true);
+    bool exact = !float_range_left();
+    float_mode_restore(before);
+    if (exact) {
+        assert_sums(many, rows, "powers");
+    }
+    return exact;
+}
+
+static bool has_pairs(void) {
+    bool usable;
+    const struct kernel_backend *backend;
+    for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
+        if (usable && backend->quantised_group_bf16 == avx512bf16_quantised_group_bf16 && __builtin_cpu_supports("avx512vbmi")) {
+            return true;
+        }
+    }
+    return false;
+}
+#else
+static bool powers_are_exact(const struct many *many, size_t rows) {
+    (void)many, (void)rows;
+    return false;
+}
+
+static bool has_pairs(void) {
+    return false;
+}
+#endif
+
+// Scales that are powers of two, from the least to the greatest and NaN, and rows of any size.
+static void powers_of_two_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { K = 264 };
+    static const struct quantised_format MXFP4 = {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32};
+    static const uint8_t CODES[] = {0, 1, 2, 30, 100, 127, 160, 230, 253, 254, 255};
+    static const int ROWS_EXPONENTS[] = {-100, -30, 0, 60};
+    struct random random = {55};
+    size_t exact = 0, inexact = 0;
+    for (size_t i = 0; i < COUNT_OF(CODES) * COUNT_OF(ROWS_EXPONENTS); i++) {
+        int exponent = ROWS_EXPONENTS[i % COUNT_OF(ROWS_EXPONENTS)];
+        struct quantised_case q;
+        struct many many;
+        quantised_case_init(&q, &MXFP4, K, 2 * KERNEL_PANEL, VALUES_PLAIN, &random);
+        for (size_t s = 0; s < q.n * q.scales; s += 1 + i % 5) {
+            q.scale_bytes[s] = CODES[i / COUNT_OF(ROWS_EXPONENTS)];
+        }
+        assert_false(err_is(pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
+        many_init(&many, &q, VALUES_PLAIN, &random);
+        for (size_t e = 0; e < DISTINCT * q.k; e++) {
+            uint16_t *x = &many.x[e];
+            int moved = (*x >> 7 & 0xff) + exponent;
+            *x = (uint16_t)((*x & 0x807f) | (*x & 0x7f80 && moved > 0 ? moved << 7 : 0));
+        }
+        ask_twin(&many);
+        check_backends(&many, 5 + i % 27, false);
+        if (has_pairs()) {
+            *(powers_are_exact(&many, 5 + i % 27) ? &exact : &inexact) += 1;
+        }
+        many_deinit(&many), quantised_case_deinit(&q);
+    }
+    assert_true(!has_pairs() || (exact > 10 && inexact > 10)); // else one of the two ways was hardly tried
+}
+
 // A thread that has kept what it made of a few rows multiplies many, and then the same few again.
 static void few_rows_after_many_give_the_twins_bits(void **state) {
     (void)state;
-    enum { G = 3, K = 160, M = 2 + 20 + 2 };
-    static const int32_t SIZES[G] = {2, 20, 2};
+    enum { G = 3, K = 160, M = 6 + 20 + 6 };
+    static const int32_t SIZES[G] = {6, 20, 6};
     struct random random = {54};
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         if (!takes_case()) {
@@ -212,7 +291,7 @@ static void few_rows_after_many_give_the_twins_bits(void **state) {
         quantised_case_init(&q, &FORMATS[f], K, MANY_N, VALUES_PLAIN, &random);
         many_init(&many, &q, VALUES_PLAIN, &random);
         for (uint32_t r = 0; r < M; r++) {
-            rows[r] = r < M - 2 ? r % DISTINCT : r - (M - 2);
+            rows[r] = r < M - 6 ? r % DISTINCT : r - (M - 6);
         }
         void *table[G] = {q.packed, q.packed, q.packed};
         struct packed_weights rhs = {DTYPE_BF16, G, K, MANY_N, quantised_group_bytes(&q.format, K, MANY_N), table, &q.format};
@@ -241,6 +320,7 @@ int main(void) {
         cmocka_unit_test(any_number_of_rows_and_any_depth_give_the_twins_bits),
         cmocka_unit_test(an_element_that_cannot_be_taken_gives_the_twins_bits),
         cmocka_unit_test(scales_next_to_the_end_of_f32_give_the_twins_bits),
+        cmocka_unit_test(powers_of_two_give_the_twins_bits),
         cmocka_unit_test(few_rows_after_many_give_the_twins_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
