@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/finish.h"
 #include "kernels/grouped_matmul_general.h"
 #include "kernels/matmul_check.h"
@@ -38,6 +39,20 @@ static FALLIBLE check_product(const struct grouped_matmul_args *product, const v
 
 enum { OPERAND_UP, OPERAND_GATE };
 
+enum { ROWS_AHEAD = 6 };
+
+// Rows of the last call have left the caches: their lines are asked for a few rows before they are written.
+static void expect_row(const struct gate_up_args *args, const struct walk_sums *sums, size_t row) {
+    if (row >= sums->rows) {
+        return;
+    }
+    const char *out = out_at(&args->product, sums->first_row + row, sums->column);
+    size_t bytes = sums->columns * dtype_size(args->product.rhs.packed->dtype);
+    for (size_t at = 0; at < bytes; at += STREAM_LINE) {
+        __builtin_prefetch(out + at, 1);
+    }
+}
+
 static void activate(const void *context, const struct walk_sums *sums) {
     const struct gate_up_args *args = context;
     struct activation_args row = {
@@ -47,7 +62,11 @@ static void activate(const void *context, const struct walk_sums *sums) {
         .width = sums->columns,
         .dtype = args->product.rhs.packed->dtype,
     };
+    for (size_t r = 0; r < ROWS_AHEAD; r++) {
+        expect_row(args, sums, r);
+    }
     for (size_t r = 0; r < sums->rows; r++) {
+        expect_row(args, sums, r + ROWS_AHEAD);
         row.up = sums->sums[OPERAND_UP] + r * KERNEL_SUMS;
         row.gate = args->gate ? sums->sums[OPERAND_GATE] + r * KERNEL_SUMS : NULL;
         row.out = out_at(&args->product, sums->first_row + r, sums->column);
@@ -111,11 +130,22 @@ static void finish_rows(const void *context, const struct walk_sums *sums) {
         .count = sums->columns,
         .dtype = args->product.rhs.packed->dtype,
     };
+    const struct grouped_matmul_args *product = &args->product;
+    const size_t size = dtype_size(finish.dtype);
+    const bool streamed = product->m * product->rhs.packed->n * size >= STREAM_BYTES_MIN;
+    char line[KERNEL_SUMS * sizeof(float)] __attribute__((aligned(64)));
     for (size_t r = 0; r < sums->rows; r++) {
+        char *out = out_at(product, sums->first_row + r, sums->column);
         finish.sums = sums->sums[0] + r * KERNEL_SUMS;
         finish.alpha = args->row_scale ? args->row_scale[sums->first_row + r] : 1.0f;
-        finish.out = out_at(&args->product, sums->first_row + r, sums->column);
+        finish.out = streamed ? line : out;
         backend->finish(&finish);
+        if (streamed) {
+            stream_bytes(out, line, sums->columns * size);
+        }
+    }
+    if (streamed) {
+        stream_end();
     }
 }
 

@@ -10,8 +10,6 @@
 #include "kernels/matmul_check.h"
 #include "kernels/matmul_walk.h"
 
-enum { STREAM_BYTES_MIN = 1 << 20 };
-
 size_t packed_matmul_workspace_bytes(size_t m, size_t num_groups) {
     return matmul_walk_scratch_bytes(m, num_groups);
 }
@@ -27,7 +25,7 @@ static float *out_row(const struct grouped_matmul_args *args, size_t row) {
     return (float *)args->out + row * args->out_stride;
 }
 
-// Does the output outgrow the caches of a core? Its lines are best not read first then (a512: .96 -> .97 of the peak).
+// Its lines are best not read first then (a512: .96 -> .97 of the peak).
 static bool streams(const struct grouped_matmul_args *args) {
     return args->m * args->rhs.packed->n * sizeof(float) >= STREAM_BYTES_MIN;
 }

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/quantised.h"
 #include "kernels/tuning.h"
 
@@ -15,6 +16,7 @@ enum {
     SPAN_ROWS_MIN = SCHEDULE_CALL_ROWS_MIN,
     FEW_ROWS = 12, // are multiplied in one go, as fast as memory gives the panels, where there is no group kernel
     ZERO_ROWS = 48,
+    FETCHED_ROWS_BYTES = 128 << 10, // at most, so that they and the panels stay in L2
     SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
 };
 _Static_assert(SUMS_BYTES + KERNEL_SCRATCH_BYTES <= TEAM_SCRATCH_BYTES, "a thread's scratch");
@@ -299,11 +301,29 @@ static bool rows_kept(struct kept_rows *kept, const void *const *x, size_t rows)
     return same;
 }
 
+// The rows of the next task's span into L2, where they are others: the last product left them anywhere.
+static void fetch_next_rows(const struct work *work, const struct span *span, size_t next_task) {
+    size_t panel, bytes = work->k * work->element;
+    const struct span *next = task_span(work, next_task, &panel);
+    if (!next || next == span || next->rows * bytes > FETCHED_ROWS_BYTES) {
+        return;
+    }
+    for (size_t r = 0; r < next->rows; r++) {
+        const char *x = lhs_row(work, next->first_row + r);
+        for (size_t at = 0; at < bytes; at += STREAM_LINE) {
+            __builtin_prefetch(x + at, 0, 2);
+        }
+    }
+}
+
 static void run_product(const struct work *work, const struct span *span, size_t panel, size_t next_task, char *scratch,
                         struct kept_rows *kept) {
     const void *x[KERNEL_CALL_ROWS], *next[KERNEL_GROUP];
     for (size_t r = 0; r < span->rows; r++) {
         x[r] = lhs_row(work, span->first_row + r);
+    }
+    if (is_many(&work->operand[0], span->rows)) {
+        fetch_next_rows(work, span, next_task);
     }
     size_t end = panel + work->panels_per_run;
     struct call call = {.span = span, .x = x, .sums = (float *)scratch, .scratch = scratch + SUMS_BYTES};

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/stream.h"
 #include "kernels/matmul_check.h"
 #include "kernels/product_work.h"
 #include "kernels/weights.h"
@@ -18,7 +19,6 @@ enum {
     PANELS_BYTES = 1 << 19,  // of panels that a thread holds, untold
     BLOCK_BYTES = 128 << 10, // of a panel's block of K: four of them are PANELS_BYTES
     K_UNIT = 4,              // of the depth of a block: pairs and quads do not straddle two
-    STREAM_BYTES_MIN = 1 << 20,
 };
 
 enum dtype product_sum_dtype(enum dtype a, enum dtype b) {

@@ -7,7 +7,10 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { STREAM_LINE = 64 };
+enum {
+    STREAM_LINE = 64,
+    STREAM_BYTES_MIN = 1 << 20, // of outputs that are best written so: they outgrow a core's caches before anyone reads them
+};
 
 #if defined(__x86_64__)
 #include <immintrin.h>
