@@ -37,7 +37,7 @@ static inline struct line line_open(const uint8_t *codes, const struct tables *t
     __m512i magnitude = _mm512_min_epu8(q, less), rest = _mm512_max_epu8(q, less); // rest: 256 - magnitude, but 0 of 0
     __m512i high = _mm512_permutex2var_epi8(t->high[0], magnitude, t->high[1]);
     high = _mm512_min_epu8(high, rest);
-    high = _mm512_ternarylogic_epi32(q, _mm512_set1_epi8((char)0x80), high, 0xea); // q & sign | high
+    high = _mm512_or_si512(_mm512_and_si512(q, _mm512_set1_epi8((char)0x80)), high); // q & sign | high
     return (struct line){high, _mm512_permutex2var_epi8(t->low[0], magnitude, t->low[1])};
 }
 
