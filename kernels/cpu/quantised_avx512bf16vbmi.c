@@ -100,7 +100,6 @@ static void few_rows(const struct call *call, panel_row *sums) {
                    .stride = layout.stride,
                    .scale_k = layout.scale_k,
                    .last_k = call->whole_k - (scales - 1) * layout.scale_k},
-        .last_scales = (const uint8_t *)args->panel + quantised_scales_at(&layout, scales - 1, args->k),
         .x = (const uint16_t *const *)args->x,
         .sums = sums,
     };

@@ -117,8 +117,6 @@ static void set_scales(const struct many *m, const struct chunk *c, struct pairs
         widen_scales(m, c);
         return;
     }
-    tile->stored = stored_scales(m, c, 0);
-    tile->last_stored = stored_scales(m, c, c->scales - 1);
     tile->stored_bytes = m->format->scale_of_panel ? 0 : dtype_size(m->format->scale);
 }
 

@@ -30,24 +30,22 @@ struct pairs_scales {
 // Against a few rows.
 struct pairs_few {
     struct pairs_scales scales;
-    const uint8_t *last_scales; // the last one's scales; zero points follow
-    const uint16_t *const *x;   // [rows], each from the first scale's first k on
-    panel_row *sums;            // [rows]: sum = fma(partial, scale, sum), scales ascending
+    const uint16_t *const *x; // [rows], each from the first scale's first k on
+    panel_row *sums;          // [rows]: sum = fma(partial, scale, sum), scales ascending
 };
 
 // Against a tile of rows whose words have been turned: all rows' first pair of k, then their second. Of a part of one scale too.
 struct pairs_tile {
     struct pairs_scales scales;
-    bool starts, ends;                   // a scale: else from the partials that are there; else they are left there
-    const uint32_t *x;                   // [pairs][PAIRS_X_FEW or PAIRS_X]
-    const panel_row *factors;            // [scales], widened; NULL: each is widened where it ends, from
-    const uint8_t *stored, *last_stored; // the first scale's scales, `stride` apart, and the last one's,
-    size_t stored_bytes;                 // a column's so long, 0 where there is one for the panel
-    bool powers;                         // pairs_powers: of scales the exponents
-    const uint8_t *zeros, *last_zeros;   // points of the first scale, `stride` apart, and of the last; NULL: there are none
-    float *partials, *sums;              // [rows], KERNEL_SUMS apart
-    uintptr_t ahead;                     // what is fetched into L2 with the first line of codes of 16 columns
-    size_t ahead_step;                   // bytes further with each line
+    bool starts, ends;                 // a scale: else from the partials that are there; else they are left there
+    const uint32_t *x;                 // [pairs][PAIRS_X_FEW or PAIRS_X]
+    const panel_row *factors;          // [scales], widened; NULL: each is widened where it ends, from behind its codes
+    size_t stored_bytes;               // a column's so long there, 0 where there is one for the panel
+    bool powers;                       // pairs_powers: of scales the exponents
+    const uint8_t *zeros, *last_zeros; // points of the first scale, `stride` apart, and of the last; NULL: there are none
+    float *partials, *sums;            // [rows], KERNEL_SUMS apart
+    uintptr_t ahead;                   // what is fetched into L2 with the first line of codes of 16 columns
+    size_t ahead_step;                 // bytes further with each line
 };
 
 struct pairs_decoder {

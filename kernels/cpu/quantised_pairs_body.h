@@ -130,9 +130,8 @@ PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, bool zen4) 
     }
     few_load(rows, (const panel_row *)few->sums, sums);
     for (size_t s = 0; s < scales; s++, codes += stride) {
-        const bool last = s + 1 == scales;
-        const size_t lines = (last ? a->last_k : scale_k) / PAIRS_LINE_K;
-        const uint8_t *stored = last ? few->last_scales : codes + lines * LINES_BYTES;
+        const size_t lines = (s + 1 == scales ? a->last_k : scale_k) / PAIRS_LINE_K;
+        const uint8_t *stored = codes + lines * LINES_BYTES; // zero points follow
         __m512 partials[PAIRS_FEW][LINES], factors[LINES];
         for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
             fetch_line(stored + at, ahead);

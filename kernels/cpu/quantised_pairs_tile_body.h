@@ -19,12 +19,12 @@ enum { TILE_AGAIN = 2048 }; // bytes behind which a line is asked for again (fet
 #define TILE_UNROLL _Pragma("GCC unroll 12")
 #endif
 
-// A scale of 16 columns from `column` on, or its exponent. Many rows find them widened.
-PANEL_INLINE __m512 tile_factor(const struct pairs_tile *tile, size_t rows, size_t scale, bool last, size_t column, bool exponent) {
+// A scale of 16 columns from `column` on, or its exponent. Many rows find it widened.
+PANEL_INLINE __m512 tile_factor(const struct pairs_tile *tile, size_t rows, size_t scale, const uint8_t *stored, size_t column,
+                                bool exponent) {
     if (rows > PAIRS_X_FEW || tile->factors) {
         return _mm512_load_ps(&tile->factors[scale][column]);
     }
-    const uint8_t *stored = last ? tile->last_stored : tile->stored + scale * tile->scales.stride;
     stored += column * tile->stored_bytes;
     return exponent ? exponent_e8m0(stored) : format_scale(tile->scales.format, stored, _mm512_set1_ps(1.0f));
 }
@@ -76,7 +76,7 @@ PANEL_INLINE void tile_columns(struct pairs_tile *tile, size_t rows, size_t vecs
         __m512 factor[2];
         if (PAIRS_POWERS && ends && tile->powers) {
             PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
-                factor[v] = tile_factor(tile, rows, i, last, column + v * LANES, true);
+                factor[v] = tile_factor(tile, rows, i, end - place, column + v * LANES, true);
             }
             TILE_UNROLL for (size_t j = 0; j < rows * vecs; j++) {
                 sums[j] = _mm512_add_ps(_mm512_scalef_ps(partials[j], factor[j % vecs]), sums[j]);
@@ -84,7 +84,7 @@ PANEL_INLINE void tile_columns(struct pairs_tile *tile, size_t rows, size_t vecs
             continue;
         }
         PANEL_UNROLL for (size_t v = 0; v < vecs && ends; v++) {
-            factor[v] = tile_factor(tile, rows, i, last, column + v * LANES, false);
+            factor[v] = tile_factor(tile, rows, i, end - place, column + v * LANES, false);
         }
         TILE_UNROLL for (size_t j = 0; j < rows * vecs; j++) {
             if (ends) {
