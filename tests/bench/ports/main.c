@@ -59,6 +59,14 @@ int main(int argc, char **argv) {
         fprintf(stderr, "port-cost: this CPU has no AVX-512 with BF16, VBMI, VBMI2 and GFNI\n");
         return 69;
     }
+    size_t listed = 0;
+    for (const struct port *port = ports; port->name; port++) {
+        listed += (size_t)wanted(port->name, argc, argv);
+    }
+    if (listed == 0) {
+        fprintf(stderr, "usage: port-cost [NAME...]: no instruction's name begins so; without names it lists them all\n");
+        return 64;
+    }
     printf("%-16s %6s %6s\n", "PRODUCTS LEFT", "OF 8", "OF 16");
     for (const struct port *port = ports; port->name; port++) {
         if (wanted(port->name, argc, argv)) {
