@@ -67,7 +67,7 @@ struct panel_group_args {
                    // int8 int32
     void *scratch; // KERNEL_SCRATCH_BYTES, 64-byte aligned, the thread's own
     const void *const *next; // [count] the panels that this thread takes next, of the same k; NULL: none
-    bool goes_on;            // sums are added to what is there, the sums over the k before (even; of int8 a multiple of 4)
+    bool goes_on;            // sums are added to what is there, the sums over the k before, a multiple of KERNEL_K_UNIT
     bool rows_kept;          // scratch is as the kernel's last call left it, which was for the same rows, k and format
 };
 typedef void panel_group_kernel(const struct panel_group_args *args);
@@ -82,6 +82,10 @@ enum kernel_arithmetic {
     ARITHMETIC_CPU_AMX, // TDPBF16PS: 32 k at a time, even and odd ones apart
     ARITHMETIC_SIM_90,  // the simulated GPU's: one IEEE fma per k, K padded with +0 to a multiple of 64
 };
+
+// The k of which every block of K but the last is a multiple, for a group kernel's sums of `sum` to go on over the next as if there
+// were one: pairs and quads do not straddle two, nor do the 32 k that TDPBF16PS adds to each other first.
+#define KERNEL_K_UNIT(arithmetic, sum) ((size_t)((arithmetic) == ARITHMETIC_CPU_AMX && (sum) == DTYPE_BF16 ? 32 : 4))
 
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set
 // and restore the floating-point mode they need; the others run in IEEE's default.

@@ -166,7 +166,7 @@ static size_t list_panels(const struct work *work, size_t group, size_t first, s
 // A call: a span against a few neighbouring panels of each operand.
 struct call {
     const struct span *span;
-    bool rows_kept;          // the thread's last call of a group kernel of quantised weights was for these rows
+    bool rows_kept;          // the thread's last call was for these rows
     size_t panel, count;     // of each operand
     const void *const *x;    // [span->rows]
     const void *const *next; // the panels after these; NULL: none
@@ -282,23 +282,18 @@ static bool next_panels(const struct work *work, const struct call *call, size_t
 
 // The rows that a thread's scratch holds something of.
 struct kept_rows {
-    const void *x[KERNEL_QUANTISED_ROWS];
+    const void *x[KERNEL_CALL_ROWS];
     size_t rows;
 };
 
-// Are they kept? They are from now on, unless they are more than a scratch holds.
+// Are they kept? They are from now on.
 static bool rows_kept(struct kept_rows *kept, const void *const *x, size_t rows) {
-    bool same = kept->rows == rows;
-    if (rows > KERNEL_QUANTISED_ROWS) {
-        kept->rows = 0;
-        return false;
+    if (kept->rows == rows && memcmp(kept->x, x, rows * sizeof *x) == 0) {
+        return true;
     }
-    for (size_t r = 0; r < rows; r++) {
-        same = same && kept->x[r] == x[r];
-        kept->x[r] = x[r];
-    }
+    memcpy(kept->x, x, rows * sizeof *x);
     kept->rows = rows;
-    return same;
+    return false;
 }
 
 // The rows of the next task's span into L2, where they are others: the last product left them anywhere.
@@ -331,7 +326,7 @@ static void run_product(const struct work *work, const struct span *span, size_t
         call.panel = panel;
         call.count = call_panels(work, panel, end);
         call.next = next_panels(work, &call, end, next_task, next) ? next : NULL;
-        call.rows_kept = work->operand[0].quantised_group && rows_kept(kept, x, span->rows);
+        call.rows_kept = rows_kept(kept, x, span->rows) && (span->rows <= KERNEL_QUANTISED_ROWS || !work->operand[0].format);
         multiply(work, &call);
     }
 }

@@ -18,7 +18,6 @@ enum {
     LINES_BYTES = 1 << 20,   // of converted rows and
     PANELS_BYTES = 1 << 19,  // of panels that a thread holds, untold
     BLOCK_BYTES = 128 << 10, // of a panel's block of K: four of them are PANELS_BYTES
-    K_UNIT = 4,              // of the depth of a block: pairs and quads do not straddle two
 };
 
 enum dtype product_sum_dtype(enum dtype a, enum dtype b) {
@@ -58,7 +57,8 @@ static size_t k_step_of(const struct product *product, const struct product_limi
     if (!h->grouped || product->b_is_packed) {
         return limits->k;
     }
-    step = step ? div_up(step, K_UNIT) * K_UNIT : BLOCK_BYTES / (KERNEL_PANEL * dtype_size(h->sum));
+    size_t unit = KERNEL_K_UNIT(kernel_selected()->arithmetic, h->sum);
+    step = step ? div_up(step, unit) * unit : BLOCK_BYTES / (KERNEL_PANEL * dtype_size(h->sum));
     if (h->scaled_blocks) {
         step = div_up(step, product->k_per_scale) * product->k_per_scale;
     }

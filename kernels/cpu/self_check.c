@@ -6,6 +6,7 @@
 #include "kernels/activation.h"
 #include "kernels/along.h"
 #include "kernels/combine.h"
+#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/backends.h"
 #include "kernels/finish.h"
 #include "kernels/pack.h"
@@ -13,11 +14,13 @@
 #include "kernels/weights.h"
 
 enum {
-    CHECK_K = 7,
-    CHECK_FIRST_K = 4,
+    CHECK_K = 7, // of bf16 three more than KERNEL_K_UNIT too
+    CHECK_K_MOST = 35,
+    CHECK_FIRST_I8_K = 4,
     CHECK_COLUMNS = KERNEL_PANEL,
     CHECK_ROUNDS = 64,
     CHECK_ROWS = 2 * PANEL_TILE + 1,
+    CHECK_TILE_ROWS = 2 * AMX_ROWS + 3, // for the tile unit, which takes two tiles of rows
     CHECK_ROW = 48
 };
 
@@ -79,9 +82,9 @@ static int same_sums(const float *sums, const struct panel_args *args) {
 
 // The same panel by the kernel for groups of them, where the backend has one: over the whole of K, and over its first k, then going
 // on from their sums. args->out holds what is right.
-static int same_by_group(panel_group_kernel *group, enum dtype dtype, const struct panel_args *args) {
+static int same_by_group(panel_group_kernel *group, enum dtype dtype, size_t first_k, const struct panel_args *args) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
-    _Alignas(64) float sums[CHECK_ROWS * KERNEL_SUMS];
+    _Alignas(64) float sums[CHECK_TILE_ROWS * KERNEL_SUMS];
     if (!group) {
         return 1;
     }
@@ -92,13 +95,13 @@ static int same_by_group(panel_group_kernel *group, enum dtype dtype, const stru
         return 0;
     }
     size_t size = dtype_size(dtype);
-    const void *rest[CHECK_ROWS], *panel = (const char *)args->panel + CHECK_FIRST_K * KERNEL_PANEL * size;
+    const void *rest[CHECK_TILE_ROWS], *panel = (const char *)args->panel + first_k * KERNEL_PANEL * size;
     for (size_t r = 0; r < args->rows; r++) {
-        rest[r] = (const char *)args->x[r] + CHECK_FIRST_K * size;
+        rest[r] = (const char *)args->x[r] + first_k * size;
     }
-    call.k = CHECK_FIRST_K;
+    call.k = first_k;
     group(&call);
-    call.x = rest, call.panels = &panel, call.k = args->k - CHECK_FIRST_K, call.goes_on = true;
+    call.x = rest, call.panels = &panel, call.k = args->k - first_k, call.goes_on = true;
     group(&call);
     return same_sums(sums, args);
 }
@@ -161,25 +164,27 @@ static int same_along(void (*along)(const struct along_args *), enum dtype dtype
 }
 
 static int check_bf16(struct check *check, int round) {
-    uint16_t x[CHECK_ROWS][CHECK_K];
-    _Alignas(64) uint16_t panel[(CHECK_K + 1) / 2 * 2 * KERNEL_PANEL];
-    const void *rows[CHECK_ROWS];
-    float got[CHECK_ROWS * CHECK_COLUMNS], want[CHECK_ROWS * CHECK_COLUMNS];
-    for (size_t r = 0; r < CHECK_ROWS; r++) {
-        for (size_t i = 0; i < CHECK_K; i++) {
+    static const size_t ROWS[] = {[ARITHMETIC_CPU] = CHECK_ROWS, [ARITHMETIC_CPU_AMX] = CHECK_TILE_ROWS, [ARITHMETIC_SIM_90] = 1};
+    enum kernel_arithmetic arithmetic = check->backend->arithmetic;
+    size_t unit = KERNEL_K_UNIT(arithmetic, DTYPE_BF16), k = unit + CHECK_K - 4, count = (size_t)round % ROWS[arithmetic] + 1;
+    uint16_t x[CHECK_TILE_ROWS][CHECK_K_MOST];
+    _Alignas(64) uint16_t panel[(CHECK_K_MOST + 1) * KERNEL_PANEL];
+    const void *rows[CHECK_TILE_ROWS];
+    float got[CHECK_TILE_ROWS * CHECK_COLUMNS], want[CHECK_TILE_ROWS * CHECK_COLUMNS];
+    for (size_t r = 0; r < count; r++) {
+        for (size_t i = 0; i < k; i++) {
             x[r][i] = next_bf16(check, round);
         }
         rows[r] = x[r];
     }
-    for (size_t i = 0; i < sizeof panel / sizeof *panel; i++) {
-        panel[i] = i / KERNEL_PANEL / 2 == CHECK_K / 2 && i % 2 ? 0 : next_bf16(check, round);
+    for (size_t i = 0; i < (k + 1) * KERNEL_PANEL; i++) {
+        panel[i] = i / KERNEL_PANEL / 2 == k / 2 && i % 2 ? 0 : next_bf16(check, round);
     }
-    size_t count = (size_t)(round % CHECK_ROWS + 1);
-    struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
+    struct panel_args args = {rows, count, panel, k, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->panel_bf16(&args);
     args.out = want;
     check->twin->panel_bf16(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, DTYPE_BF16, &args) &&
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, DTYPE_BF16, unit, &args) &&
            same_across(check->backend->across_bf16, DTYPE_BF16, &args) && same_along(check->backend->along_bf16, DTYPE_BF16, &args);
 }
 
@@ -208,7 +213,7 @@ static int check_f32(struct check *check, int round) {
     check->backend->panel_f32(&args);
     args.out = want;
     check->twin->panel_f32(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, DTYPE_F32, &args) &&
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, DTYPE_F32, 4, &args) &&
            same_across(check->backend->across_f32, DTYPE_F32, &args) && same_along(check->backend->along_f32, DTYPE_F32, &args);
 }
 
@@ -216,33 +221,40 @@ enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL
 
 // Columns of int8, and rows.
 struct check_i8 {
-    int8_t x[CHECK_ROWS][CHECK_K], w[CHECK_K * KERNEL_PANEL];
-    int32_t want[CHECK_ROWS * CHECK_COLUMNS];
+    int8_t x[CHECK_TILE_ROWS][CHECK_K], w[CHECK_K * KERNEL_PANEL];
+    int32_t want[CHECK_TILE_ROWS * CHECK_COLUMNS];
 };
 
 // k of [first, first + count): of another panel than the others'.
 static void add_group_i8(const struct kernel_backend *backend, const struct check_i8 *c, size_t first, size_t count,
                          int32_t *sums) {
     _Alignas(64) int32_t panel[CHECK_I8_PANEL];
+    _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     struct weight_source source = {c->w + first, DTYPE_I8, CHECK_K, 1};
-    const void *panels = panel, *rows[CHECK_ROWS];
+    const void *panels = panel, *rows[CHECK_TILE_ROWS];
     pack_weights_i8(backend, &source, count, KERNEL_PANEL, panel);
-    for (size_t r = 0; r < CHECK_ROWS; r++) {
+    for (size_t r = 0; r < CHECK_TILE_ROWS; r++) {
         rows[r] = c->x[r] + first;
     }
-    backend->group_i8(&(struct panel_group_args){
-        .x = rows, .rows = CHECK_ROWS, .panels = &panels, .count = 1, .k = count, .sums = (float *)sums, .goes_on = first > 0});
+    backend->group_i8(&(struct panel_group_args){.x = rows,
+                                                 .rows = CHECK_TILE_ROWS,
+                                                 .panels = &panels,
+                                                 .count = 1,
+                                                 .k = count,
+                                                 .sums = (float *)sums,
+                                                 .scratch = scratch,
+                                                 .goes_on = first > 0});
 }
 
 // Over the whole of K, and in two pieces.
 static int same_by_group_i8(const struct kernel_backend *backend, const struct check_i8 *c) {
-    _Alignas(64) int32_t sums[2][CHECK_ROWS * KERNEL_SUMS];
+    _Alignas(64) int32_t sums[2][CHECK_TILE_ROWS * KERNEL_SUMS];
     add_group_i8(backend, c, 0, CHECK_K, sums[0]);
-    add_group_i8(backend, c, 0, CHECK_FIRST_K, sums[1]);
-    add_group_i8(backend, c, CHECK_FIRST_K, CHECK_K - CHECK_FIRST_K, sums[1]);
-    for (size_t r = 0; r < 2 * CHECK_ROWS; r++) {
-        const int32_t *got = sums[r / CHECK_ROWS] + r % CHECK_ROWS * KERNEL_SUMS;
-        if (memcmp(got, c->want + r % CHECK_ROWS * CHECK_COLUMNS, CHECK_COLUMNS * sizeof *got) != 0) {
+    add_group_i8(backend, c, 0, CHECK_FIRST_I8_K, sums[1]);
+    add_group_i8(backend, c, CHECK_FIRST_I8_K, CHECK_K - CHECK_FIRST_I8_K, sums[1]);
+    for (size_t r = 0; r < 2 * CHECK_TILE_ROWS; r++) {
+        const int32_t *got = sums[r / CHECK_TILE_ROWS] + r % CHECK_TILE_ROWS * KERNEL_SUMS;
+        if (memcmp(got, c->want + r % CHECK_TILE_ROWS * CHECK_COLUMNS, CHECK_COLUMNS * sizeof *got) != 0) {
             return 0;
         }
     }
@@ -252,10 +264,10 @@ static int same_by_group_i8(const struct kernel_backend *backend, const struct c
 // The ends of int8 among others; k is no multiple of a quad.
 static int check_i8(struct check *check) {
     struct check_i8 c;
-    const int8_t *rows[CHECK_ROWS];
+    const int8_t *rows[CHECK_TILE_ROWS];
     _Alignas(64) int32_t panel[CHECK_I8_PANEL];
-    int32_t got[CHECK_ROWS * CHECK_COLUMNS] = {0};
-    for (size_t r = 0; r < CHECK_ROWS; r++) {
+    int32_t got[CHECK_TILE_ROWS * CHECK_COLUMNS] = {0};
+    for (size_t r = 0; r < CHECK_TILE_ROWS; r++) {
         for (size_t i = 0; i < CHECK_K; i++) {
             c.x[r][i] = next_i8(check);
         }
@@ -265,7 +277,7 @@ static int check_i8(struct check *check) {
         c.w[i] = next_i8(check);
     }
     pack_weights_i8(check->backend, &(struct weight_source){c.w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, panel);
-    struct panel_i8_args args = {rows, CHECK_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
+    struct panel_i8_args args = {rows, CHECK_TILE_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->panel_i8(&args);
     args.out = c.want;
     check->twin->panel_i8(&args);

@@ -83,13 +83,16 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
     for (size_t p = 0; p * KERNEL_PANEL < s->n; p++) {
         panels[p] = (const char *)o->packed + p * panel_bytes;
     }
+    void *scratch = test_alloc(KERNEL_SCRATCH_BYTES);
     backend->group_i8(&(struct panel_group_args){.x = x,
                                                  .rows = s->rows,
                                                  .panels = panels,
                                                  .count = (s->n + KERNEL_PANEL - 1) / KERNEL_PANEL,
                                                  .k = k,
                                                  .sums = o->sums,
+                                                 .scratch = scratch,
                                                  .goes_on = goes_on});
+    free(scratch);
 }
 
 static void check_groups(const struct kernel_backend *backend, struct operands *o) {
