@@ -14,10 +14,6 @@
 #define PANEL_UNROLL _Pragma("GCC unroll 8")
 #endif
 
-// How far ahead of the multiplication one tile's weights are fetched. Loads alone do not keep as many lines on their way: one row
-// of bf16 read DRAM at .69 of a plain read without this, .91 at 2 KiB, .97 at 4 KiB, no more beyond (Sapphire Rapids, one thread).
-enum { PANEL_AHEAD_BYTES = 4096 };
-
 enum { PANEL_TILE = 6 }; // rows that a microkernel takes: with 64 columns, 24 accumulators of 16 floats
 
 // Rows are cut into tiles as even as can be: 7 rows are 4 and 3, not 6 and 1. The rows of the tile that begins at `row`.

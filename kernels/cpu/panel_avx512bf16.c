@@ -16,9 +16,9 @@ PANEL_INLINE __m512bh pair_load(const uint16_t *pairs) {
     return (__m512bh)_mm512_loadu_si512(pairs);
 }
 
-PANEL_INLINE void pair_fetch_ahead(const uint16_t *pairs, size_t ahead) {
+PANEL_INLINE void pair_fetch_ahead(const uint16_t *pairs, struct fetch_stream ahead) {
     PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
-        _mm_prefetch((const char *)((uintptr_t)(pairs + 2 * v * LANES) + ahead), _MM_HINT_T0);
+        fetch_streamed(pairs + 2 * v * LANES, ahead);
     }
 }
 
@@ -62,7 +62,7 @@ PANEL_INLINE void pair_rows(const struct panel_args *a, size_t row, size_t rows)
         }
     }
     const uint16_t *panel = a->panel;
-    const size_t ahead = fetch_stream_ahead(PANEL_AHEAD_BYTES);
+    const struct fetch_stream ahead = fetch_stream_ahead();
     for (size_t i = 0; i + 1 < a->k; i += 2) {
         pair_fetch_ahead(panel, ahead);
         pair_step(sums, rows, x, i, panel);

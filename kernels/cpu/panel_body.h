@@ -15,13 +15,19 @@
 #include "kernels/cpu/float_mode.h"
 
 enum {
-    PANEL_CHUNK = 128,               // k: 32 KiB of an f32 panel, 16 KiB of a bf16 one; even
+    PANEL_CHUNK = 128,               // k: 32 KiB of an f32 panel, 16 KiB of a bf16 one, which two tiles of rows share; even
+    PANEL_LONG_CHUNK = 512,          // of one tile, which goes on to the next lines of memory the sooner
     PANEL_ROWS = 2 * PANEL_TILE,     // that a panel is read once for
     PANEL_PASS = PANEL_VECS * LANES, // columns of a pass
 };
 
 typedef float panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
-typedef float panel_wide[PANEL_CHUNK] __attribute__((aligned(64)));
+typedef float panel_wide[PANEL_LONG_CHUNK] __attribute__((aligned(64)));
+
+PANEL_INLINE size_t panel_chunk_of(size_t rows, size_t left) {
+    size_t most = rows > PANEL_TILE || PANEL_PASS < (int)KERNEL_PANEL ? PANEL_CHUNK : PANEL_LONG_CHUNK;
+    return left < most ? left : most;
+}
 
 PANEL_INLINE void panel_load(vec sums[][PANEL_VECS], size_t rows, panel_row *from, size_t column) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -55,13 +61,14 @@ struct panel_ahead {
     uintptr_t at;      // where the first step fetches
     size_t first_step; // of this tile, in steps of all tiles
     unsigned shift;    // 0: one tile, 1: two
+    size_t more;       // fetch_stream's
 };
 
 // A step fetches the PANEL_PASS columns of its share; `step_bytes` of a panel are multiplied in a step.
 PANEL_INLINE void panel_fetch_ahead(struct panel_ahead ahead, size_t step, size_t step_bytes, size_t column) {
     uintptr_t at = ahead.at + ((ahead.first_step + step) >> ahead.shift) * step_bytes + column * (step_bytes / KERNEL_PANEL);
     PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * (step_bytes / KERNEL_PANEL); line += 64) {
-        vec_prefetch((const void *)(at + line));
+        fetch_streamed((const void *)(at + line), (struct fetch_stream){0, ahead.more});
     }
 }
 
@@ -153,8 +160,8 @@ static void panel_widen(const uint16_t *x, size_t depth, float *wide) {
 #define PANEL_TILES_FUNCTION(name, chunk_function, element, k_of_step)                                                             \
     static void name(panel_row *block, size_t rows, const float *const *x, const element *chunk, size_t depth) {                   \
         bool two = rows > PANEL_TILE;                                                                                              \
-        size_t distance = two ? depth * KERNEL_PANEL * sizeof *chunk : fetch_stream_ahead(PANEL_AHEAD_BYTES);                      \
-        struct panel_ahead ahead = {(uintptr_t)chunk + distance, 0, two};                                                          \
+        struct fetch_stream stream = two ? (struct fetch_stream){depth * KERNEL_PANEL * sizeof *chunk, 0} : fetch_stream_ahead();  \
+        struct panel_ahead ahead = {(uintptr_t)chunk + stream.near, 0, two, stream.more};                                          \
         for (size_t row = 0, tile; row < rows; row += tile) {                                                                      \
             tile = panel_tile_rows(rows, row);                                                                                     \
             chunk_function(block + row, tile, x + row, chunk, depth, ahead);                                                       \
@@ -207,12 +214,13 @@ static void panel_rows_f32(const struct panel_args *args, size_t row, size_t row
     const float *panel = args->panel;
     panel_row block[PANEL_ROWS];
     memset(block, 0, rows * sizeof *block);
-    for (size_t i = 0; i < args->k; i += PANEL_CHUNK) {
+    for (size_t i = 0, depth; i < args->k; i += depth) {
         const float *x[PANEL_ROWS];
+        depth = panel_chunk_of(rows, args->k - i);
         for (size_t r = 0; r < rows; r++) {
             x[r] = (const float *)args->x[row + r] + i;
         }
-        panel_tiles_f32(block, rows, x, panel + i * KERNEL_PANEL, args->k - i < PANEL_CHUNK ? args->k - i : PANEL_CHUNK);
+        panel_tiles_f32(block, rows, x, panel + i * KERNEL_PANEL, depth);
     }
     panel_write(block, rows, args->out + row * args->out_stride, args->out_stride, args->columns);
 }
@@ -222,8 +230,8 @@ static void panel_rows_bf16(const struct panel_args *args, size_t row, size_t ro
     panel_row block[PANEL_ROWS];
     panel_wide wide[PANEL_ROWS];
     memset(block, 0, rows * sizeof *block);
-    for (size_t i = 0; i < args->k; i += PANEL_CHUNK) {
-        size_t depth = args->k - i < PANEL_CHUNK ? args->k - i : PANEL_CHUNK;
+    for (size_t i = 0, depth; i < args->k; i += depth) {
+        depth = panel_chunk_of(rows, args->k - i);
         const float *x[PANEL_ROWS];
         for (size_t r = 0; r < rows; r++) {
             panel_widen((const uint16_t *)args->x[row + r] + i, depth, wide[r]);

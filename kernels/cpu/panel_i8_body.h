@@ -40,7 +40,8 @@ struct quad_pass {
     size_t depth, column; // quads; the pass's first column
     int32_t *sums;        // of the first row, the panel's first column
     size_t sums_stride;
-    const char *few_ahead;     // few: what the first step fetches
+    const char *few_ahead;     // few: what the first step fetches,
+    size_t few_more;           // few: and into L2, so many bytes further; 0: not
     size_t step;               // few: of all tiles' steps, the first
     unsigned shift;            // few: 0: one tile, 1: two share the fetches
     struct group_ahead *ahead; // many
@@ -81,7 +82,7 @@ PANEL_INLINE void quad_pass_few(const struct quad_pass *p, size_t rows) {
     for (size_t q = 0; q < p->depth; q++) {
         uintptr_t ahead = (uintptr_t)p->few_ahead + ((p->step + q) >> p->shift) * QUAD_BYTES + p->column * PACKED_I8_K;
         PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * PACKED_I8_K; line += 64) {
-            __builtin_prefetch((const char *)(ahead + line));
+            fetch_streamed((const void *)(ahead + line), (struct fetch_stream){0, p->few_more});
         }
         quad_step(sums, rows, p, q);
     }
@@ -172,8 +173,9 @@ static void panel_rows_i8(const struct panel_i8_args *args, size_t row, size_t r
         struct quad_pass pass = {
             .panel = panel->quads + q, .depth = quads - q < QUAD_CHUNK ? quads - q : QUAD_CHUNK, .sums_stride = KERNEL_PANEL};
         pass.shift = rows > PANEL_TILE;
-        pass.few_ahead =
-            (const char *)((uintptr_t)pass.panel + (pass.shift ? pass.depth * QUAD_BYTES : fetch_stream_ahead(PANEL_AHEAD_BYTES)));
+        struct fetch_stream stream = pass.shift ? (struct fetch_stream){pass.depth * QUAD_BYTES, 0} : fetch_stream_ahead();
+        pass.few_ahead = (const char *)((uintptr_t)pass.panel + stream.near);
+        pass.few_more = stream.more;
         for (size_t at = 0, tile; at < rows; at += tile, pass.step += pass.depth) {
             tile = panel_tile_rows(rows, at);
             for (size_t r = 0; r < tile; r++) {

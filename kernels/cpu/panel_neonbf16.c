@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/neon_vec.h"
 
@@ -56,7 +57,7 @@ PANEL_INLINE void pair_pass(const struct pair_block *b, size_t rows, size_t colu
     }
     const uint16_t *pairs = b->pairs + 2 * column;
     for (size_t i = 0; i + 1 < b->depth; i += 2, pairs += 2 * KERNEL_PANEL) {
-        vec_prefetch((const void *)((uintptr_t)pairs + PANEL_AHEAD_BYTES));
+        fetch_streamed(pairs, fetch_stream_ahead());
         pair_step(sums, rows, b->x, i, pairs);
     }
     if (b->depth % 2) {
