@@ -176,6 +176,7 @@ static struct group_block group_begin(const struct panel_group_args *args, size_
     for (size_t p = 0; next && p < args->count; p++) {
         const uint16_t *from = (const uint16_t *)next[p] + (ends ? 0 : (begin + block.depth) * KERNEL_PANEL);
         block.ahead[p] = group_ahead_over(from, block.depth * KERNEL_PANEL * sizeof *from, runs);
+        block.ahead[p].far = fetch_as_intel();
     }
     return block;
 }

@@ -23,7 +23,7 @@ enum {
     // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
     WORDS_FEW_BLOCK = 64,
     WORDS_FEW_ROWS = 3 * PANEL_TILE,
-    WORDS_INTO_L2 = 1,       // Zen 4 fetches blocks of any number of rows into L2 (fetch.h), all of them long ones,
+    WORDS_INTO_L2 = 1,       // where blocks of any number of rows are fetched into L2 (fetch.h), all of them are long ones,
     WORDS_NEAR = 4096,       // and from there into L1 so many bytes ahead
     WORDS_RUN = WORDS_FETCH, // words of a run of the inner loop, between two of its branches
     WORDS_ONE_LINE = 0,      // a fetch is of one line at most, without a branch, and not of as many as are due
@@ -184,7 +184,7 @@ static void words_block(const struct panel_group_args *args, const struct words_
         .begins = block->begin == 0 && !args->goes_on,
         .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, fetches),
     };
-    pass.ahead.far = WORDS_INTO_L2 && fetch_as_zen4();
+    pass.ahead.far = WORDS_INTO_L2 && fetch_blocks_into_l2();
     pass.ahead.again = pass.ahead.far ? FETCH_AGAIN : 0;
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
@@ -205,7 +205,7 @@ static size_t words_of_block(size_t words, size_t limit) {
 
 // `words` whole words of K. What is left of K, the caller adds.
 static void words_group(const struct panel_group_args *args, size_t words) {
-    bool few = args->rows <= WORDS_FEW_ROWS && !(WORDS_INTO_L2 && fetch_as_zen4());
+    bool few = args->rows <= WORDS_FEW_ROWS && !(WORDS_INTO_L2 && fetch_blocks_into_l2());
     size_t most = words_of_block(words, few ? WORDS_FEW_BLOCK : WORDS_BLOCK);
     for (size_t p = 0; p < args->count; p++) {
         struct words_block block = {.panel = p};
