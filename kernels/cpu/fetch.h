@@ -30,7 +30,8 @@ static inline bool fetch_blocks_into_l2(void) {
     return fetch_as_zen4() || fetch_as_intel();
 }
 
-// Bytes ahead that a stream is fetched whose lines are multiplied as fast as they come: into L1, and from there on into L2 (0: not).
+// Bytes ahead that a stream is fetched whose lines are multiplied as fast as they come: into L1, and from there on into L2 (0:
+// not).
 struct fetch_stream {
     size_t near, more;
 };

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/code_tables.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/scales_avx512.h"
 #include "kernels/quantised_layout.h"
 
@@ -208,7 +209,6 @@ static void quantised_widen(const struct quantised_format *format, const uint8_t
     }
 }
 
-enum { PREFETCH_BYTES = 4096 };
 #define QUANTISED_REGISTER_ROWS 8
 
 // Some scales' codes against rows of f32.
@@ -221,6 +221,7 @@ struct partial_args {
     size_t x_stride;
     bool goes_on;    // from the partials that are there, else from +0
     float *partials; // [scales][rows][64]
+    struct fetch_stream ahead;
 };
 
 // One line's pairs against all rows, the odd k first; a pair without its odd k takes +0 for it.
@@ -263,11 +264,12 @@ PANEL_INLINE void partial_columns(enum decode decode, size_t rows, size_t vecs, 
     }
     const uint8_t *codes = a->codes + scale * a->stride + column / QUANTISED_COLUMNS * QUANTISED_LINE;
     const float *x = a->x + scale * a->scale_k;
+    const struct fetch_stream ahead = a->ahead;
     size_t left = a->depth - scale * a->scale_k;
     left = left < a->scale_k ? left : a->scale_k;
     for (; left >= line_k; left -= line_k, x += line_k, codes += lines_of_k * QUANTISED_LINE) {
         PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            _mm_prefetch((const char *)codes + j * QUANTISED_LINE + PREFETCH_BYTES, _MM_HINT_T0);
+            fetch_streamed(codes + j * QUANTISED_LINE, ahead);
             lines[j] = line_open(decode, codes + j * QUANTISED_LINE, t, zero[j]);
         }
         PANEL_UNROLL for (size_t pair = 0; pair < line_k / 2; pair++) {

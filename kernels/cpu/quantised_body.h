@@ -307,6 +307,7 @@ static void register_panel(const struct panel_args *args, const struct quantised
             .x_stride = limit + LANES,
             .goes_on = !c.starts,
             .partials = partials[0],
+            .ahead = args->rows <= 4 ? fetch_stream_ahead() : (struct fetch_stream){4096, 0}, // more wait for other things
         };
         quantised_partial(format, args->rows, &partial);
         if (c.ends) {
