@@ -65,10 +65,11 @@ struct panel_group_args {
     size_t k;                  // whole K
     float *sums;   // [rows][KERNEL_SUMS], 64-byte aligned: panel p's 64 columns from p * KERNEL_PANEL on; padding is summed too. Of
                    // int8 int32
-    void *scratch; // KERNEL_SCRATCH_BYTES, 64-byte aligned, the thread's own
+    void *scratch; // KERNEL_SCRATCH_BYTES and scratch_more, 64-byte aligned, the thread's own
     const void *const *next; // [count] the panels that this thread takes next, of the same k; NULL: none
     bool goes_on;            // sums are added to what is there, the sums over the k before, a multiple of KERNEL_K_UNIT
     bool rows_kept;          // scratch is as the kernel's last call left it, which was for the same rows, k and format
+    size_t scratch_more;     // bytes: rows may be kept there
 };
 typedef void panel_group_kernel(const struct panel_group_args *args);
 

@@ -172,6 +172,7 @@ struct call {
     const void *const *next; // the panels after these; NULL: none
     float *sums;
     void *scratch;
+    size_t scratch_more; // beyond KERNEL_SCRATCH_BYTES
 };
 
 static void multiply_panel(const struct operand *operand, const struct panel_args *args) {
@@ -211,6 +212,7 @@ static void multiply_many(const struct work *work, const struct call *call) {
         .scratch = call->scratch,
         .next = call->next,
         .rows_kept = call->rows_kept,
+        .scratch_more = call->scratch_more,
     };
     if (work->operand[0].format) {
         work->operand[0].quantised_group(&args, work->operand[0].format);
@@ -286,6 +288,13 @@ struct kept_rows {
     size_t rows;
 };
 
+// A thread's.
+struct memory {
+    char *sums;  // SUMS_BYTES, and the kernels' scratch behind them
+    size_t more; // bytes of that beyond KERNEL_SCRATCH_BYTES
+    struct kept_rows kept;
+};
+
 // Are they kept? They are from now on.
 static bool rows_kept(struct kept_rows *kept, const void *const *x, size_t rows) {
     if (kept->rows == rows && memcmp(kept->x, x, rows * sizeof *x) == 0) {
@@ -311,8 +320,7 @@ static void fetch_next_rows(const struct work *work, const struct span *span, si
     }
 }
 
-static void run_product(const struct work *work, const struct span *span, size_t panel, size_t next_task, char *scratch,
-                        struct kept_rows *kept) {
+static void run_product(const struct work *work, const struct span *span, size_t panel, size_t next_task, struct memory *memory) {
     const void *x[KERNEL_CALL_ROWS], *next[KERNEL_GROUP];
     for (size_t r = 0; r < span->rows; r++) {
         x[r] = lhs_row(work, span->first_row + r);
@@ -321,12 +329,14 @@ static void run_product(const struct work *work, const struct span *span, size_t
         fetch_next_rows(work, span, next_task);
     }
     size_t end = panel + work->panels_per_run;
-    struct call call = {.span = span, .x = x, .sums = (float *)scratch, .scratch = scratch + SUMS_BYTES};
+    struct call call = {
+        .span = span, .x = x, .sums = (float *)memory->sums, .scratch = memory->sums + SUMS_BYTES, .scratch_more = memory->more};
     for (; panel < end && panel < work->panels; panel += call.count) {
         call.panel = panel;
         call.count = call_panels(work, panel, end);
         call.next = next_panels(work, &call, end, next_task, next) ? next : NULL;
-        call.rows_kept = rows_kept(kept, x, span->rows) && (span->rows <= KERNEL_QUANTISED_ROWS || !work->operand[0].format);
+        call.rows_kept =
+            rows_kept(&memory->kept, x, span->rows) && (span->rows <= KERNEL_QUANTISED_ROWS || !work->operand[0].format);
         multiply(work, &call);
     }
 }
@@ -338,15 +348,15 @@ static void run_zero(const struct work *work, size_t task) {
     work->walk->zero(work->walk->context, begin, limit - begin < ZERO_ROWS ? limit : begin + ZERO_ROWS);
 }
 
-static void run_tasks(struct work *work, char *scratch) {
+static void run_tasks(struct work *work, char *scratch, size_t more) {
     size_t task = atomic_fetch_add(&work->claimed, 1);
-    struct kept_rows kept = {.rows = 0};
+    struct memory memory = {.sums = scratch, .more = more};
     while (task < work->tasks) {
         size_t next = atomic_fetch_add(&work->claimed, 1);
         size_t panel = 0;
         const struct span *span = task_span(work, task, &panel);
         if (span) {
-            run_product(work, span, panel, next, scratch, &kept);
+            run_product(work, span, panel, next, &memory);
         } else {
             run_zero(work, task - work->num_spans * work->runs);
         }
@@ -357,14 +367,14 @@ static void run_tasks(struct work *work, char *scratch) {
 static void run_on_thread(void *context, size_t task, unsigned thread) {
     (void)task;
     struct work *work = context;
-    run_tasks(work, team_scratch(work->team, thread));
+    run_tasks(work, team_scratch(work->team, thread), TEAM_SCRATCH_BYTES - SUMS_BYTES - KERNEL_SCRATCH_BYTES);
 }
 
 static void run_on_stack(void *context, size_t task, unsigned thread) {
     (void)task;
     (void)thread;
     _Alignas(64) char scratch[SUMS_BYTES + KERNEL_SCRATCH_BYTES];
-    run_tasks(context, scratch);
+    run_tasks(context, scratch, 0);
 }
 
 static struct operand operand_of(const struct packed_weights *weights) {

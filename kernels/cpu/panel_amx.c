@@ -334,7 +334,7 @@ static void multiply(const struct tile_call *call, const struct tile_passes *pas
 enum {
     GROUP_LAST = KERNEL_GROUP * STEP_BYTES,
     GROUP_LAST_SUMS = AMX_ROWS * KERNEL_SUMS * 4,
-    GROUP_X = KERNEL_SCRATCH_BYTES - GROUP_LAST - GROUP_LAST_SUMS,
+    GROUP_X = KERNEL_SCRATCH_BYTES - GROUP_LAST - GROUP_LAST_SUMS, // and scratch_more
 };
 
 static void multiply_group(const struct panel_group_args *args, size_t element, size_t header, const struct tile_passes *passes) {
@@ -355,7 +355,10 @@ static void multiply_group(const struct panel_group_args *args, size_t element, 
         .next = args->next ? (const uint8_t *)args->next[0] + header : NULL,
         .goes_on = args->goes_on,
         .rows_kept = args->rows_kept,
-        .scratch = {scratch, GROUP_X, scratch + GROUP_X, (uint32_t *)(scratch + GROUP_X + GROUP_LAST)},
+        .scratch = {.last = scratch,
+                    .sums = (uint32_t *)(scratch + GROUP_LAST),
+                    .x = scratch + GROUP_LAST + GROUP_LAST_SUMS,
+                    .x_bytes = GROUP_X + args->scratch_more},
     };
     if (args->k == 0) {
         group_clear(args);

@@ -143,7 +143,7 @@ enum peak_kind measure_peak_of(enum dtype dtype, struct team *team) {
     if (dtype == DTYPE_I8) {
         return peak_of_int8(kernel_selected_name());
     }
-    if (dtype == DTYPE_BF16 && strstr(kernel_selected_name(), "amx") && peak_usable(PEAK_AMX_BF16)) {
+    if (dtype == DTYPE_BF16 && strcmp(kernel_selected_name(), "amx") == 0 && peak_usable(PEAK_AMX_BF16)) {
         return PEAK_AMX_BF16;
     }
     if (dtype == DTYPE_F32 || !peak_usable(PEAK_VDPBF16PS)) {

@@ -71,7 +71,7 @@ static void check_case(const struct group_case *c) {
         panels[p] = (char *)d.packed + p * packed_group_bytes(c->dtype, c->k, KERNEL_PANEL);
     }
     struct panel_group_args args = {x,     c->rows, panels, c->panels, c->k, d.sums, d.scratch, c->rows % 2 ? panels : NULL,
-                                    false, false};
+                                    false, false,   0};
     if (c->k % 3 == 0) { // in two blocks
         size_t unit = KERNEL_K_UNIT(c->backend->arithmetic, c->dtype);
         args.k = c->k / 2 / unit * unit;
