@@ -99,10 +99,10 @@ struct kernel_backend {
     quantised_kernel *quantised_bf16;             // bf16 rows
     quantised_group_kernel *quantised_group_bf16; // NULL: quantised_bf16 serves
     panel_i8_kernel *panel_i8;
-    panel_group_kernel *group_f32;  // NULL: panel_f32 serves any number of rows
-    panel_group_kernel *group_bf16; // NULL: panel_bf16 does
-    panel_group_kernel *group_i8;   // NULL: panel_i8 does
-    size_t few_f32, few_bf16;       // rows up to which panel_f32 and panel_bf16 are faster than those; 0: never
+    panel_group_kernel *group_f32;    // NULL: panel_f32 serves any number of rows
+    panel_group_kernel *group_bf16;   // NULL: panel_bf16 does
+    panel_group_kernel *group_i8;     // NULL: panel_i8 does
+    size_t few_f32, few_bf16, few_i8; // rows up to which panel_f32, panel_bf16 and panel_i8 are faster than those; 0: never
     void (*widen)(enum dtype dtype, const void *src, size_t count, float *dst);  // convert.h
     void (*narrow)(const float *src, size_t count, enum dtype dtype, void *dst); // convert.h
     void (*activation)(const struct activation_args *args);                      // activation_row

@@ -9,7 +9,6 @@
 #include "kernels/weights.h"
 
 enum {
-    FEW_ROWS = 6, // of int8: a tile
     // Over a few k (tgmm of few rows) panels of f32 cost nothing to read again, and the sums of so few rows stay in L1 on their way
     // out. Panels of bf16 may be widened in each call, which costs more than that gains.
     SHORT_K = 128,
@@ -182,7 +181,7 @@ static void find_next(struct call *c, const struct span *span, const struct span
 static size_t few_rows(const struct work *work) {
     switch (work->holding.sum) {
     case DTYPE_I8:
-        return FEW_ROWS;
+        return work->backend->few_i8;
     case DTYPE_F32:
         return work->backend->few_f32;
     default:

@@ -75,7 +75,8 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
 #define BACKEND_DECLARE_GROUPS(target) panel_group_kernel target##_group_f32, target##_group_bf16, target##_group_i8
 #define BACKEND_ALL_BY_GROUPS(target)                                                                                              \
     .group_f32 = target##_group_f32, .group_bf16 = target##_group_bf16, .group_i8 = target##_group_i8
-#define BACKEND_GROUPS(target) BACKEND_ALL_BY_GROUPS(target), .few_f32 = PANEL_TILE, .few_bf16 = 2 * PANEL_TILE
+#define BACKEND_GROUPS(target)                                                                                                     \
+    BACKEND_ALL_BY_GROUPS(target), .few_f32 = PANEL_TILE, .few_bf16 = 2 * PANEL_TILE, .few_i8 = PANEL_TILE
 
 BACKEND_DECLARE_ROWS(scalar);
 BACKEND_DECLARE_PANELS(scalar);

@@ -409,16 +409,6 @@ static void amx_panel_bf16(const struct panel_args *args) {
     multiply_panel(&call, args->rows, (uint32_t *)args->out, args->out_stride, args->columns, &BF16_PASSES);
 }
 
-static void amx_panel_i8(const struct panel_i8_args *args) {
-    const uint8_t *panel = (const uint8_t *)args->panel + sizeof(struct packed_i8);
-    struct tile_call call = {.x = (const uint8_t *const *)args->x,
-                             .row_bytes = args->k,
-                             .panels = &panel,
-                             .count = 1,
-                             .words = div_up(args->k, PACKED_I8_K)};
-    multiply_panel(&call, args->rows, (uint32_t *)args->out, args->out_stride, args->columns, &I8_PASSES);
-}
-
 const struct kernel_backend backend_amx = {.name = "amx",
                                            .arithmetic = ARITHMETIC_CPU_AMX,
                                            .panel_f32 = avx512_panel_f32,
@@ -426,16 +416,20 @@ const struct kernel_backend backend_amx = {.name = "amx",
                                            .group_f32 = avx512_group_f32,
                                            .group_bf16 = amx_group_bf16,
                                            .few_f32 = PANEL_TILE,
-                                           .panel_i8 = amx_panel_i8,
+                                           .panel_i8 = avx512vnni_panel_i8, // every CPU with tiles has VNNI
+                                           .few_i8 = 2,
                                            .group_i8 = amx_group_i8,
                                            BACKEND_QUANTISED(avx512),
                                            .across_f32 = avx512_across_f32,
+                                           .along_f32 = avx2_along_f32,
+                                           .along_rows_f32 = 8,
                                            BACKEND_ROWS(avx512)};
 
 const struct kernel_backend backend_amxint8 = {.name = "amxint8",
                                                .panel_f32 = avx512_panel_f32,
                                                .panel_bf16 = avx512_panel_bf16,
-                                               .panel_i8 = amx_panel_i8,
+                                               .panel_i8 = avx512vnni_panel_i8, // every CPU with tiles has VNNI
+                                               .few_i8 = 2,
                                                .group_i8 = amx_group_i8,
                                                .group_f32 = avx512_group_f32,
                                                .group_bf16 = avx512_group_bf16,

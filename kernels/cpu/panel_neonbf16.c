@@ -204,6 +204,7 @@ const struct kernel_backend backend_neonbf16 = {.name = "neonbf16",
                                                 .few_bf16 = PANEL_TILE,
                                                 .panel_i8 = neondot_panel_i8,
                                                 .group_i8 = neondot_group_i8,
+                                                .few_i8 = PANEL_TILE,
                                                 BACKEND_QUANTISED(neon),
                                                 .across_f32 = neon_across_f32,
                                                 BACKEND_ROWS(neon)};
