@@ -247,7 +247,8 @@ static FALLIBLE layer_main(char **argv) {
 }
 
 int main(int argc, char **argv) {
-    err_t e = kernel_select("auto");
+    const char *kernels = getenv("EXPERTD_KERNELS");
+    err_t e = kernel_select(kernels ? kernels : "auto");
     if (err_is(e)) {
         fprintf(stderr, "peer-ours: %s\n", err_message());
         return err_exit_code(e.code);
