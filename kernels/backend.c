@@ -43,12 +43,12 @@ static bool has_avx512vnni(void) {
     return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
-static bool has_amx(void) {
-    return has_avx512vnni() && amx_is_usable();
-}
-
 static bool has_avx512bf16(void) {
     return has_avx512vnni() && __builtin_cpu_supports("avx512bf16");
+}
+
+static bool has_amx(void) {
+    return has_avx512bf16() && amx_is_usable();
 }
 #endif
 

@@ -69,15 +69,18 @@ enum { FETCH_AGAIN = 8192 }; // bytes behind the fetches of a block (group_ahead
 // Codes take longer to widen than Zen 4 looks ahead: from far into L2, again, then into L1. One row to eight of E4M3 are 1.1 to 1.5
 // times as fast as by fetching 16 KiB ahead into L1, of MXFP4 and INT4 1.0 to 1.3 times as by 4 KiB.
 struct fetch_distance {
-    size_t near, again, far; // bytes; far 0: into L1 alone
+    size_t near, again, far; // bytes; far 0: into L1 alone, again 0: once is enough
 };
 #define FETCH_CODES_ZEN4 ((struct fetch_distance){2048, 6144, 12288})
+#define FETCH_CODES_INTEL ((struct fetch_distance){512, 0, 3072}) // fetch_stream_ahead's
 
 static inline __attribute__((always_inline)) void fetch_line(const void *line, struct fetch_distance ahead) {
     fetch_into((const void *)((uintptr_t)line + ahead.near), false);
     if (ahead.far) {
         fetch_into((const void *)((uintptr_t)line + ahead.far), true);
-        fetch_into((const void *)((uintptr_t)line + ahead.again), true);
+        if (ahead.again) {
+            fetch_into((const void *)((uintptr_t)line + ahead.again), true);
+        }
     }
 }
 

@@ -42,7 +42,7 @@ PANEL_INLINE void pairs_rows(size_t rows, size_t first, size_t side, const __m51
 }
 
 // `lines` lines of each of the blocks of 16 columns, `side` of them side by side, against all rows.
-PANEL_INLINE void pairs_lines(size_t rows, size_t side, bool zen4, const struct tables *t, const uint8_t *zeros,
+PANEL_INLINE void pairs_lines(size_t rows, size_t side, struct fetch_distance ahead, const struct tables *t, const uint8_t *zeros,
                               const uint8_t *codes, size_t lines, const uint16_t *const *rows_x, __m512 partials[][LINES]) {
     const uint16_t *x[PAIRS_FEW];
     __m512i zero[LINES];
@@ -55,7 +55,7 @@ PANEL_INLINE void pairs_lines(size_t rows, size_t side, bool zen4, const struct 
     size_t k = 0;
     for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, k += PAIRS_LINE_K) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            fetch_line(codes + j * QUANTISED_LINE, zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD);
+            fetch_line(codes + j * QUANTISED_LINE, ahead);
         }
         PANEL_UNROLL for (size_t first = 0; first < LINES; first += side) {
             struct line line[LINES];
@@ -113,15 +113,14 @@ PANEL_INLINE void few_close(size_t rows, __m512 partials[][LINES], const __m512 
     }
 }
 
-// zen4 is a constant in each copy, as `rows` is, so that no registers hold distances. More than two rows of 4 bits take two blocks
-// of columns at a time, which leaves registers to sums.
-PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, bool zen4) {
+// `ahead` is a constant in each copy, as `rows` is, so that no registers hold distances. More than two rows of 4 bits take two
+// blocks of columns at a time, which leaves registers to sums.
+PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, const struct fetch_distance ahead) {
     const struct pairs_scales *a = &few->scales;
     const struct tables t = tables_load(a->format);
     const __m512 global = panel_global(a->format, a->panel);
     const size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format);
     const size_t side = rows > 2 && PAIRS_LINE_K == 8 ? LINES / 2 : LINES;
-    const struct fetch_distance ahead = zen4 ? FETCH_CODES_ZEN4 : FETCH_AHEAD;
     const uint8_t *codes = a->codes;
     const uint16_t *x[PAIRS_FEW];
     __m512 sums[PAIRS_FEW][LINES];
@@ -141,7 +140,7 @@ PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, bool zen4) 
                 partials[r][j] = _mm512_setzero_ps();
             }
         }
-        pairs_lines(rows, side, zen4, &t, stored + scale_bytes, codes, lines, x, partials);
+        pairs_lines(rows, side, ahead, &t, stored + scale_bytes, codes, lines, x, partials);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             x[r] += lines * PAIRS_LINE_K;
         }
@@ -154,9 +153,11 @@ PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, bool zen4) 
 #define FEW_FUNCTION(rows)                                                                                                         \
     static void few_##rows(const struct pairs_few *few) {                                                                          \
         if (fetch_as_zen4()) {                                                                                                     \
-            few_rows(few, rows, true);                                                                                             \
+            few_rows(few, rows, FETCH_CODES_ZEN4);                                                                                 \
+        } else if ((rows) == 1 && fetch_as_intel()) {                                                                              \
+            few_rows(few, rows, FETCH_CODES_INTEL);                                                                                \
         } else {                                                                                                                   \
-            few_rows(few, rows, false);                                                                                            \
+            few_rows(few, rows, FETCH_AHEAD);                                                                                      \
         }                                                                                                                          \
     }
 
