@@ -23,7 +23,7 @@ FALLIBLE kernel_select_arithmetic(const char *arithmetic);
 const char *kernel_selected_name(void);
 
 // The name under which products of f32, bf16 and quantised weights are tuned: the narrowest instruction set that shares its kernels
-// for them with the chosen one. avx512vnni and amxint8 are "avx512" here.
+// for them with the chosen one. avx512vnni is "avx512" here.
 const char *kernel_float_name(void);
 
 // The last part of the numerics_id of layers computed in `dtype` by the chosen one: "cpu", "cpu_amx" or "sim_90".

@@ -23,8 +23,9 @@ enum {
     // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
     WORDS_FEW_BLOCK = 64,
     WORDS_FEW_ROWS = 3 * PANEL_TILE,
-    WORDS_INTO_L2 = 1,       // where blocks of any number of rows are fetched into L2 (fetch.h), all of them are long ones,
-    WORDS_NEAR = 4096,       // and from there into L1 so many bytes ahead
+    WORDS_INTO_L2 = 1,       // blocks go by way of L2 where fetch.h says so, on Zen 4 all of them long ones,
+    WORDS_NEAR = 4096,       // from there into L1 so many bytes ahead,
+    WORDS_WAITING_ROWS = 24, // on Intel's up to so many rows: with more it costs 6 % of what L1's own prefetcher does as well
     WORDS_RUN = WORDS_FETCH, // words of a run of the inner loop, between two of its branches
     WORDS_ONE_LINE = 0,      // a fetch is of one line at most, without a branch, and not of as many as are due
 };
@@ -111,7 +112,7 @@ PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
             if (i % WORDS_FETCH == 0) {
                 words_fetch(&ahead);
             }
-            if (ahead.far) {
+            if (ahead.again) {
                 words_fetch_near(panel);
             }
             words_step(sums, rows, pass->x, word + i, panel);
@@ -185,7 +186,7 @@ static void words_block(const struct panel_group_args *args, const struct words_
         .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, fetches),
     };
     pass.ahead.far = WORDS_INTO_L2 && fetch_blocks_into_l2();
-    pass.ahead.again = pass.ahead.far ? FETCH_AGAIN : 0;
+    pass.ahead.again = pass.ahead.far && (fetch_as_zen4() || args->rows <= WORDS_WAITING_ROWS) ? FETCH_AGAIN : 0;
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
         for (size_t r = 0; r < rows; r++) {
@@ -203,10 +204,17 @@ static size_t words_of_block(size_t words, size_t limit) {
     return runs * WORDS_RUN < limit ? runs * WORDS_RUN : limit;
 }
 
+static size_t words_block_limit(size_t rows) {
+    if (WORDS_INTO_L2 && fetch_as_intel()) {
+        return rows > WORDS_WAITING_ROWS ? WORDS_BLOCK : rows > 2 * PANEL_TILE ? WORDS_FEW_BLOCK : WORDS_BLOCK / 2;
+    }
+    bool few = rows <= WORDS_FEW_ROWS && !(WORDS_INTO_L2 && fetch_as_zen4());
+    return few ? WORDS_FEW_BLOCK : WORDS_BLOCK;
+}
+
 // `words` whole words of K. What is left of K, the caller adds.
 static void words_group(const struct panel_group_args *args, size_t words) {
-    bool few = args->rows <= WORDS_FEW_ROWS && !(WORDS_INTO_L2 && fetch_blocks_into_l2());
-    size_t most = words_of_block(words, few ? WORDS_FEW_BLOCK : WORDS_BLOCK);
+    size_t most = words_of_block(words, words_block_limit(args->rows));
     for (size_t p = 0; p < args->count; p++) {
         struct words_block block = {.panel = p};
         do {

@@ -62,6 +62,7 @@ enum {
     WORDS_FEW_ROWS = 8,
     WORDS_INTO_L2 = 0, // measured on Zen 3 alone
     WORDS_NEAR = 0,
+    WORDS_WAITING_ROWS = 0,
     WORDS_RUN = 8,
     WORDS_ONE_LINE = 1,
 };
