@@ -125,6 +125,21 @@ static void log_device(const struct options *options) {
              log_quote(limit.what, quoted, sizeof quoted));
 }
 
+// auto never takes kernels whose bits are others, so it says where they would be much faster.
+static void log_faster_kernels(const struct options *options) {
+    bool usable = false, amx = false;
+    const char *name;
+    for (size_t i = 0; (name = kernel_name_at(i, &usable)); i++) {
+        amx = amx || (usable && strcmp(name, "amx") == 0);
+    }
+    if (amx && strcmp(options->kernels, "auto") == 0) {
+        log_line(LOG_LEVEL_INFO, "faster_kernels", "kernels=amx reason=%s",
+                 "\"--kernels amx multiplies bf16 several times as fast where a batch has many tokens; the answers have other bits "
+                 "then, "
+                 "under numerics_id 1/bf16/cpu_amx, so all replicas must ask for it\"");
+    }
+}
+
 // One team for the front, and for all shards where there is one memory node; else a team per node beside it.
 static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
     struct topology_cpus allowed;
@@ -247,6 +262,7 @@ static FALLIBLE start_worker(const struct options *options, struct serve *serve,
 static FALLIBLE load_all(struct options *options, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
     log_device(options);
+    log_faster_kernels(options);
     TRY(open_devices(options, out));
     if (out->devices) { // before anything is read: what does not fit is said at once
         TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));

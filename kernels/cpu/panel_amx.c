@@ -248,7 +248,7 @@ static void copy_last_sums(const struct tile_call *call, bool back) {
 static const uint8_t *multiply_block(const struct tile_call *call, const struct tile_chunk *chunk, const struct tile_passes *passes,
                                      size_t row, size_t panel, const uint8_t *ahead) {
     size_t held = chunk->held_end - chunk->held;
-    bool padded = chunk->end * AMX_STEP_WORDS > call->words, one = call->rows <= AMX_ROWS;
+    bool padded = chunk->end * AMX_STEP_WORDS > call->words, flat = call->rows - row <= AMX_ROWS;
     struct tile_pass pass = {
         .x = call->scratch.x + (row / BLOCK_ROWS * held + chunk->first - chunk->held) * BLOCK_BYTES,
         .panel = call->panels[panel] + chunk->first * STEP_BYTES,
@@ -258,9 +258,9 @@ static const uint8_t *multiply_block(const struct tile_call *call, const struct 
         .sums_bytes = call->stride * sizeof *call->sums,
         .begins = chunk->first == 0 && !call->goes_on,
         .ahead = ahead,
-        .lines = div_up(STEP_BYTES / 64 / 2, blocks_of(call)) << one,
+        .lines = div_up(STEP_BYTES / 64 / 2, blocks_of(call)) << flat, // one pass, not two
     };
-    if (call->rows - row <= AMX_ROWS) {
+    if (flat) {
         passes->flat(&pass);
         return pass.ahead;
     }

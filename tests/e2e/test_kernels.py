@@ -9,7 +9,7 @@ from harness.daemon import Daemon, run_program
 from harness.protos import pb
 from harness.tensors import rows_of, tensor
 
-AMX = {"amx_tile", "amx_int8", "amx_bf16", "avx512_vnni"}
+AMX = {"amx_tile", "amx_int8", "amx_bf16", "avx512_vnni", "avx512_bf16"}
 
 
 def cpu_flags():
@@ -74,6 +74,11 @@ def test_f32_layers_do_not_depend_on_amx(case, start_daemon):
 def test_auto_keeps_the_common_arithmetic(served):
     shown = served.events("device")[0]
     assert shown["arithmetic"] == "cpu" and shown["kernels"] not in ("amx", "scalar_amx", "auto")
+
+
+def test_auto_names_faster_kernels_that_it_does_not_take(served, twin):
+    assert [event["kernels"] for event in served.events("faster_kernels")] == (["amx"] if AMX <= cpu_flags() else [])
+    assert twin.events("faster_kernels") == [], "who has chosen is told nothing"
 
 
 def test_kernels_that_this_machine_lacks_are_refused_with_those_it_has(case):
