@@ -101,7 +101,7 @@ extern const struct kernel_backend backend_avx2;
 panel_i8_kernel avx512vnni_panel_i8;
 panel_group_kernel avx512vnni_group_i8;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16;                        // avx512's, where the CPU has VBMI
-quantised_kernel amx_quantised_f32, amx_quantised_bf16;                                      // the other sets' kernels
+quantised_kernel amx_quantised_bf16;                                                         // the other sets' kernels
 quantised_kernel avx512bf16_quantised_f32, avx512bf16_quantised_bf16;                        // the latter by VDPBF16PS:
 quantised_kernel avx512bf16vbmi_quantised_bf16;                                              // where the CPU has VBMI
 quantised_group_kernel avx512bf16_quantised_group_bf16, avx512bf16vbmi_quantised_group_bf16; // likewise

@@ -35,8 +35,4 @@ void amx_quantised_bf16(const struct panel_args *args, const struct quantised_fo
     bool fine = format->scale_k > 0 && format->scale_k <= 32;
     (args->rows == 1 && fine ? avx512bf16_quantised_bf16 : avx512_quantised_bf16)(args, format);
 }
-
-void amx_quantised_f32(const struct panel_args *args, const struct quantised_format *format) {
-    avx512_quantised_f32(args, format);
-}
 #endif
