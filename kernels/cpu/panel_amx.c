@@ -71,7 +71,7 @@ struct tile_pass {
     uint32_t *sums, *below;          // of the two tiles of rows
     size_t sums_bytes;               // of a row
     bool begins;                     // at +0
-    const uint8_t *ahead;            // what is fetched meanwhile,
+    uintptr_t ahead;                 // what is fetched meanwhile, which may lie past a panel's end,
     size_t lines;                    // so many lines a step
 };
 
@@ -95,8 +95,15 @@ static void configure(size_t rows) {
 // Into L2. A loop whose count a CPU can learn: a misprediction would end what is begun of the products that follow.
 PANEL_INLINE void fetch_lines(struct tile_pass *pass, size_t lines) {
     for (size_t i = 0; i < lines; i++, pass->ahead += 64) {
-        fetch_into(pass->ahead, true);
+        fetch_into((const void *)pass->ahead, true);
     }
+}
+
+PANEL_INLINE void zero_sums(void) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
 }
 
 #define TILE_PASSES(name, product)                                                                                                 \
@@ -115,10 +122,7 @@ PANEL_INLINE void fetch_lines(struct tile_pass *pass, size_t lines) {
         struct tile_pass p = *pass;                                                                                                \
         TILES_SEE_MEMORY;                                                                                                          \
         if (p.begins) {                                                                                                            \
-            _tile_zero(0);                                                                                                         \
-            _tile_zero(1);                                                                                                         \
-            _tile_zero(2);                                                                                                         \
-            _tile_zero(3);                                                                                                         \
+            zero_sums();                                                                                                           \
         } else {                                                                                                                   \
             _tile_loadd(0, p.sums, p.sums_bytes);                                                                                  \
             _tile_loadd(2, p.below, p.sums_bytes);                                                                                 \
@@ -159,10 +163,7 @@ PANEL_INLINE void fetch_lines(struct tile_pass *pass, size_t lines) {
         struct tile_pass p = *pass;                                                                                                \
         TILES_SEE_MEMORY;                                                                                                          \
         if (p.begins) {                                                                                                            \
-            _tile_zero(0);                                                                                                         \
-            _tile_zero(1);                                                                                                         \
-            _tile_zero(2);                                                                                                         \
-            _tile_zero(3);                                                                                                         \
+            zero_sums();                                                                                                           \
         } else {                                                                                                                   \
             _tile_loadd(0, p.sums, p.sums_bytes);                                                                                  \
             _tile_loadd(1, p.sums + TILE_COLUMNS, p.sums_bytes);                                                                   \
@@ -245,8 +246,8 @@ static void copy_last_sums(const struct tile_call *call, bool back) {
 }
 
 // A block of rows against a chunk of a panel.
-static const uint8_t *multiply_block(const struct tile_call *call, const struct tile_chunk *chunk, const struct tile_passes *passes,
-                                     size_t row, size_t panel, const uint8_t *ahead) {
+static uintptr_t multiply_block(const struct tile_call *call, const struct tile_chunk *chunk, const struct tile_passes *passes,
+                                size_t row, size_t panel, uintptr_t ahead) {
     size_t held = chunk->held_end - chunk->held;
     bool padded = chunk->end * AMX_STEP_WORDS > call->words, flat = call->rows - row <= AMX_ROWS;
     struct tile_pass pass = {
@@ -275,8 +276,8 @@ static const uint8_t *multiply_block(const struct tile_call *call, const struct 
 }
 
 // What comes after a chunk of a panel.
-static const uint8_t *next_of(const struct tile_call *call, const struct tile_chunk *chunk, size_t panel) {
-    const uint8_t *at = call->panels[panel];
+static uintptr_t next_of(const struct tile_call *call, const struct tile_chunk *chunk, size_t panel) {
+    uintptr_t at = (uintptr_t)call->panels[panel];
     if (call->rows <= AMX_ROWS) {
         return at + chunk->first * STEP_BYTES + NEAR_BYTES;
     }
@@ -284,12 +285,12 @@ static const uint8_t *next_of(const struct tile_call *call, const struct tile_ch
         return at + chunk->end * STEP_BYTES;
     }
     if (panel + 1 < call->count) {
-        return call->panels[panel + 1] + chunk->held * STEP_BYTES;
+        return (uintptr_t)call->panels[panel + 1] + chunk->held * STEP_BYTES;
     }
     if (chunk->end * AMX_STEP_WORDS < call->words) {
-        return call->panels[0] + chunk->end * STEP_BYTES;
+        return (uintptr_t)call->panels[0] + chunk->end * STEP_BYTES;
     }
-    return call->next ? call->next : at;
+    return call->next ? (uintptr_t)call->next : at;
 }
 
 static size_t chunk_steps(const struct tile_call *call, size_t steps) {
@@ -302,7 +303,7 @@ static void multiply_held(const struct tile_call *call, const struct tile_passes
     for (size_t p = 0; p < call->count; p++) {
         for (chunk.first = chunk.held; chunk.first < chunk.held_end; chunk.first = chunk.end) {
             chunk.end = chunk.first + chunk_steps(call, chunk.held_end - chunk.first);
-            const uint8_t *ahead = next_of(call, &chunk, p);
+            uintptr_t ahead = next_of(call, &chunk, p);
             for (size_t row = 0; row < call->rows; row += BLOCK_ROWS) {
                 ahead = multiply_block(call, &chunk, passes, row, p, ahead);
             }
