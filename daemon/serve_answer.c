@@ -20,9 +20,10 @@ static struct proto_error error_of(struct serve *serve, const struct err_copy *e
     };
 }
 
+// Not of calls that are refused while the model is loaded: the backend, and so the counters, are another thread's until `ready`.
 static void count_call(const struct call *call, int grpc_code) {
-    struct metrics *metrics = call->serve->backend.metrics;
-    if (metrics && atomic_load(&call->serve->ready)) {
+    struct metrics *metrics = atomic_load(&call->serve->ready) ? call->serve->backend.metrics : NULL;
+    if (metrics) {
         const char *name = strrchr(rpc_method_name(call->method), '/');
         metrics_call(metrics, name ? name + 1 : rpc_method_name(call->method), grpc_code);
     }
@@ -134,9 +135,9 @@ void serve_pump(struct call *call) {
 }
 
 static void observe(const struct serve_request *r) {
-    struct metrics *metrics = r->serve->backend.metrics;
+    struct metrics *metrics = r->item.started_ns > 0 ? r->serve->backend.metrics : NULL; // started: so the backend is there
     int64_t now_ns = clock_now_ns();
-    if (metrics && r->item.started_ns > 0) {
+    if (metrics) {
         metrics_stage(metrics, STAGE_QUEUE, (uint64_t)(r->item.started_ns - r->read_ns));
         metrics_stage(metrics, STAGE_TOTAL, (uint64_t)(now_ns - r->read_ns));
     }

@@ -85,7 +85,7 @@ struct serve {
     struct rpc_handler handler;
     struct rpc_server *server;
     struct health *health;
-    struct serve_backend backend; // written before `ready` is set
+    struct serve_backend backend; // written before `ready` is set; read after it, or by requests that admission let in
     struct serve_thread *threads;
     struct region_registry *regions;   // NULL: shared memory is off
     char region_path[REGION_PATH_MAX]; // of the socket that hands regions out

@@ -16,7 +16,7 @@ import pytest
 
 from harness import slow
 from harness.daemon import Daemon, Feed, clean_environment, run_program
-from harness.errors import failure_of_call, raises
+from harness.errors import check, failure_of_call, raises
 from harness.paths import BIN, ROOT, SANITIZER, SLOW
 from harness.protos import pb
 from harness.tensors import tensor
@@ -122,6 +122,17 @@ def test_the_socket_is_a_socket_and_gone_afterwards(case, start_daemon):
 # ---- loading
 
 
+def served_after_refusals(client, seconds):
+    """Calls without a pause, so that some meet the very moment at which the model is there; each is LOADING or an answer."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            return client.forward(small(0, 2048))
+        except grpc.RpcError as error:
+            check(failure_of_call(error), "UNAVAILABLE", "LOADING")
+    raise AssertionError(f"still refused after {seconds} s")
+
+
 @pytest.mark.threads
 def test_calls_while_loading_are_answered_loading(start_daemon):
     daemon = start_daemon(model=LARGE, wait=False)
@@ -134,6 +145,7 @@ def test_calls_while_loading_are_answered_loading(start_daemon):
         assert daemon.get("/health/live")[0] == 200
         assert daemon.get("/health/ready")[0] == 503
         assert not daemon.events("ready"), "it was still loading"
+        assert served_after_refusals(client, 120 * SLOW).output.data
         daemon.wait_for("ready", seconds=120 * SLOW)
         assert daemon.get("/health/ready")[0] == 200
         layer = client.describe().models[0].layers[0].layer
