@@ -34,6 +34,7 @@ struct call {
     const struct panel_args *args;
     const struct quantised_format *format;
     const struct pairs_decoder *decoder;
+    enum pairs_pace pace;
     size_t whole_k; // of scales that end with a line of codes: all of K, or all but the last
     float *sums;
     size_t stride;
@@ -103,7 +104,7 @@ static void few_rows(const struct call *call, panel_row *sums) {
         .x = (const uint16_t *const *)args->x,
         .sums = sums,
     };
-    call->decoder->few[args->rows - 1](&few);
+    call->decoder->few[call->pace][args->rows - 1](&few);
 }
 
 static void write_sums(const struct panel_args *args, size_t row, size_t rows, const float *sums, size_t stride) {
@@ -112,9 +113,9 @@ static void write_sums(const struct panel_args *args, size_t row, size_t rows, c
     }
 }
 
-static void multiply_few(const struct panel_args *args, const struct quantised_format *format) {
+static void multiply_few(const struct panel_args *args, const struct quantised_format *format, enum pairs_pace pace) {
     panel_row sums[PAIRS_FEW];
-    struct call call = {args, format, pairs_decoder_of(format), whole_k(format, args->k), sums[0], KERNEL_PANEL};
+    struct call call = {args, format, pairs_decoder_of(format), pace, whole_k(format, args->k), sums[0], KERNEL_PANEL};
     memset(sums, 0, args->rows * sizeof *sums);
     few_rows(&call, sums);
     tail_rows(&call);
@@ -127,25 +128,27 @@ static void clear_sums(const struct panel_group_args *group) {
     }
 }
 
-static void multiply_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes) {
+static void multiply_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes,
+                          enum pairs_pace pace) {
     struct panel_group_args whole = *group;
-    const bool powers = pairs_powers(format);
+    const bool powers = pairs_powers(format, pace);
     whole.k = whole_k(format, group->k);
     clear_sums(group);
     float_range_watch();
-    pairs_many(&whole, format, scratch_bytes, powers);
+    pairs_many(&whole, format, scratch_bytes, pace, powers);
     if (powers && float_range_left()) {
         clear_sums(group);
-        pairs_many(&whole, format, scratch_bytes, false);
+        pairs_many(&whole, format, scratch_bytes, pace, false);
     }
     for (size_t p = 0; p < group->count; p++) {
         struct panel_args args = {.x = group->x, .rows = group->rows, .panel = group->panels[p], .k = group->k};
-        tail_rows(&(struct call){&args, format, pairs_decoder_of(format), whole.k, group->sums + p * KERNEL_PANEL, KERNEL_SUMS});
+        tail_rows(
+            &(struct call){&args, format, pairs_decoder_of(format), pace, whole.k, group->sums + p * KERNEL_PANEL, KERNEL_SUMS});
     }
 }
 
 // More rows against one panel, PAIRS_PART of them at a time.
-static void multiply_parts(const struct panel_args *args, const struct quantised_format *format) {
+static void multiply_parts(const struct panel_args *args, const struct quantised_format *format, enum pairs_pace pace) {
     float sums[PAIRS_PART][KERNEL_SUMS] __attribute__((aligned(64)));
     char scratch[PAIRS_PART_SCRATCH] __attribute__((aligned(64)));
     size_t parts = (args->rows + PAIRS_PART - 1) / PAIRS_PART;
@@ -158,24 +161,36 @@ static void multiply_parts(const struct panel_args *args, const struct quantised
                                                  .k = args->k,
                                                  .sums = sums[0],
                                                  .scratch = scratch},
-                      format, sizeof scratch);
+                      format, sizeof scratch, pace);
         write_sums(args, row, rows, sums[0], KERNEL_SUMS);
     }
 }
 
 void avx512bf16vbmi_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {
     float_mode before = float_mode_set_ieee();
-    (args->rows <= PAIRS_FEW ? multiply_few : multiply_parts)(args, format);
+    (args->rows <= PAIRS_FEW ? multiply_few : multiply_parts)(args, format, pairs_pace());
+    float_mode_restore(before);
+}
+
+void pairs_group(const struct panel_group_args *group, const struct quantised_format *format, enum pairs_pace pace) {
+    float_mode before = float_mode_set_ieee();
+    if (group->rows > PAIRS_FEW) {
+        multiply_many(group, format, KERNEL_SCRATCH_BYTES, pace);
+    }
+    for (size_t p = 0; group->rows <= PAIRS_FEW && p < group->count; p++) {
+        multiply_few(&(struct panel_args){.x = group->x,
+                                          .rows = group->rows,
+                                          .panel = group->panels[p],
+                                          .k = group->k,
+                                          .out = group->sums + p * KERNEL_PANEL,
+                                          .out_stride = KERNEL_SUMS,
+                                          .columns = KERNEL_PANEL},
+                     format, pace);
+    }
     float_mode_restore(before);
 }
 
 void avx512bf16vbmi_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
-    float_mode before = float_mode_set_ieee();
-    if (group->rows > PAIRS_FEW) {
-        multiply_many(group, format, KERNEL_SCRATCH_BYTES);
-    } else {
-        group_panel_by_panel(group, format, multiply_few);
-    }
-    float_mode_restore(before);
+    pairs_group(group, format, pairs_pace());
 }
 #endif

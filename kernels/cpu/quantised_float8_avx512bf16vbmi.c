@@ -5,7 +5,7 @@
 #include "kernels/cpu/code_tables.h"
 #include "kernels/cpu/quantised_pairs.h"
 
-enum { PAIRS_LINE_K = 4 };
+enum { PAIRS_LINE_K = 4, PAIRS_WORKING = 7 };
 
 static const struct byte_table E4M3 = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
                                        {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};

@@ -6,7 +6,7 @@
 #include "kernels/cpu/int8_table.h"
 #include "kernels/cpu/quantised_pairs.h"
 
-enum { PAIRS_LINE_K = 4 };
+enum { PAIRS_LINE_K = 4, PAIRS_WORKING = 7 };
 
 #define HIGH_BUT_128(m) ((m) == 0 ? 0x43 : INT8_HIGH(m))
 static const struct byte_table INT8 = {{TIMES_64(HIGH_BUT_128, 0), TIMES_64(HIGH_BUT_128, 64)},

@@ -6,7 +6,7 @@
 #include "kernels/cpu/int8_table.h"
 #include "kernels/cpu/quantised_pairs.h"
 
-enum { PAIRS_LINE_K = 4 };
+enum { PAIRS_LINE_K = 4, PAIRS_WORKING = 7 };
 
 static const struct byte_table INT8 = {{TIMES_64(INT8_HIGH, 0), TIMES_64(INT8_HIGH, 64)},
                                        {TIMES_64(INT8_LOW, 0), TIMES_64(INT8_LOW, 64)}};

@@ -23,16 +23,18 @@ enum {
     TILE_WORDS = MANY_PAIRS * PAIRS_X,
     FACTORS_BYTES = MANY_SCALES * sizeof(panel_row),
     WIDE_BYTES = MANY_PAIRS * sizeof(pairs_row),
-    TILE_BYTES = TILE_WORDS * sizeof(uint32_t) + PAIRS_TILE * KERNEL_SUMS * sizeof(float),
+    TILE_ROWS = 8, // where two products start in a cycle
+    TILE_BYTES = TILE_WORDS * sizeof(uint32_t) + TILE_ROWS * KERNEL_SUMS * sizeof(float),
 };
-_Static_assert(FACTORS_BYTES + WIDE_BYTES + MANY_ROWS / PAIRS_TILE * TILE_BYTES <= KERNEL_SCRATCH_BYTES, "scratch");
-_Static_assert(FACTORS_BYTES + WIDE_BYTES + PAIRS_PART / PAIRS_TILE * TILE_BYTES <= PAIRS_PART_SCRATCH, "scratch of a part");
-_Static_assert(MANY_FEW_K / 2 * PAIRS_X_FEW <= PAIRS_PART / PAIRS_TILE * TILE_WORDS, "a few rows are one tile");
+_Static_assert(FACTORS_BYTES + WIDE_BYTES + MANY_ROWS / TILE_ROWS * TILE_BYTES <= KERNEL_SCRATCH_BYTES, "scratch");
+_Static_assert(FACTORS_BYTES + WIDE_BYTES + PAIRS_PART / TILE_ROWS * TILE_BYTES <= PAIRS_PART_SCRATCH, "scratch of a part");
+_Static_assert(MANY_FEW_K / 2 * PAIRS_X_FEW <= PAIRS_PART / TILE_ROWS * TILE_WORDS, "a few rows are one tile");
 
 struct many {
     const struct panel_group_args *group;
     const struct quantised_format *format;
     const struct pairs_decoder *decoder;
+    enum pairs_pace pace;
     bool powers;            // pairs_powers
     size_t block;           // k
     struct panel_args args; // of the rows at hand; panel is the one at hand
@@ -45,8 +47,22 @@ struct many {
 };
 
 // Rows of the next tile, of those that are left: all, or so many that at least PAIRS_FEW + 1 stay.
-static size_t next_tile(size_t left) {
-    return left <= PAIRS_TILE ? left : left <= PAIRS_TILE + PAIRS_FEW ? PAIRS_TILE - PAIRS_FEW : PAIRS_TILE;
+static size_t next_tile(const struct many *m, size_t left) {
+    if (left <= PAIRS_TILE) {
+        return left;
+    }
+    if (m->pace == PAIRS_TWO_A_CYCLE) {
+        return left < 2 * TILE_ROWS ? div_up(left, 2) : TILE_ROWS;
+    }
+    return left <= PAIRS_TILE + PAIRS_FEW ? PAIRS_TILE - PAIRS_FEW : PAIRS_TILE;
+}
+
+static size_t tiles(const struct many *m) {
+    size_t count = 0;
+    for (size_t left = m->args.rows; left > 0; left -= next_tile(m, left)) {
+        count++;
+    }
+    return count;
 }
 
 // The words of `quarters` four rows, of pairs of k from k on; of rows and pairs that are not there 0.
@@ -83,7 +99,7 @@ static void turn_block(const struct many *m, const struct chunk *c) {
         return;
     }
     for (size_t row = 0, rows; row < m->args.rows; row += rows, to += TILE_WORDS) {
-        rows = next_tile(m->args.rows - row);
+        rows = next_tile(m, m->args.rows - row);
         turn_tile(m->args.x + row, rows, c->k, c->depth, to);
     }
 }
@@ -166,7 +182,7 @@ static void multiply_block(const struct many *m, const struct chunk *c, size_t p
     bool widened = m->format->code == CODE_INT8 && m->format->zero_points && m->args.rows > PAIRS_TILE;
     const struct pairs_decoder *decoder = widened ? &pairs_widened : m->decoder;
     struct pairs_tile tile = widened ? widened_tile(m, c) : codes_tile(m, c);
-    size_t tiles = div_up(m->args.rows, PAIRS_TILE), runs = tiles * (KERNEL_PANEL / LANES) * c->depth / decoder->line_k;
+    size_t runs = tiles(m) * (KERNEL_PANEL / LANES) * c->depth / decoder->line_k;
     const void *next = chunk_next_codes(c, m->group->panels, m->group->count, panel, m->group->next);
     INVARIANT(runs > 0);
     tile.ahead = (uintptr_t)(next ? next : tile.scales.codes);
@@ -181,10 +197,10 @@ static void multiply_block(const struct many *m, const struct chunk *c, size_t p
         fetch_rows(m, c, panel);
     }
     for (size_t row = 0, rows; row < m->args.rows; row += rows, tile.x += TILE_WORDS) {
-        rows = next_tile(m->args.rows - row);
+        rows = next_tile(m, m->args.rows - row);
         tile.sums = m->sums + row * KERNEL_SUMS + panel * KERNEL_PANEL;
         tile.partials = m->partials + row * KERNEL_SUMS + panel * KERNEL_PANEL;
-        decoder->tile[rows - 1](&tile);
+        decoder->tile[m->pace][rows - 1](&tile);
     }
 }
 
@@ -205,12 +221,14 @@ static bool keeps_rows(const struct many *m, const char *end) {
     return m->group->rows <= PAIRS_X_FEW && pairs * PAIRS_X_FEW * sizeof *m->x <= (size_t)(end - (const char *)m->x);
 }
 
-void pairs_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes, bool powers) {
+void pairs_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes,
+                enum pairs_pace pace, bool powers) {
     char *scratch = group->scratch;
     struct many m = {
         .group = group,
         .format = format,
         .decoder = pairs_decoder_of(format),
+        .pace = pace,
         .powers = powers,
         .factors = (panel_row *)scratch,
         .wide = (pairs_row *)(scratch + FACTORS_BYTES),

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/quantised_pairs.h"
 
-enum { PAIRS_LINE_K = 8 };
+enum { PAIRS_LINE_K = 8, PAIRS_WORKING = 5 };
 
 // VPERMW looks at 5 bits: each table twice.
 #define TWICE(...)                                                                                                                 \

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/quantised_pairs.h"
 
-enum { PAIRS_LINE_K = 8 };
+enum { PAIRS_LINE_K = 8, PAIRS_WORKING = 6 };
 
 // 0 to 15, then -16 to -1.
 static const uint16_t INT5[32] = {0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120,

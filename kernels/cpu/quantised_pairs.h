@@ -10,7 +10,7 @@
 
 enum {
     PAIRS_FEW = 4,   // rows that a panel is read for once, from its start to its end
-    PAIRS_TILE = 12, // rows at once of more
+    PAIRS_TILE = 12, // rows at once of more, at most
     // Words from a pair of k of a tile's rows to the next pair: of more rows than the fewer, the more.
     PAIRS_X_FEW = 8,
     PAIRS_X = 16,
@@ -48,10 +48,17 @@ struct pairs_tile {
     size_t ahead_step;                 // bytes further with each line
 };
 
+// Products that a CPU starts in a cycle: one on Zen 4, two on Zen 5. Their results are there six cycles later on both.
+enum pairs_pace { PAIRS_ONE_A_CYCLE, PAIRS_TWO_A_CYCLE, PAIRS_PACES };
+
+static inline enum pairs_pace pairs_pace(void) {
+    return fetch_as_zen4() ? PAIRS_ONE_A_CYCLE : PAIRS_TWO_A_CYCLE;
+}
+
 struct pairs_decoder {
     size_t line_k;
-    void (*few[PAIRS_FEW])(const struct pairs_few *args); // by rows - 1
-    void (*tile[PAIRS_TILE])(struct pairs_tile *args);    // by rows - 1, from PAIRS_FEW + 1 rows on
+    void (*few[PAIRS_PACES][PAIRS_FEW])(const struct pairs_few *args); // by rows - 1
+    void (*tile[PAIRS_PACES][PAIRS_TILE])(struct pairs_tile *args);    // by rows - 1, from PAIRS_FEW + 1 rows on
     // wide[i] = the pair i of `depth` k; writes on to the end of the last line, an odd tail's second half is whatever it holds
     void (*widen)(const struct quantised_format *format, const uint8_t *codes, const uint8_t *zeros, size_t depth, pairs_row *wide);
 };
@@ -64,15 +71,20 @@ const struct pairs_decoder *pairs_decoder_of(const struct quantised_format *form
 
 // Scales that are powers of two need no multiplication, of which the products leave no room: sum += scalef(partial, exponent).
 // That is fma(partial, scale, sum) where scalef is exact: where it raises neither overflow nor underflow, as MXCSR says after
-// pairs_many. On Zen 4 its ports are the adder's; to decode 8 bits takes those too.
-static inline bool pairs_powers(const struct quantised_format *format) {
-    return fetch_as_zen4() && format->scale == DTYPE_F8_E8M0 && code_has_4_bits(format->code) && !format->scale_of_panel;
+// pairs_many. On Zen 4 its ports are the adder's; to decode 8 bits takes those too. On Zen 5 it takes half a product's place, and
+// eight rows of MXFP4 are .96 as fast so.
+static inline bool pairs_powers(const struct quantised_format *format, enum pairs_pace pace) {
+    return pace == PAIRS_ONE_A_CYCLE && format->scale == DTYPE_F8_E8M0 && code_has_4_bits(format->code) && !format->scale_of_panel;
 }
 
 // More than PAIRS_FEW rows against panels; K is of whole lines of codes. Sums are added to those of group, whose scratch is of
 // scratch_bytes.
-void pairs_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes, bool powers);
-enum { PAIRS_PART = 48 };                // rows of a call with a single panel at most
+void pairs_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes,
+                enum pairs_pace pace, bool powers);
+enum { PAIRS_PART = 40 };                // rows of a call with a single panel at most
 enum { PAIRS_PART_SCRATCH = 128 << 10 }; // bytes of its scratch
+
+// Any number of rows: quantised_group_bf16 as if the CPU had that pace.
+void pairs_group(const struct panel_group_args *group, const struct quantised_format *format, enum pairs_pace pace);
 
 #endif

@@ -1,5 +1,6 @@
 // The kernels of one way of decoding, written once. The including file defines:
 //   PAIRS_LINE_K             k of a line of codes: 8 or 4
+//   PAIRS_WORKING            of the 32 vector registers, those that decoding and multiplying take beside sums
 //   struct tables, tables_load(format)
 //   zeros_load(zeros)        the zero points of 16 columns as its lines want them; zeros is NULL where the format has none
 //   struct line, line_open(codes, tables, zero)
@@ -16,15 +17,19 @@ enum {
     LANES = 16,
     LINES = KERNEL_PANEL / LANES,
     LINES_BYTES = LINES * QUANTISED_LINE,
-    // Bytes ahead that codes are fetched. Two Zen 5 threads, of the roof, at 4 and 16 KiB: four rows of MXFP4 .77 and .72; one row
-    // the same.
-    PAIRS_AHEAD = PAIRS_LINE_K == 8 ? 4096 : 16384,
-    // Of the 32 vector registers, what decoding and multiplying take beside sums.
-    PAIRS_VECTORS = 32,
-    PAIRS_WORKING = PAIRS_LINE_K == 8 ? 6 : 12,
+    PAIRS_VECTORS = 32, // registers
 };
 
-#define FETCH_AHEAD ((struct fetch_distance){PAIRS_AHEAD, 0, 0})
+// Two Zen 5 threads, four rows of MXFP4, 2, 4, 8, 16 KiB ahead: .82, .89, .91, .87 of the roof; one row the same.
+#define FETCH_AHEAD ((struct fetch_distance){8192, 0, 0})
+
+// Constants in each copy, so that none is in a register.
+struct few_shape {
+    size_t rows;
+    size_t side;    // blocks of 16 columns side by side
+    size_t working; // registers that decoding and multiplying take beside sums
+    struct fetch_distance ahead;
+};
 
 // A pair of k of `side` blocks of 16 columns from the `first` on. An element comes with each instruction, or is broadcast once for
 // all blocks.
@@ -41,9 +46,10 @@ PANEL_INLINE void pairs_rows(size_t rows, size_t first, size_t side, const __m51
     }
 }
 
-// `lines` lines of each of the blocks of 16 columns, `side` of them side by side, against all rows.
-PANEL_INLINE void pairs_lines(size_t rows, size_t side, struct fetch_distance ahead, const struct tables *t, const uint8_t *zeros,
-                              const uint8_t *codes, size_t lines, const uint16_t *const *rows_x, __m512 partials[][LINES]) {
+// `lines` lines of each of the blocks of 16 columns against all rows.
+PANEL_INLINE void pairs_lines(struct few_shape shape, const struct tables *t, const uint8_t *zeros, const uint8_t *codes,
+                              size_t lines, const uint16_t *const *rows_x, __m512 partials[][LINES]) {
+    const size_t rows = shape.rows, side = shape.side;
     const uint16_t *x[PAIRS_FEW];
     __m512i zero[LINES];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -55,7 +61,7 @@ PANEL_INLINE void pairs_lines(size_t rows, size_t side, struct fetch_distance ah
     size_t k = 0;
     for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, k += PAIRS_LINE_K) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            fetch_line(codes + j * QUANTISED_LINE, ahead);
+            fetch_line(codes + j * QUANTISED_LINE, shape.ahead);
         }
         PANEL_UNROLL for (size_t first = 0; first < LINES; first += side) {
             struct line line[LINES];
@@ -74,25 +80,25 @@ PANEL_INLINE void pairs_lines(size_t rows, size_t side, struct fetch_distance ah
 }
 
 // Sums that stay in registers over all scales, first those of the first columns. The rest goes through memory, where a store costs
-// Zen 4 as much as 1.5 products.
-PANEL_INLINE bool few_keeps(size_t rows, size_t row, size_t j) {
-    return j * rows + row < (size_t)PAIRS_VECTORS - PAIRS_WORKING - rows * LINES;
+// Zen 4 as much as 1.5 products, Zen 5 as two.
+PANEL_INLINE bool few_keeps(struct few_shape few, size_t row, size_t j) {
+    return j * few.rows + row < PAIRS_VECTORS - few.working - few.rows * LINES;
 }
 
-PANEL_INLINE void few_load(size_t rows, const panel_row *from, __m512 sums[][LINES]) {
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+PANEL_INLINE void few_load(struct few_shape shape, const panel_row *from, __m512 sums[][LINES]) {
+    PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            if (few_keeps(rows, r, j)) {
+            if (few_keeps(shape, r, j)) {
                 sums[r][j] = _mm512_load_ps(&from[r][j * LANES]);
             }
         }
     }
 }
 
-PANEL_INLINE void few_store(size_t rows, __m512 sums[][LINES], panel_row *to) {
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+PANEL_INLINE void few_store(struct few_shape shape, __m512 sums[][LINES], panel_row *to) {
+    PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            if (few_keeps(rows, r, j)) {
+            if (few_keeps(shape, r, j)) {
                 _mm512_store_ps(&to[r][j * LANES], sums[r][j]);
             }
         }
@@ -100,11 +106,12 @@ PANEL_INLINE void few_store(size_t rows, __m512 sums[][LINES], panel_row *to) {
 }
 
 // sum = fma(partial, scale, sum)
-PANEL_INLINE void few_close(size_t rows, __m512 partials[][LINES], const __m512 *factors, __m512 sums[][LINES], panel_row *to) {
+PANEL_INLINE void few_close(struct few_shape shape, __m512 partials[][LINES], const __m512 *factors, __m512 sums[][LINES],
+                            panel_row *to) {
     PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             float *sum = &to[r][j * LANES];
-            if (few_keeps(rows, r, j)) {
+            if (few_keeps(shape, r, j)) {
                 sums[r][j] = _mm512_fmadd_ps(partials[r][j], factors[j], sums[r][j]);
             } else {
                 _mm512_store_ps(sum, _mm512_fmadd_ps(partials[r][j], factors[j], _mm512_load_ps(sum)));
@@ -113,58 +120,63 @@ PANEL_INLINE void few_close(size_t rows, __m512 partials[][LINES], const __m512 
     }
 }
 
-// `ahead` is a constant in each copy, as `rows` is, so that no registers hold distances. More than two rows of 4 bits take two
-// blocks of columns at a time, which leaves registers to sums.
-PANEL_INLINE void few_rows(const struct pairs_few *few, size_t rows, const struct fetch_distance ahead) {
+PANEL_INLINE void few_rows(const struct pairs_few *few, struct few_shape shape) {
     const struct pairs_scales *a = &few->scales;
     const struct tables t = tables_load(a->format);
     const __m512 global = panel_global(a->format, a->panel);
     const size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format);
-    const size_t side = rows > 2 && PAIRS_LINE_K == 8 ? LINES / 2 : LINES;
+    const size_t rows = shape.rows;
     const uint8_t *codes = a->codes;
     const uint16_t *x[PAIRS_FEW];
     __m512 sums[PAIRS_FEW][LINES];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = few->x[r];
     }
-    few_load(rows, (const panel_row *)few->sums, sums);
+    few_load(shape, (const panel_row *)few->sums, sums);
     for (size_t s = 0; s < scales; s++, codes += stride) {
         const size_t lines = (s + 1 == scales ? a->last_k : scale_k) / PAIRS_LINE_K;
         const uint8_t *stored = codes + lines * LINES_BYTES; // zero points follow
         __m512 partials[PAIRS_FEW][LINES], factors[LINES];
         for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
-            fetch_line(stored + at, ahead);
+            fetch_line(stored + at, shape.ahead);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
                 partials[r][j] = _mm512_setzero_ps();
             }
         }
-        pairs_lines(rows, side, ahead, &t, stored + scale_bytes, codes, lines, x, partials);
+        pairs_lines(shape, &t, stored + scale_bytes, codes, lines, x, partials);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             x[r] += lines * PAIRS_LINE_K;
         }
         panel_scales(a->format, stored, global, factors);
-        few_close(rows, partials, factors, sums, few->sums);
+        few_close(shape, partials, factors, sums, few->sums);
     }
-    few_store(rows, sums, few->sums);
+    few_store(shape, sums, few->sums);
 }
 
-#define FEW_FUNCTION(rows)                                                                                                         \
-    static void few_##rows(const struct pairs_few *few) {                                                                          \
-        if (fetch_as_zen4()) {                                                                                                     \
-            few_rows(few, rows, FETCH_CODES_ZEN4);                                                                                 \
-        } else if ((rows) == 1 && fetch_as_intel()) {                                                                              \
-            few_rows(few, rows, FETCH_CODES_INTEL);                                                                                \
+// More than two rows of 4 bits take two blocks of columns at a time, which leaves registers to sums. Where two products start in a
+// cycle, those would be too few partial sums under way.
+#define FEW_ONE(rows)                                                                                                              \
+    ((struct few_shape){rows, (rows) > 2 && PAIRS_LINE_K == 8 ? LINES / 2 : LINES, PAIRS_LINE_K == 8 ? 6 : 12, FETCH_CODES_ZEN4})
+#define FEW_TWO(rows, ahead) ((struct few_shape){rows, LINES, PAIRS_LINE_K == 8 ? 6 : (rows) == 4 ? 11 : 12, ahead})
+
+#define FEW_FUNCTIONS(rows)                                                                                                        \
+    static void few_one_##rows(const struct pairs_few *few) {                                                                      \
+        few_rows(few, FEW_ONE(rows));                                                                                              \
+    }                                                                                                                              \
+    static void few_two_##rows(const struct pairs_few *few) {                                                                      \
+        if ((rows) == 1 && fetch_as_intel()) {                                                                                     \
+            few_rows(few, FEW_TWO(rows, FETCH_CODES_INTEL));                                                                       \
         } else {                                                                                                                   \
-            few_rows(few, rows, FETCH_AHEAD);                                                                                      \
+            few_rows(few, FEW_TWO(rows, FETCH_AHEAD));                                                                             \
         }                                                                                                                          \
     }
 
-FEW_FUNCTION(1)
-FEW_FUNCTION(2)
-FEW_FUNCTION(3)
-FEW_FUNCTION(4)
+FEW_FUNCTIONS(1)
+FEW_FUNCTIONS(2)
+FEW_FUNCTIONS(3)
+FEW_FUNCTIONS(4)
 
 enum { PAIRS_POWERS = PAIRS_LINE_K == 8 };
 #include "kernels/cpu/quantised_pairs_tile_body.h"
@@ -188,7 +200,8 @@ static void widen(const struct quantised_format *format, const uint8_t *codes, c
 
 const struct pairs_decoder PAIRS_DECODER = {
     .line_k = PAIRS_LINE_K,
-    .few = {few_1, few_2, few_3, few_4},
+    .few = {[PAIRS_ONE_A_CYCLE] = {few_one_1, few_one_2, few_one_3, few_one_4},
+            [PAIRS_TWO_A_CYCLE] = {few_two_1, few_two_2, few_two_3, few_two_4}},
     .tile = PAIRS_TILES,
     .widen = widen,
 };

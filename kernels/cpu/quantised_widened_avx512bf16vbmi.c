@@ -5,7 +5,7 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/quantised_pairs.h"
 
-enum { PAIRS_LINE_K = 2, PAIRS_POWERS = 0, LANES = 16, LINES_BYTES = sizeof(pairs_row) };
+enum { PAIRS_LINE_K = 2, PAIRS_WORKING = 5, PAIRS_POWERS = 0, LANES = 16, LINES_BYTES = sizeof(pairs_row) };
 
 struct tables {
     char none;

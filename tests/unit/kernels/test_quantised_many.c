@@ -1,6 +1,7 @@
 // Kernels of quantised weights for more rows than are multiplied as codes are widened in registers, several panels at once where
 // there is such a kernel, against the scalar twin bit for bit: any number of rows and depth, rows and scales that must be
 // multiplied another way.
+#include "guarded.h"
 #include "quantised_case.h"
 
 #include "kernels/cpu/backends.h"
@@ -13,8 +14,9 @@ enum { DISTINCT = 13, MANY_N = KERNEL_GROUP * KERNEL_PANEL };
 
 struct many {
     const struct quantised_case *quantised;
-    uint16_t *x; // [DISTINCT][k]
-    float *want; // [DISTINCT][n]
+    uint16_t *x;          // [DISTINCT][k]
+    float *want;          // [DISTINCT][n]
+    struct guarded pages; // which scratch fills to the last byte
     void *scratch;
     float *sums; // [KERNEL_CALL_ROWS][KERNEL_SUMS]
 };
@@ -23,7 +25,8 @@ static void many_init(struct many *many, const struct quantised_case *q, enum va
     *many = (struct many){.quantised = q};
     many->x = test_alloc(DISTINCT * q->k * sizeof *many->x);
     many->want = test_alloc(DISTINCT * q->n * sizeof *many->want);
-    many->scratch = test_alloc(KERNEL_SCRATCH_BYTES);
+    many->pages = guarded_take(KERNEL_SCRATCH_BYTES, 1);
+    many->scratch = many->pages.data;
     many->sums = test_alloc(KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof *many->sums);
     for (size_t i = 0; i < DISTINCT * q->k; i++) {
         many->x[i] = random_bf16(random, values);
@@ -31,12 +34,18 @@ static void many_init(struct many *many, const struct quantised_case *q, enum va
 }
 
 static void many_deinit(struct many *many) {
-    free(many->x), free(many->want), free(many->scratch), free(many->sums);
+    free(many->x), free(many->want), free(many->sums), guarded_free(&many->pages);
 }
 
 static size_t distinct_of(size_t row) {
     return row * 5 % DISTINCT;
 }
+
+#if defined(__x86_64__)
+static bool is_pairs(const struct kernel_backend *backend) {
+    return backend->quantised_group_bf16 == avx512bf16_quantised_group_bf16 && __builtin_cpu_supports("avx512vbmi");
+}
+#endif
 
 static void point_to_rows(const struct many *many, size_t rows, const void **x) {
     for (size_t r = 0; r < rows; r++) {
@@ -49,6 +58,20 @@ static void assert_sums(const struct many *many, size_t rows, const char *backen
     for (size_t r = 0; r < rows; r++) {
         assert_same_f32(many->sums + r * KERNEL_SUMS, many->want + distinct_of(r) * n, n, backend);
     }
+}
+
+// As CPUs of either pace multiply.
+static void check_paces(const struct many *many, const struct kernel_backend *backend, const struct panel_group_args *args) {
+#if defined(__x86_64__)
+    for (enum pairs_pace pace = 0; is_pairs(backend) && pace < PAIRS_PACES; pace++) {
+        poison_f32(many->sums, args->rows * KERNEL_SUMS);
+        poison_f32(many->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
+        pairs_group(args, &many->quantised->format, pace);
+        assert_sums(many, args->rows, pace == PAIRS_ONE_A_CYCLE ? "one a cycle" : "two a cycle");
+    }
+#else
+    (void)many, (void)backend, (void)args;
+#endif
 }
 
 static void check_backend(const struct many *many, const struct kernel_backend *backend, size_t rows, bool next) {
@@ -64,6 +87,7 @@ static void check_backend(const struct many *many, const struct kernel_backend *
     args.next = next ? panels : NULL;
     backend->quantised_group_bf16(&args, &q->format);
     assert_sums(many, rows, backend->name);
+    check_paces(many, backend, &args);
 }
 
 // The panel kernel, whose columns are a panel's.
@@ -108,11 +132,11 @@ static void check_backends(struct many *many, size_t rows, bool scalar) {
     }
 }
 
-// Each number of rows of the last tiles, and each way that a call's rows are cut; blocks of K with and without a rest.
+// Few rows, each number of rows of the last tiles, and each way that a call's rows are cut; blocks of K with and without a rest.
 static void any_number_of_rows_and_any_depth_give_the_twins_bits(void **state) {
     (void)state;
-    static const size_t ROWS[] = {5,  6,  7,  8,  9,  10, 11, 12, 13, 14,  15,  16,  17,
-                                  20, 22, 24, 25, 27, 48, 49, 60, 61, 120, 121, 211, KERNEL_CALL_ROWS};
+    static const size_t ROWS[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,  13,  14,  15,
+                                  16, 17, 20, 22, 24, 25, 27, 48, 49, 60, 61, 120, 121, 211, KERNEL_CALL_ROWS};
     static const size_t DEPTHS[] = {0, 1, 7, 40, 128, 129, 256, 261, 300, 701, 1024, 1100, 2100};
     struct random random = {51};
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
@@ -210,7 +234,7 @@ static bool powers_are_exact(const struct many *many, size_t rows) {
     struct panel_group_args args = {
         .x = x, .rows = rows, .panels = panels, .count = count, .k = q->k, .sums = many->sums, .scratch = many->scratch};
     float_mode before = float_mode_set_ieee();
-    pairs_many(&args, &q->format, KERNEL_SCRATCH_BYTES, true);
+    pairs_many(&args, &q->format, KERNEL_SCRATCH_BYTES, PAIRS_ONE_A_CYCLE, true);
     bool exact = !float_range_left();
     float_mode_restore(before);
     if (exact) {
@@ -223,7 +247,7 @@ static bool has_pairs(void) {
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-        if (usable && backend->quantised_group_bf16 == avx512bf16_quantised_group_bf16 && __builtin_cpu_supports("avx512vbmi")) {
+        if (usable && is_pairs(backend)) {
             return true;
         }
     }
