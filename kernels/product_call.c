@@ -79,9 +79,17 @@ static void finish_i32(const struct call *c) {
         size_t at = (c->row + r) * c->group->out_stride + c->panel * KERNEL_PANEL;
         size_t c_at = (c->row + r) * c->group->c_stride + c->panel * KERNEL_PANEL;
         int32_t *out = (int32_t *)c->group->out + at;
-        const int32_t *more = c->group->beta != 0.0f ? (const int32_t *)c->group->c + c_at : NULL;
+        if (c->group->beta == 0.0f) {
+            if (c->work->streams) {
+                stream_bytes(out, sums, columns * sizeof *out);
+            } else {
+                memcpy(out, sums, columns * sizeof *out);
+            }
+            continue;
+        }
+        const int32_t *more = (const int32_t *)c->group->c + c_at;
         for (size_t i = 0; i < columns; i++) {
-            out[i] = (int32_t)((uint32_t)sums[i] + (more ? (uint32_t)more[i] : 0)); // wraps, as the sums do
+            out[i] = (int32_t)((uint32_t)sums[i] + (uint32_t)more[i]); // wraps, as the sums do
         }
     }
 }

@@ -90,8 +90,8 @@ static void multiply_float(const struct call *c, size_t panel, float *out) {
     }
 }
 
-// The call's sums to `out`. goes_on: added to what is there.
-static void multiply(const struct call *c, float *out, bool goes_on) {
+// The call's sums to `out`. goes_on: added to what is there. rows_kept: panel_group_args'.
+static void multiply(const struct call *c, float *out, bool goes_on, bool rows_kept) {
     if (c->grouped) {
         struct panel_group_args args = {.x = c->x,
                                         .rows = c->rows,
@@ -101,7 +101,8 @@ static void multiply(const struct call *c, float *out, bool goes_on) {
                                         .sums = out,
                                         .scratch = c->lane->kernel,
                                         .next = c->has_next ? c->next : NULL,
-                                        .goes_on = goes_on};
+                                        .goes_on = goes_on,
+                                        .rows_kept = rows_kept};
         multiply_group(c, &args);
         return;
     }
@@ -128,7 +129,7 @@ static void multiply_scaled(const struct call *c) {
         for (size_t p = 0; p < c->count; p++) {
             part.panels[p] = (const char *)c->panels[p] + at * KERNEL_PANEL * size;
         }
-        multiply(&part, c->lane->partial, false);
+        multiply(&part, c->lane->partial, false, false);
         call_add_scaled(&part, part.k / step, c->lane->partial, c->sums);
     }
 }
@@ -154,7 +155,7 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
         } else if (h->scaled_blocks) {
             multiply_scaled(c);
         } else {
-            multiply(c, c->sums, !first);
+            multiply(c, c->sums, !first, !new_rows && c->rows == rows);
         }
         if (last) {
             call_finish(c);

@@ -1,4 +1,4 @@
-// along.h's kernel of bf16 by VDPBF16PS: 32 columns at a time, 64 pairs of k, turned into 8 KiB that stay in L1, where up to six
+// along.h's kernel of bf16 by VDPBF16PS: 32 columns at a time, 64 pairs of k, turned into 8 KiB that stay in L1, where up to 12
 // rows at a time multiply them while the lines of the next block are fetched.
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -15,7 +15,15 @@ enum {
     WORDS = 64, // pairs of a block: four lines of each column
     LINE = 64,  // bytes
     LINES = WORDS * 4 / LINE,
+    ROWS = 12, // of a tile: 24 sums, of which a CPU that starts two products a cycle needs 12 at once
 };
+
+// More than PANEL_UNROLL unrolls.
+#if defined(__clang__)
+#define ROWS_UNROLL PANEL_UNROLL
+#else
+#define ROWS_UNROLL _Pragma("GCC unroll 12")
+#endif
 _Static_assert(COLUMNS == 2 * TURN_LINES && WORDS % TURN_WORDS == 0, "whole turns");
 
 // Some pairs of some columns.
@@ -69,7 +77,7 @@ _Static_assert(2 * WORDS == COLUMNS * LINES, "as many as there are");
 PANEL_INLINE void multiply_word(__m512 sums[][2], size_t rows, const uint16_t *const *x, size_t k, bool last,
                                 const uint32_t *words) {
     __m512bh low = (__m512bh)_mm512_load_si512(words), high = (__m512bh)_mm512_load_si512(words + LANES);
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+    ROWS_UNROLL for (size_t r = 0; r < rows; r++) {
         __m512bh value = last ? pair_broadcast_last(x[r] + k) : pair_broadcast(x[r] + k);
         sums[r][0] = _mm512_dpbf16_ps(sums[r][0], value, low);
         sums[r][1] = _mm512_dpbf16_ps(sums[r][1], value, high);
@@ -79,12 +87,12 @@ PANEL_INLINE void multiply_word(__m512 sums[][2], size_t rows, const uint16_t *c
 // `rows` is a constant in each copy. fetches: the first tile's words fetch for all.
 PANEL_INLINE void multiply_rows(const struct block *b, size_t row, size_t rows, bool fetches) {
     const struct along_args *a = b->args;
-    const bool far = fetch_as_zen4(), begins = b->k == 0 && !a->goes_on;
+    const bool far = fetch_as_zen4() || fetch_as_zen5(), begins = b->k == 0 && !a->goes_on;
     const uint32_t taken = b->columns < COLUMNS ? (1u << b->columns) - 1 : ~0u;
     const __mmask16 low = (__mmask16)taken, high = (__mmask16)(taken >> LANES);
-    const uint16_t *x[PANEL_TILE];
-    __m512 sums[PANEL_TILE][2];
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+    const uint16_t *x[ROWS];
+    __m512 sums[ROWS][2];
+    ROWS_UNROLL for (size_t r = 0; r < rows; r++) {
         const float *from = a->sums + (row + r) * a->sums_stride + b->column;
         x[r] = (const uint16_t *)a->x[row + r] + b->k;
         sums[r][0] = begins ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(low, from);
@@ -99,34 +107,44 @@ PANEL_INLINE void multiply_rows(const struct block *b, size_t row, size_t rows, 
     if (b->depth % 2) {
         multiply_word(sums, rows, x, b->depth - 1, true, b->words[b->depth / 2]);
     }
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+    ROWS_UNROLL for (size_t r = 0; r < rows; r++) {
         float *to = a->sums + (row + r) * a->sums_stride + b->column;
         _mm512_mask_storeu_ps(to, low, sums[r][0]);
         _mm512_mask_storeu_ps(to + LANES, high, sums[r][1]);
     }
 }
 
-static void multiply_tile(const struct block *b, size_t row, size_t rows, bool fetches) {
-    switch (rows) {
-    case 1:
-        multiply_rows(b, row, 1, fetches);
-        return;
-    case 2:
-        multiply_rows(b, row, 2, fetches);
-        return;
-    case 3:
-        multiply_rows(b, row, 3, fetches);
-        return;
-    case 4:
-        multiply_rows(b, row, 4, fetches);
-        return;
-    case 5:
-        multiply_rows(b, row, 5, fetches);
-        return;
-    default:
-        multiply_rows(b, row, PANEL_TILE, fetches);
-        return;
+#define MULTIPLY(rows)                                                                                                             \
+    static void multiply_##rows(const struct block *b, size_t row, bool fetches) {                                                 \
+        multiply_rows(b, row, rows, fetches);                                                                                      \
     }
+
+MULTIPLY(1)
+MULTIPLY(2)
+MULTIPLY(3)
+MULTIPLY(4)
+MULTIPLY(5)
+MULTIPLY(6)
+MULTIPLY(7)
+MULTIPLY(8)
+MULTIPLY(9)
+MULTIPLY(10)
+MULTIPLY(11)
+MULTIPLY(12)
+
+static void multiply_tile(const struct block *b, size_t row, size_t rows, bool fetches) {
+    static void (*const TILES[ROWS])(const struct block *, size_t, bool) = {
+        multiply_1, multiply_2, multiply_3, multiply_4,  multiply_5,  multiply_6,
+        multiply_7, multiply_8, multiply_9, multiply_10, multiply_11, multiply_12,
+    };
+    INVARIANT(rows >= 1 && rows <= ROWS);
+    TILES[rows - 1](b, row, fetches);
+}
+
+// Rows of the tile that begins at `row`: tiles are as even as can be.
+static size_t tile_rows(size_t rows, size_t row) {
+    size_t left = rows - row, tiles = (left + ROWS - 1) / ROWS;
+    return (left + tiles - 1) / tiles;
 }
 
 void avx512bf16_along_bf16(const struct along_args *args) {
@@ -138,7 +156,7 @@ void avx512bf16_along_bf16(const struct along_args *args) {
             find_next(&block);
             turn(&block);
             for (size_t row = 0, rows; row < args->rows; row += rows) {
-                rows = panel_tile_rows(args->rows, row);
+                rows = tile_rows(args->rows, row);
                 multiply_tile(&block, row, rows, row == 0 && block.next);
             }
         }

@@ -32,7 +32,7 @@ static inline __attribute__((always_inline)) void group_fetch(struct group_ahead
     for (; ahead->at < ahead->until; ahead->at += 64) {
         fetch_into((const void *)ahead->at, ahead->far);
         if (ahead->again) {
-            fetch_into((const void *)(ahead->at - ahead->again), true);
+            fetch_into((const void *)(ahead->at - ahead->again), ahead->far);
         }
     }
 }

@@ -22,7 +22,7 @@ enum {
     // Where memory is as slow as the multiplication, fetches wait for it in the same buffers that misses of L1 need: the block and
     // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
     WORDS_FEW_BLOCK = 64,
-    WORDS_FEW_ROWS = 3 * PANEL_TILE,
+    WORDS_FEW_ROWS = 16,
     WORDS_INTO_L2 = 1,       // blocks go by way of L2 where fetch.h says so, on Zen 4 all of them long ones,
     WORDS_NEAR = 4096,       // from there into L1 so many bytes ahead,
     WORDS_WAITING_ROWS = 24, // on Intel's up to so many rows: with more it costs 6 % of what L1's own prefetcher does as well
@@ -112,7 +112,7 @@ PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
             if (i % WORDS_FETCH == 0) {
                 words_fetch(&ahead);
             }
-            if (ahead.again) {
+            if (ahead.far && ahead.again) {
                 words_fetch_near(panel);
             }
             words_step(sums, rows, pass->x, word + i, panel);
@@ -176,6 +176,17 @@ static const float *words_next(const struct panel_group_args *args, const struct
     return args->next ? args->next[0] : NULL;
 }
 
+// Bytes behind which a line is asked for again; 0: not.
+static size_t words_again(size_t rows) {
+    if (!WORDS_INTO_L2) {
+        return 0;
+    }
+    if (fetch_blocks_into_l2()) {
+        return fetch_as_zen4() || rows <= WORDS_WAITING_ROWS ? FETCH_AGAIN : 0;
+    }
+    return fetch_as_zen5() ? FETCH_AGAIN_NEAR : 0;
+}
+
 static void words_block(const struct panel_group_args *args, const struct words_block *block, const float *next) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
     size_t fetches = tiles * (KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_FETCH);
@@ -186,7 +197,7 @@ static void words_block(const struct panel_group_args *args, const struct words_
         .ahead = group_ahead_over(next, block->words * KERNEL_PANEL * sizeof *next, fetches),
     };
     pass.ahead.far = WORDS_INTO_L2 && fetch_blocks_into_l2();
-    pass.ahead.again = pass.ahead.far && (fetch_as_zen4() || args->rows <= WORDS_WAITING_ROWS) ? FETCH_AGAIN : 0;
+    pass.ahead.again = words_again(args->rows);
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
         for (size_t r = 0; r < rows; r++) {

@@ -35,4 +35,6 @@ PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) avx2_##name
 #include "kernels/cpu/panel_i8_body.h"
+// After it:
+#include "kernels/cpu/group_i8_body.h"
 #endif

@@ -8,7 +8,7 @@
 //   quad_vec, quad_vec_load  a vector of LANES quads of w, prepared likewise
 //   quad_dot(words, w, sum)  sum + the products of one prepared quad of x with each of w; wraps
 // and names the results by PANEL_TARGET(name). Sums pass through memory between chunks, which is exact. Few rows are bound by the
-// read of the weights, which is fetched ahead as in panel_body.h; many take several panels in blocks of K as in group_body.h.
+// read of the weights, which is fetched ahead as in panel_body.h; many are group_i8_body.h's.
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
@@ -18,11 +18,6 @@
 
 enum {
     QUAD_CHUNK = 128,           // quads, few rows: 32 KiB of a panel
-    QUAD_BLOCK = 512,           // quads, many: four panels' blocks are 512 KiB of L2, a tile's rows 12 KiB (widened: 24) of L1
-    QUAD_FEW_BLOCK = 128,       // quads, few: sums and fetches stay closer (12 rows 1.2, 16 1.03 times as fast)
-    QUAD_FEW_ROWS = 24,         // few
-    QUAD_NEAR = 4096,           // bytes ahead that what was fetched into L2 goes into L1
-    QUAD_RUN = 8,               // of the inner loop, between which the next block is prefetched
     QUAD_ROWS = 2 * PANEL_TILE, // that a panel is read once for
     QUAD_BYTES = KERNEL_PANEL * PACKED_I8_K,
     PANEL_PASS = PANEL_VECS * LANES,
@@ -30,7 +25,6 @@ enum {
 
 typedef int32_t panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
 typedef uint32_t quad_row[QUAD_CHUNK * QUAD_WORDS] __attribute__((aligned(64)));
-typedef uint32_t quad_block_row[QUAD_BLOCK * QUAD_WORDS + 16] __attribute__((aligned(64))); // not a power of two apart
 typedef int8_t packed_quads[KERNEL_PANEL][PACKED_I8_K];
 
 // One tile of rows against PANEL_PASS columns of one panel.
@@ -89,31 +83,6 @@ PANEL_INLINE void quad_pass_few(const struct quad_pass *p, size_t rows) {
     quad_store(sums, rows, p);
 }
 
-// A quad's lines, from L2.
-PANEL_INLINE void quad_fetch_near(const struct quad_pass *p, size_t q) {
-    PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * PACKED_I8_K; line += 64) {
-        fetch_into((const void *)((uintptr_t)&p->panel[q][p->column] + line + QUAD_NEAR), false);
-    }
-}
-
-PANEL_INLINE void quad_pass_many(const struct quad_pass *p, size_t rows) {
-    vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = *p->ahead;
-    quad_load(sums, rows, p);
-    for (size_t begin = 0; begin < p->depth; begin += QUAD_RUN) {
-        size_t end = p->depth - begin < QUAD_RUN ? p->depth : begin + QUAD_RUN;
-        group_fetch(&ahead);
-        for (size_t q = begin; q < end; q++) {
-            if (ahead.far) {
-                quad_fetch_near(p, q);
-            }
-            quad_step(sums, rows, p, q);
-        }
-    }
-    quad_store(sums, rows, p);
-    *p->ahead = ahead;
-}
-
 #define QUAD_TILE_FUNCTION(name, run)                                                                                              \
     static void name(struct quad_pass *pass, size_t rows) {                                                                        \
         for (pass->column = 0; pass->column < KERNEL_PANEL; pass->column += PANEL_PASS) {                                          \
@@ -141,7 +110,6 @@ PANEL_INLINE void quad_pass_many(const struct quad_pass *p, size_t rows) {
     }
 
 QUAD_TILE_FUNCTION(quad_tile_few, quad_pass_few)
-QUAD_TILE_FUNCTION(quad_tile_many, quad_pass_many)
 
 // `depth` quads of a row of k elements from quad `first` on; the last may be short, where w is padded with 0.
 static void prepare_quads(const int8_t *x, size_t k, size_t first, size_t depth, uint32_t *words) {
@@ -195,77 +163,5 @@ void PANEL_TARGET(panel_i8)(const struct panel_i8_args *args) {
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = args->rows - row < QUAD_ROWS ? args->rows - row : QUAD_ROWS;
         panel_rows_i8(args, row, rows);
-    }
-}
-
-// What of panel `panel` the thread multiplies after `depth` quads from `first` on: NULL where it knows of none.
-static const packed_quads *group_next_quads(const struct panel_group_args *args, size_t panel, size_t first, size_t depth) {
-    if ((first + depth) * PACKED_I8_K < args->k) {
-        return ((const struct packed_i8 *)args->panels[panel])->quads + first + depth;
-    }
-    return args->next ? ((const struct packed_i8 *)args->next[panel])->quads : NULL;
-}
-
-// Sums begin at the offsets, or they are added to those of the k before.
-static void group_begin_i8(const struct panel_group_args *args) {
-    group_clear(args);
-    for (size_t r = 0; STARTS_AT_OFFSETS && r < args->rows; r++) {
-        for (size_t p = 0; p < args->count; p++) {
-            const struct packed_i8 *panel = args->panels[p];
-            int32_t *sums = (int32_t *)args->sums + r * KERNEL_SUMS + p * KERNEL_PANEL;
-            for (size_t c = 0; c < KERNEL_PANEL; c++) {
-                sums[c] = (int32_t)((uint32_t)sums[c] + (uint32_t)panel->offsets[c]);
-            }
-        }
-    }
-}
-
-// Fetches panel `panel`'s share of the rows of the tile at `row`, from quad `first` on.
-static void group_fetch_quads(const struct panel_group_args *args, size_t row, size_t panel, size_t first) {
-    size_t end = row + PANEL_TILE < args->rows ? row + PANEL_TILE : args->rows;
-    size_t bytes =
-        args->k - first * PACKED_I8_K < QUAD_BLOCK * PACKED_I8_K ? args->k - first * PACKED_I8_K : QUAD_BLOCK * PACKED_I8_K;
-    for (size_t r = row + panel; r < end; r += args->count) {
-        const char *x = (const char *)args->x[r] + first * PACKED_I8_K;
-        for (size_t i = 0; i < bytes; i += 64) {
-            __builtin_prefetch(x + i);
-        }
-    }
-}
-
-// Quads [first, first + depth) of K, tile by tile, each against all panels.
-static void group_block_i8(const struct panel_group_args *args, size_t first, size_t depth) {
-    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
-    size_t runs = tiles * (KERNEL_PANEL / PANEL_PASS) * ((depth + QUAD_RUN - 1) / QUAD_RUN);
-    quad_block_row x[PANEL_TILE];
-    struct group_ahead ahead[KERNEL_GROUP];
-    for (size_t p = 0; p < args->count; p++) {
-        ahead[p] = group_ahead_over(group_next_quads(args, p, first, depth), depth * QUAD_BYTES, runs);
-        ahead[p].far = args->rows <= QUAD_FEW_ROWS && fetch_as_zen4();
-        ahead[p].again = ahead[p].far ? FETCH_AGAIN : 0;
-    }
-    for (size_t row = 0, rows; row < args->rows; row += rows) {
-        struct quad_pass pass = {.depth = depth, .sums_stride = KERNEL_SUMS};
-        rows = panel_tile_rows(args->rows, row);
-        for (size_t r = 0; r < rows; r++) {
-            prepare_quads(args->x[row + r], args->k, first, depth, x[r]);
-            pass.x[r] = x[r];
-        }
-        for (size_t p = 0; p < args->count; p++) {
-            group_fetch_quads(args, row + rows, p, first);
-            pass.panel = ((const struct packed_i8 *)args->panels[p])->quads + first;
-            pass.sums = (int32_t *)args->sums + row * KERNEL_SUMS + p * KERNEL_PANEL;
-            pass.ahead = &ahead[p];
-            quad_tile_many(&pass, rows);
-        }
-    }
-}
-
-void PANEL_TARGET(group_i8)(const struct panel_group_args *args) {
-    size_t quads = (args->k + PACKED_I8_K - 1) / PACKED_I8_K;
-    group_begin_i8(args);
-    size_t block = args->rows <= QUAD_FEW_ROWS ? QUAD_FEW_BLOCK : QUAD_BLOCK;
-    for (size_t q = 0; q < quads; q += block) {
-        group_block_i8(args, q, quads - q < block ? quads - q : block);
     }
 }

@@ -33,4 +33,6 @@ static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) neon_##name
 #include "kernels/cpu/panel_i8_body.h"
+// After it:
+#include "kernels/cpu/group_i8_body.h"
 #endif

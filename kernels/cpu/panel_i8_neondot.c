@@ -30,6 +30,8 @@ static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) neondot_##name
 #include "kernels/cpu/panel_i8_body.h"
+// After it:
+#include "kernels/cpu/group_i8_body.h"
 
 const struct kernel_backend backend_neondot = {.name = "neondot",
                                                .panel_f32 = neon_panel_f32,

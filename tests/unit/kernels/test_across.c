@@ -12,7 +12,7 @@ enum {
     COLUMNS_MAX = 150,
     GAP = 5,
     ALONG_ROUNDS = 400,
-    ALONG_ROWS = 14, // tiles of six and of less
+    ALONG_ROWS = 14, // tiles of 12 and of less
     ALONG_K_MAX = 280,
     ALONG_COLUMNS_MAX = 50,
 };

@@ -1,6 +1,6 @@
 // Every backend's kernels for groups of panels against the scalar sums, bit for bit, on weights packed by pack_weights: both sides
 // of every block of K and of rows, odd tails, and sums that lie between NaNs.
-#include "kernel_test.h"
+#include "guarded.h"
 
 #include "kernels/cpu/backends.h"
 #include "kernels/grouped_matmul.h"
@@ -17,6 +17,7 @@ struct group_case {
 
 struct group_data {
     char *x, *w;
+    struct guarded pages; // which scratch fills to the last byte
     void *packed, *scratch;
     float *sums;
     size_t element, stride; // bytes; elements
@@ -39,7 +40,8 @@ static void data_init(const struct group_case *c, struct group_data *d) {
     d->x = test_alloc(c->rows * d->stride * d->element);
     d->w = test_alloc(n * c->k * d->element);
     d->packed = test_alloc(packed_group_bytes(c->dtype, c->k, n));
-    d->scratch = test_alloc(KERNEL_SCRATCH_BYTES);
+    d->pages = guarded_take(KERNEL_SCRATCH_BYTES, 1);
+    d->scratch = d->pages.data;
     d->sums = test_alloc(c->rows * KERNEL_SUMS * sizeof(float));
     fill(&random, c, d->x, c->rows * d->stride);
     fill(&random, c, d->w, n * c->k);
@@ -99,7 +101,7 @@ static void check_case(const struct group_case *c) {
             assert_true(isnan(d.sums[r * KERNEL_SUMS + n])); // nothing is written for panels that are not there
         }
     }
-    free(d.x), free(d.w), free(d.packed), free(d.scratch), free(d.sums);
+    free(d.x), free(d.w), free(d.packed), free(d.sums), guarded_free(&d.pages);
 }
 
 static void check_backend(const struct kernel_backend *backend) {
