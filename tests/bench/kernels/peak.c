@@ -22,8 +22,12 @@
 // loop ran at a third of Zen 3's rate.
 enum { CHAINS = 14, MADD_CHAINS_AVX2 = 10, TRIAL_ITERATIONS = 20000 };
 
-// Keeps the compiler from leaving the loops out.
-static _Atomic uint32_t sink;
+// Keeps the compiler from leaving the loops out: volatile, for clang drops stores to what nobody reads.
+static volatile _Atomic uint32_t sink;
+
+// Unknown to the compiler: clang multiplies constants once, and leaves additions in the loop.
+static volatile const float FACTOR = 0x1p-20f;
+static volatile const int FACTORS_I8 = 0x01010101, FACTORS_I16 = 0x00010001, FACTORS_BF16 = 0x3c003c00;
 
 static void use(float value) {
     uint32_t bits;
@@ -33,7 +37,7 @@ static void use(float value) {
 
 #if defined(__x86_64__)
 __attribute__((target("avx512f"))) static void fma_avx512(size_t iterations) {
-    __m512 sums[CHAINS], factor = _mm512_set1_ps(0x1p-20f);
+    __m512 sums[CHAINS], factor = _mm512_set1_ps(FACTOR);
     UNROLL for (int c = 0; c < CHAINS; c++) {
         sums[c] = _mm512_set1_ps((float)c);
     }
@@ -48,7 +52,7 @@ __attribute__((target("avx512f"))) static void fma_avx512(size_t iterations) {
 }
 
 __attribute__((target("avx2,fma"))) static void fma_avx2(size_t iterations) {
-    __m256 sums[CHAINS], factor = _mm256_set1_ps(0x1p-20f);
+    __m256 sums[CHAINS], factor = _mm256_set1_ps(FACTOR);
     UNROLL for (int c = 0; c < CHAINS; c++) {
         sums[c] = _mm256_set1_ps((float)c);
     }
@@ -64,7 +68,7 @@ __attribute__((target("avx2,fma"))) static void fma_avx2(size_t iterations) {
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) static void dot_bf16(size_t iterations) {
     __m512 sums[CHAINS];
-    __m512bh factor = (__m512bh)_mm512_set1_epi32(0x3c003c00);
+    __m512bh factor = (__m512bh)_mm512_set1_epi32(FACTORS_BF16);
     UNROLL for (int c = 0; c < CHAINS; c++) {
         sums[c] = _mm512_set1_ps((float)c);
     }
@@ -79,7 +83,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) static void dot_
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) static void dot_int8(size_t iterations) {
-    __m512i sums[CHAINS], factor = _mm512_set1_epi32(0x01010101);
+    __m512i sums[CHAINS], factor = _mm512_set1_epi32(FACTORS_I8);
     UNROLL for (int c = 0; c < CHAINS; c++) {
         sums[c] = _mm512_set1_epi32(c);
     }
@@ -95,7 +99,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) static void dot_
 
 // Without VNNI: products of int16 in pairs, and an addition.
 __attribute__((target("avx512f,avx512bw"))) static void madd_avx512(size_t iterations) {
-    __m512i sums[CHAINS], factor = _mm512_set1_epi32(0x00010001);
+    __m512i sums[CHAINS], factor = _mm512_set1_epi32(FACTORS_I16);
     UNROLL for (int c = 0; c < CHAINS; c++) {
         sums[c] = _mm512_set1_epi32(c);
     }
@@ -110,7 +114,7 @@ __attribute__((target("avx512f,avx512bw"))) static void madd_avx512(size_t itera
 }
 
 __attribute__((target("avx2"))) static void madd_avx2(size_t iterations) {
-    __m256i sums[MADD_CHAINS_AVX2], factor = _mm256_set1_epi32(0x00010001);
+    __m256i sums[MADD_CHAINS_AVX2], factor = _mm256_set1_epi32(FACTORS_I16);
     UNROLL for (int c = 0; c < MADD_CHAINS_AVX2; c++) {
         sums[c] = _mm256_set1_epi32(c);
     }
@@ -183,10 +187,11 @@ static bool has_amx(unsigned feature_bit) {
 #endif
 
 static void fma_portable(size_t iterations) {
+    const float factor = FACTOR;
     float sums[CHAINS * 4] = {0};
     for (size_t i = 0; i < iterations; i++) {
         for (int c = 0; c < CHAINS * 4; c++) {
-            sums[c] = __builtin_fmaf(0x1p-20f, 0x1p-20f, sums[c]);
+            sums[c] = __builtin_fmaf(factor, factor, sums[c]);
         }
     }
     for (int c = 0; c < CHAINS * 4; c++) {
