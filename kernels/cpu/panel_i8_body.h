@@ -19,6 +19,9 @@
 enum {
     QUAD_CHUNK = 128,           // quads, few rows: 32 KiB of a panel
     QUAD_ROWS = 2 * PANEL_TILE, // that a panel is read once for
+    // Up to so many, lines are used as fast as Zen 4 reads ahead by itself; with more they wait. Of 3 to 6 rows .82-.90 -> .91-.96
+    // of the roof, where memory gives 50 GB/s .6-.7 -> .8-.9; one row would be .96 as fast.
+    QUAD_READ_ROWS = 2,
     QUAD_BYTES = KERNEL_PANEL * PACKED_I8_K,
     PANEL_PASS = PANEL_VECS * LANES,
 };
@@ -36,6 +39,7 @@ struct quad_pass {
     size_t sums_stride;
     const char *few_ahead;     // few: what the first step fetches,
     size_t few_more;           // few: and into L2, so many bytes further; 0: not
+    bool few_as_codes;         // few: more than QUAD_READ_ROWS fetch as codes are fetched
     size_t step;               // few: of all tiles' steps, the first
     unsigned shift;            // few: 0: one tile, 1: two share the fetches
     struct group_ahead *ahead; // many
@@ -76,7 +80,11 @@ PANEL_INLINE void quad_pass_few(const struct quad_pass *p, size_t rows) {
     for (size_t q = 0; q < p->depth; q++) {
         uintptr_t ahead = (uintptr_t)p->few_ahead + ((p->step + q) >> p->shift) * QUAD_BYTES + p->column * PACKED_I8_K;
         PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * PACKED_I8_K; line += 64) {
-            fetch_streamed((const void *)(ahead + line), (struct fetch_stream){0, p->few_more});
+            if (rows > QUAD_READ_ROWS && p->few_as_codes) {
+                fetch_line((const void *)(ahead + line), FETCH_CODES_ZEN4);
+            } else {
+                fetch_streamed((const void *)(ahead + line), (struct fetch_stream){0, p->few_more});
+            }
         }
         quad_step(sums, rows, p, q);
     }
@@ -141,6 +149,7 @@ static void panel_rows_i8(const struct panel_i8_args *args, size_t row, size_t r
         struct quad_pass pass = {
             .panel = panel->quads + q, .depth = quads - q < QUAD_CHUNK ? quads - q : QUAD_CHUNK, .sums_stride = KERNEL_PANEL};
         pass.shift = rows > PANEL_TILE;
+        pass.few_as_codes = !pass.shift && fetch_as_zen4();
         struct fetch_stream stream = pass.shift ? (struct fetch_stream){pass.depth * QUAD_BYTES, 0} : fetch_stream_ahead();
         pass.few_ahead = (const char *)((uintptr_t)pass.panel + stream.near);
         pass.few_more = stream.more;
