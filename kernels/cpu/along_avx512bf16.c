@@ -141,8 +141,8 @@ static void multiply_tile(const struct block *b, size_t row, size_t rows, bool f
     TILES[rows - 1](b, row, fetches);
 }
 
-// Rows of the tile that begins at `row`: tiles are as even as can be. Of six there are products enough under way for Zen 4, which is
-// .91 (b2048) to .96 (eight rows) as fast by more.
+// Rows of the tile that begins at `row`: tiles are as even as can be. Of six there are products enough under way for Zen 4, which
+// is .91 (b2048) to .96 (eight rows) as fast by more.
 static size_t tile_rows(size_t rows, size_t row) {
     size_t most = fetch_as_zen4() ? PANEL_TILE : ROWS;
     size_t left = rows - row, tiles = (left + most - 1) / most;
