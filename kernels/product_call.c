@@ -1,5 +1,6 @@
 #include "kernels/product_call.h"
 
+#include <float.h>
 #include <string.h>
 
 #include "kernels/cpu/stream.h"
@@ -141,9 +142,33 @@ static void finish_float(const struct call *c) {
     }
 }
 
+// Over no k, with nothing to add, and an alpha that leaves +0 what it is.
+static bool is_zero(const struct product_group *g) {
+    return g->k == 0 && g->beta == 0.0f && g->alpha > 0.0f && g->alpha <= FLT_MAX;
+}
+
+static void write_zeros(const struct call *c) {
+    static const _Alignas(STREAM_LINE) float ZEROS[KERNEL_SUMS];
+    const struct product_group *g = c->group;
+    size_t size = dtype_size(c->work->product->out_dtype), column = c->panel * KERNEL_PANEL;
+    size_t bytes = at_most(g->n - column, c->count * KERNEL_PANEL) * size;
+    for (size_t r = 0; r < c->rows; r++) {
+        char *out = (char *)g->out + ((c->row + r) * g->out_stride + column) * size;
+        if (c->work->streams) {
+            stream_bytes(out, ZEROS, bytes);
+        } else {
+            memset(out, 0, bytes);
+        }
+    }
+}
+
 void call_finish(struct call *c) {
     const struct holding *h = &c->work->holding;
     const struct product *p = c->work->product;
+    if (is_zero(c->group)) {
+        write_zeros(c);
+        return;
+    }
     if (c->group->k == 0) { // a scale of nothing does not count, whatever it is
         memset(c->sums, 0, c->rows * c->stride * sizeof(float));
     } else if (p->a.scale_dtype && !h->scaled_blocks) { // one scale for the whole of K

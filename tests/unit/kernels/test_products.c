@@ -78,11 +78,46 @@ static void grouped_gemm_gives_the_twins_bits_in_every_way(void **state) {
     for_each_backend(gemm_on);
 }
 
+// Large outputs are written past the caches where their lines allow it: of groups with tokens and without.
+static void results_of_empty_groups_that_outgrow_a_cache_are_whole(void **state) {
+    (void)state;
+    enum { TOKENS = 5, K = 512, GROUPS = 3 };
+    static const size_t COLUMNS[] = {512, 500};
+    static const enum dtype OUT[] = {DTYPE_F32, DTYPE_BF16};
+    static const int32_t SIZES[GROUPS] = {0, TOKENS, 0};
+    for (size_t i = 0; i < COUNT_OF(COLUMNS) * COUNT_OF(OUT); i++) {
+        struct pool pool = {.random = {17 + i}};
+        struct transposed_grouped_matmul_args args = {.lhs_dtype = DTYPE_BF16,
+                                                      .rhs_dtype = DTYPE_BF16,
+                                                      .k = K,
+                                                      .m = TOKENS,
+                                                      .n = COLUMNS[i / COUNT_OF(OUT)],
+                                                      .group_sizes = SIZES,
+                                                      .num_groups = GROUPS,
+                                                      .num_actual_groups = GROUPS,
+                                                      .out_dtype = OUT[i % COUNT_OF(OUT)]};
+        size_t count = GROUPS * args.k * args.n;
+        void *want, *got;
+        args.lhs = take_elements(&pool, DTYPE_BF16, K * TOKENS);
+        args.rhs = take_elements(&pool, DTYPE_BF16, TOKENS * args.n);
+        take_answers(&pool, args.out_dtype, count, &want, &got);
+        args.out = want;
+        assert_false(err_is(transposed_grouped_matmul_reference(&args)));
+        args.out = got;
+        void *workspace = test_alloc(transposed_grouped_matmul_workspace_bytes(&args, teams[1]));
+        assert_false(err_is(transposed_grouped_matmul(&args, teams[1], workspace)));
+        free(workspace);
+        assert_same(args.out_dtype, got, want, count, "transposed_grouped_matmul");
+        pool_free(&pool);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grouped_matmul_gives_the_twins_bits_in_every_way),
         cmocka_unit_test(transposed_grouped_matmul_gives_the_twins_bits_in_every_way),
         cmocka_unit_test(grouped_gemm_gives_the_twins_bits_in_every_way),
+        cmocka_unit_test(results_of_empty_groups_that_outgrow_a_cache_are_whole),
     };
     return cmocka_run_group_tests(tests, make_teams, destroy_teams);
 }
