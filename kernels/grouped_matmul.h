@@ -49,7 +49,7 @@ struct grouped_matmul_args {
 // after out_stride is set: what serving reserves, for expert_matmul.h's products too.
 size_t packed_matmul_workspace_bytes(size_t m, size_t num_groups);
 
-// The same for these arguments, of any kind, on `team` (NULL: the calling thread).
+// The same for these arguments, of any kind, on `team` (NULL: the calling thread). I8 needs more than the bytes above.
 size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, const struct team *team);
 
 // Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above; NULL where these are 0. No

@@ -27,7 +27,9 @@ static volatile _Atomic uint32_t sink;
 
 // Unknown to the compiler: clang multiplies constants once, and leaves additions in the loop.
 static volatile const float FACTOR = 0x1p-20f;
+#if defined(__x86_64__)
 static volatile const int FACTORS_I8 = 0x01010101, FACTORS_I16 = 0x00010001, FACTORS_BF16 = 0x3c003c00;
+#endif
 
 static void use(float value) {
     uint32_t bits;
@@ -216,17 +218,17 @@ static struct loop fma_loop(void) {
     return (struct loop){fma_portable, 2.0 * 4 * CHAINS};
 }
 
-static struct loop madd_loop(void) {
 #if defined(__x86_64__)
+static struct loop madd_loop(void) {
     if (has_avx512()) {
         return (struct loop){madd_avx512, 4.0 * 16 * CHAINS};
     }
     if (__builtin_cpu_supports("avx2")) {
         return (struct loop){madd_avx2, 4.0 * 8 * MADD_CHAINS_AVX2};
     }
-#endif
     return (struct loop){NULL, 0};
 }
+#endif
 
 // run is NULL where this machine has no such instruction.
 static struct loop loop_of(enum peak_kind kind) {
