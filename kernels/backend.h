@@ -55,6 +55,13 @@ struct panel_i8_args {
 };
 typedef void panel_i8_kernel(const struct panel_i8_args *args);
 
+// Memory that is read soon: `runs` of `bytes`, their beginnings `stride` bytes apart; 0 runs: none is known. It is fetched, never
+// read.
+struct memory_ahead {
+    const void *from;
+    size_t runs, bytes, stride;
+};
+
 // The same rows against several panels, for more rows than one tile: what is made of a row (widening) serves them all, and K is
 // blocked so that the panels' block stays in L2 over the tiles. While one block is multiplied the next is prefetched.
 struct panel_group_args {
@@ -66,10 +73,11 @@ struct panel_group_args {
     float *sums;   // [rows][KERNEL_SUMS], 64-byte aligned: panel p's 64 columns from p * KERNEL_PANEL on; padding is summed too. Of
                    // int8 int32
     void *scratch; // KERNEL_SCRATCH_BYTES and scratch_more, 64-byte aligned, the thread's own
-    const void *const *next; // [count] the panels that this thread takes next, of the same k; NULL: none
-    bool goes_on;            // sums are added to what is there, the sums over the k before, a multiple of KERNEL_K_UNIT
-    bool rows_kept;          // scratch is as the kernel's last call left it, which was for the same rows, k and format
-    size_t scratch_more;     // bytes: rows may be kept there
+    const void *const *next;   // [count] the panels that this thread takes next, of the same k; NULL: none
+    bool goes_on;              // sums are added to what is there, the sums over the k before, a multiple of KERNEL_K_UNIT
+    bool rows_kept;            // scratch is as the kernel's last call left it, which was for the same rows, k and format
+    size_t scratch_more;       // bytes: rows may be kept there
+    struct memory_ahead ahead; // into L2 meanwhile, in place of panels; may not be looked at
 };
 typedef void panel_group_kernel(const struct panel_group_args *args);
 
@@ -114,6 +122,7 @@ struct kernel_backend {
     void (*finish)(const struct finish_args *args);                              // finish.h
     void (*across_f32)(const struct across_args *args);                          // across.h; NULL: plain weights are always packed
     void (*across_bf16)(const struct across_args *args);                         // likewise
+    size_t across_rows_bf16;                                                     // of a group, up to which it is faster; 0: any
     void (*along_f32)(const struct along_args *args);                            // along.h; NULL: such weights are always packed
     void (*along_bf16)(const struct along_args *args);                           // likewise
     size_t along_rows_f32, along_rows_bf16;                                      // of a group, up to which they are the faster

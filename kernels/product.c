@@ -14,10 +14,10 @@ enum {
     ROWS_MIN = 24,   // of a call
     HELD_ROWS = 480, // whose sums a thread keeps, untold: as many bytes of L2 as of panels
     RUN_PANELS = 8,  // of a task at most, untold
-    TASKS_PER_THREAD = 4,    // at least, so that the last ones to finish differ little
-    LINES_BYTES = 1 << 20,   // of converted rows and
-    PANELS_BYTES = 1 << 19,  // of panels that a thread holds, untold
-    BLOCK_BYTES = 128 << 10, // of a panel's block of K: four of them are PANELS_BYTES
+    TASKS_PER_THREAD = 4,   // at least, so that the last ones to finish differ little
+    LINES_BYTES = 1 << 20,  // of converted rows and
+    PANELS_BYTES = 1 << 19, // of panels that a thread holds, untold
+    BLOCK_BYTES = 96 << 10, // of a panel's block of K: four of them are PANELS_BYTES
 };
 
 enum dtype product_sum_dtype(enum dtype a, enum dtype b) {
@@ -194,13 +194,7 @@ static struct span task_span(const struct work *work, size_t task) {
     return span_of(work, group, local / runs, local % runs);
 }
 
-static void run_task(void *context, size_t task, unsigned thread) {
-    const struct work *work = context;
-    struct span span = task_span(work, task);
-    product_run_span(work, &span, NULL, thread);
-}
-
-// On panels packed at load: a thread claims its next task before it starts the one at hand, whose kernels then fetch its panels.
+// A thread claims its next task before it starts the one at hand, whose kernels then fetch its weights.
 static void run_claimed(void *context, size_t unused, unsigned thread) {
     (void)unused;
     struct work *work = context;
@@ -296,9 +290,9 @@ void product_run(const struct product *product, const struct product_limits *lim
     work.scratch = at + list_bytes(product->num_groups);
     work.scratch_bytes = aligned(product_lane_bytes(&work.holding));
     work.tasks = split(&work, limits, threads);
-    if (product->b_is_packed && !work.m_in_order) {
-        team_run(team, at_most(work.tasks, threads), run_claimed, &work);
+    if (work.m_in_order) {
+        team_run(team, work.tasks, run_columns, &work);
     } else {
-        team_run(team, work.tasks, work.m_in_order ? run_columns : run_task, &work);
+        team_run(team, at_most(work.tasks, threads), run_claimed, &work);
     }
 }

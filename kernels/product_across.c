@@ -20,8 +20,13 @@ static size_t along_rows(const struct work *work) {
     return work->holding.sum == DTYPE_F32 ? work->backend->along_rows_f32 : work->backend->along_rows_bf16;
 }
 
-static bool has_across(const struct work *work) {
-    return work->holding.sum == DTYPE_F32 ? work->backend->across_f32 != NULL : work->backend->across_bf16 != NULL;
+// 0: it has no kernel for them.
+static size_t across_rows(const struct work *work) {
+    const struct kernel_backend *backend = work->backend;
+    if (work->holding.sum == DTYPE_F32) {
+        return backend->across_f32 ? ACROSS_SPAN_ROWS : 0;
+    }
+    return !backend->across_bf16 ? 0 : backend->across_rows_bf16 ? backend->across_rows_bf16 : ACROSS_SPAN_ROWS;
 }
 
 static bool lies_along(const struct span *span) {
@@ -33,7 +38,7 @@ bool product_goes_across(const struct work *work, const struct span *span) {
     if (span->group->k == 0 || rows > work->holding.across_rows) {
         return false;
     }
-    return lies_along(span) ? rows <= along_rows(work) : has_across(work) && span->group->b.line_stride == 1;
+    return lies_along(span) ? rows <= along_rows(work) : rows <= across_rows(work) && span->group->b.line_stride == 1;
 }
 
 // The call's rows, whose x begin at its k, against a block of K from k on; tile by tile: the first one brings it into L2.

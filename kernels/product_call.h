@@ -23,7 +23,8 @@ struct call {
     const void *panels[KERNEL_GROUP]; // [count] the panels' k on
     const void *next[KERNEL_GROUP];   // [count] where has_next: what the thread multiplies after these, to be fetched meanwhile
     bool has_next;
-    bool grouped; // by the group kernels, else panel by panel
+    struct memory_ahead ahead; // of weights that are packed next, fetched while these rows are multiplied
+    bool grouped;              // by the group kernels, else panel by panel
     size_t row, rows;
     size_t panel, count;
     size_t k, depth;

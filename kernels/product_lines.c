@@ -92,6 +92,22 @@ static bool lies_across(const struct line_range *range) {
     return range->operand->line_stride == 1 && range->operand->k_stride != 1 && !range->rows;
 }
 
+struct memory_ahead lines_memory(const struct line_reader *reader, const struct line_range *range) {
+    const struct product_operand *o = range->operand;
+    bool across = lies_across(range);
+    if (range->rows || range->depth == 0 || range->count == 0 || (!across && o->k_stride != 1)) {
+        return (struct memory_ahead){0};
+    }
+    const char *from = element_at(reader, range, range->first, range->k);
+    size_t length = across ? range->count : range->depth, stride = across ? o->k_stride : o->line_stride;
+    bool codes = reader->from == DTYPE_U8; // two a byte
+    size_t size = dtype_size(reader->from);
+    return (struct memory_ahead){.from = from,
+                                 .runs = across ? range->depth : range->count,
+                                 .bytes = codes ? (length + 1) / 2 : length * size,
+                                 .stride = codes ? stride / 2 : stride * size};
+}
+
 void lines_read(const struct line_reader *reader, const struct line_range *range, void *dst, size_t dst_stride) {
     (lies_across(range) ? read_across : read_along)(reader, range, dst, dst_stride * dtype_size(reader->to));
 }

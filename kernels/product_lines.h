@@ -25,6 +25,9 @@ void lines_read(const struct line_reader *reader, const struct line_range *range
 // Up to KERNEL_SUMS lines, whose rows are NULL, to panels as pack_weights lays them, over these k. A short last one is padded.
 void lines_pack(const struct line_reader *reader, const struct line_range *range, void *panels, size_t panel_bytes);
 
+// Where the range's elements lie, to be fetched: none where they are strewn.
+struct memory_ahead lines_memory(const struct line_reader *reader, const struct line_range *range);
+
 // Scale number `index` as fp32.
 float scale_read(enum dtype dtype, const void *scales, size_t index);
 

@@ -90,6 +90,17 @@ static void multiply_float(const struct call *c, size_t panel, float *out) {
     }
 }
 
+// What is fetched during [begin, end) of `all` steps.
+static struct memory_ahead share_of(const struct memory_ahead *ahead, size_t begin, size_t end, size_t all) {
+    struct memory_ahead share = *ahead;
+    if (share.runs > 0) {
+        size_t first = ahead->runs * begin / all;
+        share.from = (const char *)ahead->from + first * ahead->stride;
+        share.runs = ahead->runs * end / all - first;
+    }
+    return share;
+}
+
 // The call's sums to `out`. goes_on: added to what is there. rows_kept: panel_group_args'.
 static void multiply(const struct call *c, float *out, bool goes_on, bool rows_kept) {
     if (c->grouped) {
@@ -102,7 +113,8 @@ static void multiply(const struct call *c, float *out, bool goes_on, bool rows_k
                                         .scratch = c->lane->kernel,
                                         .next = c->has_next ? c->next : NULL,
                                         .goes_on = goes_on,
-                                        .rows_kept = rows_kept};
+                                        .rows_kept = rows_kept,
+                                        .ahead = c->ahead};
         multiply_group(c, &args);
         return;
     }
@@ -123,6 +135,7 @@ static void multiply_scaled(const struct call *c) {
         part.k = c->k + at;
         part.depth = at_most(step, c->depth - at);
         part.has_next = false;
+        part.ahead = share_of(&c->ahead, at, at + part.depth, c->depth);
         for (size_t r = 0; r < c->rows; r++) {
             part.x[r] = (const char *)c->x[r] + at * size;
         }
@@ -136,8 +149,9 @@ static void multiply_scaled(const struct call *c) {
 
 // ---- a span
 
-// All rows of the span against a block of K of the call's panels. new_rows: they are not those of the call before.
-static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
+// All rows of the span against a block of K of the call's panels. new_rows: they are not those of the call before. next: the block
+// that is packed after it.
+static void pass_rows(struct call *c, const struct span *span, bool new_rows, const struct memory_ahead *next) {
     const struct holding *h = &c->work->holding;
     size_t rows = span->end - span->row;
     bool first = c->k == 0, last = c->k + c->depth >= c->group->k;
@@ -146,6 +160,7 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows) {
     for (size_t at = 0; at < rows; at += c->rows) {
         c->row = span->row + at;
         c->rows = call_part(rows - at, most);
+        c->ahead = share_of(next, at, at + c->rows, rows);
         c->sums = c->lane->sums + (is_short || rows > h->held_rows ? 0 : at) * h->sums_stride;
         if (c->depth && (new_rows || c->rows < rows)) {
             call_point_to_rows(c);
@@ -178,6 +193,27 @@ static void find_next(struct call *c, const struct span *span, const struct span
     }
 }
 
+// The block of weights that the thread packs after the call's: of the same panels, of the span's next ones, or of the next span's.
+static struct memory_ahead next_block(const struct call *c, const struct span *span, const struct span *after) {
+    const struct holding *h = &c->work->holding;
+    const struct product_group *g = c->group;
+    size_t panel = c->panel, count = c->count, k = c->k + c->depth;
+    if (k >= g->k) {
+        const struct span *next = panel + count < span->panel_end ? span : after;
+        if (!next || product_goes_across(c->work, next)) {
+            return (struct memory_ahead){0};
+        }
+        k = 0, panel = next == span ? panel + count : next->panel;
+        g = next->group, count = call_part(next->panel_end - panel, h->panels);
+    }
+    if (g->b_packed) { // as find_next says
+        return (struct memory_ahead){0};
+    }
+    size_t column = panel * KERNEL_PANEL;
+    struct line_range range = {&g->b, NULL, column, at_most(g->n - column, count * KERNEL_PANEL), k, at_most(h->k_step, g->k - k)};
+    return lines_memory(&c->work->read_b, &range);
+}
+
 // Up to as many rows the panel kernels are faster, on panels packed at load.
 static size_t few_rows(const struct work *work) {
     switch (work->holding.sum) {
@@ -205,7 +241,8 @@ static void run_packed(struct call c, const struct span *span, const struct span
             if (c.depth) {
                 take_panels(&c);
             }
-            pass_rows(&c, span, g->k > h->k_step || c.panel == span->panel);
+            struct memory_ahead next = next_block(&c, span, after);
+            pass_rows(&c, span, g->k > h->k_step || c.panel == span->panel, &next);
             c.k += c.depth;
         } while (c.k < g->k);
     }

@@ -39,7 +39,7 @@ struct work {
     bool m_in_order;    // a task is a run of panels of every group
     bool streams;       // results go past the caches, which they would only pass through
     size_t tasks;
-    _Atomic size_t claimed; // where threads claim them themselves
+    _Atomic size_t claimed; // by the threads themselves
     char *scratch;
     size_t scratch_bytes; // of one thread
 };

@@ -9,19 +9,36 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/fetch.h"
 
-// A stretch of memory, fetched by `step` bytes at each run of an inner loop.
+// A stretch of memory, or several, fetched by `step` bytes at each run of an inner loop.
 struct group_ahead {
     uintptr_t at, until; // the next line, and where the runs so far end
     size_t step;
-    bool far;     // into L2 alone (fetch.h)
-    size_t again; // bytes behind which a line is asked for once more; 0: once is enough
+    uintptr_t end;       // of the stretch,
+    size_t skip, length; // whence to the next one's beginning, and its bytes
+    bool far;            // into L2 alone (fetch.h)
+    size_t again;        // bytes behind which a line is asked for once more; 0: once is enough
 };
 
 // `bytes` from `from` on, over `runs` runs; from NULL: nothing.
 static inline struct group_ahead group_ahead_over(const void *from, size_t bytes, size_t runs) {
-    struct group_ahead ahead = {(uintptr_t)from, (uintptr_t)from, 0, false, 0};
+    struct group_ahead ahead = {.at = (uintptr_t)from, .until = (uintptr_t)from, .end = UINTPTR_MAX};
     if (from && runs > 0) {
         ahead.step = (bytes + runs - 1) / runs;
+    }
+    return ahead;
+}
+
+// Memory that lies in several stretches, over `runs` runs: into L2, since it is as much as is multiplied meanwhile.
+static inline struct group_ahead group_ahead_of(const struct memory_ahead *memory, size_t runs, bool again) {
+    bool in_lines = ((uintptr_t)memory->from | memory->stride) % 64 == 0;
+    size_t length = (memory->bytes + 63) / 64 * 64 + (in_lines ? 0 : 64);
+    struct group_ahead ahead = group_ahead_over(memory->from, memory->runs * length, runs);
+    ahead.end = ahead.at + length;
+    ahead.skip = memory->stride - length; // may be less than nothing, modulo 2^64
+    ahead.length = length;
+    ahead.far = true;
+    if (again) {
+        ahead.again = length < FETCH_AGAIN ? FETCH_AGAIN / length * memory->stride : FETCH_AGAIN;
     }
     return ahead;
 }
@@ -33,6 +50,11 @@ static inline __attribute__((always_inline)) void group_fetch(struct group_ahead
         fetch_into((const void *)ahead->at, ahead->far);
         if (ahead->again) {
             fetch_into((const void *)(ahead->at - ahead->again), ahead->far);
+        }
+        if (ahead->at + 64 == ahead->end) {
+            ahead->at += ahead->skip;
+            ahead->until += ahead->skip;
+            ahead->end += ahead->skip + ahead->length;
         }
     }
 }

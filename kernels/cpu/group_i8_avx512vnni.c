@@ -123,7 +123,8 @@ static void multiply_block(const struct panel_group_args *args, const struct pre
                                            .count = args->count,
                                            .sums = args->sums,
                                            .next = ends && !args->next ? NULL : next,
-                                           .goes_on = true},
+                                           .goes_on = true,
+                                           .ahead = ends ? args->ahead : (struct memory_ahead){0}},
                 block->depth);
 }
 

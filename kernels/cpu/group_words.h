@@ -187,7 +187,9 @@ static size_t words_again(size_t rows) {
     return fetch_as_zen5() ? FETCH_AGAIN_NEAR : 0;
 }
 
-static void words_block(const struct panel_group_args *args, const struct words_block *block, const float *next) {
+// elsewhere: what is fetched in place of the next block, or NULL.
+static void words_block(const struct panel_group_args *args, const struct words_block *block, const float *next,
+                        struct group_ahead *elsewhere) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
     size_t fetches = tiles * (KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_FETCH);
     struct words_pass pass = {
@@ -198,6 +200,9 @@ static void words_block(const struct panel_group_args *args, const struct words_
     };
     pass.ahead.far = WORDS_INTO_L2 && fetch_blocks_into_l2();
     pass.ahead.again = words_again(args->rows);
+    if (elsewhere) {
+        pass.ahead = *elsewhere;
+    }
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
         for (size_t r = 0; r < rows; r++) {
@@ -205,6 +210,9 @@ static void words_block(const struct panel_group_args *args, const struct words_
         }
         pass.sums = args->sums + row * KERNEL_SUMS + block->panel * KERNEL_PANEL;
         words_columns(&pass, rows);
+    }
+    if (elsewhere) {
+        *elsewhere = pass.ahead;
     }
 }
 
@@ -223,14 +231,25 @@ static size_t words_block_limit(size_t rows) {
     return few ? WORDS_FEW_BLOCK : WORDS_BLOCK;
 }
 
+// What all blocks of a call fetch in place of panels.
+static struct group_ahead words_elsewhere(const struct panel_group_args *args, size_t words) {
+    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
+    size_t fetches = args->count * tiles * (KERNEL_PANEL / WORDS_PASS) * (words / WORDS_FETCH);
+    if (WORDS_ONE_LINE || args->ahead.runs == 0) {
+        return (struct group_ahead){0};
+    }
+    return group_ahead_of(&args->ahead, fetches, words_again(args->rows) > 0);
+}
+
 // `words` whole words of K. What is left of K, the caller adds.
 static void words_group(const struct panel_group_args *args, size_t words) {
     size_t most = words_of_block(words, words_block_limit(args->rows));
+    struct group_ahead elsewhere = words_elsewhere(args, words);
     for (size_t p = 0; p < args->count; p++) {
         struct words_block block = {.panel = p};
         do {
             block.words = words - block.begin < most ? words - block.begin : most;
-            words_block(args, &block, words_next(args, &block, words));
+            words_block(args, &block, words_next(args, &block, words), elsewhere.step ? &elsewhere : NULL);
             block.begin += block.words;
         } while (block.begin < words);
     }

@@ -72,8 +72,17 @@ static void check_case(const struct group_case *c) {
     for (size_t p = 0; p < c->panels; p++) {
         panels[p] = (char *)d.packed + p * packed_group_bytes(c->dtype, c->k, KERNEL_PANEL);
     }
-    struct panel_group_args args = {x,     c->rows, panels, c->panels, c->k, d.sums, d.scratch, c->rows % 2 ? panels : NULL,
-                                    false, false,   0};
+    struct panel_group_args args = {
+        .x = x,
+        .rows = c->rows,
+        .panels = panels,
+        .count = c->panels,
+        .k = c->k,
+        .sums = d.sums,
+        .scratch = d.scratch,
+        .next = c->rows % 2 ? panels : NULL,
+        .ahead = {d.x, c->rows % 3 ? c->rows : 0, c->k * d.element, d.stride * d.element}, // which is read just before
+    };
     if (c->k % 3 == 0) { // in two blocks
         size_t unit = KERNEL_K_UNIT(c->backend->arithmetic, c->dtype);
         args.k = c->k / 2 / unit * unit;
