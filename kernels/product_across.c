@@ -91,7 +91,7 @@ static void multiply_along(const struct call *c) {
 void product_run_across(struct call c, const struct span *span) {
     bool along = lies_along(span);
     size_t k_step = along && !c.work->holding.line_bytes ? c.group->k : c.work->holding.k_step;
-    c.row = span->row, c.rows = span->end - span->row, c.stride = ACROSS_COLUMNS;
+    c.row = span->row, c.rows = span->end - span->row, c.stride = ACROSS_STRIDE;
     for (; c.panel < span->panel_end; c.panel += c.count) {
         c.count = call_part(span->panel_end - c.panel, ACROSS_COLUMNS / KERNEL_PANEL);
         for (c.k = 0; c.k < c.group->k; c.k += c.depth) {

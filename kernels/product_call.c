@@ -7,7 +7,7 @@
 #include "kernels/finish.h"
 
 static size_t held_bytes(const struct holding *h) {
-    size_t held = h->held_rows * h->sums_stride, across = h->across_rows * ACROSS_COLUMNS;
+    size_t held = h->held_rows * h->sums_stride, across = h->across_rows * ACROSS_STRIDE;
     return (held > across ? held : across) * sizeof(float);
 }
 

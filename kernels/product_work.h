@@ -24,8 +24,9 @@ struct holding {
 };
 
 enum {
-    ACROSS_SPAN_ROWS = 32, // more of them are worth packing for
-    ACROSS_COLUMNS = 1024, // of their sums: the longer the runs of memory, the better it follows
+    ACROSS_SPAN_ROWS = 32,               // more of them are worth packing for
+    ACROSS_COLUMNS = 1024,               // of their sums: the longer the runs of memory, the better it follows
+    ACROSS_STRIDE = ACROSS_COLUMNS + 80, // of their rows, floats: a page apart, each load would wait for the stores of another row
 };
 
 struct work {
