@@ -110,29 +110,30 @@ static inline uint32_t half_at(const char *row, size_t index) {
     return half;
 }
 
-static void weave_2(const char *restrict a, const char *restrict b, size_t count, uint32_t *restrict dst) {
+PANEL_INLINE void weave_2(const char *restrict a, const char *restrict b, size_t count, uint32_t *restrict dst) {
     for (size_t i = 0; i < count; i++) {
         dst[i] = half_at(a, i) | half_at(b, i) << 16;
     }
 }
 
-static void weave_4(const uint8_t *restrict a, const uint8_t *restrict b, const uint8_t *restrict c, const uint8_t *restrict d,
-                    size_t count, uint32_t *restrict dst) {
+PANEL_INLINE void weave_4(const uint8_t *restrict a, const uint8_t *restrict b, const uint8_t *restrict c,
+                          const uint8_t *restrict d, size_t count, uint32_t *restrict dst) {
     for (size_t i = 0; i < count; i++) {
         dst[i] = (uint32_t)a[i] | (uint32_t)b[i] << 8 | (uint32_t)c[i] << 16 | (uint32_t)d[i] << 24;
     }
 }
 
-// A row of words of one panel from the k that it is made of; those past K are 0.
-static void pack_weave(const struct pack_args *args, size_t k, size_t line, size_t lines, uint32_t *dst) {
+// A row of words of one panel from the k that it is made of; those past K are 0. Of a whole panel `lines` is a constant, as
+// `element` always is: loops become a few vectors.
+PANEL_INLINE void pack_weave(const struct pack_args *args, size_t element, size_t k, size_t line, size_t lines, uint32_t *dst) {
     static const uint8_t ZEROS[KERNEL_PANEL * sizeof(uint32_t)];
     const void *rows[4] = {ZEROS, ZEROS, ZEROS, ZEROS};
-    for (size_t i = 0; i < 4 / args->element && k + i < args->k; i++) {
-        rows[i] = (const char *)args->src + (k + i) * args->stride + line * args->element;
+    for (size_t i = 0; i < 4 / element && k + i < args->k; i++) {
+        rows[i] = (const char *)args->src + (k + i) * args->stride + line * element;
     }
-    if (args->element == 4) {
+    if (element == 4) {
         memcpy(dst, rows[0], lines * sizeof *dst);
-    } else if (args->element == 2) {
+    } else if (element == 2) {
         weave_2(rows[0], rows[1], lines, dst);
     } else {
         weave_4(rows[0], rows[1], rows[2], rows[3], lines, dst);
@@ -145,17 +146,34 @@ static void fetch_row(const char *row, size_t bytes) {
     }
 }
 
-void PACK_TARGET(pack_across)(const struct pack_args *args) {
-    size_t step = 4 / args->element;
+PANEL_INLINE void pack_across_of(const struct pack_args *args, size_t element) {
+    size_t step = 4 / element;
     for (size_t k = 0, word = 0; k < args->k; k += step, word++) {
         for (size_t i = 0; i < step && k + PACK_ROWS_AHEAD + i < args->k; i++) {
-            fetch_row((const char *)args->src + (k + PACK_ROWS_AHEAD + i) * args->stride, args->lines * args->element);
+            fetch_row((const char *)args->src + (k + PACK_ROWS_AHEAD + i) * args->stride, args->lines * element);
         }
-        for (size_t line = 0; line < args->lines; line += KERNEL_PANEL) {
-            size_t lines = args->lines - line < KERNEL_PANEL ? args->lines - line : KERNEL_PANEL;
-            char *panel = (char *)args->panels + line / KERNEL_PANEL * args->panel_bytes;
-            pack_weave(args, k, line, lines, (uint32_t *)panel + word * KERNEL_PANEL);
+        char *row = (char *)args->panels + word * KERNEL_PANEL * sizeof(uint32_t);
+        size_t line = 0;
+        for (; line + KERNEL_PANEL <= args->lines; line += KERNEL_PANEL, row += args->panel_bytes) {
+            pack_weave(args, element, k, line, KERNEL_PANEL, (uint32_t *)(void *)row);
         }
+        if (line < args->lines) {
+            pack_weave(args, element, k, line, args->lines - line, (uint32_t *)(void *)row);
+        }
+    }
+}
+
+void PACK_TARGET(pack_across)(const struct pack_args *args) {
+    switch (args->element) {
+    case 4:
+        pack_across_of(args, 4);
+        return;
+    case 2:
+        pack_across_of(args, 2);
+        return;
+    default:
+        pack_across_of(args, 1);
+        return;
     }
 }
 
