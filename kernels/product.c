@@ -12,12 +12,12 @@
 enum {
     ROW_TILE = 48,   // rows of a task at least, where spans are cut: a multiple of every tile of rows that a kernel takes but 5
     ROWS_MIN = 24,   // of a call
-    HELD_ROWS = 480, // whose sums a thread keeps, untold: as many bytes of L2 as of panels
+    HELD_ROWS = 480, // whose sums a thread keeps, untold: 480 KB at most
     RUN_PANELS = 8,  // of a task at most, untold
     TASKS_PER_THREAD = 4,   // at least, so that the last ones to finish differ little
     LINES_BYTES = 1 << 20,  // of converted rows and
     PANELS_BYTES = 1 << 19, // of panels that a thread holds, untold
-    BLOCK_BYTES = 96 << 10, // of a panel's block of K: four of them are PANELS_BYTES
+    BLOCK_BYTES = 96 << 10, // of a panel's block of K: L2 holds four of them, what is packed next, and sums
 };
 
 enum dtype product_sum_dtype(enum dtype a, enum dtype b) {
