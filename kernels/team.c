@@ -50,7 +50,7 @@ struct team {
 
     // the owner's
     uint32_t run;
-    bool running;
+    atomic_flag running; // by one thread at a time
     int64_t spin_ns;
     unsigned threads; // the owner counted
     unsigned started; // workers that run
@@ -180,6 +180,7 @@ static FALLIBLE make_team(unsigned threads, struct team **out) {
         FAIL(ERR_NOMEM, "no memory for a team of %u threads", threads);
     }
     memset(team, 0, sizeof *team);
+    atomic_flag_clear(&team->running);
     team->threads = threads;
     team->workers = workers;
     err_t e = arena_init(&team->scratch, (size_t)team->threads * TEAM_SCRATCH_BYTES);
@@ -277,8 +278,6 @@ static void run_on_pool(struct team *team, size_t tasks, void (*body)(void *, si
 
 // At most UINT32_MAX tasks at once.
 static void run_on_team(struct team *team, uint32_t tasks, void (*body)(void *, size_t, unsigned), void *context) {
-    INVARIANT(!team->running);
-    team->running = true;
     atomic_store(&team->body, body);
     atomic_store(&team->context, context);
     atomic_store(&team->tasks, tasks);
@@ -288,10 +287,11 @@ static void run_on_team(struct team *team, uint32_t tasks, void (*body)(void *, 
     publish(team, tasks - 1);
     work_until_done(team, 0);
     wait_until_finished(team);
-    team->running = false;
 }
 
 void team_run(struct team *team, size_t tasks, void (*body)(void *context, size_t task, unsigned thread), void *context) {
+    // Whatever it runs, and on however many threads: each has scratch of the team's.
+    INVARIANT(!team || !atomic_flag_test_and_set(&team->running));
     float_mode before = float_mode_set_ieee(); // the caller computes too, whatever it was set to
     if (!team || team->threads == 1 || tasks <= 1) {
         run_alone(tasks, body, context);
@@ -302,4 +302,7 @@ void team_run(struct team *team, size_t tasks, void (*body)(void *context, size_
         run_on_team(team, (uint32_t)tasks, body, context);
     }
     float_mode_restore(before);
+    if (team) {
+        atomic_flag_clear(&team->running);
+    }
 }

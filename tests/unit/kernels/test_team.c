@@ -1,8 +1,12 @@
 #include "kernel_test.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "kernels/team.h"
@@ -245,6 +249,36 @@ static void a_callers_pool_runs_every_task_once(void **state) {
     assert_null(team);
 }
 
+static void run_again(void *context, size_t task, unsigned thread) {
+    (void)task, (void)thread;
+    team_run(context, 1, run_again, context);
+}
+
+// Whatever the team has: threads, none, or a pool; and however few the tasks.
+static void expect_the_end_of_a_second_run(struct team *team) {
+    pid_t child = fork();
+    if (child == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+        fclose(stderr);
+        signal(SIGABRT, SIG_DFL);
+        team_run(team, 1, run_again, team);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+static void a_team_that_is_used_twice_at_once_ends_the_program(void **state) {
+    (void)state;
+    struct team *alone = make_team(1, 0), *many = make_team(2, 0), *on_pool;
+    assert_false(err_is(team_create_on(&(struct team_pool){3, run_tasks_backward, NULL}, &on_pool)));
+    expect_the_end_of_a_second_run(alone);
+    expect_the_end_of_a_second_run(many);
+    expect_the_end_of_a_second_run(on_pool);
+    team_destroy(alone), team_destroy(many), team_destroy(on_pool);
+}
+
 static void impossible_sizes_are_refused(void **state) {
     (void)state;
     struct team *team = (struct team *)1;
@@ -263,6 +297,7 @@ int main(void) {
         cmocka_unit_test(all_threads_work_at_once),
         cmocka_unit_test(tasks_compute_in_ieee_mode_whoever_made_the_team),
         cmocka_unit_test(a_callers_pool_runs_every_task_once),
+        cmocka_unit_test(a_team_that_is_used_twice_at_once_ends_the_program),
         cmocka_unit_test(impossible_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
