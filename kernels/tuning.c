@@ -67,11 +67,11 @@ static double median(double *values, size_t count) {
 }
 
 static FALLIBLE try_one(const struct tuning_job *job, const struct matmul_schedule *schedule, double *seconds) {
-    struct grouped_matmul_args args = *job->args;
-    args.schedule = schedule;
     if (job->before) {
         job->before(job->context);
     }
+    struct grouped_matmul_args args = *job->args; // which `before` may have changed
+    args.schedule = schedule;
     int64_t start_ns = clock_now_ns();
     TRY(grouped_matmul(&args, job->team, job->scratch));
     *seconds = (double)(clock_now_ns() - start_ns) / NS_PER_S;

@@ -212,11 +212,16 @@ static void a_schedule_in_force_changes_no_bit(void **state) {
     product_deinit(&p);
 }
 
-static size_t dealt;
+// Each trial's output is where `before` points it.
+struct deal {
+    struct grouped_matmul_args *args;
+    float *outs[2];
+    size_t count;
+};
 
-static void count_deal(void *context) {
-    assert_ptr_equal(context, &dealt);
-    dealt++;
+static void next_deal(void *context) {
+    struct deal *deal = context;
+    deal->args->out = deal->outs[deal->count++ > 0];
 }
 
 static void tuning_tries_every_candidate_and_leaves_the_right_bits(void **state) {
@@ -227,14 +232,18 @@ static void tuning_tries_every_candidate_and_leaves_the_right_bits(void **state)
     product_init(&random, &shape, &p);
     float *want = reference(&p);
     void *scratch = test_alloc(packed_matmul_workspace_bytes(p.args.m, p.args.num_groups));
-    struct tuning_job job = {.args = &p.args, .team = teams[1], .scratch = scratch, .before = count_deal, .context = &dealt};
+    float *first = test_alloc(p.args.m * p.args.out_stride * sizeof *first);
+    struct deal deal = {.args = &p.args, .outs = {first, p.out}};
+    struct tuning_job job = {.args = &p.args, .team = teams[1], .scratch = scratch, .before = next_deal, .context = &deal};
     struct tuning_trial trial;
-    dealt = 0;
     poison_f32(p.out, p.args.m * p.args.out_stride);
+    poison_f32(first, p.args.m * p.args.out_stride);
     assert_false(err_is(tuning_measure(&job, &trial)));
+    assert_same_f32(first, want, p.args.m * p.args.out_stride, "the first trial");
     assert_same_f32(p.out, want, p.args.m * p.args.out_stride, "after the trials");
+    free(first);
     assert_true(trial.candidates >= 4 && trial.rounds >= 3);
-    assert_int_equal(dealt, trial.candidates * trial.rounds + 1);
+    assert_int_equal(deal.count, trial.candidates * trial.rounds + 1);
     assert_true(schedule_is_valid(&trial.best) && trial.best_s > 0 && trial.best_s <= trial.heuristic_s);
     p.args.group_offset = 99;
     assert_int_equal(tuning_measure(&job, &trial).code, ERR_INVALID);
