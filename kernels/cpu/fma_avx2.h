@@ -60,7 +60,7 @@ static inline __attribute__((always_inline)) void products_in_order(const float 
                          "vaddps %3, %0, %0\n\t"
                          "vmulps %6, %2, %2\n\t"
                          "vaddps %2, %1, %1"
-                         : "+x"(*a), "+x"(*b), "=&x"(factor), "=&x"(product)
+                         : "+&x"(*a), "+x"(*b), "=&x"(factor), "=&x"(product)
                          : "m"(*x), "x"(u), "x"(v));
 }
 
