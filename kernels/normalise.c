@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "kernels/cpu/float_mode.h"
+
 enum { PARTIAL_SUMS = 16 };
 
 static float sum_of_squares(const float *x, size_t width) {
@@ -24,8 +26,10 @@ static float sum_of_squares(const float *x, size_t width) {
 }
 
 void rms_normalise_row(const float *x, size_t width, float epsilon, const float *weight, float *out) {
+    float_mode before = float_mode_set_ieee();
     float inverse = 1.0f / sqrtf(sum_of_squares(x, width) / (float)width + epsilon);
     for (size_t i = 0; i < width; i++) {
         out[i] = x[i] * inverse * weight[i];
     }
+    float_mode_restore(before);
 }

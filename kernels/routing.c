@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/float_mode.h"
 #include "kernels/routing_internal.h"
 
 // `count` logits to scores. out may be logits.
@@ -93,6 +94,7 @@ static void normalise(const struct routing *routing, const int32_t *ids, float *
 
 void routing_row(const struct routing *routing, const float *logits, int32_t *ids, float *weights, void *memory) {
     struct routing_scratch scratch;
+    float_mode before = float_mode_set_ieee();
     routing_lay_scratch(routing, memory, &scratch);
     if (routing->score == SCORE_SPARSEMIXER) {
         routing_sparsemixer(routing, logits, &scratch, ids, weights);
@@ -102,10 +104,12 @@ void routing_row(const struct routing *routing, const float *logits, int32_t *id
         choose_then_score(routing, logits, &scratch, ids, weights);
     }
     normalise(routing, ids, weights);
+    float_mode_restore(before);
 }
 
 void routing_row_chosen(const struct routing *routing, const float *logits, const int32_t *ids, float *weights, void *memory) {
     struct routing_scratch scratch;
+    float_mode before = float_mode_set_ieee();
     routing_lay_scratch(routing, memory, &scratch);
     if (routing->order == ORDER_SCORE_TOPK) {
         score(routing, logits, routing->num_experts, scratch.scores);
@@ -115,4 +119,5 @@ void routing_row_chosen(const struct routing *routing, const float *logits, cons
         score(routing, weights, routing->top_k, weights);
     }
     normalise(routing, ids, weights);
+    float_mode_restore(before);
 }
