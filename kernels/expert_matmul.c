@@ -18,8 +18,9 @@ static const float *bias_at(void *const *bias, size_t group, size_t column) {
 }
 
 static void zero_product(const struct grouped_matmul_args *product, size_t begin, size_t end) {
-    for (size_t row = begin; row < end; row++) {
-        memset(out_at(product, row, 0), 0, product->rhs.packed->n * dtype_size(product->rhs.packed->dtype));
+    const size_t bytes = product->rhs.packed->n * dtype_size(product->rhs.packed->dtype);
+    for (size_t row = begin; row < end && bytes; row++) { // without columns there may be no out
+        memset(out_at(product, row, 0), 0, bytes);
     }
 }
 

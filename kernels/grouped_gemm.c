@@ -5,18 +5,20 @@
 #include "kernels/grouped_gemm_shape.h"
 #include "kernels/matmul_check.h"
 #include "kernels/product_lists.h"
+#include "kernels/product_operation.h"
+
+// How far into each buffer the groups so far reach: elements (codes), and scales.
+struct cursor {
+    size_t group, a, b, out;
+    size_t a_scale, b_scale;
+};
 
 struct gemm {
     const struct grouped_gemm_args *args;
     struct matmul_options options;
     struct product product;
     struct product_limits limits;
-};
-
-// How far into each buffer the groups so far reach: elements (codes), and scales.
-struct cursor {
-    size_t a, b, out;
-    size_t a_scale, b_scale;
+    struct cursor next;
 };
 
 static void gemm_init(const struct grouped_gemm_args *args, struct gemm *gemm) {
@@ -49,6 +51,7 @@ static void find_limits(struct gemm *gemm) {
             gemm->limits.k = larger(gemm->limits.k, (size_t)gemm_dim_at(k_dim, g));
         }
     }
+    product_ask_tiling(&gemm->product, &gemm->limits);
 }
 
 // An operand's matrix of one group, which begins at element `at` and scale `scale_at`; both move past it.
@@ -79,8 +82,11 @@ static float factor(const float *values, size_t count, size_t group, float absen
     return values ? values[count == 1 ? 0 : group] : absent;
 }
 
-static struct product_group take_group(const struct gemm *gemm, size_t g, struct cursor *cursor) {
+static struct product_group take_group(void *context) {
+    struct gemm *gemm = context;
+    struct cursor *cursor = &gemm->next;
     const struct grouped_gemm_args *args = gemm->args;
+    const size_t g = cursor->group++;
     size_t m = (size_t)gemm_dim_at(&args->out_first, g), n = (size_t)gemm_dim_at(&args->out_last, g);
     size_t out_bytes = cursor->out * dtype_size(args->out_dtype);
     struct product_group group = {
@@ -100,23 +106,6 @@ static struct product_group take_group(const struct gemm *gemm, size_t g, struct
     return group;
 }
 
-// What the buffer holds past its groups.
-static void zero_rest(const struct grouped_gemm_args *args, const struct cursor *end) {
-    size_t size = dtype_size(args->out_dtype);
-    if (end->out < args->out_count) {
-        memset((char *)args->out + end->out * size, 0, (args->out_count - end->out) * size);
-    }
-}
-
-static size_t groups_bytes(size_t num_groups) {
-    return (num_groups * sizeof(struct product_group) + 63) / 64 * 64;
-}
-
-static size_t workspace_bytes(const struct gemm *gemm, const struct team *team) {
-    size_t groups = gemm->args->num_groups;
-    return groups_bytes(groups) + product_workspace_bytes(&gemm->product, &gemm->limits, groups, team ? team_threads(team) : 1);
-}
-
 size_t grouped_gemm_workspace_bytes(const struct grouped_gemm_args *args, const struct team *team) {
     struct gemm gemm;
     if (err_is(grouped_gemm_check_sizes(args))) {
@@ -124,7 +113,7 @@ size_t grouped_gemm_workspace_bytes(const struct grouped_gemm_args *args, const 
     }
     gemm_init(args, &gemm);
     find_limits(&gemm);
-    return workspace_bytes(&gemm, team);
+    return product_operation_bytes(&gemm.product, &gemm.limits, team);
 }
 
 // Ready to run, or what is wrong.
@@ -139,59 +128,36 @@ static FALLIBLE prepare(const struct grouped_gemm_args *args, struct gemm *gemm)
     return product_check(&gemm->product, &gemm->limits, false);
 }
 
-static void run_reference(struct gemm *gemm) {
-    struct cursor cursor = {0};
-    for (size_t g = 0; g < gemm->args->num_groups; g++) {
-        struct product_group group = take_group(gemm, g, &cursor);
-        struct product one = gemm->product;
-        one.groups = &group;
-        one.num_groups = 1;
-        product_reference(&one);
+// What the buffer holds past its groups, once all have been taken.
+static void zero_rest(const struct gemm *gemm) {
+    const struct grouped_gemm_args *args = gemm->args;
+    size_t size = dtype_size(args->out_dtype), end = gemm->next.out;
+    if (end < args->out_count) {
+        memset((char *)args->out + end * size, 0, (args->out_count - end) * size);
     }
-    zero_rest(gemm->args, &cursor);
-}
-
-// Returns how far the groups reach.
-static struct cursor take_groups(const struct gemm *gemm, struct product_group *groups) {
-    struct cursor cursor = {0};
-    for (size_t g = 0; g < gemm->args->num_groups; g++) {
-        groups[g] = take_group(gemm, g, &cursor);
-    }
-    return cursor;
 }
 
 FALLIBLE grouped_gemm_products(const struct grouped_gemm_args *args, struct product_group *groups, struct product *out,
                                size_t *out_elements) {
     struct gemm gemm;
     TRY(prepare(args, &gemm));
-    *out_elements = take_groups(&gemm, groups).out;
-    *out = gemm.product;
-    out->groups = groups;
-    out->options = NULL;
+    product_operation_list(&gemm.product, &(struct product_source){take_group, &gemm}, groups, out);
+    *out_elements = gemm.next.out;
     return OK;
 }
 
 FALLIBLE grouped_gemm(const struct grouped_gemm_args *args, struct team *team, void *workspace) {
     struct gemm gemm;
     TRY(prepare(args, &gemm));
-    size_t needed = workspace_bytes(&gemm, team);
-    TRY(matmul_check_given(&gemm.options, needed));
-    TRY(matmul_check_workspace(workspace, gemm.options.interpret ? 0 : needed));
-    if (gemm.options.interpret) {
-        run_reference(&gemm);
-        return OK;
-    }
-    struct product_group *groups = workspace;
-    struct cursor cursor = take_groups(&gemm, groups);
-    zero_rest(args, &cursor);
-    gemm.product.groups = groups;
-    product_run(&gemm.product, &gemm.limits, team, (char *)workspace + groups_bytes(args->num_groups));
+    TRY(product_operation_run(&gemm.product, &gemm.limits, &(struct product_source){take_group, &gemm}, team, workspace));
+    zero_rest(&gemm);
     return OK;
 }
 
 FALLIBLE grouped_gemm_reference(const struct grouped_gemm_args *args) {
     struct gemm gemm;
     TRY(prepare(args, &gemm));
-    run_reference(&gemm);
+    product_operation_reference(&gemm.product, &(struct product_source){take_group, &gemm});
+    zero_rest(&gemm);
     return OK;
 }

@@ -49,8 +49,9 @@ static void store(const void *context, const struct walk_sums *sums) {
 
 static void zero_rows(const void *context, size_t begin, size_t end) {
     const struct grouped_matmul_args *args = context;
-    for (size_t row = begin; row < end; row++) {
-        memset(out_row(args, row), 0, args->rhs.packed->n * sizeof(float));
+    const size_t bytes = args->rhs.packed->n * sizeof(float);
+    for (size_t row = begin; row < end && bytes; row++) { // without columns there may be no out
+        memset(out_row(args, row), 0, bytes);
     }
 }
 

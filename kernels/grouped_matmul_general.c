@@ -4,6 +4,7 @@
 
 #include "kernels/matmul_check.h"
 #include "kernels/product_lists.h"
+#include "kernels/product_operation.h"
 
 enum { KEEP_ROWS = 64 }; // rows of other groups that a task sets
 
@@ -14,14 +15,11 @@ struct general {
     struct product product;
     struct product_limits limits;
     size_t local_begin, local_end; // rows of the local groups
+    size_t next, next_row;         // local group that is taken next, and where its rows begin
 };
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
-}
-
-static size_t aligned(size_t bytes) {
-    return (bytes + 63) / 64 * 64;
 }
 
 static void general_init(const struct grouped_matmul_args *args, struct general *g) {
@@ -40,7 +38,7 @@ static void general_init(const struct grouped_matmul_args *args, struct general 
         .options = &g->options,
     };
     if (args->m && g->rhs.n) {
-        g->limits = (struct product_limits){args->m, g->rhs.n, g->rhs.k};
+        g->limits = (struct product_limits){.m = args->m, .n = g->rhs.n, .k = g->rhs.k};
     }
 }
 
@@ -64,17 +62,27 @@ static struct product_operand rhs_of(const struct general *g, size_t i) {
     };
 }
 
-// Local group `i`, whose rows begin at `row`.
-static struct product_group group_at(const struct general *g, size_t i, size_t row) {
+// Where nothing of it is read it may be nowhere.
+static const void *packed_of(const struct general *g, size_t i, size_t m) {
+    bool is_read = g->product.b_is_packed && m && g->rhs.k && g->rhs.n;
+    return is_read ? g->args->rhs.packed->data[i] : NULL;
+}
+
+// The next local group.
+static struct product_group take_group(void *context) {
+    struct general *g = context;
     const struct grouped_matmul_args *args = g->args;
+    const size_t i = g->next++, row = g->next_row;
     size_t size = dtype_size(g->product.out_dtype);
     const char *existing = args->existing_out;
+    const size_t m = (size_t)args->group_sizes[args->group_offset + i];
+    g->next_row += m;
     return (struct product_group){
         .a = lhs_from(g, row),
         .b = rhs_of(g, i),
         .a_rows = args->lhs_rows ? args->lhs_rows + row : NULL,
-        .b_packed = g->product.b_is_packed ? args->rhs.packed->data[i] : NULL,
-        .m = (size_t)args->group_sizes[args->group_offset + i],
+        .b_packed = packed_of(g, i, m),
+        .m = m,
         .n = g->rhs.n,
         .k = g->rhs.k,
         .out = (char *)args->out + row * args->out_stride * size,
@@ -91,7 +99,7 @@ static void find_local_rows(struct general *g) {
     for (size_t i = 0; i < args->group_offset; i++) {
         g->local_begin += (size_t)args->group_sizes[i];
     }
-    g->local_end = g->local_begin;
+    g->local_end = g->next_row = g->local_begin;
     for (size_t i = 0; i < args->num_actual_groups; i++) {
         g->local_end += (size_t)args->group_sizes[args->group_offset + i];
     }
@@ -125,87 +133,49 @@ static void keep_foreign_rows(struct general *g, struct team *team) {
     }
 }
 
-static size_t groups_bytes(const struct grouped_matmul_args *args) {
-    return aligned(args->num_actual_groups * sizeof(struct product_group));
-}
-
 size_t grouped_matmul_general_bytes(const struct grouped_matmul_args *args, const struct team *team) {
     struct general g;
     general_init(args, &g);
-    return groups_bytes(args) +
-           product_workspace_bytes(&g.product, &g.limits, args->num_actual_groups, team ? team_threads(team) : 1);
+    product_ask_tiling(&g.product, &g.limits);
+    return product_operation_bytes(&g.product, &g.limits, team);
 }
 
-static FALLIBLE check_general(const struct general *g) {
+// Ready to run, or what is wrong.
+static FALLIBLE prepare(const struct grouped_matmul_args *args, struct general *g) {
+    general_init(args, g);
     TRY(matmul_options_check(&g->options));
     if (!g->options.compiler.disable_bounds_checks) {
-        TRY(grouped_matmul_check(g->args));
-        TRY(grouped_matmul_check_out(g->args));
+        TRY(grouped_matmul_check(args));
+        TRY(grouped_matmul_check_out(args));
     }
-    return product_check(&g->product, &g->limits, g->args->lhs_rows);
-}
-
-static void run_reference(struct general *g) {
-    size_t row = g->local_begin;
-    for (size_t i = 0; i < g->args->num_actual_groups; i++) {
-        struct product_group group = group_at(g, i, row);
-        struct product one = g->product;
-        one.groups = &group;
-        one.num_groups = 1;
-        product_reference(&one);
-        row += group.m;
-    }
-}
-
-static void take_groups(const struct general *g, struct product_group *groups) {
-    size_t row = g->local_begin;
-    for (size_t i = 0; i < g->args->num_actual_groups; i++) {
-        groups[i] = group_at(g, i, row);
-        row += groups[i].m;
-    }
+    product_ask_tiling(&g->product, &g->limits);
+    TRY(product_check(&g->product, &g->limits, args->lhs_rows));
+    find_local_rows(g);
+    return OK;
 }
 
 FALLIBLE grouped_matmul_products(const struct grouped_matmul_args *args, struct product_group *groups, struct product *out,
                                  size_t local[2]) {
     struct general g;
-    general_init(args, &g);
-    TRY(check_general(&g));
-    find_local_rows(&g);
-    take_groups(&g, groups);
+    TRY(prepare(args, &g));
+    product_operation_list(&g.product, &(struct product_source){take_group, &g}, groups, out);
     local[0] = g.local_begin;
     local[1] = g.local_end;
-    *out = g.product;
-    out->groups = groups;
-    out->options = NULL;
     return OK;
 }
 
 FALLIBLE grouped_matmul_general(const struct grouped_matmul_args *args, struct team *team, void *workspace) {
     struct general g;
-    general_init(args, &g);
-    TRY(check_general(&g));
-    size_t needed = grouped_matmul_general_bytes(args, team);
-    TRY(matmul_check_given(&g.options, needed));
-    TRY(matmul_check_workspace(workspace, g.options.interpret ? 0 : needed));
-    find_local_rows(&g);
-    keep_foreign_rows(&g, team);
-    if (g.options.interpret) {
-        run_reference(&g);
-        return OK;
-    }
-    struct product_group *groups = workspace;
-    take_groups(&g, groups);
-    g.product.groups = groups;
-    product_run(&g.product, &g.limits, team, (char *)workspace + groups_bytes(args));
+    TRY(prepare(args, &g));
+    TRY(product_operation_run(&g.product, &g.limits, &(struct product_source){take_group, &g}, team, workspace));
+    keep_foreign_rows(&g, g.options.interpret ? NULL : team);
     return OK;
 }
 
 FALLIBLE grouped_matmul_general_reference(const struct grouped_matmul_args *args) {
     struct general g;
-    general_init(args, &g);
-    TRY(check_general(&g));
-    find_local_rows(&g);
+    TRY(prepare(args, &g));
+    product_operation_reference(&g.product, &(struct product_source){take_group, &g});
     keep_foreign_rows(&g, NULL);
-    run_reference(&g);
     return OK;
 }

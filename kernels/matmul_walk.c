@@ -227,7 +227,9 @@ static bool is_many(const struct operand *operand, size_t rows) {
 
 static void multiply(const struct work *work, const struct call *call) {
     const struct operand *operand = &work->operand[0];
-    if (is_many(operand, call->span->rows) || operand->quantised_group) {
+    if (work->k == 0) { // and panels that may be nowhere
+        memset(call->sums, 0, call->span->rows * KERNEL_SUMS * sizeof *call->sums);
+    } else if (is_many(operand, call->span->rows) || operand->quantised_group) {
         multiply_many(work, call);
     } else {
         multiply_few(work, call);
@@ -275,7 +277,7 @@ static bool next_panels(const struct work *work, const struct call *call, size_t
         span = next_task < work->tasks ? task_span(work, next_task, &panel) : NULL;
         end = panel + work->panels_per_run;
     }
-    if (!span || call_panels(work, panel, end) < call->count) {
+    if (!span || !work->k || call_panels(work, panel, end) < call->count) {
         return false;
     }
     list_panels(work, span->group, panel, call->count, panels);

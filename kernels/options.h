@@ -48,7 +48,8 @@ struct matmul_tiling {
 
 struct matmul_options {
     struct matmul_tiling tiling;
-    // Stands for `tiling`; NULL: none. Called by the thread that calls the operation.
+    // Stands for `tiling`; NULL: none. Asked once by an operation, and once by its ..._workspace_bytes, in the calling thread, with
+    // the greatest m, k and n of the groups: the same for the same sizes, else the workspace may be too small.
     struct matmul_tiling (*tiling_of)(void *context, size_t m, size_t k, size_t n);
     void *tiling_context;
     unsigned input_buffer_count; // panels of rhs that a thread takes at a time; 0: tuned; more than 4, which kernels take, are 4

@@ -28,24 +28,26 @@ enum dtype product_sum_dtype(enum dtype a, enum dtype b) {
     return (a == DTYPE_BF16 || a_codes) && (b == DTYPE_BF16 || b_codes) ? DTYPE_BF16 : DTYPE_F32;
 }
 
-static struct matmul_tiling tiling_of(const struct product *product, const struct product_limits *limits) {
+void product_ask_tiling(const struct product *product, struct product_limits *limits) {
     const struct matmul_options *options = product->options;
+    limits->tiling = options->tiling;
     if (options->tiling_of && limits->m) { // else there is nothing to cut
-        return options->tiling_of(options->tiling_context, limits->m, limits->k, limits->n);
+        limits->tiling = options->tiling_of(options->tiling_context, limits->m, limits->k, limits->n);
     }
-    return options->tiling;
 }
 
 static bool has_group_kernel(const struct product *product, enum dtype sum) {
     const struct kernel_backend *backend = kernel_selected();
-    panel_group_kernel *kernel = sum == DTYPE_I8 ? backend->group_i8 : sum == DTYPE_F32 ? backend->group_f32 : backend->group_bf16;
-    return kernel && !product->b_format;
+    if (product->b_format) {
+        return sum == DTYPE_BF16 && backend->quantised_group_bf16;
+    }
+    return sum == DTYPE_I8 ? backend->group_i8 : sum == DTYPE_F32 ? backend->group_f32 : backend->group_bf16;
 }
 
 // Rows of a group that may multiply weights where they lie: none where tiling says how K is to be cut.
 static size_t rows_across(const struct product *product, const struct product_limits *limits, const struct holding *h) {
     const struct kernel_backend *backend = kernel_selected();
-    bool plain = !product->b_is_packed && !product->a.scale_dtype && !product->b.scale_dtype && tiling_of(product, limits).tk == 0;
+    bool plain = !product->b_is_packed && !product->a.scale_dtype && !product->b.scale_dtype && limits->tiling.tk == 0;
     bool f32 = backend->across_f32 || backend->along_f32, bf16 = backend->across_bf16 || backend->along_bf16;
     bool can = h->sum == DTYPE_F32 ? f32 : product->b.dtype == DTYPE_BF16 && bf16;
     return plain && can ? at_most(h->rows, ACROSS_SPAN_ROWS) : 0;
@@ -53,7 +55,7 @@ static size_t rows_across(const struct product *product, const struct product_li
 
 // k of a block: all of it for panel kernels and for panels packed at load, whose blocks are the group kernels' own business.
 static size_t k_step_of(const struct product *product, const struct product_limits *limits, const struct holding *h) {
-    size_t step = tiling_of(product, limits).tk;
+    size_t step = limits->tiling.tk;
     if (!h->grouped || product->b_is_packed) {
         return limits->k;
     }
@@ -74,7 +76,7 @@ static struct holding holding_by(const struct product *product, const struct pro
     if (product->copy_lines_of_a || product->a.dtype != h.sum) {
         h.line_bytes = aligned(h.k_step * dtype_size(h.sum)) + 64; // not a power of two apart: lines would share cache sets
     }
-    size_t tm = tiling_of(product, limits).tm;
+    size_t tm = limits->tiling.tm;
     h.rows = tm ? tm : KERNEL_CALL_ROWS;
     if (!tm && h.line_bytes) {
         size_t held = LINES_BYTES / h.line_bytes;
@@ -125,8 +127,7 @@ static struct holding holding_of(const struct product *product, const struct pro
 
 FALLIBLE product_check(const struct product *product, const struct product_limits *limits, bool gathered) {
     const struct compiler_params *compiler = &product->options->compiler;
-    struct matmul_tiling tiling = tiling_of(product, limits);
-    TRY(matmul_check_tiling(&tiling));
+    TRY(matmul_check_tiling(&limits->tiling));
     struct holding h = holding_of(product, limits);
     if (compiler->vmem_limit_bytes && product_lane_bytes(&h) > compiler->vmem_limit_bytes) {
         FAIL_FIELD(ERR_INVALID, "vmem_limit_bytes",
@@ -226,7 +227,7 @@ static size_t count_tasks(const struct work *work, size_t *first_task) {
     const struct product *p = work->product;
     size_t tasks = 0, runs_max = 0;
     for (size_t g = 0; g < p->num_groups; g++) {
-        size_t runs = runs_of(work, &p->groups[g]);
+        size_t runs = p->groups[g].m ? runs_of(work, &p->groups[g]) : 0; // of a group without rows n is bounded by nothing
         runs_max = runs > runs_max ? runs : runs_max;
         first_task[g] = tasks;
         tasks += runs * spans_of(work, &p->groups[g]);
@@ -249,14 +250,13 @@ static size_t even_runs(struct work *work, size_t panels, size_t tasks) {
 // Whole groups and long runs, as long as they keep the team busy; then shorter runs; then row tiles.
 static size_t split(struct work *work, const struct product_limits *limits, unsigned threads) {
     const struct matmul_options *options = work->product->options;
-    struct matmul_tiling tiling = tiling_of(work->product, limits);
     size_t wanted = threads > 1 ? (size_t)threads * TASKS_PER_THREAD : 1;
     size_t all_rows = limits->m ? limits->m : 1, all_panels = limits->n ? div_up(limits->n, KERNEL_PANEL) : 1;
     bool n_in_order = options->compiler.dimension_semantics[0] == DIMENSION_ARBITRARY;
     work->m_in_order = options->compiler.dimension_semantics[1] == DIMENSION_ARBITRARY;
     work->span_rows = work->holding.k_step < limits->k ? at_most(all_rows, work->holding.held_rows) : all_rows;
     work->run_panels = work->holding.across_rows ? ACROSS_COLUMNS / KERNEL_PANEL : RUN_PANELS;
-    work->run_panels = tiling.tn ? div_up(tiling.tn, KERNEL_PANEL) : work->run_panels;
+    work->run_panels = limits->tiling.tn ? div_up(limits->tiling.tn, KERNEL_PANEL) : work->run_panels;
     work->run_panels = n_in_order ? all_panels : work->run_panels;
     size_t tasks = count_tasks(work, work->first_task);
     while (tasks < wanted && !n_in_order && work->run_panels > 1) {

@@ -55,19 +55,23 @@ struct product {
     const struct matmul_options *options;
 };
 
-// The greatest m, n and k of the groups to come, which decide how much scratch a thread needs.
+// The greatest m, n and k of the groups to come, and how the options cut them, which decide how much scratch a thread needs.
 struct product_limits {
     size_t m, n, k;
+    struct matmul_tiling tiling; // product_ask_tiling
 };
 
 // What the sums are taken in: BF16 (pairs, flushed), I8 (int32) or F32.
 enum dtype product_sum_dtype(enum dtype a, enum dtype b);
 
+// Of m, n and k that have been checked: a caller's function is asked, once for an operation.
+void product_ask_tiling(const struct product *product, struct product_limits *limits);
+
 // Bytes of workspace for `num_groups` products on `threads` threads. `product` need not have its groups yet.
 size_t product_workspace_bytes(const struct product *product, const struct product_limits *limits, size_t num_groups,
                                unsigned threads);
 
-// Can this be done within vmem_limit_bytes, and without a pass of its own where input fusion is forbidden?
+// Is the tiling one, and can this be done within vmem_limit_bytes, and without a pass of its own where input fusion is forbidden?
 // ERR_INVALID names the option. gathered: rows of A come through an index.
 FALLIBLE product_check(const struct product *product, const struct product_limits *limits, bool gathered);
 

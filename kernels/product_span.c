@@ -48,6 +48,11 @@ static void take_panels(struct call *c) {
 
 static void multiply_group(const struct call *c, const struct panel_group_args *args) {
     const struct kernel_backend *backend = c->work->backend;
+    const struct quantised_format *format = c->work->product->b_format;
+    if (format) {
+        backend->quantised_group_bf16(args, format);
+        return;
+    }
     switch (c->work->holding.sum) {
     case DTYPE_I8:
         backend->group_i8(args);
@@ -170,7 +175,8 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows, co
         } else if (h->scaled_blocks) {
             multiply_scaled(c);
         } else {
-            multiply(c, c->sums, !first, !new_rows && c->rows == rows);
+            bool kept = !c->work->product->b_format || rows <= KERNEL_QUANTISED_ROWS;
+            multiply(c, c->sums, !first, kept && !new_rows && c->rows == rows);
         }
         if (last) {
             call_finish(c);
@@ -206,7 +212,7 @@ static struct memory_ahead next_block(const struct call *c, const struct span *s
         k = 0, panel = next == span ? panel + count : next->panel;
         g = next->group, count = call_part(next->panel_end - panel, h->panels);
     }
-    if (g->b_packed) { // as find_next says
+    if (c->work->product->b_is_packed) { // as find_next says
         return (struct memory_ahead){0};
     }
     size_t column = panel * KERNEL_PANEL;
@@ -216,6 +222,9 @@ static struct memory_ahead next_block(const struct call *c, const struct span *s
 
 // Up to as many rows the panel kernels are faster, on panels packed at load.
 static size_t few_rows(const struct work *work) {
+    if (work->product->b_format) {
+        return 0; // the kernels of groups take few rows as they do
+    }
     switch (work->holding.sum) {
     case DTYPE_I8:
         return work->backend->few_i8;

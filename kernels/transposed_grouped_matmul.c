@@ -2,12 +2,14 @@
 
 #include "kernels/matmul_check.h"
 #include "kernels/product_lists.h"
+#include "kernels/product_operation.h"
 
 struct transposed {
     const struct transposed_grouped_matmul_args *args;
     struct matmul_options options;
     struct product product;
     struct product_limits limits;
+    size_t next, next_row; // group that is taken next, and where its rows begin
 };
 
 static void transposed_init(const struct transposed_grouped_matmul_args *args, struct transposed *t) {
@@ -27,7 +29,7 @@ static void transposed_init(const struct transposed_grouped_matmul_args *args, s
         rows_max = size > 0 && (size_t)size > rows_max ? (size_t)size : rows_max;
     }
     if (args->k && args->n) {
-        t->limits = (struct product_limits){args->k, args->n, rows_max};
+        t->limits = (struct product_limits){.m = args->k, .n = args->n, .k = rows_max};
     }
 }
 
@@ -92,30 +94,22 @@ FALLIBLE transposed_grouped_matmul_check(const struct transposed_grouped_matmul_
     return matmul_check_existing(args->existing_mode, &existing, &out);
 }
 
-static FALLIBLE check_transposed(const struct transposed *t) {
-    TRY(matmul_options_check(&t->options));
-    if (!t->options.compiler.disable_bounds_checks) {
-        struct matmul_rows out;
-        TRY(transposed_grouped_matmul_check(t->args));
-        TRY(out_rows(t->args, "out", t->args->out, &out));
-        TRY(matmul_check_rows(&out));
-    }
-    return product_check(&t->product, &t->limits, false);
-}
-
-// The `i`-th group held here, whose rows begin at `row`.
-static struct product_group group_at(const struct transposed *t, size_t i, size_t row) {
+// The next group held here.
+static struct product_group take_group(void *context) {
+    struct transposed *t = context;
     const struct transposed_grouped_matmul_args *args = t->args;
+    const size_t i = t->next++, row = t->next_row, k = (size_t)args->group_sizes[args->group_offset + i];
     size_t out_bytes = args->k * args->n * dtype_size(t->product.out_dtype);
     struct product_operand a = lhs_layout(args).at, b = rhs_layout(args).at;
     a.data = (const char *)args->lhs + row * a.k_stride * dtype_size(args->lhs_dtype);
     b.data = (const char *)args->rhs + row * b.k_stride * dtype_size(args->rhs_dtype);
+    t->next_row += k;
     return (struct product_group){
         .a = a,
         .b = b,
         .m = args->k,
         .n = args->n,
-        .k = (size_t)args->group_sizes[args->group_offset + i],
+        .k = k,
         .out = (char *)args->out + i * out_bytes,
         .out_stride = args->n,
         .c = args->existing_out ? (const char *)args->existing_out + i * out_bytes : NULL,
@@ -133,71 +127,46 @@ static size_t first_row(const struct transposed_grouped_matmul_args *args) {
     return row;
 }
 
-static size_t groups_bytes(const struct transposed_grouped_matmul_args *args) {
-    return (args->num_actual_groups * sizeof(struct product_group) + 63) / 64 * 64;
-}
-
 size_t transposed_grouped_matmul_workspace_bytes(const struct transposed_grouped_matmul_args *args, const struct team *team) {
     struct transposed t;
     transposed_init(args, &t);
-    return groups_bytes(args) +
-           product_workspace_bytes(&t.product, &t.limits, args->num_actual_groups, team ? team_threads(team) : 1);
+    product_ask_tiling(&t.product, &t.limits);
+    return product_operation_bytes(&t.product, &t.limits, team);
 }
 
-static void run_reference(struct transposed *t) {
-    size_t row = first_row(t->args);
-    for (size_t i = 0; i < t->args->num_actual_groups; i++) {
-        struct product_group group = group_at(t, i, row);
-        struct product one = t->product;
-        one.groups = &group;
-        one.num_groups = 1;
-        product_reference(&one);
-        row += group.k;
+// Ready to run, or what is wrong.
+static FALLIBLE prepare(const struct transposed_grouped_matmul_args *args, struct transposed *t) {
+    transposed_init(args, t);
+    TRY(matmul_options_check(&t->options));
+    if (!t->options.compiler.disable_bounds_checks) {
+        struct matmul_rows out;
+        TRY(transposed_grouped_matmul_check(args));
+        TRY(out_rows(args, "out", args->out, &out));
+        TRY(matmul_check_rows(&out));
     }
-}
-
-static void take_groups(const struct transposed *t, struct product_group *groups) {
-    size_t row = first_row(t->args);
-    for (size_t i = 0; i < t->args->num_actual_groups; i++) {
-        groups[i] = group_at(t, i, row);
-        row += groups[i].k;
-    }
+    product_ask_tiling(&t->product, &t->limits);
+    TRY(product_check(&t->product, &t->limits, false));
+    t->next_row = first_row(args);
+    return OK;
 }
 
 FALLIBLE transposed_grouped_matmul_products(const struct transposed_grouped_matmul_args *args, struct product_group *groups,
                                             struct product *out) {
     struct transposed t;
-    transposed_init(args, &t);
-    TRY(check_transposed(&t));
-    take_groups(&t, groups);
-    *out = t.product;
-    out->groups = groups;
-    out->options = NULL;
+    TRY(prepare(args, &t));
+    product_operation_list(&t.product, &(struct product_source){take_group, &t}, groups, out);
     return OK;
 }
 
 FALLIBLE transposed_grouped_matmul(const struct transposed_grouped_matmul_args *args, struct team *team, void *workspace) {
     struct transposed t;
-    transposed_init(args, &t);
-    TRY(check_transposed(&t));
-    size_t needed = transposed_grouped_matmul_workspace_bytes(args, team);
-    TRY(matmul_check_given(&t.options, needed));
-    TRY(matmul_check_workspace(workspace, t.options.interpret ? 0 : needed));
-    if (t.options.interpret) {
-        run_reference(&t);
-        return OK;
-    }
-    struct product_group *groups = workspace;
-    take_groups(&t, groups);
-    t.product.groups = groups;
-    product_run(&t.product, &t.limits, team, (char *)workspace + groups_bytes(args));
-    return OK;
+    TRY(prepare(args, &t));
+    return product_operation_run(&t.product, &t.limits, &(struct product_source){take_group, &t}, team, workspace);
 }
 
 FALLIBLE transposed_grouped_matmul_reference(const struct transposed_grouped_matmul_args *args) {
     struct transposed t;
-    transposed_init(args, &t);
-    TRY(check_transposed(&t));
-    run_reference(&t);
+    TRY(prepare(args, &t));
+    product_operation_reference(&t.product, &(struct product_source){take_group, &t});
     return OK;
 }

@@ -164,6 +164,56 @@ static void a_group_without_rows_need_not_be_anywhere(void **state) {
     accepted(run_packed, &p);
 }
 
+static err_t run_nowhere(struct problem *p) {
+    p->matmul.rhs = rhs_packed(&p->packed); // whose data is NULL
+    (void)grouped_matmul_workspace_bytes(&p->matmul, NULL);
+    return grouped_matmul(&p->matmul, NULL, p->workspace);
+}
+
+// Each way that packed weights take, by the output that is asked for.
+static void what_is_not_read_need_not_be_anywhere(void **state) {
+    (void)state;
+    static const int32_t NO_ROWS[GROUPS] = {0, 0};
+    static const enum dtype OUTPUTS[] = {DTYPE_NONE, DTYPE_BF16};
+    struct problem p = right();
+    for (size_t i = 0; i < COUNT_OF(OUTPUTS); i++) {
+        p.matmul.out_dtype = OUTPUTS[i], p.matmul.group_sizes = NO_ROWS, accepted(run_nowhere, &p);
+        p.matmul.out_dtype = OUTPUTS[i], p.matmul.out = NULL, p.packed.n = 0, accepted(run_nowhere, &p);
+        memset(out, 42, BYTES);
+        p.matmul.out_dtype = OUTPUTS[i], p.matmul.lhs = NULL, p.packed.k = 0, accepted(run_nowhere, &p);
+        for (size_t byte = 0; byte < M * N * (i ? 2 : 4); byte++) {
+            assert_int_equal(out[byte], 0); // sums over nothing
+        }
+        p.matmul.out_dtype = OUTPUTS[i], refused(run_nowhere, &p, "rhs");
+    }
+}
+
+static err_t run_gemm_on_team(struct problem *p) {
+    struct team *team;
+    assert_false(err_is(team_create(&(struct team_options){2, 0}, &team)));
+    (void)grouped_gemm_workspace_bytes(&p->gemm, team);
+    err_t e = grouped_gemm(&p->gemm, team, p->workspace);
+    team_destroy(team);
+    return e;
+}
+
+// A group of no rows has no results, however many columns it is said to have.
+static void columns_without_rows_cost_nothing(void **state) {
+    (void)state;
+    static const int64_t ROWS[GROUPS] = {0, 0}, COLUMNS[GROUPS] = {INT64_C(1) << 42, 3};
+    const struct gemm_dim none = {.ragged = ROWS, .dtype = DTYPE_I64, .count = GROUPS};
+    const struct gemm_dim many = {.ragged = COLUMNS, .dtype = DTYPE_I64, .count = GROUPS};
+    for (int in_order = 0; in_order < 2; in_order++) {
+        struct matmul_options options = matmul_options_default();
+        options.compiler.dimension_semantics[1] = in_order ? DIMENSION_ARBITRARY : DIMENSION_PARALLEL;
+        struct problem p = right();
+        p.gemm.a.first = p.gemm.out_first = p.gemm.a.last = p.gemm.b.first = none;
+        p.gemm.b.last = p.gemm.out_last = many;
+        p.gemm.options = &options;
+        accepted(run_gemm_on_team, &p);
+    }
+}
+
 static void existing_out_is_whole_and_lies_as_out_does(void **state) {
     (void)state;
     struct problem p = right();
@@ -263,6 +313,8 @@ int main(void) {
         cmocka_unit_test(grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(weights_that_are_none_are_named),
         cmocka_unit_test(a_group_without_rows_need_not_be_anywhere),
+        cmocka_unit_test(what_is_not_read_need_not_be_anywhere),
+        cmocka_unit_test(columns_without_rows_cost_nothing),
         cmocka_unit_test(existing_out_is_whole_and_lies_as_out_does),
         cmocka_unit_test(transposed_grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(grouped_gemm_names_what_is_missing_or_misaligned),

@@ -189,6 +189,24 @@ static void a_tiling_by_function_is_checked_like_one_by_numbers(void **state) {
     p->options = matmul_options_default();
 }
 
+static struct matmul_tiling larger_each_time(void *context, size_t m, size_t k, size_t n) {
+    size_t calls = ++*(size_t *)context;
+    assert_true(m == M && k == K && n == N);
+    return (struct matmul_tiling){calls, calls, 64 * calls};
+}
+
+static void a_function_is_asked_once_for_an_operation(void **state) {
+    struct problem *p = *state;
+    size_t calls = 0;
+    p->options.tiling_of = larger_each_time;
+    p->options.tiling_context = &calls;
+    (void)grouped_matmul_workspace_bytes(&p->args, NULL);
+    assert_int_equal(calls, 1);
+    expect_equal_bits(p, "another tiling each time");
+    assert_int_equal(calls, 2);
+    p->options = matmul_options_default();
+}
+
 static void input_fusion_is_refused_only_where_it_is_needed(void **state) {
     struct problem *p = *state;
     p->options.compiler.allow_input_fusion[0] = false; // f32 rows are read in place
@@ -232,6 +250,7 @@ int main(void) {
         cmocka_unit_test(limits_are_kept_or_refused),
         cmocka_unit_test(orders_tilings_and_buffers_change_no_bit),
         cmocka_unit_test(a_tiling_by_function_is_checked_like_one_by_numbers),
+        cmocka_unit_test(a_function_is_asked_once_for_an_operation),
         cmocka_unit_test(input_fusion_is_refused_only_where_it_is_needed),
         cmocka_unit_test(flags_hold_the_backend),
         cmocka_unit_test(bounds_checks_can_be_left_out),
