@@ -368,11 +368,11 @@ static void multiply_group(const struct panel_group_args *args, size_t element, 
     multiply(&call, passes);
 }
 
-static void amx_group_bf16(const struct panel_group_args *args) {
+void amx_group_bf16(const struct panel_group_args *args) {
     multiply_group(args, sizeof(uint16_t), 0, &BF16_PASSES);
 }
 
-static void amx_group_i8(const struct panel_group_args *args) {
+void amx_group_i8(const struct panel_group_args *args) {
     multiply_group(args, sizeof(int8_t), sizeof(struct packed_i8), &I8_PASSES);
 }
 
@@ -400,7 +400,7 @@ static void multiply_panel(const struct tile_call *whole, size_t rows, uint32_t 
     }
 }
 
-static void amx_panel_bf16(const struct panel_args *args) {
+void amx_panel_bf16(const struct panel_args *args) {
     const uint8_t *panel = args->panel;
     struct tile_call call = {.x = (const uint8_t *const *)args->x,
                              .row_bytes = args->k * sizeof(uint16_t),
@@ -409,38 +409,4 @@ static void amx_panel_bf16(const struct panel_args *args) {
                              .words = div_up(args->k, 2)};
     multiply_panel(&call, args->rows, (uint32_t *)args->out, args->out_stride, args->columns, &BF16_PASSES);
 }
-
-const struct kernel_backend backend_amx = {.name = "amx",
-                                           .arithmetic = ARITHMETIC_CPU_AMX,
-                                           .panel_f32 = avx512_panel_f32,
-                                           .panel_bf16 = amx_panel_bf16,
-                                           .group_f32 = avx512_group_f32,
-                                           .group_bf16 = amx_group_bf16,
-                                           .few_f32 = PANEL_TILE,
-                                           .panel_i8 = avx512vnni_panel_i8, // every CPU with tiles has VNNI
-                                           .few_i8 = 2,
-                                           .group_i8 = amx_group_i8,
-                                           .quantised_f32 = avx512_quantised_f32,
-                                           .quantised_bf16 = amx_quantised_bf16,
-                                           .across_f32 = avx512_across_f32,
-                                           .along_f32 = avx2_along_f32,
-                                           .along_rows_f32 = 8,
-                                           BACKEND_ROWS(avx512)};
-
-const struct kernel_backend backend_amxint8 = {.name = "amxint8",
-                                               .panel_f32 = avx512_panel_f32,
-                                               .panel_bf16 = avx512_panel_bf16,
-                                               .panel_i8 = avx512vnni_panel_i8, // every CPU with tiles has VNNI
-                                               .few_i8 = 2,
-                                               .group_i8 = amx_group_i8,
-                                               .group_f32 = avx512_group_f32,
-                                               .group_bf16 = avx512_group_bf16,
-                                               .few_f32 = PANEL_TILE,
-                                               .few_bf16 = 2 * PANEL_TILE,
-                                               .quantised_f32 = avx512_quantised_f32,
-                                               .quantised_bf16 = amx_quantised_bf16,
-                                               BACKEND_ACROSS(avx512),
-                                               .along_f32 = avx2_along_f32,
-                                               .along_rows_f32 = 8,
-                                               BACKEND_ROWS(avx512)};
 #endif

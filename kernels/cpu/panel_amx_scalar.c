@@ -19,7 +19,7 @@ static void add_step(const uint16_t *x, const uint16_t *panel, size_t depth, siz
     }
 }
 
-static void scalar_amx_panel_bf16(const struct panel_args *args) {
+void scalar_amx_panel_bf16(const struct panel_args *args) {
     for (size_t r = 0; r < args->rows; r++) {
         const uint16_t *x = args->x[r], *panel = args->panel;
         float sum[KERNEL_PANEL] = {0};
@@ -30,11 +30,3 @@ static void scalar_amx_panel_bf16(const struct panel_args *args) {
         memcpy(args->out + r * args->out_stride, sum, args->columns * sizeof *sum);
     }
 }
-
-const struct kernel_backend backend_scalar_amx = {.name = "scalar_amx",
-                                                  .arithmetic = ARITHMETIC_CPU_AMX,
-                                                  .panel_f32 = scalar_panel_f32,
-                                                  .panel_bf16 = scalar_amx_panel_bf16,
-                                                  .panel_i8 = scalar_panel_i8,
-                                                  BACKEND_QUANTISED(scalar),
-                                                  BACKEND_ROWS(scalar)};

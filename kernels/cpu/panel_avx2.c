@@ -68,16 +68,4 @@ enum {
 };
 #define vec_fma fma_in_order
 #include "kernels/cpu/group_widened.h"
-
-const struct kernel_backend backend_avx2 = {.name = "avx2",
-                                            BACKEND_PANELS(avx2),
-                                            .quantised_group_bf16 = avx2_quantised_group_bf16,
-                                            BACKEND_ALL_BY_GROUPS(avx2),
-                                            .few_i8 = PANEL_TILE,
-                                            BACKEND_ACROSS(avx2),
-                                            .along_f32 = avx2_along_f32,
-                                            .along_bf16 = avx2_along_bf16,
-                                            .along_rows_f32 = 16,
-                                            .along_rows_bf16 = 16,
-                                            BACKEND_ROWS(avx2)};
 #endif

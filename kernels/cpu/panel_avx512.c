@@ -44,13 +44,4 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 #include "kernels/cpu/panel_body.h"
 
 #include "kernels/cpu/group_body.h"
-
-const struct kernel_backend backend_avx512 = {.name = "avx512",
-                                              BACKEND_PANELS(avx512),
-                                              BACKEND_GROUPS(avx512),
-
-                                              BACKEND_ACROSS(avx512),
-                                              .along_f32 = avx2_along_f32,
-                                              .along_rows_f32 = 8,
-                                              BACKEND_ROWS(avx512)};
 #endif

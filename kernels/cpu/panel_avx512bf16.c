@@ -104,7 +104,7 @@ static void pair_tile(const struct panel_args *args, size_t row, size_t rows) {
     }
 }
 
-static void avx512bf16_panel_bf16(const struct panel_args *args) {
+void avx512bf16_panel_bf16(const struct panel_args *args) {
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
         pair_tile(args, row, rows);
@@ -156,32 +156,11 @@ static void pair_last(const struct panel_group_args *args, size_t row, size_t ro
     }
 }
 
-static void avx512bf16_group_bf16(const struct panel_group_args *args) {
+void avx512bf16_group_bf16(const struct panel_group_args *args) {
     words_group(args, args->k / 2);
     for (size_t row = 0, rows; args->k % 2 && row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
         pair_last(args, row, rows);
     }
 }
-
-const struct kernel_backend backend_avx512bf16 = {.name = "avx512bf16",
-                                                  .panel_f32 = avx512_panel_f32,
-                                                  .panel_bf16 = avx512bf16_panel_bf16,
-                                                  .group_f32 = avx512_group_f32,
-                                                  .group_bf16 = avx512bf16_group_bf16,
-                                                  .few_f32 = PANEL_TILE,
-                                                  .few_bf16 = PANEL_TILE,
-                                                  .panel_i8 = avx512vnni_panel_i8,
-                                                  .group_i8 = avx512vnni_group_i8,
-                                                  .few_i8 = PANEL_TILE,
-                                                  BACKEND_QUANTISED(avx512bf16),
-                                                  .quantised_group_bf16 = avx512bf16_quantised_group_bf16,
-                                                  .across_f32 = avx512_across_f32,
-                                                  .across_bf16 = avx512bf16_across_bf16,
-                                                  .across_rows_bf16 = 2 * PANEL_TILE,
-                                                  .along_f32 = avx2_along_f32,
-                                                  .along_rows_f32 = 8,
-                                                  .along_bf16 = avx512bf16_along_bf16,
-                                                  .along_rows_bf16 = 32,
-                                                  BACKEND_ROWS(avx512)};
 #endif

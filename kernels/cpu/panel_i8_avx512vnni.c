@@ -39,20 +39,4 @@ PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 
 #define PANEL_TARGET(name) avx512vnni_##name
 #include "kernels/cpu/panel_i8_body.h"
-
-const struct kernel_backend backend_avx512vnni = {.name = "avx512vnni",
-                                                  .panel_f32 = avx512_panel_f32,
-                                                  .panel_bf16 = avx512_panel_bf16,
-                                                  .panel_i8 = avx512vnni_panel_i8,
-                                                  .group_i8 = avx512vnni_group_i8,
-                                                  .few_i8 = PANEL_TILE,
-                                                  BACKEND_QUANTISED(avx512),
-                                                  .group_f32 = avx512_group_f32,
-                                                  .group_bf16 = avx512_group_bf16,
-                                                  .few_f32 = PANEL_TILE,
-                                                  .few_bf16 = 2 * PANEL_TILE,
-                                                  BACKEND_ACROSS(avx512),
-                                                  .along_f32 = avx2_along_f32,
-                                                  .along_rows_f32 = 8,
-                                                  BACKEND_ROWS(avx512)};
 #endif

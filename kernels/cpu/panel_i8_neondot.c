@@ -32,18 +32,4 @@ static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 #include "kernels/cpu/panel_i8_body.h"
 // After it:
 #include "kernels/cpu/group_i8_body.h"
-
-const struct kernel_backend backend_neondot = {.name = "neondot",
-                                               .panel_f32 = neon_panel_f32,
-                                               .panel_bf16 = neon_panel_bf16,
-                                               .panel_i8 = neondot_panel_i8,
-                                               .group_i8 = neondot_group_i8,
-                                               .few_i8 = PANEL_TILE,
-                                               BACKEND_QUANTISED(neon),
-                                               .group_f32 = neon_group_f32,
-                                               .group_bf16 = neon_group_bf16,
-                                               .few_f32 = PANEL_TILE,
-                                               .few_bf16 = 2 * PANEL_TILE,
-                                               .across_f32 = neon_across_f32,
-                                               BACKEND_ROWS(neon)};
 #endif

@@ -6,7 +6,4 @@
 #include "kernels/cpu/panel_body.h"
 
 #include "kernels/cpu/group_body.h"
-
-const struct kernel_backend backend_neon = {
-    .name = "neon", BACKEND_PANELS(neon), BACKEND_GROUPS(neon), .across_f32 = neon_across_f32, BACKEND_ROWS(neon)};
 #endif

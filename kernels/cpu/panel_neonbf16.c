@@ -155,7 +155,7 @@ static void block_rows(struct pair_block *b, const void *const *x, size_t rows, 
     }
 }
 
-static void neonbf16_panel_bf16(const struct panel_args *args) {
+void neonbf16_panel_bf16(const struct panel_args *args) {
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         float sums[PANEL_TILE][KERNEL_PANEL] = {{0}};
@@ -174,7 +174,7 @@ static void neonbf16_panel_bf16(const struct panel_args *args) {
     float_mode_restore(before);
 }
 
-static void neonbf16_group_bf16(const struct panel_group_args *args) {
+void neonbf16_group_bf16(const struct panel_group_args *args) {
     struct pair_block b = {.stride = KERNEL_SUMS};
     for (size_t r = 0; !args->goes_on && r < args->rows; r++) {
         memset(args->sums + r * KERNEL_SUMS, 0, args->count * KERNEL_PANEL * sizeof *args->sums);
@@ -194,18 +194,4 @@ static void neonbf16_group_bf16(const struct panel_group_args *args) {
     }
     float_mode_restore(before);
 }
-
-const struct kernel_backend backend_neonbf16 = {.name = "neonbf16",
-                                                .panel_f32 = neon_panel_f32,
-                                                .panel_bf16 = neonbf16_panel_bf16,
-                                                .group_f32 = neon_group_f32,
-                                                .group_bf16 = neonbf16_group_bf16,
-                                                .few_f32 = PANEL_TILE,
-                                                .few_bf16 = PANEL_TILE,
-                                                .panel_i8 = neondot_panel_i8,
-                                                .group_i8 = neondot_group_i8,
-                                                .few_i8 = PANEL_TILE,
-                                                BACKEND_QUANTISED(neon),
-                                                .across_f32 = neon_across_f32,
-                                                BACKEND_ROWS(neon)};
 #endif

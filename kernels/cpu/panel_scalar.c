@@ -50,5 +50,3 @@ void scalar_panel_i8(const struct panel_i8_args *args) {
         memcpy(args->out + r * args->out_stride, sum, args->columns * sizeof *sum);
     }
 }
-
-const struct kernel_backend backend_scalar = {.name = "scalar", BACKEND_PANELS(scalar), BACKEND_ROWS(scalar)};

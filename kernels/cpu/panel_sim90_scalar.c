@@ -7,7 +7,7 @@
 
 enum { SIM_K = 64 };
 
-static void scalar_sim90_panel_bf16(const struct panel_args *args) {
+void scalar_sim90_panel_bf16(const struct panel_args *args) {
     const uint16_t *panel = args->panel;
     for (size_t r = 0; r < args->rows; r++) {
         const uint16_t *x = args->x[r];
@@ -23,12 +23,3 @@ static void scalar_sim90_panel_bf16(const struct panel_args *args) {
         memcpy(args->out + r * args->out_stride, sum, args->columns * sizeof *sum);
     }
 }
-
-const struct kernel_backend backend_scalar_sim90 = {.name = "scalar_sim90",
-                                                    .arithmetic = ARITHMETIC_SIM_90,
-                                                    .panel_f32 = scalar_panel_f32,
-                                                    .panel_bf16 = scalar_sim90_panel_bf16,
-                                                    .panel_i8 = scalar_panel_i8,
-                                                    .quantised_f32 = scalar_quantised_f32,
-                                                    .quantised_bf16 = scalar_sim90_quantised_bf16,
-                                                    BACKEND_ROWS(scalar)};

@@ -22,7 +22,8 @@ enum {
     CHECK_ROUNDS = 64,
     CHECK_ROWS = 2 * PANEL_TILE + 1,
     CHECK_TILE_ROWS = 2 * AMX_ROWS + 3, // for the tile unit, which takes two tiles of rows
-    CHECK_ROW = 48
+    CHECK_ROW = 48,
+    VALUE_KINDS = 9, // of exponents
 };
 
 struct check {
@@ -43,8 +44,8 @@ static uint32_t next(struct check *check) {
 static uint16_t next_bf16(struct check *check, int round) {
     static const struct {
         uint8_t low, span;
-    } EXPONENTS[] = {{55, 20}, {58, 12}, {60, 8}, {0, 128}, {100, 50}, {180, 70}, {120, 14}, {62, 3}, {0, 0}};
-    size_t kind = (size_t)round % (sizeof EXPONENTS / sizeof *EXPONENTS);
+    } EXPONENTS[VALUE_KINDS] = {{55, 20}, {58, 12}, {60, 8}, {0, 128}, {100, 50}, {180, 70}, {120, 14}, {62, 3}, {0, 0}};
+    size_t kind = (size_t)round % VALUE_KINDS;
     uint32_t r = next(check);
     if (EXPONENTS[kind].span == 0) {
         static const uint16_t TIES[] = {64 << 7, 52 << 7, 51 << 7};
@@ -120,18 +121,29 @@ static void unpack(const struct panel_args *args, size_t size, size_t k_step, si
     }
 }
 
-// The same columns as [k, columns], by the kernel that reads them so, where there is one.
-static int same_across(void (*across)(const struct across_args *), enum dtype dtype, const struct panel_args *args) {
+// The same elements in the dtype in which they lie, which they are numbers of.
+static void narrow_plain(enum dtype dtype, enum dtype lies_in, check_plain plain) {
+    check_plain wide;
+    if (lies_in != dtype) {
+        memcpy(wide, plain, sizeof wide);
+        dtype_narrow((const float *)(const void *)wide, CHECK_K * CHECK_COLUMNS, lies_in, plain);
+    }
+}
+
+// The same columns as [k, columns] of `lies_in`, by the kernel that reads them so, where there is one.
+static int same_across(void (*across)(const struct across_args *), enum dtype dtype, enum dtype lies_in,
+                       const struct panel_args *args) {
     _Alignas(64) check_plain plain;
     float sums[ACROSS_ROWS * CHECK_COLUMNS];
-    size_t size = dtype_size(dtype);
+    size_t size = dtype_size(lies_in);
     if (!across) {
         return 1;
     }
-    unpack(args, size, CHECK_COLUMNS, 1, plain);
+    unpack(args, dtype_size(dtype), CHECK_COLUMNS, 1, plain);
+    narrow_plain(dtype, lies_in, plain);
     struct across_args call = {.x = args->x,
                                .rows = args->rows < ACROSS_ROWS ? args->rows : ACROSS_ROWS,
-                               .dtype = dtype,
+                               .dtype = lies_in,
                                .weights = plain,
                                .stride = CHECK_COLUMNS * size,
                                .k = CHECK_K,
@@ -144,17 +156,19 @@ static int same_across(void (*across)(const struct across_args *), enum dtype dt
 }
 
 // The same as [columns, k].
-static int same_along(void (*along)(const struct along_args *), enum dtype dtype, const struct panel_args *args) {
+static int same_along(void (*along)(const struct along_args *), enum dtype dtype, enum dtype lies_in,
+                      const struct panel_args *args) {
     _Alignas(64) check_plain plain;
     float sums[CHECK_ROWS * CHECK_COLUMNS];
-    size_t size = dtype_size(dtype);
+    size_t size = dtype_size(lies_in);
     if (!along) {
         return 1;
     }
-    unpack(args, size, 1, CHECK_K, plain);
+    unpack(args, dtype_size(dtype), 1, CHECK_K, plain);
+    narrow_plain(dtype, lies_in, plain);
     along(&(struct along_args){.x = args->x,
                                .rows = args->rows,
-                               .dtype = dtype,
+                               .dtype = lies_in,
                                .weights = plain,
                                .stride = CHECK_K * size,
                                .k = CHECK_K,
@@ -186,7 +200,8 @@ static int check_bf16(struct check *check, int round) {
     args.out = want;
     check->twin->panel_bf16(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, DTYPE_BF16, unit, &args) &&
-           same_across(check->backend->across_bf16, DTYPE_BF16, &args) && same_along(check->backend->along_bf16, DTYPE_BF16, &args);
+           same_across(check->backend->across_bf16, DTYPE_BF16, DTYPE_BF16, &args) &&
+           same_along(check->backend->along_bf16, DTYPE_BF16, DTYPE_BF16, &args);
 }
 
 // Any bit pattern at all, or the widened bf16 of the round.
@@ -195,7 +210,10 @@ static float next_f32(struct check *check, int round) {
     return f32_from_bits(bits);
 }
 
+// Of weights that may lie in memory as F16 or BF16.
 static int check_f32(struct check *check, int round) {
+    static const enum dtype LIE_IN[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    const enum dtype lies_in = LIE_IN[round / VALUE_KINDS % 3];
     float x[CHECK_ROWS][CHECK_K];
     _Alignas(64) float panel[CHECK_K * KERNEL_PANEL];
     const void *rows[CHECK_ROWS];
@@ -207,7 +225,10 @@ static int check_f32(struct check *check, int round) {
         rows[r] = x[r];
     }
     for (size_t i = 0; i < sizeof panel / sizeof *panel; i++) {
-        panel[i] = next_f32(check, round);
+        uint32_t narrow;
+        float value = next_f32(check, round);
+        dtype_narrow(&value, 1, lies_in, &narrow);
+        dtype_widen(lies_in, &narrow, 1, &panel[i]);
     }
     size_t count = (size_t)(round % CHECK_ROWS + 1);
     struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
@@ -215,7 +236,8 @@ static int check_f32(struct check *check, int round) {
     args.out = want;
     check->twin->panel_f32(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, DTYPE_F32, 4, &args) &&
-           same_across(check->backend->across_f32, DTYPE_F32, &args) && same_along(check->backend->along_f32, DTYPE_F32, &args);
+           same_across(check->backend->across_f32, DTYPE_F32, lies_in, &args) &&
+           same_along(check->backend->along_f32, DTYPE_F32, lies_in, &args);
 }
 
 enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL_PANEL }; // words: the offsets, then quads
@@ -233,7 +255,7 @@ static void add_group_i8(const struct kernel_backend *backend, const struct chec
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     struct weight_source source = {c->w + first, DTYPE_I8, CHECK_K, 1};
     const void *panels = panel, *rows[CHECK_TILE_ROWS];
-    pack_weights_i8(backend, &source, count, KERNEL_PANEL, panel);
+    pack_weights_i8(&backend_scalar, &source, count, KERNEL_PANEL, panel);
     for (size_t r = 0; r < CHECK_TILE_ROWS; r++) {
         rows[r] = c->x[r] + first;
     }
@@ -277,7 +299,7 @@ static int check_i8(struct check *check) {
     for (size_t i = 0; i < sizeof c.w; i++) {
         c.w[i] = next_i8(check);
     }
-    pack_weights_i8(check->backend, &(struct weight_source){c.w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, panel);
+    pack_weights_i8(&backend_scalar, &(struct weight_source){c.w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, panel);
     struct panel_i8_args args = {rows, CHECK_TILE_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->panel_i8(&args);
     args.out = c.want;
@@ -444,6 +466,9 @@ static const char *find_difference(const struct kernel_backend *backend) {
         if (!check_finish(&check, round)) {
             return "finish";
         }
+    }
+    if (!packing_self_check(backend)) {
+        return "packing";
     }
     return quantised_self_check(backend) ? NULL : "quantised sum";
 }

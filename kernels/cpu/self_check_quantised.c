@@ -79,6 +79,21 @@ static int same_by_group(struct check *check, const struct kernel_backend *backe
     return 1;
 }
 
+// Rows of f32, which are those of bf16 widened.
+static int check_f32_rows(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format) {
+    float wide[CHECK_ROWS][CHECK_K];
+    const void *rows[CHECK_ROWS];
+    for (size_t r = 0; r < CHECK_ROWS; r++) {
+        dtype_widen(DTYPE_BF16, check->x[r], CHECK_K, wide[r]);
+        rows[r] = wide[r];
+    }
+    struct panel_args args = {rows, CHECK_ROWS, check->panel, CHECK_K, check->got, KERNEL_PANEL, KERNEL_PANEL};
+    backend->quantised_f32(&args, format);
+    args.out = check->want;
+    backend_twin(backend)->quantised_f32(&args, format);
+    return same(check->got, check->want, CHECK_ROWS * KERNEL_PANEL);
+}
+
 static int check_format(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format,
                         bool plain) {
     fill(check, quantised_group_bytes(format, CHECK_K, KERNEL_PANEL), plain);
@@ -97,7 +112,7 @@ static int check_format(struct check *check, const struct kernel_backend *backen
             return 0;
         }
     }
-    return 1;
+    return check_f32_rows(check, backend, format);
 }
 
 bool quantised_self_check(const struct kernel_backend *backend) {

@@ -1,7 +1,9 @@
 #include "kernel_test.h"
 
+#include "kernels/across.h"
 #include "kernels/along.h"
 #include "kernels/cpu/backends.h"
+#include "kernels/pack.h"
 
 static void every_backend_of_this_cpu_passes_its_check(void **state) {
     (void)state;
@@ -235,6 +237,66 @@ static void expect_mistakes_of_groups_found(const struct kernel_backend *backend
     assert_string_equal(backend_self_check(&broken), "quantised sum");
 }
 
+// One bit of what is packed or decoded, and of quantised weights against rows of f32.
+static void wrong_pack_along(const struct pack_args *args) {
+    whole->pack_along(args);
+    ((uint8_t *)args->panels)[args->lines - 1] ^= 1;
+}
+
+static void wrong_pack_across(const struct pack_args *args) {
+    whole->pack_across(args);
+    ((uint8_t *)args->panels)[args->lines - 1] ^= 1;
+}
+
+static void wrong_decode(const struct decode_args *args) {
+    whole->decode(args);
+    args->dst[args->count - 1] ^= 1;
+}
+
+static void wrong_place(const struct place_args *args) {
+    whole->place_codes(args);
+    args->lines[0] ^= args->bits == 8;
+}
+
+static void wrong_f32_rows(const struct panel_args *args, const struct quantised_format *format) {
+    whole->quantised_f32(args, format);
+    float *last = &args->out[(args->rows - 1) * args->out_stride + args->columns - 1];
+    *last = f32_from_bits(f32_bits(*last) ^ 1);
+}
+
+// Of weights that lie as F16 alone.
+static void wrong_where_f16(const struct across_args *args) {
+    whole->across_f32(args);
+    if (args->dtype == DTYPE_F16) {
+        args->sums[0] = f32_from_bits(f32_bits(args->sums[0]) ^ 1);
+    }
+}
+
+static void expect_mistakes_of_packing_found(const struct kernel_backend *backend) {
+    struct kernel_backend broken = *backend;
+    whole = backend;
+    broken.pack_along = wrong_pack_along;
+    assert_string_equal(backend_self_check(&broken), "packing");
+    broken = *backend, broken.pack_across = wrong_pack_across;
+    assert_string_equal(backend_self_check(&broken), "packing");
+    broken = *backend, broken.decode = wrong_decode;
+    assert_string_equal(backend_self_check(&broken), "packing");
+    broken = *backend, broken.place_codes = wrong_place;
+    assert_string_equal(backend_self_check(&broken), "packing");
+    broken = *backend, broken.quantised_f32 = wrong_f32_rows;
+    assert_string_equal(backend_self_check(&broken), "quantised sum");
+    broken = *backend;
+    if (backend->across_f32) {
+        broken.across_f32 = wrong_where_f16;
+        assert_string_equal(backend_self_check(&broken), "f32 sum");
+    }
+}
+
+static void packing_that_is_wrong_fails_its_check(void **state) {
+    (void)state;
+    for_each_backend(expect_mistakes_of_packing_found);
+}
+
 static void group_kernel_that_forgets_its_sums_fails_its_check(void **state) {
     (void)state;
     for_each_backend(expect_mistakes_of_groups_found);
@@ -250,6 +312,7 @@ int main(void) {
         cmocka_unit_test(unknown_name_lists_the_names),
         cmocka_unit_test(backend_with_another_arithmetic_fails_its_check),
         cmocka_unit_test(group_kernel_that_forgets_its_sums_fails_its_check),
+        cmocka_unit_test(packing_that_is_wrong_fails_its_check),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
