@@ -85,9 +85,13 @@ INLINE_ON_DEVICE uint16_t f16_from_f32(float f) {
     if (magnitude >= 0x477ff000u) { // 65520: the first that rounds to 2^16
         return (uint16_t)(sign | 0x7c00u);
     }
-    if (magnitude < 0x38800000u) { // below 2^-14: adding 0.5 aligns the subnormal's last bit with f32's, which rounds to even
-        uint32_t aligned = f32_bits(f32_from_bits(magnitude) + 0.5f);
-        return (uint16_t)(sign | (aligned - 0x3f000000u));
+    if (magnitude < 0x38800000u) { // below 2^-14: so many units of 2^-24, in whole numbers, for the caller may round otherwise
+        uint32_t shift = 126 - (magnitude >> 23), fraction = (magnitude & 0x7fffffu) | 0x800000u;
+        if (shift > 24) {
+            return sign;
+        }
+        uint32_t units = fraction >> shift, rest = fraction << (32 - shift);
+        return (uint16_t)(sign | (units + (rest > 0x80000000u || (rest == 0x80000000u && (units & 1u)))));
     }
     uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));

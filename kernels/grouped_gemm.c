@@ -6,6 +6,7 @@
 #include "kernels/matmul_check.h"
 #include "kernels/product_lists.h"
 #include "kernels/product_operation.h"
+#include "kernels/sizes.h"
 
 // How far into each buffer the groups so far reach: elements (codes), and scales.
 struct cursor {
@@ -33,10 +34,6 @@ static void gemm_init(const struct grouped_gemm_args *args, struct gemm *gemm) {
         .copy_lines_of_a = args->trans_a,
         .options = &gemm->options,
     };
-}
-
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
 }
 
 // Of arguments that have passed their check. Groups without output count for nothing: only their product of sizes is bounded.

@@ -50,9 +50,11 @@ struct gemm_operand {
     size_t scale_count;
 };
 
+enum { GROUPED_GEMM_GROUPS_MAX = 1 << 24 };
+
 // All pointers are borrowed for the length of the call, and aligned as their dtype asks.
 struct grouped_gemm_args {
-    size_t num_groups;
+    size_t num_groups;     // GROUPED_GEMM_GROUPS_MAX at most
     struct gemm_operand a; // [M_i, K_i], or with trans_a [K_i, M_i]
     struct gemm_operand b; // [K_i, N_i], or with trans_b [N_i, K_i]
     bool trans_a, trans_b;

@@ -5,6 +5,7 @@
 #include "kernels/grouped_gemm.h"
 #include "kernels/grouped_gemm_shape.h"
 #include "kernels/matmul_check.h"
+#include "kernels/sizes.h"
 
 static const struct gemm_scaling_rule RULES[] = {
     [GEMM_UNSCALED] = {"none", DTYPE_NONE, 0, 0, 1},
@@ -20,10 +21,6 @@ enum { RULES_COUNT = sizeof RULES / sizeof *RULES };
 const struct gemm_scaling_rule *gemm_scaling_rule(enum gemm_scaling scaling) {
     INVARIANT((size_t)scaling < RULES_COUNT);
     return &RULES[scaling];
-}
-
-static size_t div_up(size_t a, size_t b) {
-    return a / b + (a % b != 0);
 }
 
 struct gemm_scale_grid gemm_scale_grid(const struct gemm_operand *operand, bool k_is_last, size_t first, size_t last) {
@@ -83,6 +80,9 @@ static FALLIBLE check_fits(const struct gemm_dim *first, const struct gemm_dim *
 
 static FALLIBLE check_sizes(const struct grouped_gemm_args *args) {
     size_t groups = args->num_groups;
+    if (groups > GROUPED_GEMM_GROUPS_MAX) {
+        FAIL_FIELD(ERR_INVALID, "num_groups", "num_groups is %zu: a call takes %d at most", groups, GROUPED_GEMM_GROUPS_MAX);
+    }
     TRY(check_dim(&args->a.first, NAMES_A.first_dims, groups));
     TRY(check_dim(&args->a.last, NAMES_A.last_dims, groups));
     TRY(check_dim(&args->b.first, NAMES_B.first_dims, groups));

@@ -13,7 +13,7 @@ static FALLIBLE check_packed(const struct packed_weights *rhs) {
     }
     size_t bytes =
         rhs->format ? quantised_group_bytes(rhs->format, rhs->k, rhs->n) : packed_group_bytes(rhs->dtype, rhs->k, rhs->n);
-    if (rhs->group_bytes < bytes) {
+    if (rhs->group_bytes < bytes || bytes > PTRDIFF_MAX) {
         FAIL_FIELD(ERR_INVALID, "rhs", "a group of rhs has %zu bytes, but %s%s[%zu, %zu] packs into %zu", rhs->group_bytes,
                    rhs->format ? "quantised, for " : "", dtype_name(rhs->dtype), rhs->n, rhs->k, bytes);
     }

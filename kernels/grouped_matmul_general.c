@@ -5,6 +5,7 @@
 #include "kernels/matmul_check.h"
 #include "kernels/product_lists.h"
 #include "kernels/product_operation.h"
+#include "kernels/sizes.h"
 
 enum { KEEP_ROWS = 64 }; // rows of other groups that a task sets
 
@@ -17,10 +18,6 @@ struct general {
     size_t local_begin, local_end; // rows of the local groups
     size_t next, next_row;         // local group that is taken next, and where its rows begin
 };
-
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
 
 static void general_init(const struct grouped_matmul_args *args, struct general *g) {
     *g = (struct general){.args = args, .options = args->options ? *args->options : matmul_options_default()};

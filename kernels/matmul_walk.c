@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/quantised.h"
+#include "kernels/sizes.h"
 #include "kernels/tuning.h"
 
 enum {
@@ -54,16 +55,9 @@ struct work {
     _Atomic size_t claimed;
 };
 
-static size_t div_up(size_t a, size_t b) {
-    return a / b + (a % b != 0);
-}
-
-static size_t spans_max(size_t m, size_t num_groups) {
-    return m / SPAN_ROWS_MIN + num_groups;
-}
-
 size_t matmul_walk_scratch_bytes(size_t m, size_t num_groups) {
-    return div_up(spans_max(m, num_groups) * sizeof(struct span), 64) * 64;
+    size_t spans_max = size_plus(m / SPAN_ROWS_MIN, num_groups);
+    return aligned(size_times(spans_max, sizeof(struct span)));
 }
 
 // Each local group's rows in spans of at most `limit`, as even as can be.

@@ -60,7 +60,7 @@ static size_t k_step_of(const struct product *product, const struct product_limi
         return limits->k;
     }
     size_t unit = KERNEL_K_UNIT(kernel_selected()->arithmetic, h->sum);
-    step = step ? div_up(step, unit) * unit : BLOCK_BYTES / (KERNEL_PANEL * dtype_size(h->sum));
+    step = step ? div_up(at_most(step, limits->k), unit) * unit : BLOCK_BYTES / (KERNEL_PANEL * dtype_size(h->sum));
     if (h->scaled_blocks) {
         step = div_up(step, product->k_per_scale) * product->k_per_scale;
     }
@@ -110,7 +110,8 @@ static void fit_limit(struct holding *h, size_t limit) {
     }
 }
 
-// By the kernels for groups of panels where there are any, and where a limit leaves room for what they need.
+// By the kernels for groups of panels where there are any; where a limit leaves no room for what they need, by whichever way needs
+// less.
 static struct holding holding_of(const struct product *product, const struct product_limits *limits) {
     size_t limit = product->options->compiler.vmem_limit_bytes;
     bool grouped = has_group_kernel(product, product_sum_dtype(product->a.dtype, product->b.dtype));
@@ -119,8 +120,9 @@ static struct holding holding_of(const struct product *product, const struct pro
         fit_limit(&h, limit);
     }
     if (limit && grouped && product_lane_bytes(&h) > limit) {
-        h = holding_by(product, limits, false);
-        fit_limit(&h, limit);
+        struct holding by_panels = holding_by(product, limits, false);
+        fit_limit(&by_panels, limit);
+        h = product_lane_bytes(&by_panels) < product_lane_bytes(&h) ? by_panels : h;
     }
     return h;
 }
@@ -131,16 +133,18 @@ FALLIBLE product_check(const struct product *product, const struct product_limit
     struct holding h = holding_of(product, limits);
     if (compiler->vmem_limit_bytes && product_lane_bytes(&h) > compiler->vmem_limit_bytes) {
         FAIL_FIELD(ERR_INVALID, "vmem_limit_bytes",
-                   "vmem_limit_bytes is %zu, but a thread needs at least %zu: a row and a panel of %d columns over k = %zu",
+                   "vmem_limit_bytes is %zu, but a thread needs %zu for a row and a panel of %d columns over k = %zu: raise it, or "
+                   "have k cut by tiling",
                    compiler->vmem_limit_bytes, product_lane_bytes(&h), KERNEL_PANEL, limits->k);
     }
     if (!compiler->allow_input_fusion[0] && (gathered || h.line_bytes)) {
         FAIL_FIELD(ERR_INVALID, "allow_input_fusion",
                    "allow_input_fusion of lhs is false, but it is gathered, cast or transposed, which is part of the load here");
     }
-    if (!compiler->allow_input_fusion[1] && !product->b_is_packed) {
-        FAIL_FIELD(ERR_INVALID, "allow_input_fusion",
-                   "allow_input_fusion of rhs is false, but plain weights are packed as part of the load; pack them first");
+    if (!compiler->allow_input_fusion[1] && (!product->b_is_packed || product->b_format)) {
+        FAIL_FIELD(ERR_INVALID, "allow_input_fusion", "allow_input_fusion of rhs is false, but %s",
+                   product->b_format ? "codes are widened as part of the load; pack them as F32 or BF16 first"
+                                     : "plain weights are packed as part of the load; pack them first");
     }
     return OK;
 }

@@ -2,9 +2,10 @@
 
 #include "kernels/cpu/float_mode.h"
 #include "kernels/matmul_check.h"
+#include "kernels/sizes.h"
 
 static size_t list_bytes(size_t num_groups) {
-    return (num_groups * sizeof(struct product_group) + 63) / 64 * 64;
+    return aligned(size_times(num_groups, sizeof(struct product_group)));
 }
 
 static void list_groups(const struct product *product, const struct product_source *source, struct product_group *groups) {
@@ -14,7 +15,8 @@ static void list_groups(const struct product *product, const struct product_sour
 }
 
 size_t product_operation_bytes(const struct product *product, const struct product_limits *limits, const struct team *team) {
-    return list_bytes(product->num_groups) + product_workspace_bytes(product, limits, product->num_groups, team_threads(team));
+    return size_plus(list_bytes(product->num_groups),
+                     product_workspace_bytes(product, limits, product->num_groups, team_threads(team)));
 }
 
 FALLIBLE product_operation_run(const struct product *product, const struct product_limits *limits,

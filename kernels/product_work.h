@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/product.h"
 #include "kernels/product_lines.h"
+#include "kernels/sizes.h"
 
 // How much a thread holds, and in which pieces it works.
 struct holding {
@@ -57,17 +58,5 @@ size_t product_lane_bytes(const struct holding *holding);
 
 // after: the span that this thread takes next, or NULL: it is not known.
 void product_run_span(const struct work *work, const struct span *span, const struct span *after, unsigned thread);
-
-static inline size_t div_up(size_t a, size_t b) {
-    return a / b + (a % b != 0);
-}
-
-static inline size_t aligned(size_t bytes) {
-    return div_up(bytes, 64) * 64;
-}
-
-static inline size_t at_most(size_t a, size_t b) {
-    return a < b ? a : b;
-}
 
 #endif

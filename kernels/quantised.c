@@ -1,8 +1,12 @@
 #include "kernels/quantised.h"
 
 #include "kernels/quantised_layout.h"
+#include "kernels/sizes.h"
 
-enum { SCALE_K_UNIT = 16 };
+enum {
+    SCALE_K_UNIT = 16,
+    PANEL_K_BYTES_MAX = 256, // more than a k of a panel takes, with its share of scales and zero points
+};
 
 static const char *code_name(enum weight_code code) {
     static const char *const NAMES[CODE_COUNT] = {"E4M3", "E5M2", "E2M1", "INT4", "INT8"};
@@ -41,11 +45,14 @@ FALLIBLE quantised_check(const struct quantised_format *format) {
 }
 
 size_t quantised_group_bytes(const struct quantised_format *format, size_t k, size_t n) {
+    if (k > SIZE_MAX / PANEL_K_BYTES_MAX) {
+        return SIZE_MAX;
+    }
     struct quantised_layout layout = quantised_layout(format, k);
     size_t panel = QUANTISED_HEADER;
     if (layout.scales) {
         size_t last = layout.scales - 1;
         panel = quantised_zeros_at(&layout, last, k) + (format->zero_points ? KERNEL_PANEL : 0);
     }
-    return (n / KERNEL_PANEL + (n % KERNEL_PANEL != 0)) * panel;
+    return size_times(div_up(n, KERNEL_PANEL), panel);
 }

@@ -41,7 +41,7 @@ struct quantised_source {
 // Can it be computed with? ERR_INVALID names what cannot be and what can.
 FALLIBLE quantised_check(const struct quantised_format *format);
 
-// Bytes of one packed group, a multiple of 64. The format has passed quantised_check.
+// Bytes of one packed group, a multiple of 64; SIZE_MAX where no memory has so many. The format has passed quantised_check.
 size_t quantised_group_bytes(const struct quantised_format *format, size_t k, size_t n);
 
 // Packs one group. dst: quantised_group_bytes, 64-byte aligned. Any thread. ERR_INVALID where source and format do not fit.

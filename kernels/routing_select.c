@@ -1,9 +1,6 @@
 // Choosing: greatest values first, by groups where the model has them.
 #include "kernels/routing_internal.h"
-
-static size_t aligned(size_t bytes) {
-    return (bytes + 63) / 64 * 64;
-}
+#include "kernels/sizes.h"
 
 static size_t groups_of(const struct routing *routing) {
     return routing->num_groups > 1 ? routing->num_groups : 1;

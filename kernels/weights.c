@@ -16,19 +16,17 @@
 #include "kernels/convert.h"
 #include "kernels/pack.h"
 #include "kernels/packed_i8.h"
+#include "kernels/sizes.h"
 
 enum { RUN_K = 128 }; // k of a run: 64 rows of 128 floats are 32 KiB; even, so that pairs never straddle runs
 
-static size_t panels_of(size_t n) {
-    return n / KERNEL_PANEL + (n % KERNEL_PANEL != 0);
-}
-
 size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n) {
+    const size_t together = dtype == DTYPE_I8 ? PACKED_I8_K : dtype == DTYPE_BF16 ? 2 : 1; // k of a word
+    size_t panel = size_times(size_times(div_up(k, together), together), KERNEL_PANEL * dtype_size(dtype));
     if (dtype == DTYPE_I8) {
-        return panels_of(n) * (sizeof(struct packed_i8) + (k + PACKED_I8_K - 1) / PACKED_I8_K * PACKED_I8_K * KERNEL_PANEL);
+        panel = size_plus(panel, sizeof(struct packed_i8));
     }
-    size_t rows = dtype == DTYPE_BF16 ? (k + 1) / 2 * 2 : k;
-    return panels_of(n) * rows * KERNEL_PANEL * dtype_size(dtype);
+    return size_times(div_up(n, KERNEL_PANEL), panel);
 }
 
 // One block of W: `columns` (of n), at most a panel's, by `depth` (of k), at most a run.

@@ -30,7 +30,7 @@ struct packed_weights {
     const struct quantised_format *format; // of codes and scales (quantised.h), dtype being the activations'; NULL: plain elements
 };
 
-// Bytes of one packed group, a multiple of 64.
+// Bytes of one packed group, a multiple of 64; SIZE_MAX where no memory has so many.
 size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n);
 
 // Packs one group, each element rounded once to dtype (F32 or BF16), or as it is (I8 from I8). dst: packed_group_bytes, 64-byte

@@ -16,6 +16,7 @@
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/group_ahead.h"
 #include "kernels/packed_i8.h"
+#include "kernels/sizes.h"
 
 enum {
     BLOCK_TILES = 2,
@@ -193,10 +194,6 @@ struct tile_passes {
 };
 
 static const struct tile_passes BF16_PASSES = {bf16_wide, bf16_flat}, I8_PASSES = {i8_wide, i8_flat};
-
-static size_t div_up(size_t a, size_t b) {
-    return (a + b - 1) / b;
-}
 
 static size_t blocks_of(const struct tile_call *call) {
     return div_up(call->rows, BLOCK_ROWS);

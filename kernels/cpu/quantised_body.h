@@ -37,7 +37,14 @@ enum {
     COLUMN_VECS = KERNEL_PANEL / (int)LANES,
 };
 
-// The chunk's scales as f32; false where one is below 2^-126, which the flush would take for 0.
+// Would the flush divide by 0?
+static bool divisor_is_flushed(const struct quantised_format *format, const uint8_t *panel) {
+    uint32_t bits;
+    memcpy(&bits, panel, sizeof bits);
+    return format->global == GLOBAL_DIVIDE && (bits & 0x7fffffffu) - 1 < 0x007fffffu; // subnormal, and not 0
+}
+
+// The chunk's scales as f32; false where one is below 2^-126, which the flush would take for 0, or divided by such a number.
 static __attribute__((noinline)) bool chunk_scales(const struct chunk *c, panel_row *out) {
     const struct quantised_format *format = c->format;
     const uint8_t *panel = c->args->panel;
@@ -59,7 +66,7 @@ static __attribute__((noinline)) bool chunk_scales(const struct chunk *c, panel_
             least = vec_least(vec_load(&out[s][v * LANES]), least);
         }
     }
-    return !vec_any_tiny(least);
+    return !vec_any_tiny(least) && !divisor_is_flushed(format, panel);
 }
 
 // One row: sum = fma(partial, scale, sum), scales ascending; partials are `rows` rows apart. *least: of all sums on the way.

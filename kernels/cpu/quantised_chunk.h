@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/quantised_layout.h"
+#include "kernels/sizes.h"
 
 typedef float panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
 
@@ -66,10 +67,6 @@ static inline size_t chunk_bytes(const struct chunk *c) {
     size_t before = (size_t)(chunk_codes(c, c->scales - 1) - chunk_codes(c, 0));
     size_t codes = quantised_code_bytes(&c->layout, chunk_depth(c, c->scales - 1));
     return before + codes + (c->ends ? c->layout.stride - c->layout.codes : 0);
-}
-
-static inline size_t div_up(size_t a, size_t b) {
-    return a / b + (a % b != 0);
 }
 
 // Codes of the same k in the panel after the `panel`-th, in which the chunk lies, or the next chunk's in the first, or the first

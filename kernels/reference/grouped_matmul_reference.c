@@ -1,5 +1,6 @@
 // The scalar twins: the contract's sums in its own words, on any layout. Shares with the kernels the flushed fma alone.
 #include "kernels/backend.h"
+#include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/group_metadata.h"
 #include "kernels/grouped_matmul.h"
@@ -79,6 +80,9 @@ float dot_bf16_sim90_reference(const uint16_t *x, const uint16_t *w, size_t w_st
 // Column `n` of a packed group against one row.
 static float dot_packed(const struct packed_weights *weights, size_t group, size_t n, const void *x) {
     enum { PANEL = 64 };
+    if (weights->k == 0) { // and data that may be nowhere
+        return 0.0f;
+    }
     const char *data = weights->data[group];
     if (weights->format) {
         return dot_quantised_reference(weights->format, data, n, weights->dtype, x, weights->k);
@@ -101,6 +105,19 @@ static void reference_row(const struct grouped_matmul_args *args, size_t row, si
     }
 }
 
+static void reference_rows(const struct grouped_matmul_args *args) {
+    size_t row = 0;
+    for (size_t g = 0; g < args->num_groups; g++) {
+        size_t end = row + (size_t)args->group_sizes[g];
+        int local = g >= args->group_offset && g < args->group_offset + args->num_actual_groups;
+        for (; row < end; row++) {
+            if (local) {
+                reference_row(args, row, g - args->group_offset);
+            }
+        }
+    }
+}
+
 FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args) {
     if (!grouped_matmul_is_plain_serving(args)) {
         return grouped_matmul_general_reference(args);
@@ -112,15 +129,8 @@ FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args) {
             ((float *)args->out)[row * args->out_stride + n] = 0.0f;
         }
     }
-    size_t row = 0;
-    for (size_t g = 0; g < args->num_groups; g++) {
-        size_t end = row + (size_t)args->group_sizes[g];
-        int local = g >= args->group_offset && g < args->group_offset + args->num_actual_groups;
-        for (; row < end; row++) {
-            if (local) {
-                reference_row(args, row, g - args->group_offset);
-            }
-        }
-    }
+    float_mode before = float_mode_set_ieee();
+    reference_rows(args);
+    float_mode_restore(before);
     return OK;
 }

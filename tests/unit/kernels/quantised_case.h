@@ -83,6 +83,7 @@ static inline void quantised_case_init(struct quantised_case *c, const struct qu
                                        enum values values, struct random *random) {
     size_t span = format->scale_k ? format->scale_k : k ? k : 1;
     *c = (struct quantised_case){.format = *format, .k = k, .n = n, .scales = (k + span - 1) / span};
+    static const float GLOBALS[] = {0x1p-149f, 0x1p-127f, 0x1p-126f, 0.0117f, 0x1p100f};
     unsigned bits = format_has_4_bits(format) ? 4 : 8;
     size_t bytes = n * k * bits / 8 + 1, size = dtype_size(format->scale);
     size_t columns = format->scale_of_panel ? 128 : 1, rows = (n + columns - 1) / columns;
@@ -104,7 +105,7 @@ static inline void quantised_case_init(struct quantised_case *c, const struct qu
         .scale_columns = columns,
         .scale_n_stride = c->scales,
         .scale_g_stride = 1,
-        .global = 0.0117f,
+        .global = values == VALUES_PLAIN ? 0.0117f : GLOBALS[random_below(random, COUNT_OF(GLOBALS))],
     };
     if (format->zero_points) {
         c->source.zeros = plain_codes(c->zeros, c->scales, 8);
