@@ -26,6 +26,10 @@ FALLIBLE tensor_bytes(enum dtype dtype, const uint64_t *shape, uint32_t rank, ui
 }
 
 const char *tensor_shape_text(const uint64_t *shape, uint32_t rank, char text[TENSOR_SHAPE_TEXT_MAX]) {
+    if (rank > TENSOR_RANK_MAX) {
+        snprintf(text, TENSOR_SHAPE_TEXT_MAX, "[%" PRIu32 " dimensions]", rank);
+        return text;
+    }
     size_t used = (size_t)snprintf(text, TENSOR_SHAPE_TEXT_MAX, "[");
     for (uint32_t i = 0; i < rank && used < TENSOR_SHAPE_TEXT_MAX - 24; i++) {
         used += (size_t)snprintf(text + used, TENSOR_SHAPE_TEXT_MAX - used, "%s%" PRIu64, i ? ", " : "", shape[i]);

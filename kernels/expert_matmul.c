@@ -92,6 +92,29 @@ static FALLIBLE check_gate_weights(const struct gate_up_args *args) {
     return OK;
 }
 
+static FALLIBLE check_activation(const struct activation *activation) {
+    if (!activation) {
+        FAIL_FIELD(ERR_INVALID, "activation", "activation is missing: sums of up alone are grouped_matmul's");
+    }
+    if ((unsigned)activation->kind > ACTIVATION_RELU2 || (unsigned)activation->clamp > CLAMP_AFTER) {
+        FAIL_FIELD(ERR_INVALID, "activation", "activation is of kind %d with clamp %d: activation.h lists them",
+                   (int)activation->kind, (int)activation->clamp);
+    }
+    return OK;
+}
+
+// One for each group that has rows.
+static FALLIBLE check_bias(void *const *bias, const char *name, const struct grouped_matmul_args *product) {
+    for (size_t g = 0; bias && g < product->num_actual_groups; g++) {
+        bool is_read = product->group_sizes[product->group_offset + g] > 0 && product->rhs.packed->n > 0;
+        if (is_read && (!bias[g] || (uintptr_t)bias[g] % sizeof(float) != 0)) {
+            FAIL_FIELD(ERR_INVALID, name, "%s of group %zu is at %p: an F32 lies at a multiple of 4; without any %s is NULL", name,
+                       g, bias[g], name);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE check_gate(const struct gate_up_args *args) {
     const struct packed_weights *up = args->product.rhs.packed, *gate = args->gate;
     if (activation_is_gated(args->activation) != (gate != NULL)) {
@@ -107,7 +130,10 @@ static FALLIBLE check_gate(const struct gate_up_args *args) {
 
 FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void *workspace) {
     TRY(check_product(&args->product, workspace));
+    TRY(check_activation(args->activation));
     TRY(check_gate(args));
+    TRY(check_bias(args->gate_bias, "gate_bias", &args->product));
+    TRY(check_bias(args->up_bias, "up_bias", &args->product));
     struct matmul_walk walk = {
         .args = &args->product,
         .rhs = {[OPERAND_UP] = args->product.rhs.packed, [OPERAND_GATE] = args->gate},
@@ -156,6 +182,10 @@ static void zero_finished(const void *context, size_t begin, size_t end) {
 
 FALLIBLE expert_down(const struct down_args *args, struct team *team, void *workspace) {
     TRY(check_product(&args->product, workspace));
+    TRY(check_bias(args->bias, "bias", &args->product));
+    if ((uintptr_t)args->row_scale % sizeof(float) != 0) {
+        FAIL_FIELD(ERR_INVALID, "row_scale", "row_scale is at %p: an F32 lies at a multiple of 4", (const void *)args->row_scale);
+    }
     struct matmul_walk walk = {
         .args = &args->product,
         .rhs = {args->product.rhs.packed},

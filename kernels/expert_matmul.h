@@ -10,21 +10,22 @@
 struct gate_up_args {
     struct grouped_matmul_args product; // rhs: up. out: [m, n] in the dtype of rhs, out_stride elements apart; rows outside the
                                         // local groups are set to 0. What comes after out_stride is left zero
-    const struct packed_weights *gate;  // of up's k, n, dtype and format; NULL where not gated
+    const struct packed_weights *gate; // of up's k, n, dtype and bytes; NULL where not gated. Codes of another format than up's are
+                                       // right too, but taken panel by panel, which is slower
     const struct activation *activation;
-    void *const *gate_bias; // [num_actual_groups] to [n] fp32, or NULL
+    void *const *gate_bias; // [num_actual_groups] to [n] fp32, each there where its group has rows; or NULL: none
     void *const *up_bias;   // the same
 };
 
 struct down_args {
     struct grouped_matmul_args product; // as gate_up_args', rhs: down
-    void *const *bias;                  // [num_actual_groups] to [n] fp32, or NULL
+    void *const *bias;                  // as gate_up_args'
     const float *row_scale;             // [m] multiplies each row before its rounding, or NULL
 };
 
 // Both run on `team` (NULL: the calling thread). workspace: packed_matmul_workspace_bytes, 64-byte aligned. No allocation.
-// ERR_INVALID names the argument at fault, as grouped_matmul does, or is of gate, or of product: what must be left zero is not; out
-// is then untouched.
+// ERR_INVALID names the argument at fault, as grouped_matmul does, or is of gate, activation, gate_bias, up_bias, bias, row_scale,
+// or of product: what must be left zero is not; out is then untouched.
 FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void *workspace);
 FALLIBLE expert_down(const struct down_args *args, struct team *team, void *workspace);
 

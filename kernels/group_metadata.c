@@ -5,7 +5,7 @@ static size_t tiles_of(size_t m, size_t tm) {
 }
 
 size_t group_metadata_capacity(size_t m, size_t tm, size_t num_groups) {
-    size_t entries = tiles_of(m, tm) + num_groups;
+    size_t entries = (tm ? tiles_of(m, tm) : 0) + num_groups;
     return entries ? entries - 1 : 0;
 }
 
@@ -56,8 +56,25 @@ static void visit(struct visits *visits, size_t group, size_t tile) {
     visits->count++;
 }
 
+static FALLIBLE check_array(const char *name, const int32_t *array, size_t count) {
+    if (count > 0 && (!array || (uintptr_t)array % sizeof *array != 0)) {
+        FAIL_FIELD(ERR_INVALID, name, "%s is at %p: its %zu numbers lie at a multiple of %zu bytes", name, (const void *)array,
+                   count, sizeof *array);
+    }
+    return OK;
+}
+
+static FALLIBLE check_arrays(const struct group_metadata_args *args, const struct group_metadata *out) {
+    size_t capacity = group_metadata_capacity(args->m, args->tm, args->num_groups);
+    TRY(check_array("group_sizes", args->group_sizes, args->num_groups));
+    TRY(check_array("group_offsets", out->group_offsets, args->num_groups + 1));
+    TRY(check_array("group_ids", out->group_ids, capacity));
+    return check_array("m_tile_ids", out->m_tile_ids, capacity);
+}
+
 FALLIBLE make_group_metadata(const struct group_metadata_args *args, struct group_metadata *out) {
     TRY(check_args(args));
+    TRY(check_arrays(args, out));
     TRY(fill_offsets(args, out->group_offsets));
     size_t m_tiles = tiles_of(args->m, args->tm);
     struct visits visits = {.out = out};

@@ -25,11 +25,12 @@ struct group_metadata {
     size_t num_tiles;
 };
 
-// m_tiles + num_groups - 1 (0 where both are 0): entries of group_ids and m_tile_ids.
+// m_tiles + num_groups - 1 (0 where both are 0; a tm of 0 has no tiles): entries of group_ids and m_tile_ids.
 size_t group_metadata_capacity(size_t m, size_t tm, size_t num_groups);
 
 // Fills `out`, whose three arrays the caller owns at the sizes above. Counts tiles with integers.
-// ERR_INVALID names the argument: a negative size, sum > m, start_group + num_local_groups > num_groups, tm = 0.
+// ERR_INVALID names the argument: an array that is missing, a negative size, sum > m, start_group + num_local_groups > num_groups,
+// tm = 0.
 FALLIBLE make_group_metadata(const struct group_metadata_args *args, struct group_metadata *out);
 
 #endif

@@ -48,7 +48,7 @@ static void find_limits(struct gemm *gemm) {
             gemm->limits.k = larger(gemm->limits.k, (size_t)gemm_dim_at(k_dim, g));
         }
     }
-    product_ask_tiling(&gemm->product, &gemm->limits);
+    gemm->limits.tiling = product_ask_tiling(&gemm->options, gemm->limits.m, gemm->limits.k, gemm->limits.n);
 }
 
 // An operand's matrix of one group, which begins at element `at` and scale `scale_at`; both move past it.

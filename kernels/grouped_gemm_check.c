@@ -241,6 +241,9 @@ static FALLIBLE check_factor(const float *factor, size_t count, size_t num_group
     if (factor && count != 1 && count != num_groups) {
         FAIL_FIELD(ERR_INVALID, name, "%s has %zu values: one, or one for each of the %zu groups", name, count, num_groups);
     }
+    if ((uintptr_t)factor % sizeof *factor != 0) {
+        FAIL_FIELD(ERR_INVALID, name, "%s lies at %p: an F32 lies at a multiple of 4", name, (const void *)factor);
+    }
     return OK;
 }
 

@@ -35,6 +35,10 @@ static FALLIBLE check_lhs(const struct grouped_matmul_args *args, size_t k, enum
     if (args->m > INT32_MAX) {
         FAIL_FIELD(ERR_INVALID, "m", "m is %zu: at most %d rows can be numbered", args->m, INT32_MAX);
     }
+    if ((uintptr_t)args->lhs_rows % sizeof *args->lhs_rows != 0) {
+        FAIL_FIELD(ERR_INVALID, "lhs_rows", "lhs_rows lies at %p: indices lie at multiples of %zu bytes",
+                   (const void *)args->lhs_rows, sizeof *args->lhs_rows);
+    }
     if (args->lhs_k_stride <= 1) {
         return matmul_check_rows(&rows);
     }

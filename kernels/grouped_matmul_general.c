@@ -133,7 +133,7 @@ static void keep_foreign_rows(struct general *g, struct team *team) {
 size_t grouped_matmul_general_bytes(const struct grouped_matmul_args *args, const struct team *team) {
     struct general g;
     general_init(args, &g);
-    product_ask_tiling(&g.product, &g.limits);
+    g.limits.tiling = product_ask_tiling(&g.options, g.limits.m, g.limits.k, g.limits.n);
     return product_operation_bytes(&g.product, &g.limits, team);
 }
 
@@ -145,7 +145,7 @@ static FALLIBLE prepare(const struct grouped_matmul_args *args, struct general *
         TRY(grouped_matmul_check(args));
         TRY(grouped_matmul_check_out(args));
     }
-    product_ask_tiling(&g->product, &g->limits);
+    g->limits.tiling = product_ask_tiling(&g->options, g->limits.m, g->limits.k, g->limits.n);
     TRY(product_check(&g->product, &g->limits, args->lhs_rows));
     find_local_rows(g);
     return OK;

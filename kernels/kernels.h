@@ -33,10 +33,6 @@
 #ifndef EXPERTD_KERNELS_KERNELS_H
 #define EXPERTD_KERNELS_KERNELS_H
 
-#ifdef __cplusplus
-extern "C" { // for the headers of this library: they are C
-#endif
-
 #include "kernels/activation.h"
 #include "kernels/combine.h"
 #include "kernels/expert_matmul.h"
@@ -55,9 +51,5 @@ extern "C" { // for the headers of this library: they are C
 #include "kernels/transposed_grouped_matmul.h"
 #include "kernels/tuning.h"
 #include "kernels/weights.h"
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -41,11 +41,17 @@ struct matmul_rhs {
 };
 
 static inline struct matmul_rhs rhs_packed(const struct packed_weights *weights) {
-    return (struct matmul_rhs){.kind = RHS_PACKED, .packed = weights};
+    struct matmul_rhs rhs;
+    rhs.kind = RHS_PACKED;
+    rhs.packed = weights;
+    return rhs;
 }
 
 static inline struct matmul_rhs rhs_plain(const struct plain_weights *weights) {
-    return (struct matmul_rhs){.kind = RHS_PLAIN, .plain = weights};
+    struct matmul_rhs rhs;
+    rhs.kind = RHS_PLAIN;
+    rhs.plain = weights;
+    return rhs;
 }
 
 // What every kind has; zeros where there is none.
@@ -55,13 +61,19 @@ struct rhs_shape {
 };
 
 static inline struct rhs_shape rhs_shape(const struct matmul_rhs *rhs) {
-    if (!rhs->packed) {
-        return (struct rhs_shape){DTYPE_NONE, 0, 0, 0};
+    struct rhs_shape shape = {DTYPE_NONE, 0, 0, 0};
+    if (rhs->kind == RHS_PLAIN && rhs->plain) {
+        shape.dtype = rhs->plain->dtype;
+        shape.groups = rhs->plain->groups;
+        shape.k = rhs->plain->k;
+        shape.n = rhs->plain->n;
+    } else if (rhs->packed) {
+        shape.dtype = rhs->packed->dtype;
+        shape.groups = rhs->packed->groups;
+        shape.k = rhs->packed->k;
+        shape.n = rhs->packed->n;
     }
-    if (rhs->kind == RHS_PLAIN) {
-        return (struct rhs_shape){rhs->plain->dtype, rhs->plain->groups, rhs->plain->k, rhs->plain->n};
-    }
-    return (struct rhs_shape){rhs->packed->dtype, rhs->packed->groups, rhs->packed->k, rhs->packed->n};
+    return shape;
 }
 
 #endif

@@ -40,8 +40,10 @@ struct compiler_params {
     const char *kernels; // the backend that must be selected, or NULL: any. Borrowed
 };
 
-// Rows of a call of the kernels, k of a block of panels that a thread packs (the sums of a block are where those of the next begin,
-// so nothing is reordered) and columns of a task; rounded to what the kernels take. tk is without effect on weights packed at load.
+// How an operation's own m, k and n are cut; rounded to what the kernels take. The rows of the output (m, of the transposed one k)
+// by calls of the kernels; what sums run along (k, of the transposed one m) by blocks of panels that a thread packs: sums of a
+// block are where those of the next begin, so nothing is reordered, and it is without effect on weights packed at load; columns (n)
+// by tasks.
 struct matmul_tiling {
     size_t tm, tk, tn; // all 0: tuned
 };
@@ -49,7 +51,8 @@ struct matmul_tiling {
 struct matmul_options {
     struct matmul_tiling tiling;
     // Stands for `tiling`; NULL: none. Asked once by an operation, and once by its ..._workspace_bytes, in the calling thread, with
-    // the greatest m, k and n of the groups: the same for the same sizes, else the workspace may be too small.
+    // its m, k and n (of grouped_gemm the greatest of its groups): the same for the same sizes, else the workspace may be too
+    // small.
     struct matmul_tiling (*tiling_of)(void *context, size_t m, size_t k, size_t n);
     void *tiling_context;
     unsigned input_buffer_count; // panels of rhs that a thread takes at a time; 0: tuned; more than 4, which kernels take, are 4

@@ -28,12 +28,9 @@ enum dtype product_sum_dtype(enum dtype a, enum dtype b) {
     return (a == DTYPE_BF16 || a_codes) && (b == DTYPE_BF16 || b_codes) ? DTYPE_BF16 : DTYPE_F32;
 }
 
-void product_ask_tiling(const struct product *product, struct product_limits *limits) {
-    const struct matmul_options *options = product->options;
-    limits->tiling = options->tiling;
-    if (options->tiling_of && limits->m) { // else there is nothing to cut
-        limits->tiling = options->tiling_of(options->tiling_context, limits->m, limits->k, limits->n);
-    }
+struct matmul_tiling product_ask_tiling(const struct matmul_options *options, size_t m, size_t k, size_t n) {
+    bool asked = options->tiling_of && m && n; // else there is nothing to cut
+    return asked ? options->tiling_of(options->tiling_context, m, k, n) : options->tiling;
 }
 
 static bool has_group_kernel(const struct product *product, enum dtype sum) {

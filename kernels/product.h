@@ -58,14 +58,14 @@ struct product {
 // The greatest m, n and k of the groups to come, and how the options cut them, which decide how much scratch a thread needs.
 struct product_limits {
     size_t m, n, k;
-    struct matmul_tiling tiling; // product_ask_tiling
+    struct matmul_tiling tiling; // of these m, k and n; product_ask_tiling
 };
 
 // What the sums are taken in: BF16 (pairs, flushed), I8 (int32) or F32.
 enum dtype product_sum_dtype(enum dtype a, enum dtype b);
 
-// Of m, n and k that have been checked: a caller's function is asked, once for an operation.
-void product_ask_tiling(const struct product *product, struct product_limits *limits);
+// Of an operation's own m, k and n, which have been checked: a caller's function is asked, once for an operation.
+struct matmul_tiling product_ask_tiling(const struct matmul_options *options, size_t m, size_t k, size_t n);
 
 // Bytes of workspace for `num_groups` products on `threads` threads. `product` need not have its groups yet.
 size_t product_workspace_bytes(const struct product *product, const struct product_limits *limits, size_t num_groups,

@@ -172,6 +172,11 @@ static FALLIBLE check_words(const struct code_words *words, const char *name) {
     if (!words->data) {
         FAIL_FIELD(ERR_INVALID, name, "%s are missing: data is NULL", name);
     }
+    for (size_t i = 0; words->order && i < words->word; i++) {
+        if (words->order[i] >= words->word) {
+            FAIL_FIELD(ERR_INVALID, name, "order[%zu] of %s is %u, but a word has %zu", i, name, words->order[i], words->word);
+        }
+    }
     return OK;
 }
 
@@ -203,11 +208,30 @@ static FALLIBLE check_scales(const struct quantised_source *source, const struct
     return OK;
 }
 
+static FALLIBLE check_order(const uint32_t *order, size_t k) {
+    for (size_t i = 0; order && i < k; i++) {
+        if (order[i] >= k) {
+            FAIL_FIELD(ERR_INVALID, "k_order", "k_order[%zu] is %u, but the codes have %zu k", i, order[i], k);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE check_destination(const void *dst, size_t n) {
+    enum { ALIGNMENT = 64 };
+    if (n && (!dst || (uintptr_t)dst % ALIGNMENT != 0)) {
+        FAIL_FIELD(ERR_INVALID, "dst", "dst is at %p: a group is packed at a multiple of %d", dst, ALIGNMENT);
+    }
+    return OK;
+}
+
 FALLIBLE pack_quantised(const struct quantised_source *source, const struct quantised_format *format, size_t k, size_t n,
                         void *dst) {
     TRY(quantised_check(format));
+    TRY(check_destination(dst, n));
     if (k && n) { // else nothing of it is read
         TRY(check_codes(source, format));
+        TRY(check_order(source->k_order, k));
         TRY(check_scales(source, format, n));
     }
     struct packing p = {.source = source, .format = format, .layout = quantised_layout(format, k), .k = k, .n = n, .panel = dst};

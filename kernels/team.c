@@ -29,7 +29,7 @@ static inline void cpu_pause(void) {
 }
 #endif
 
-enum { TEAM_THREADS_MAX = 1024, SPINS_PER_CLOCK = 64, CACHE_LINE = 64 };
+enum { TEAM_THREADS_MAX = 1024, SPINS_PER_CLOCK = 64, CACHE_LINE = 64, STACK_BYTES_MIN = 1 << 20 };
 
 // `state` is the run's number (high half) and its tasks not yet claimed (low half), changed only by compare and exchange, so that a
 // worker that slept through a run can claim nothing of it: a claim succeeds only while the run it saw still has unclaimed tasks,
@@ -144,21 +144,33 @@ static void publish(struct team *team, uint32_t wake) {
     }
 }
 
+// The threads' stacks are at least as large as kernels take, whatever the program's default is.
+static void ask_for_stack(pthread_attr_t *attributes) {
+    size_t bytes = 0;
+    pthread_attr_init(attributes);
+    if (pthread_attr_getstacksize(attributes, &bytes) != 0 || bytes < STACK_BYTES_MIN) {
+        pthread_attr_setstacksize(attributes, STACK_BYTES_MIN);
+    }
+}
+
 // Signals are the loop thread's: workers take none.
 static FALLIBLE start_workers(struct team *team) {
+    pthread_attr_t attributes;
+    ask_for_stack(&attributes);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failure = 0;
     for (unsigned i = 0; i + 1 < team->threads && !failure; i++) {
         team->workers[i] = (struct worker){.team = team, .index = i + 1};
-        failure = pthread_create(&team->workers[i].thread, NULL, worker_main, &team->workers[i]);
+        failure = pthread_create(&team->workers[i].thread, &attributes, worker_main, &team->workers[i]);
         if (!failure) {
             pthread_setname_np(team->workers[i].thread, "expertd-team");
             team->started++;
         }
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
     if (failure) {
         FAIL(ERR_UNAVAILABLE, "cannot start thread %u of a team of %u: %s; ask for fewer threads or raise the limit on processes",
              team->started + 2, team->threads, strerror(failure));

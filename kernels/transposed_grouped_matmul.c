@@ -33,6 +33,12 @@ static void transposed_init(const struct transposed_grouped_matmul_args *args, s
     }
 }
 
+// The products' rows are this operation's k, and their sums run along its m.
+static void ask_tiling(struct transposed *t) {
+    struct matmul_tiling tiling = product_ask_tiling(&t->options, t->args->m, t->args->k, t->args->n);
+    t->limits.tiling = (struct matmul_tiling){.tm = tiling.tk, .tk = tiling.tm, .tn = tiling.tn};
+}
+
 static FALLIBLE check_groups(const struct transposed_grouped_matmul_args *args) {
     if (args->group_offset > args->num_groups) {
         FAIL_FIELD(ERR_INVALID, "group_offset", "group_offset is %zu, but there are %zu groups", args->group_offset,
@@ -130,7 +136,7 @@ static size_t first_row(const struct transposed_grouped_matmul_args *args) {
 size_t transposed_grouped_matmul_workspace_bytes(const struct transposed_grouped_matmul_args *args, const struct team *team) {
     struct transposed t;
     transposed_init(args, &t);
-    product_ask_tiling(&t.product, &t.limits);
+    ask_tiling(&t);
     return product_operation_bytes(&t.product, &t.limits, team);
 }
 
@@ -144,7 +150,7 @@ static FALLIBLE prepare(const struct transposed_grouped_matmul_args *args, struc
         TRY(out_rows(args, "out", args->out, &out));
         TRY(matmul_check_rows(&out));
     }
-    product_ask_tiling(&t->product, &t->limits);
+    ask_tiling(t);
     TRY(product_check(&t->product, &t->limits, false));
     t->next_row = first_row(args);
     return OK;

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "kernels/backend.h"
+#include "kernels/grouped_matmul_general.h"
 
 enum { ROUNDS_MIN = 5, ROUNDS_MAX = 31, CANDIDATES_MAX = 16 };
 
@@ -45,7 +46,7 @@ void tuning_use(const struct tuning_table *table) {
 struct matmul_schedule tuning_schedule(const struct schedule_class *wanted) {
     const struct tuning_table *table = atomic_load(&in_force);
     const struct matmul_schedule *found = table ? tuning_find(table, wanted) : NULL;
-    return found ? *found : schedule_heuristic();
+    return found && schedule_is_valid(found) ? *found : schedule_heuristic();
 }
 
 // ---- trials
@@ -82,7 +83,7 @@ static FALLIBLE try_one(const struct tuning_job *job, const struct matmul_schedu
 static FALLIBLE try_all(const struct tuning_job *job, struct trials *trials) {
     double unused;
     TRY(try_one(job, &trials->schedules[0], &unused)); // pages and caches as they will be
-    int64_t end_ns = clock_now_ns() + job->span_ns;
+    int64_t end_ns = clock_add_ns(clock_now_ns(), job->span_ns);
     while (trials->rounds < ROUNDS_MAX && (trials->rounds < ROUNDS_MIN || clock_now_ns() < end_ns)) {
         for (size_t c = 0; c < trials->candidates; c++) {
             TRY(try_one(job, &trials->schedules[c], &trials->seconds[c][trials->rounds]));
@@ -126,6 +127,11 @@ struct schedule_class tuning_class(const struct grouped_matmul_args *args, unsig
 
 FALLIBLE tuning_measure(const struct tuning_job *job, struct tuning_trial *out) {
     TRY(grouped_matmul_check(job->args));
+    if (!grouped_matmul_is_plain_serving(job->args)) {
+        FAIL_FIELD(ERR_INVALID, "args",
+                   "args is not of packed F32 or BF16 weights, or has an option, a dtype or an existing output: schedules are for "
+                   "products without");
+    }
     struct schedule_class wanted = tuning_class(job->args, team_threads(job->team));
     struct trials trials = {0};
     while (trials.candidates < CANDIDATES_MAX &&

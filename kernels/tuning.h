@@ -35,7 +35,7 @@ bool tuning_put(struct tuning_table *table, const struct tuning_entry *entry);
 // alone, as at the start. The table is borrowed and must not change or end while it is in force.
 void tuning_use(const struct tuning_table *table);
 
-// What is in force for a class. Any thread.
+// What is in force for a class; the heuristic too where the table's is none that schedule.h allows. Any thread.
 struct matmul_schedule tuning_schedule(const struct schedule_class *wanted);
 
 // The class that a product of packed weights belongs to.
@@ -57,6 +57,7 @@ struct tuning_trial {
     struct matmul_schedule best;
 };
 
+// ERR_INVALID where a schedule would not count: the product is not of packed F32 or BF16 weights with sums out and no options.
 // Tries every candidate, each in turn, and says which took the least median time: the heuristic unless another is 2 % better. No
 // allocation. The table in force is not changed.
 FALLIBLE tuning_measure(const struct tuning_job *job, struct tuning_trial *out);

@@ -256,8 +256,33 @@ static void flush_folder(const char *path) {
     }
 }
 
-static FALLIBLE write_beside(const char *path, const char *text, size_t bytes) {
-    char beside[PATH_BYTES];
+// Where the file is, behind links, and who may read it. What is there and no file is left alone.
+static FALLIBLE find_place(const char *path, char place[PATH_BYTES], mode_t *mode) {
+    struct stat old;
+    *mode = 0644;
+    if (snprintf(place, PATH_BYTES, "%s", path) >= PATH_BYTES) {
+        FAIL(ERR_IO, "%.200s...: the path is too long", path);
+    }
+    if (stat(path, &old) != 0) {
+        return OK; // what else is wrong shows where it is written
+    }
+    if (!S_ISREG(old.st_mode)) {
+        FAIL(ERR_IO, "%s is there, but is no file: it is left as it is; name a file", path);
+    }
+    *mode = old.st_mode & 0777;
+    char *real = realpath(path, NULL);
+    int length = snprintf(place, PATH_BYTES, "%s", real ? real : path);
+    free(real);
+    if (length >= PATH_BYTES) {
+        FAIL(ERR_IO, "%.200s...: the path is too long", path);
+    }
+    return OK;
+}
+
+static FALLIBLE write_beside(const char *given, const char *text, size_t bytes) {
+    char beside[PATH_BYTES], path[PATH_BYTES];
+    mode_t mode;
+    TRY(find_place(given, path, &mode));
     if (snprintf(beside, sizeof beside, "%s.XXXXXX", path) >= (int)sizeof beside) {
         FAIL(ERR_IO, "%.200s...: the path is too long", path);
     }
@@ -265,7 +290,7 @@ static FALLIBLE write_beside(const char *path, const char *text, size_t bytes) {
     if (fd < 0) {
         FAIL(ERR_IO, "%s: cannot be made: %s", beside, strerror(errno));
     }
-    bool written = write_all(fd, text, bytes) && fchmod(fd, 0644) == 0 && fsync(fd) == 0;
+    bool written = write_all(fd, text, bytes) && fchmod(fd, mode) == 0 && fsync(fd) == 0;
     written = close(fd) == 0 && written;
     if (!written || rename(beside, path) != 0) {
         int failure = errno;

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "client/expertctl/json_out.h"
@@ -24,8 +25,8 @@ struct tuner {
 // A file that is not there yet is no news.
 static void load_cache(struct tuner *t) {
     err_t e = tuning_load(t->options->cache, &t->identity, t->table);
-    if (err_is(e) && e.code != ERR_IO) {
-        fprintf(stderr, "not used, and replaced: %s\n", err_message());
+    if (err_is(e) && (e.code != ERR_IO || access(t->options->cache, F_OK) == 0)) {
+        fprintf(stderr, "not used, and begun anew: %s\n", err_message());
     }
 }
 
@@ -100,16 +101,7 @@ static FALLIBLE tune_on(struct tuner *t, uint32_t threads) {
     return e;
 }
 
-static FALLIBLE tune_all(struct tuner *t) {
-    if (t->options->cache) {
-        load_cache(t);
-    }
-    for (size_t i = 0; i < t->selection.num_threads; i++) {
-        TRY(tune_on(t, t->selection.threads[i]));
-    }
-    if (t->options->cache) {
-        TRY(tuning_store(t->options->cache, &t->identity, t->table));
-    }
+static FALLIBLE print_all(struct tuner *t) {
     if (t->options->json) {
         return json_print_take(
             json_pack("{s:{s:s, s:s}, s:O}", "machine", "cpu", t->identity.cpu, "kernels", t->identity.kernels, "rows", t->rows));
@@ -117,6 +109,18 @@ static FALLIBLE tune_all(struct tuner *t) {
     printf("%s, kernels of %s\n", t->identity.cpu, t->identity.kernels);
     table_print(&t->printed, stdout);
     return OK;
+}
+
+static FALLIBLE tune_all(struct tuner *t) {
+    if (t->options->cache) {
+        load_cache(t);
+        TRY(tuning_store(t->options->cache, &t->identity, t->table)); // not after minutes, where it cannot be
+    }
+    for (size_t i = 0; i < t->selection.num_threads; i++) {
+        TRY(tune_on(t, t->selection.threads[i]));
+    }
+    TRY(print_all(t)); // also where the file turns out to be none
+    return t->options->cache ? tuning_store(t->options->cache, &t->identity, t->table) : OK;
 }
 
 FALLIBLE tune_bench(const struct bench_options *options, const struct machine *machine) {

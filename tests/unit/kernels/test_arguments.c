@@ -5,6 +5,7 @@
 #include "kernels/from_tensors.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/quantised.h"
 #include "kernels/transposed_grouped_matmul.h"
 
 enum { M = 5, K = 6, N = 70, GROUPS = 2, BYTES = 1 << 14 };
@@ -131,6 +132,7 @@ static void grouped_matmul_names_what_is_missing_or_misaligned(void **state) {
         p.matmul.num_actual_groups = 1, refused(RUNS[i], &p, "num_actual_groups");
         p.matmul.group_offset = SIZE_MAX, refused(RUNS[i], &p, "group_offset");
         p.matmul.m = SIZE_MAX, refused(RUNS[i], &p, "m");
+        p.matmul.lhs_rows = (const uint32_t *)(const void *)(lhs + 2), refused(RUNS[i], &p, "lhs_rows");
     }
 }
 
@@ -145,6 +147,8 @@ static void weights_that_are_none_are_named(void **state) {
     p.groups[1] = NULL, refused(run_packed, &p, "rhs");
     p.groups[0] = panels[0] + 32, refused(run_packed, &p, "rhs");
     p.packed.group_bytes = 8, refused(run_packed, &p, "rhs");
+    p.packed.k = (size_t)1 << 60, p.matmul.lhs_stride = SIZE_MAX, p.packed.group_bytes = SIZE_MAX, refused(run_packed, &p, "rhs");
+    p.packed.n = (size_t)1 << 62, p.packed.group_bytes = SIZE_MAX, refused(run_packed, &p, "rhs");
     p.packed.dtype = DTYPE_F16, refused(run_packed, &p, "rhs");
     p.matmul.lhs_k_stride = M, refused(run_packed, &p, "lhs");
     p.matmul.rhs = rhs_packed(NULL);
@@ -270,6 +274,24 @@ static void grouped_gemm_names_what_is_missing_or_misaligned(void **state) {
     p.gemm.b.first.same = SIZE_MAX, refused(run_gemm, &p, "b");
     p.gemm.beta = &ONE, p.gemm.beta_count = 1, p.gemm.c = existing + 1, p.gemm.c_count = M * N, refused(run_gemm, &p, "c");
     p.gemm.beta = &ONE, p.gemm.beta_count = 1, refused(run_gemm, &p, "c");
+    p.gemm.alpha = (const float *)(const void *)(lhs + 2), p.gemm.alpha_count = 1, refused(run_gemm, &p, "alpha");
+    const struct gemm_dim nothing = {.same = 0};
+    p.gemm.a.first = p.gemm.a.last = p.gemm.b.first = p.gemm.b.last = p.gemm.out_first = p.gemm.out_last = nothing;
+    p.gemm.num_groups = SIZE_MAX, refused(run_gemm, &p, "num_groups");
+}
+
+static void sizes_that_no_memory_has_do_not_wrap(void **state) {
+    (void)state;
+    static const struct quantised_format MXFP4 = {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32};
+    const size_t huge = (size_t)1 << 60;
+    assert_true(packed_group_bytes(DTYPE_F32, huge, 1) == SIZE_MAX);
+    assert_true(packed_group_bytes(DTYPE_BF16, SIZE_MAX, 1) == SIZE_MAX);
+    assert_true(packed_group_bytes(DTYPE_I8, 1, SIZE_MAX) == SIZE_MAX);
+    assert_true(quantised_group_bytes(&MXFP4, huge, 1 << 20) == SIZE_MAX);
+    assert_true(quantised_group_bytes(&MXFP4, 1 << 20, huge) == SIZE_MAX);
+    assert_true(packed_matmul_workspace_bytes(0, (size_t)1 << 62) == SIZE_MAX);
+    assert_int_equal(packed_group_bytes(DTYPE_I8, 5, 65), 2 * (64 * sizeof(int32_t) + 8 * 64));
+    assert_int_equal(packed_group_bytes(DTYPE_BF16, 5, 64), 6 * 64 * 2);
 }
 
 static void a_workspace_that_is_none_is_refused(void **state) {
@@ -287,6 +309,8 @@ static void a_workspace_that_is_none_is_refused(void **state) {
 
 static void tensors_with_other_bytes_than_their_shape_are_refused(void **state) {
     (void)state;
+    char text[TENSOR_SHAPE_TEXT_MAX];
+    assert_string_equal(tensor_shape_text(&(uint64_t){7}, 4096, text), "[4096 dimensions]"); // and not what lies behind it
     struct tensor_view a = {DTYPE_F32, 2, {M, K}, lhs, M * K * sizeof(float)};
     struct tensor_view b = {DTYPE_F32, 3, {GROUPS, K, N}, rhs, GROUPS * K * N * sizeof(float)};
     struct tensor_view sizes = {DTYPE_I32, 1, {GROUPS}, SIZES, sizeof SIZES};
@@ -318,6 +342,7 @@ int main(void) {
         cmocka_unit_test(existing_out_is_whole_and_lies_as_out_does),
         cmocka_unit_test(transposed_grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(grouped_gemm_names_what_is_missing_or_misaligned),
+        cmocka_unit_test(sizes_that_no_memory_has_do_not_wrap),
         cmocka_unit_test(a_workspace_that_is_none_is_refused),
         cmocka_unit_test(tensors_with_other_bytes_than_their_shape_are_refused),
     };

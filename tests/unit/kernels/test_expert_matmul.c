@@ -273,6 +273,26 @@ static void what_the_fused_products_do_not_compute_is_refused(void **state) {
     assert_int_equal(expert_gate_up(&args, NULL, workspace).code, ERR_INVALID);
     assert_string_equal(err_field(), "gate");
     assert_non_null(strstr(err_message(), "group 0 of rhs"));
+    static const struct activation UNKNOWN[] = {{(enum activation_kind)9, CLAMP_NONE, 0, 0},
+                                                {ACTIVATION_SILU, (enum activation_clamp)9, 0, 0}};
+    const struct activation *activations[] = {NULL, &UNKNOWN[0], &UNKNOWN[1]};
+    for (size_t i = 0; i < COUNT_OF(activations); i++) {
+        args = good, args.activation = activations[i];
+        assert_int_equal(expert_gate_up(&args, NULL, workspace).code, ERR_INVALID);
+        assert_string_equal(err_field(), "activation");
+    }
+    args = good, args.up_bias = nowhere;
+    assert_int_equal(expert_gate_up(&args, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), "up_bias");
+    args = good, args.gate_bias = nowhere;
+    assert_int_equal(expert_gate_up(&args, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), "gate_bias");
+    struct down_args down = {.product = good.product, .bias = nowhere};
+    assert_int_equal(expert_down(&down, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), "bias");
+    down.bias = NULL, down.row_scale = (const float *)(const void *)((const char *)good.product.lhs + 2);
+    assert_int_equal(expert_down(&down, NULL, workspace).code, ERR_INVALID);
+    assert_string_equal(err_field(), "row_scale");
     assert_false(err_is(expert_gate_up(&good, NULL, workspace)));
     free(out), free(plain), free(workspace);
     network_deinit(&w);

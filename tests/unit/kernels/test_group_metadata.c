@@ -146,6 +146,29 @@ static void bad_arguments_are_refused_by_name(void **state) {
     assert_string_equal(err_field(), "num_nonzero_groups");
 }
 
+static void arrays_that_are_missing_are_named(void **state) {
+    (void)state;
+    static const int32_t SIZES[] = {3, 5};
+    int32_t offsets[3], ids[8], tiles[8];
+    const struct group_metadata_args args = {SIZES, 2, 8, 4, 0, 2, false}, without = {NULL, 2, 8, 4, 0, 2, false};
+    struct group_metadata out = {offsets, ids, tiles, 0};
+    assert_false(err_is(make_group_metadata(&args, &out)));
+    assert_int_equal(make_group_metadata(&without, &out).code, ERR_INVALID);
+    assert_string_equal(err_field(), "group_sizes");
+    const struct {
+        const char *name;
+        struct group_metadata out;
+    } MISSING[] = {{"group_offsets", {NULL, ids, tiles, 0}},
+                   {"group_ids", {offsets, NULL, tiles, 0}},
+                   {"m_tile_ids", {offsets, ids, NULL, 0}}};
+    for (size_t i = 0; i < COUNT_OF(MISSING); i++) {
+        out = MISSING[i].out;
+        assert_int_equal(make_group_metadata(&args, &out).code, ERR_INVALID);
+        assert_string_equal(err_field(), MISSING[i].name);
+    }
+    assert_int_equal(group_metadata_capacity(16, 0, 4), 3); // and make_group_metadata refuses the tm
+}
+
 static void nothing_at_all_is_legal(void **state) {
     (void)state;
     int32_t empty[] = {0, 0};
@@ -161,6 +184,7 @@ int main(void) {
         cmocka_unit_test(errors_name_the_argument_of_the_goldens),
         cmocka_unit_test(every_tile_that_holds_a_row_is_visited_once_per_group),
         cmocka_unit_test(bad_arguments_are_refused_by_name),
+        cmocka_unit_test(arrays_that_are_missing_are_named),
         cmocka_unit_test(nothing_at_all_is_legal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,6 +146,12 @@ static void limits_are_kept_or_refused(void **state) {
     expect_equal_bits(p, "32 KiB a thread");
     compiler->vmem_limit_bytes = 24 << 10;
     expect_refused(p, "vmem_limit_bytes");
+    size_t least = 0;
+    assert_int_equal(sscanf(strstr(err_message(), "needs "), "needs %zu", &least), 1);
+    compiler->vmem_limit_bytes = least;
+    expect_equal_bits(p, "the least that is said");
+    compiler->vmem_limit_bytes = least - 1;
+    expect_refused(p, "vmem_limit_bytes");
     compiler->vmem_limit_bytes = 0;
     compiler->internal_scratch_in_bytes = untold;
     expect_equal_bits(p, "enough workspace");
@@ -167,6 +173,8 @@ static void orders_tilings_and_buffers_change_no_bit(void **state) {
     expect_equal_bits(p, "small tiles");
     options->tiling.tk = 0;
     expect_refused(p, "tiling");
+    options->tiling = (struct matmul_tiling){SIZE_MAX, SIZE_MAX, SIZE_MAX};
+    expect_equal_bits(p, "all of it");
     *options = matmul_options_default();
     options->interpret = true;
     expect_equal_bits(p, "interpreted");
@@ -204,6 +212,34 @@ static void a_function_is_asked_once_for_an_operation(void **state) {
     assert_int_equal(calls, 1);
     expect_equal_bits(p, "another tiling each time");
     assert_int_equal(calls, 2);
+    p->options = matmul_options_default();
+}
+
+static struct matmul_tiling note_sizes(void *context, size_t m, size_t k, size_t n) {
+    memcpy(context, (size_t[]){m, k, n}, 3 * sizeof(size_t));
+    return (struct matmul_tiling){0};
+}
+
+static void a_function_is_asked_with_the_operations_own_sizes(void **state) {
+    struct problem *p = *state;
+    size_t seen[3] = {0};
+    p->options.tiling_of = note_sizes;
+    p->options.tiling_context = seen;
+    struct transposed_grouped_matmul_args args = {.lhs = p->lhs,
+                                                  .lhs_transposed = true,
+                                                  .rhs = p->rhs,
+                                                  .rhs_stride = N,
+                                                  .lhs_dtype = DTYPE_F32,
+                                                  .rhs_dtype = DTYPE_F32,
+                                                  .k = K,
+                                                  .m = M,
+                                                  .n = N,
+                                                  .group_sizes = p->sizes,
+                                                  .num_groups = GROUPS,
+                                                  .num_actual_groups = GROUPS,
+                                                  .options = &p->options};
+    (void)transposed_grouped_matmul_workspace_bytes(&args, NULL);
+    assert_true(seen[0] == M && seen[1] == K && seen[2] == N);
     p->options = matmul_options_default();
 }
 
@@ -251,6 +287,7 @@ int main(void) {
         cmocka_unit_test(orders_tilings_and_buffers_change_no_bit),
         cmocka_unit_test(a_tiling_by_function_is_checked_like_one_by_numbers),
         cmocka_unit_test(a_function_is_asked_once_for_an_operation),
+        cmocka_unit_test(a_function_is_asked_with_the_operations_own_sizes),
         cmocka_unit_test(input_fusion_is_refused_only_where_it_is_needed),
         cmocka_unit_test(flags_hold_the_backend),
         cmocka_unit_test(bounds_checks_can_be_left_out),

@@ -395,6 +395,14 @@ static void sources_that_do_not_fit_are_refused_by_name(void **state) {
     expect_source(&c, &bad, "scale_columns");
     bad = c.source, bad.scale_columns = 96;
     expect_source(&c, &bad, "scale_columns");
+    const uint8_t past_a_word[] = {0, 2};
+    bad = c.source, bad.codes.word = 2, bad.codes.order = past_a_word;
+    expect_source(&c, &bad, "codes");
+    uint32_t past_the_codes[130] = {130};
+    bad = c.source, bad.k_order = past_the_codes;
+    expect_source(&c, &bad, "k_order");
+    assert_int_equal(pack_quantised(&c.source, &c.format, c.k, c.n, NULL).code, ERR_INVALID);
+    assert_string_equal(err_field(), "dst");
     quantised_case_deinit(&c);
 }
 

@@ -249,6 +249,36 @@ static void a_callers_pool_runs_every_task_once(void **state) {
     assert_null(team);
 }
 
+static void note_stack(void *context, size_t task, unsigned thread) {
+    (void)task;
+    pthread_attr_t attributes;
+    size_t bytes = 0;
+    assert_int_equal(pthread_getattr_np(pthread_self(), &attributes), 0);
+    pthread_attr_getstacksize(&attributes, &bytes);
+    pthread_attr_destroy(&attributes);
+    ((size_t *)context)[thread] = bytes;
+}
+
+static void workers_have_the_stack_that_kernels_take(void **state) {
+    (void)state;
+    pthread_attr_t little, before;
+    size_t stacks[THREADS] = {0};
+    assert_int_equal(pthread_getattr_default_np(&before), 0);
+    pthread_attr_init(&little);
+    pthread_attr_setstacksize(&little, 128 << 10);
+    assert_int_equal(pthread_setattr_default_np(&little), 0);
+    struct team *team = make_team(THREADS, 0);
+    assert_int_equal(pthread_setattr_default_np(&before), 0);
+    while (!stacks[1] || !stacks[2] || !stacks[3]) {
+        team_run(team, 100 * THREADS, note_stack, stacks);
+    }
+    for (size_t i = 1; i < THREADS; i++) {
+        assert_true(stacks[i] >= 512 << 10);
+    }
+    team_destroy(team);
+    pthread_attr_destroy(&little), pthread_attr_destroy(&before);
+}
+
 static void run_again(void *context, size_t task, unsigned thread) {
     (void)task, (void)thread;
     team_run(context, 1, run_again, context);
@@ -297,6 +327,7 @@ int main(void) {
         cmocka_unit_test(all_threads_work_at_once),
         cmocka_unit_test(tasks_compute_in_ieee_mode_whoever_made_the_team),
         cmocka_unit_test(a_callers_pool_runs_every_task_once),
+        cmocka_unit_test(workers_have_the_stack_that_kernels_take),
         cmocka_unit_test(a_team_that_is_used_twice_at_once_ends_the_program),
         cmocka_unit_test(impossible_sizes_are_refused),
     };

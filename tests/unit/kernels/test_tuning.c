@@ -282,6 +282,33 @@ static void a_full_disk_leaves_the_old_file_and_nothing_beside_it(void **state) 
     assert_int_equal(loaded.count, 2); // folder_remove fails where the unfinished file was left
 }
 
+static void what_is_there_keeps_its_mode_its_name_and_its_kind(void **state) {
+    const struct folder *folder = *state;
+    static struct tuning_table table, loaded;
+    struct stat status;
+    char link_to_it[sizeof folder->file + 8];
+    fill(&table, 2);
+    assert_false(err_is(tuning_store(folder->file, &HERE, &table)));
+    assert_int_equal(chmod(folder->file, 0600), 0);
+    snprintf(link_to_it, sizeof link_to_it, "%s.link", folder->file);
+    assert_int_equal(symlink(folder->file, link_to_it), 0);
+    fill(&table, 3);
+    assert_false(err_is(tuning_store(link_to_it, &HERE, &table)));
+    assert_int_equal(lstat(link_to_it, &status), 0);
+    assert_true(S_ISLNK(status.st_mode));
+    assert_int_equal(stat(folder->file, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600);
+    assert_false(err_is(tuning_load(folder->file, &HERE, &loaded)));
+    assert_int_equal(loaded.count, 3);
+    assert_int_equal(unlink(link_to_it), 0);
+    assert_int_equal(mkfifo(link_to_it, 0600), 0);
+    assert_int_equal(tuning_store(link_to_it, &HERE, &table).code, ERR_IO);
+    assert_non_null(strstr(err_message(), "no file"));
+    assert_int_equal(lstat(link_to_it, &status), 0);
+    assert_true(S_ISFIFO(status.st_mode));
+    assert_int_equal(unlink(link_to_it), 0);
+}
+
 struct writer {
     const char *path;
     struct tuning_table table;
@@ -387,6 +414,7 @@ int main(void) {
         IN_FOLDER(a_file_cut_anywhere_or_with_any_byte_changed_is_refused),
         IN_FOLDER(a_whole_file_with_wrong_content_is_refused),
         IN_FOLDER(a_folder_that_is_not_there_is_said_and_the_old_file_stays),
+        IN_FOLDER(what_is_there_keeps_its_mode_its_name_and_its_kind),
         IN_FOLDER(a_full_disk_leaves_the_old_file_and_nothing_beside_it),
         IN_FOLDER(writers_at_once_leave_a_whole_file_of_one_of_them),
         cmocka_unit_test(cpu_is_named_by_its_model_or_by_numbers),
