@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { ALIGNMENT = 64 };
@@ -280,4 +281,58 @@ out:
     free(second);
     free(twin);
     return e;
+}
+
+// Of all operations together.
+static bool is_attribute(const char *name) {
+    static const char *const KNOWN[] = {
+        "format",
+        "op",
+        "source",
+        "note",
+        "error",
+        "atol",
+        "rtol",
+        "m",
+        "tm",
+        "tiling",
+        "group_offset",
+        "num_groups",
+        "trans_a",
+        "trans_b",
+        "transpose_rhs",
+        "start_group",
+        "a_first",
+        "a_last",
+        "b_first",
+        "num_actual_groups",
+        "scaling_a",
+        "scaling_b",
+        "b_last",
+        "out_first",
+        "num_nonzero_groups",
+        "rhs_code",
+        "out_last",
+        "scale_block",
+        "visit_empty_groups",
+        "rhs_global_op",
+        "atol_fp8_mma",
+        "existing_out_mode",
+        "preferred_element_type",
+    };
+    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++) {
+        if (strcmp(name, KNOWN[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void case_note_unknown(const struct kernel_case *c, const char *path) {
+    for (size_t i = 0; i < c->file.metadata_count; i++) {
+        if (!is_attribute(c->file.metadata[2 * i])) {
+            fprintf(stderr, "%s: nothing reads its attribute %s: a misspelt name makes another case than was meant\n", path,
+                    c->file.metadata[2 * i]);
+        }
+    }
 }

@@ -26,6 +26,9 @@ struct kernel_case {
 FALLIBLE case_open(const char *path, struct kernel_case *out);
 void case_close(struct kernel_case *c); // legal on a zeroed struct
 
+// Says on stderr which attributes are none that any operation has: the case is judged without them.
+void case_note_unknown(const struct kernel_case *c, const char *path);
+
 // Attributes. ERR_INVALID names the attribute where it is no such thing; absent ones give `absent`.
 FALLIBLE case_integer(const struct kernel_case *c, const char *key, int64_t absent, int64_t *out);
 FALLIBLE case_flag(const struct kernel_case *c, const char *key, bool *out);

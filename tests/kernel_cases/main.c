@@ -57,6 +57,7 @@ static FALLIBLE judge(const struct kernel_case *c, err_t outcome) {
 static FALLIBLE run_file(struct run *run, const char *path) {
     struct kernel_case c;
     TRY(case_open(path, &c));
+    case_note_unknown(&c, path);
     c.interpret = run->interpret;
     c.team = run->team;
     c.device = run->device.devices ? &run->device : NULL;
