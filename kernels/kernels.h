@@ -21,7 +21,7 @@
 // operation says how much workspace it needs, and the caller lends it for the length of the call. Operands, options and what they
 // point to are borrowed for the length of the call; packed weights hold no reference to what they were packed from.
 // vmem_limit_bytes (options.h) bounds what a thread keeps in the workspace; a team's threads have TEAM_SCRATCH_BYTES each beside
-// it. A thread's stack need have no more than 512 KiB left, but 1 MiB where packed weights are multiplied without a team.
+// it. A caller's stack need have no more than 512 KiB left, but 1 MiB where packed weights are multiplied without a team.
 //
 // Threads. Operations may run at the same time in any number of threads, each with a workspace and a team of its own (or none); a
 // team is used by one thread at a time, which is checked and ends the program. kernel_select and tuning_use set what the whole
@@ -29,7 +29,9 @@
 // be called from a signal handler.
 //
 // Errors are values (base/err.h): the code, and in the calling thread a message and the name of the argument at fault, until that
-// thread's next error. Bad arguments of an operation never end the program, unless disable_bounds_checks says that there are none.
+// thread's next error. Bad arguments of an operation never end the program, unless disable_bounds_checks says that there are none: what
+// a struct says is looked at, the pointer to the struct itself is never NULL. That an output overlaps an operand is not looked for, but
+// for an existing_out. Functions on one row (routing_row, activation_row, combine_row, rms_normalise_row) check nothing.
 #ifndef EXPERTD_KERNELS_KERNELS_H
 #define EXPERTD_KERNELS_KERNELS_H
 

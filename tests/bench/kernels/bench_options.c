@@ -54,6 +54,15 @@ static FALLIBLE set_transposed(void *options, const char *value) {
     return OK;
 }
 
+static FALLIBLE set_out(void *options, const char *value) {
+    static const char *const NAMES[] = {"f32", "bf16", "f16"};
+    static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    size_t found = 0;
+    TRY(flags_find("dtype of results", value, strlen(value), NAMES, sizeof NAMES / sizeof *NAMES, "--help lists them", &found));
+    ((struct bench_options *)options)->out = DTYPES[found];
+    return OK;
+}
+
 static FALLIBLE set_threads(void *options, const char *value) {
     struct bench_options *o = options;
     return flags_numbers("--threads", value, 1, THREADS_LIMIT, o->threads, BENCH_LIST_MAX, &o->num_threads);
@@ -117,6 +126,7 @@ static const struct flag_row FLAGS[] = {
     {"--dtype", "NAME,NAME", set_dtypes, "of the weights (bf16,f32; layer: bf16; pack: all forms); --list names them"},
     {"--op", "NAME", set_op, "kernels: gmm on packed weights (else this), gmm-plain on dense ones, tgmm or grouped-gemm"},
     {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k], else [groups, k, n]"},
+    {"--out", "NAME", set_out, "kernels, gmm: dtype of the results, f32, bf16 or f16; else that of the sums"},
     {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
     {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (1,8,32,256,2048)"},
     {"--experts", "N", set_experts, "layer: so many of the preset's experts, where memory holds no more"},
@@ -201,6 +211,9 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
     }
     if (out->transposed && out->op != OP_GMM_PLAIN && out->op != OP_GROUPED_GEMM) {
         FAIL(ERR_USAGE, "--transposed is of --op gmm-plain and --op grouped-gemm");
+    }
+    if (out->out && (out->command != BENCH_KERNELS || out->op != OP_GMM || out->device)) {
+        FAIL(ERR_USAGE, "--out is of kernels with --op gmm, on the CPU");
     }
     if (out->num_tokens == 0) {
         out->num_tokens = sizeof TOKENS / sizeof *TOKENS;

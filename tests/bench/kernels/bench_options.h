@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/dtype.h"
 #include "base/err.h"
 
 enum bench_command { BENCH_NONE, BENCH_KERNELS, BENCH_LAYER, BENCH_TUNE, BENCH_PACK };
@@ -26,6 +27,7 @@ struct bench_options {
     const char *kernels; // the backend's name
     enum bench_op op;
     bool transposed;   // plain weights as [groups, n, k]
+    enum dtype out;    // kernels, gmm: of the results; NONE: the sums'
     const char *cache; // tune: the file of schedules; NULL: none is kept
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads; // 0: one entry, the CPUs of this process

@@ -24,7 +24,7 @@ static FALLIBLE bench_packed(const struct selection *s, const struct bench_shape
     }
     struct measured what = what_of(s, shape, dtype->dtype, team);
     what.context = p, what.run_ns = product_run_ns, what.read_ns = product_read_ns, what.bytes = product_weights_bytes;
-    err_t e = product_init(p, shape, dtype, s->weights_bytes, team);
+    err_t e = product_init(p, shape, dtype, s, team);
     if (!err_is(e)) {
         e = measure(&what, team, seconds, out);
     }
@@ -58,7 +58,8 @@ static FALLIBLE bench_row(const struct selection *s, const struct bench_shape *s
                           struct team *team, double seconds, struct report *report) {
     struct report_row row = {.dtype = dtype->name, .threads = team_threads(team)};
     static const char *const OPS[] = {"", " gmm-plain", " tgmm", " grouped-gemm"};
-    snprintf(row.shape, sizeof row.shape, "%s%s%s", shape->name, OPS[s->op], s->transposed ? " nk" : "");
+    snprintf(row.shape, sizeof row.shape, "%s%s%s%s%s", shape->name, OPS[s->op], s->transposed ? " nk" : "", s->out ? " " : "",
+             s->out ? dtype_name(s->out) : "");
     fprintf(stderr, "%s %s, %u threads ...\n", row.shape, row.dtype, row.threads);
     err_t e = (s->op == OP_GMM ? bench_packed : bench_plain)(s, shape, dtype, team, seconds, &row.measured);
     row.neighbour_leaves = neighbour_leaves(row.threads, report->machine->cpus);

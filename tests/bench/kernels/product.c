@@ -66,11 +66,11 @@ static void fill_rows(const struct product *p, void *lhs) {
     }
 }
 
-FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes,
-                      struct team *team) {
+FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
+                      const struct selection *selection, struct team *team) {
     *p = (struct product){.shape = shape, .dtype = dtype, .team = team};
     p->active = shape_sizes(shape, p->sizes);
-    struct pool_options options = pool_options_of(p, weights_bytes);
+    struct pool_options options = pool_options_of(p, selection->weights_bytes);
     TRY(pool_create(&options, team, &p->pool));
     void *lhs, *out;
     TRY(arena_init(&p->memory, work_bytes(p)));
@@ -85,6 +85,7 @@ FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const 
                                            .num_actual_groups = shape->groups,
                                            .m = shape->rows,
                                            .out = out,
+                                           .out_dtype = selection->out,
                                            .out_stride = shape->n};
     size_t scratch_bytes = arena_rounded(grouped_matmul_workspace_bytes(&p->args, team));
     p->scratch = aligned_alloc(ARENA_ALIGN, scratch_bytes);

@@ -23,9 +23,9 @@ struct product {
 // What product_init will take, but for scratch.
 uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes);
 
-// weights_bytes: to rotate over. team is borrowed. ERR_NOMEM; product_deinit is due on an error too.
-FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes,
-                      struct team *team);
+// Of the selection its weights_bytes, to rotate over, and out. team is borrowed. ERR_NOMEM; product_deinit is due on an error too.
+FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
+                      const struct selection *selection, struct team *team);
 void product_deinit(struct product *p); // legal on a zeroed struct
 
 void product_deal(void *product);                                // points the groups at the next weights

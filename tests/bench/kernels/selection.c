@@ -75,7 +75,7 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
 
 static FALLIBLE select_rows(const struct bench_options *o, const struct machine *machine, struct selection *s) {
     *s = (struct selection){
-        .num_threads = o->num_threads, .weights_bytes = o->weights_bytes, .op = o->op, .transposed = o->transposed};
+        .num_threads = o->num_threads, .weights_bytes = o->weights_bytes, .op = o->op, .transposed = o->transposed, .out = o->out};
     memcpy(s->threads, o->threads, sizeof s->threads);
     if (s->num_threads == 0) {
         s->threads[s->num_threads++] = machine->cpus;

@@ -30,6 +30,7 @@ struct selection {
     uint64_t weights_bytes; // to rotate over
     enum bench_op op;
     bool transposed;             // plain weights
+    enum dtype out;              // of packed weights' results; NONE: the sums'
     struct neighbour *neighbour; // NULL: none; kernels_bench's
 };
 

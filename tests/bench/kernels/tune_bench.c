@@ -77,7 +77,7 @@ static FALLIBLE tune_row(struct tuner *t, const struct bench_shape *shape, const
         FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
     }
     fprintf(stderr, "%s %s, %u threads ...\n", shape->name, dtype->name, team_threads(team));
-    err_t e = product_init(p, shape, dtype, t->selection.weights_bytes, team);
+    err_t e = product_init(p, shape, dtype, &t->selection, team);
     if (!err_is(e)) {
         e = tune_product(t, p, shape->name, dtype->name);
     }
