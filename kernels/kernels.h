@@ -29,9 +29,10 @@
 // be called from a signal handler.
 //
 // Errors are values (base/err.h): the code, and in the calling thread a message and the name of the argument at fault, until that
-// thread's next error. Bad arguments of an operation never end the program, unless disable_bounds_checks says that there are none: what
-// a struct says is looked at, the pointer to the struct itself is never NULL. That an output overlaps an operand is not looked for, but
-// for an existing_out. Functions on one row (routing_row, activation_row, combine_row, rms_normalise_row) check nothing.
+// thread's next error. Bad arguments of an operation never end the program, unless disable_bounds_checks says that there are none:
+// what a struct says is looked at, the pointer to the struct itself is never NULL. That an output overlaps an operand is not looked
+// for (an existing_out may be out itself). Functions on one row (routing_row, activation_row, combine_row, rms_normalise_row) check
+// nothing.
 #ifndef EXPERTD_KERNELS_KERNELS_H
 #define EXPERTD_KERNELS_KERNELS_H
 
