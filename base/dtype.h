@@ -100,17 +100,19 @@ INLINE_ON_DEVICE uint16_t f16_from_f32(float f) {
 // On the way to `to` (F32, BF16 or F16): to nearest even for F32, to odd for the others, whose own rounding is then that of the
 // integer.
 INLINE_ON_DEVICE float f32_from_i32(int32_t value, enum dtype to) {
-    const uint64_t lost = (UINT64_C(1) << 29) - 1; // of a double's fraction
-    double wide = value;
-    uint64_t bits;
     if (to == DTYPE_F32) {
         return (float)value;
     }
-    memcpy(&bits, &wide, sizeof bits);
-    bits |= ((bits & lost) + lost) & (lost + 1); // the last bit that is kept, where one that is lost is set
-    bits &= ~lost;
-    memcpy(&wide, &bits, sizeof wide);
-    return (float)wide;
+    // Without branches or doubles from here on, so that loops become vectors. Of 24 bits and fewer the conversion is exact. Of more
+    // half the magnitude will do, whose last bit says whether anything was lost.
+    uint32_t sign = (uint32_t)value & 0x80000000u, magnitude = sign ? 0u - (uint32_t)value : (uint32_t)value;
+    uint32_t large = magnitude >> 24 != 0;
+    int32_t whole = (int32_t)(large ? magnitude >> 1 | (magnitude & 1) : magnitude);
+    float near = (float)whole;
+    int32_t lost = whole - (int32_t)near;
+    uint32_t bits = f32_bits(near), step = lost > 0 ? 1u : ~0u; // an even neighbour becomes the odd one on the other side
+    bits += lost != 0 && !(bits & 1) ? step : 0;
+    return f32_from_bits(sign | (bits + (large << 23)));
 }
 
 INLINE_ON_DEVICE float f32_from_f16(uint16_t h) {

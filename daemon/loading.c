@@ -125,6 +125,16 @@ static void log_device(const struct options *options) {
              log_quote(limit.what, quoted, sizeof quoted));
 }
 
+// An emulator, or a CPU that computes wrongly: right answers all the same, but slower ones.
+static void log_passed_over(void) {
+    const char *differs, *name = kernel_passed_over(&differs);
+    if (name) {
+        log_line(LOG_LEVEL_WARNING, "kernels_passed_over",
+                 "kernels=%s reason=\"its %s differs from the scalar twin on this CPU: %s computes, more slowly\"", name, differs,
+                 kernel_selected_name());
+    }
+}
+
 // auto never takes kernels whose bits are others, so it says where they would be much faster.
 static void log_faster_kernels(const struct options *options) {
     bool usable = false, amx = false;
@@ -262,6 +272,7 @@ static FALLIBLE start_worker(const struct options *options, struct serve *serve,
 static FALLIBLE load_all(struct options *options, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
     log_device(options);
+    log_passed_over();
     log_faster_kernels(options);
     TRY(open_devices(options, out));
     if (out->devices) { // before anything is read: what does not fit is said at once

@@ -103,6 +103,23 @@ enum {
 // The one choice of the process, made at start; atomic because the first caller may be any thread.
 static _Atomic(const struct kernel_backend *) selected;
 
+// What the choice would have taken, and the kernel of it that differs from the twin's.
+static _Atomic(const struct kernel_backend *) passed_over;
+static _Atomic(const char *) passed_over_for;
+
+static void pass_over(const struct kernel_backend *backend, const char *differs) {
+    if (!atomic_load(&passed_over)) {
+        atomic_store(&passed_over_for, differs);
+        atomic_store(&passed_over, backend);
+    }
+}
+
+const char *kernel_passed_over(const char **differs) {
+    const struct kernel_backend *backend = atomic_load(&passed_over);
+    *differs = backend ? atomic_load(&passed_over_for) : NULL;
+    return backend ? backend->name : NULL;
+}
+
 const struct kernel_backend *kernel_backend_at(size_t i, bool *usable) {
     if (i >= CANDIDATES_COUNT) {
         return NULL;
@@ -188,9 +205,14 @@ static const struct kernel_backend *choose_best(enum kernel_arithmetic arithmeti
     for (int rest = 0; rest < 2; rest++) {
         for (size_t i = 0; i < count; i++) {
             int near = medians[i] <= best + best * SPEED_MARGIN_PERCENT / 100;
-            if (near != rest && !backend_self_check(backends[i])) {
+            if (near == rest) {
+                continue;
+            }
+            const char *differs = backend_self_check(backends[i]);
+            if (!differs) {
                 return backends[i];
             }
+            pass_over(backends[i], differs);
         }
     }
     return scalar;

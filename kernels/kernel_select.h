@@ -22,6 +22,10 @@ FALLIBLE kernel_select_arithmetic(const char *arithmetic);
 // The chosen one's name: "avx2", "scalar", ...; "auto" is chosen at the first call where nobody chose. Never NULL. Any thread.
 const char *kernel_selected_name(void);
 
+// The name of the first one that a choice by speed did not take because its *differs ("bf16 sum", ...) was not its twin's: an
+// emulator or a defective CPU, and a slower one computes. NULL, *differs too: there was none. Any thread.
+const char *kernel_passed_over(const char **differs);
+
 // The name under which products of f32, bf16 and quantised weights are tuned: the narrowest instruction set that shares its kernels
 // for them with the chosen one. avx512vnni is "avx512" here.
 const char *kernel_float_name(void);

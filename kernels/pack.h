@@ -1,5 +1,5 @@
-// What the engine of plain operands does with elements before they are multiplied, in each instruction set's copy: decoding,
-// and the packing of panels on the fly. Exact, all of it. Private to kernels/.
+// What is done with elements before they are multiplied, in each instruction set's copy: decoding, and the packing of panels, once
+// at load or on the fly. Exact, all of it. Private to kernels/.
 #ifndef EXPERTD_KERNELS_PACK_H
 #define EXPERTD_KERNELS_PACK_H
 
@@ -19,7 +19,7 @@ struct decode_args {
 // Lines (columns of the product) into panels of 32-bit words: [ceil(k * element / 4)][64], a column's `4 / element` neighbouring k
 // in one word, a short last one padded with 0. Columns that are not there are left alone.
 struct pack_args {
-    const void *src; // the first line's first k; aligned as an element
+    const void *src; // the first line's first k; any alignment, as tensors of files have it
     size_t stride;   // bytes: pack_along, whose k are neighbours, from line to line; pack_across, whose lines are, from k to k
     size_t element;  // bytes: 1, 2 or 4
     size_t lines, k;

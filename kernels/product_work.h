@@ -21,7 +21,7 @@ struct holding {
     size_t rows;        // of a call at most
     size_t held_rows;   // whose sums are kept while the panels' blocks pass
     size_t sums_stride; // of a row
-    size_t across_rows; // of a group, up to which they multiply weights where these lie; 0: never
+    size_t across_rows; // of a span, up to which they multiply weights where these lie; 0: never
 };
 
 enum {

@@ -55,7 +55,7 @@ static inline uint8_t quantised_code(const struct code_words *c, size_t n, size_
     size_t of_n = (n >> log2) * c->n_word_stride + (c->order ? c->order[n_in] : n_in) * c->n_stride;
     size_t index = of_n + (k >> log2) * c->k_word_stride + k_in * c->k_stride;
     const uint8_t *data = (const uint8_t *)c->data;
-    unsigned code = c->bits == 8 ? data[index] : data[index / 2] >> (index % 2 * 4) & 15;
+    unsigned code = c->bits == 8 ? data[index] : (unsigned)data[index / 2] >> (index % 2 * 4) & 15u;
     return (uint8_t)((code ^ c->flip) + c->add);
 }
 

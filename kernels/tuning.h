@@ -69,7 +69,8 @@ struct tuning_identity {
 };
 void tuning_identity_read(struct tuning_identity *out);
 
-// The CPU of a file like Linux's /proc/cpuinfo: its "model name", on aarch64 its implementer and part by number, else "unknown".
+// The CPU of a file like Linux's /proc/cpuinfo: its "model name" with its family and model, on aarch64 its implementer and part by
+// number, else "unknown".
 void tuning_cpu_name(FILE *cpuinfo, char name[TUNING_NAME_MAX]);
 
 // Fills `table`. ERR_IO where there is no such file, or it cannot be read; ERR_INVALID says what is wrong with it. The table is

@@ -40,18 +40,28 @@ static const char *value_of(char *line, const char *key) {
 }
 
 void tuning_cpu_name(FILE *cpuinfo, char name[TUNING_NAME_MAX]) {
-    char line[LINE_BYTES], maker[16] = "";
+    char line[LINE_BYTES], maker[16] = "", family[16] = "", model[16] = "";
+    const struct {
+        const char *key;
+        char *value;
+    } NUMBERS[] = {{"CPU implementer", maker}, {"cpu family", family}, {"model\t", model}}; // which come before the names
     snprintf(name, TUNING_NAME_MAX, "unknown");
     while (fgets(line, sizeof line, cpuinfo)) {
-        const char *model = value_of(line, "model name"), *implementer = value_of(line, "CPU implementer");
-        const char *part = value_of(line, "CPU part");
-        if (implementer) {
-            snprintf(maker, sizeof maker, "%s", implementer);
-        } else if (model) {
-            snprintf(name, TUNING_NAME_MAX, "%s", model);
+        const char *value;
+        for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++) {
+            if ((value = value_of(line, NUMBERS[i].key))) {
+                snprintf(NUMBERS[i].value, sizeof maker, "%s", value);
+            }
+        }
+        if ((value = value_of(line, "model name"))) { // of a virtual machine's CPU it may be no more than the maker's
+            size_t used = (size_t)snprintf(name, TUNING_NAME_MAX, "%.60s", value);
+            if (*family && *model) {
+                snprintf(name + used, TUNING_NAME_MAX - used, " family %s model %s", family, model);
+            }
             return;
-        } else if (part) {
-            snprintf(name, TUNING_NAME_MAX, "implementer %s part %s", maker, part);
+        }
+        if ((value = value_of(line, "CPU part"))) {
+            snprintf(name, TUNING_NAME_MAX, "implementer %s part %s", maker, value);
             return;
         }
     }

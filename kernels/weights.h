@@ -37,7 +37,7 @@ size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n);
 // aligned. Any thread. Another pair of dtypes ends the program: it is the caller's to know what it packs.
 void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst);
 
-// The inverse of pack_weights for F32 and BF16: one group's matrix row-major, [n][k], 64-byte aligned or not. Of other weights it
+// The inverse of pack_weights for F32 and BF16: one group's matrix row-major, [n][k], aligned as its elements. Of other weights it
 // ends the program.
 void unpack_weights(const struct packed_weights *packed, size_t group, void *dst);
 

@@ -74,7 +74,7 @@ static void along_read(struct along_block *block) {
 }
 
 // `rows` and `pairs` are constants in each copy.
-PANEL_INLINE void along_rows(const struct along_block *block, const struct along_tile *tile, size_t rows, bool pairs) {
+PANEL_INLINE void along_rows(const struct along_block *block, const struct along_tile *tile, bool pairs, size_t rows) {
     vec sums[PANEL_TILE][FEW_VECS];
     const float *x = tile->x;
     uintptr_t ahead = tile->ahead;
@@ -102,26 +102,7 @@ PANEL_INLINE void along_rows(const struct along_block *block, const struct along
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 #define ALONG_TILE_FUNCTION(name, pairs)                                                                                           \
     static __attribute__((noinline)) void name(const struct along_block *block, const struct along_tile *tile, size_t rows) {      \
-        switch (rows) {                                                                                                            \
-        case 1:                                                                                                                    \
-            along_rows(block, tile, 1, pairs);                                                                                     \
-            return;                                                                                                                \
-        case 2:                                                                                                                    \
-            along_rows(block, tile, 2, pairs);                                                                                     \
-            return;                                                                                                                \
-        case 3:                                                                                                                    \
-            along_rows(block, tile, 3, pairs);                                                                                     \
-            return;                                                                                                                \
-        case 4:                                                                                                                    \
-            along_rows(block, tile, 4, pairs);                                                                                     \
-            return;                                                                                                                \
-        case 5:                                                                                                                    \
-            along_rows(block, tile, 5, pairs);                                                                                     \
-            return;                                                                                                                \
-        default:                                                                                                                   \
-            along_rows(block, tile, PANEL_TILE, pairs);                                                                            \
-            return;                                                                                                                \
-        }                                                                                                                          \
+        PANEL_BY_ROWS(rows, along_rows, block, tile, pairs);                                                                       \
     }
 
 ALONG_TILE_FUNCTION(along_tile_f32, false)

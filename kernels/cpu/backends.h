@@ -22,6 +22,29 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     return (rows - row + tiles - 1) / tiles;
 }
 
+// run(..., rows) by one of its copies, in each of which `rows` is a constant, so that sums are registers.
+#define PANEL_BY_ROWS(rows, run, ...)                                                                                              \
+    switch (rows) {                                                                                                                \
+    case 1:                                                                                                                        \
+        run(__VA_ARGS__, 1);                                                                                                       \
+        break;                                                                                                                     \
+    case 2:                                                                                                                        \
+        run(__VA_ARGS__, 2);                                                                                                       \
+        break;                                                                                                                     \
+    case 3:                                                                                                                        \
+        run(__VA_ARGS__, 3);                                                                                                       \
+        break;                                                                                                                     \
+    case 4:                                                                                                                        \
+        run(__VA_ARGS__, 4);                                                                                                       \
+        break;                                                                                                                     \
+    case 5:                                                                                                                        \
+        run(__VA_ARGS__, 5);                                                                                                       \
+        break;                                                                                                                     \
+    default:                                                                                                                       \
+        run(__VA_ARGS__, PANEL_TILE);                                                                                              \
+        break;                                                                                                                     \
+    }
+
 // A group call's panels one by one, by the kernel of a single one.
 static inline void group_panel_by_panel(const struct panel_group_args *group, const struct quantised_format *format,
                                         quantised_kernel *kernel) {

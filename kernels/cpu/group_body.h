@@ -119,26 +119,7 @@ static void group_next_columns(struct group_pass *pass) {
 #define GROUP_TILE_FUNCTION(name, run)                                                                                             \
     static __attribute__((noinline)) void name(struct group_pass *pass, size_t rows) {                                             \
         for (size_t column = 0; column < KERNEL_PANEL; column += PANEL_PASS, group_next_columns(pass)) {                           \
-            switch (rows) {                                                                                                        \
-            case 1:                                                                                                                \
-                run(pass, 1);                                                                                                      \
-                break;                                                                                                             \
-            case 2:                                                                                                                \
-                run(pass, 2);                                                                                                      \
-                break;                                                                                                             \
-            case 3:                                                                                                                \
-                run(pass, 3);                                                                                                      \
-                break;                                                                                                             \
-            case 4:                                                                                                                \
-                run(pass, 4);                                                                                                      \
-                break;                                                                                                             \
-            case 5:                                                                                                                \
-                run(pass, 5);                                                                                                      \
-                break;                                                                                                             \
-            default:                                                                                                               \
-                run(pass, PANEL_TILE);                                                                                             \
-                break;                                                                                                             \
-            }                                                                                                                      \
+            PANEL_BY_ROWS(rows, run, pass);                                                                                        \
         }                                                                                                                          \
     }
 

@@ -95,7 +95,7 @@ PANEL_INLINE void widened_pair(vec sums[][PANEL_VECS], size_t rows, const float 
 }
 
 // `rows` and `state` are constants in each copy of the passes, so that the sums are registers.
-PANEL_INLINE void widened_rows(struct widened_pass *pass, size_t rows, enum widened_state state) {
+PANEL_INLINE void widened_rows(struct widened_pass *pass, enum widened_state state, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     struct group_ahead ahead = pass->ahead;
     const float *part = pass->x;
@@ -122,26 +122,7 @@ PANEL_INLINE void widened_rows(struct widened_pass *pass, size_t rows, enum wide
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 #define WIDENED_TILE_FUNCTION(name, state)                                                                                         \
     static __attribute__((noinline)) void name(struct widened_pass *pass, size_t rows) {                                           \
-        switch (rows) {                                                                                                            \
-        case 1:                                                                                                                    \
-            widened_rows(pass, 1, state);                                                                                          \
-            return;                                                                                                                \
-        case 2:                                                                                                                    \
-            widened_rows(pass, 2, state);                                                                                          \
-            return;                                                                                                                \
-        case 3:                                                                                                                    \
-            widened_rows(pass, 3, state);                                                                                          \
-            return;                                                                                                                \
-        case 4:                                                                                                                    \
-            widened_rows(pass, 4, state);                                                                                          \
-            return;                                                                                                                \
-        case 5:                                                                                                                    \
-            widened_rows(pass, 5, state);                                                                                          \
-            return;                                                                                                                \
-        default:                                                                                                                   \
-            widened_rows(pass, PANEL_TILE, state);                                                                                 \
-            return;                                                                                                                \
-        }                                                                                                                          \
+        PANEL_BY_ROWS(rows, widened_rows, pass, state);                                                                            \
     }
 
 typedef void widened_tile_function(struct widened_pass *pass, size_t rows);

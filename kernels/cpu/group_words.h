@@ -126,26 +126,7 @@ PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
 }
 
 static void words_tile(struct words_pass *pass, size_t rows) {
-    switch (rows) {
-    case 1:
-        words_rows(pass, 1);
-        return;
-    case 2:
-        words_rows(pass, 2);
-        return;
-    case 3:
-        words_rows(pass, 3);
-        return;
-    case 4:
-        words_rows(pass, 4);
-        return;
-    case 5:
-        words_rows(pass, 5);
-        return;
-    default:
-        words_rows(pass, PANEL_TILE);
-        return;
-    }
+    PANEL_BY_ROWS(rows, words_rows, pass);
 }
 
 // One tile against a whole panel.

@@ -82,26 +82,7 @@ PANEL_INLINE void pair_rows(const struct panel_args *a, size_t row, size_t rows)
 }
 
 static void pair_tile(const struct panel_args *args, size_t row, size_t rows) {
-    switch (rows) {
-    case 1:
-        pair_rows(args, row, 1);
-        return;
-    case 2:
-        pair_rows(args, row, 2);
-        return;
-    case 3:
-        pair_rows(args, row, 3);
-        return;
-    case 4:
-        pair_rows(args, row, 4);
-        return;
-    case 5:
-        pair_rows(args, row, 5);
-        return;
-    default:
-        pair_rows(args, row, PANEL_TILE);
-        return;
-    }
+    PANEL_BY_ROWS(rows, pair_rows, args, row);
 }
 
 void avx512bf16_panel_bf16(const struct panel_args *args) {

@@ -1,7 +1,7 @@
 // The panel kernels, written once over a vector of LANES floats. The including file defines, for its instruction set:
 //   vec, LANES               the vector and its floats
 //   PANEL_VECS               vectors of columns whose accumulators fit the registers with PANEL_TILE rows
-//   vec_zero, vec_load, vec_store, vec_broadcast, vec_fma(a, b, c) = a * b + c
+//   vec_load, vec_store, vec_broadcast, vec_fma(a, b, c) = a * b + c
 //   vec_fma_flushed          the same with fma_flushed.h's result, where the machine's flush is another (float_mode.h)
 //   vec_prefetch             a line of memory, to all levels of cache
 //   vec_even, vec_odd        LANES packed pairs (a 32-bit word each): the element of even or odd k, widened
@@ -73,8 +73,8 @@ PANEL_INLINE void panel_fetch_ahead(struct panel_ahead ahead, size_t step, size_
 }
 
 // `depth` of k along PANEL_PASS columns from `column`; `rows` is a constant in each copy, so that the sums are registers.
-PANEL_INLINE void panel_pass_f32(panel_row *block, size_t rows, const float *const *x, const float *panel, size_t depth,
-                                 size_t column, struct panel_ahead ahead) {
+PANEL_INLINE void panel_pass_f32(panel_row *block, const float *const *x, const float *panel, size_t depth, size_t column,
+                                 struct panel_ahead ahead, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     panel_load(sums, rows, block, column);
     for (size_t i = 0; i < depth; i++) {
@@ -89,8 +89,8 @@ PANEL_INLINE void panel_pass_f32(panel_row *block, size_t rows, const float *con
 }
 
 // Pairs of k, the odd one first; x is padded with +0 to a whole pair.
-PANEL_INLINE void panel_pass_bf16(panel_row *block, size_t rows, const float *const *x, const uint16_t *panel, size_t depth,
-                                  size_t column, struct panel_ahead ahead) {
+PANEL_INLINE void panel_pass_bf16(panel_row *block, const float *const *x, const uint16_t *panel, size_t depth, size_t column,
+                                  struct panel_ahead ahead, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     panel_load(sums, rows, block, column);
     for (size_t i = 0; i < depth; i += 2) {
@@ -115,26 +115,7 @@ PANEL_INLINE void panel_pass_bf16(panel_row *block, size_t rows, const float *co
     static __attribute__((noinline)) void name(panel_row *block, size_t rows, const float *const *x, const element *panel,         \
                                                size_t depth, struct panel_ahead ahead) {                                           \
         for (size_t column = 0; column < KERNEL_PANEL; column += PANEL_PASS) {                                                     \
-            switch (rows) {                                                                                                        \
-            case 1:                                                                                                                \
-                pass(block, 1, x, panel, depth, column, ahead);                                                                    \
-                break;                                                                                                             \
-            case 2:                                                                                                                \
-                pass(block, 2, x, panel, depth, column, ahead);                                                                    \
-                break;                                                                                                             \
-            case 3:                                                                                                                \
-                pass(block, 3, x, panel, depth, column, ahead);                                                                    \
-                break;                                                                                                             \
-            case 4:                                                                                                                \
-                pass(block, 4, x, panel, depth, column, ahead);                                                                    \
-                break;                                                                                                             \
-            case 5:                                                                                                                \
-                pass(block, 5, x, panel, depth, column, ahead);                                                                    \
-                break;                                                                                                             \
-            default:                                                                                                               \
-                pass(block, PANEL_TILE, x, panel, depth, column, ahead);                                                           \
-                break;                                                                                                             \
-            }                                                                                                                      \
+            PANEL_BY_ROWS(rows, pass, block, x, panel, depth, column, ahead);                                                      \
         }                                                                                                                          \
     }
 

@@ -94,26 +94,7 @@ PANEL_INLINE void quad_pass_few(const struct quad_pass *p, size_t rows) {
 #define QUAD_TILE_FUNCTION(name, run)                                                                                              \
     static void name(struct quad_pass *pass, size_t rows) {                                                                        \
         for (pass->column = 0; pass->column < KERNEL_PANEL; pass->column += PANEL_PASS) {                                          \
-            switch (rows) {                                                                                                        \
-            case 1:                                                                                                                \
-                run(pass, 1);                                                                                                      \
-                break;                                                                                                             \
-            case 2:                                                                                                                \
-                run(pass, 2);                                                                                                      \
-                break;                                                                                                             \
-            case 3:                                                                                                                \
-                run(pass, 3);                                                                                                      \
-                break;                                                                                                             \
-            case 4:                                                                                                                \
-                run(pass, 4);                                                                                                      \
-                break;                                                                                                             \
-            case 5:                                                                                                                \
-                run(pass, 5);                                                                                                      \
-                break;                                                                                                             \
-            default:                                                                                                               \
-                run(pass, PANEL_TILE);                                                                                             \
-                break;                                                                                                             \
-            }                                                                                                                      \
+            PANEL_BY_ROWS(rows, run, pass);                                                                                        \
         }                                                                                                                          \
     }
 

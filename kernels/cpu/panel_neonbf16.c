@@ -48,7 +48,7 @@ PANEL_INLINE void pair_step(vec sums[][PANEL_VECS], size_t rows, const uint16_t 
 }
 
 // `rows` is a constant in each copy, so that the sums are registers. An odd last k is a pair with +0.
-PANEL_INLINE void pair_pass(const struct pair_block *b, size_t rows, size_t column) {
+PANEL_INLINE void pair_pass(const struct pair_block *b, size_t column, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
@@ -80,26 +80,7 @@ PANEL_INLINE void pair_pass(const struct pair_block *b, size_t rows, size_t colu
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 static __attribute__((noinline)) void pair_tile(const struct pair_block *b, size_t rows) {
     for (size_t column = 0; column < KERNEL_PANEL; column += PAIR_PASS) {
-        switch (rows) {
-        case 1:
-            pair_pass(b, 1, column);
-            break;
-        case 2:
-            pair_pass(b, 2, column);
-            break;
-        case 3:
-            pair_pass(b, 3, column);
-            break;
-        case 4:
-            pair_pass(b, 4, column);
-            break;
-        case 5:
-            pair_pass(b, 5, column);
-            break;
-        default:
-            pair_pass(b, PANEL_TILE, column);
-            break;
-        }
+        PANEL_BY_ROWS(rows, pair_pass, b, column);
     }
 }
 

@@ -165,8 +165,8 @@ PANEL_INLINE void wide_step(vec sums[][PANEL_VECS], size_t rows, const float *co
 }
 
 // `depth` k of one scale against widened weights; in `pairs` the odd k of each goes first, an odd depth is padded with +0.
-PANEL_INLINE void wide_pass(panel_row *partial, bool goes_on, bool pairs, size_t rows, const float *const *x, const panel_row *wide,
-                            size_t depth, size_t column) {
+PANEL_INLINE void wide_pass(panel_row *partial, bool goes_on, bool pairs, const float *const *x, const panel_row *wide,
+                            size_t depth, size_t column, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
@@ -192,26 +192,7 @@ PANEL_INLINE void wide_pass(panel_row *partial, bool goes_on, bool pairs, size_t
     static __attribute__((noinline)) void name(panel_row *partial, bool goes_on, size_t rows, const float *const *x,               \
                                                const panel_row *wide, size_t depth) {                                              \
         for (size_t column = 0; column < KERNEL_PANEL; column += PANEL_PASS) {                                                     \
-            switch (rows) {                                                                                                        \
-            case 1:                                                                                                                \
-                wide_pass(partial, goes_on, pairs, 1, x, wide, depth, column);                                                     \
-                break;                                                                                                             \
-            case 2:                                                                                                                \
-                wide_pass(partial, goes_on, pairs, 2, x, wide, depth, column);                                                     \
-                break;                                                                                                             \
-            case 3:                                                                                                                \
-                wide_pass(partial, goes_on, pairs, 3, x, wide, depth, column);                                                     \
-                break;                                                                                                             \
-            case 4:                                                                                                                \
-                wide_pass(partial, goes_on, pairs, 4, x, wide, depth, column);                                                     \
-                break;                                                                                                             \
-            case 5:                                                                                                                \
-                wide_pass(partial, goes_on, pairs, 5, x, wide, depth, column);                                                     \
-                break;                                                                                                             \
-            default:                                                                                                               \
-                wide_pass(partial, goes_on, pairs, PANEL_TILE, x, wide, depth, column);                                            \
-                break;                                                                                                             \
-            }                                                                                                                      \
+            PANEL_BY_ROWS(rows, wide_pass, partial, goes_on, pairs, x, wide, depth, column);                                       \
         }                                                                                                                          \
     }
 

@@ -36,6 +36,10 @@ static FALLIBLE measure_all(const struct bench_options *options, const struct ma
 
 static FALLIBLE bench(const struct bench_options *options) {
     TRY(kernel_select(options->kernels));
+    const char *differs, *passed_over = kernel_passed_over(&differs);
+    if (passed_over) {
+        fprintf(stderr, "%s is passed over: its %s differs from the scalar twin on this CPU\n", passed_over, differs);
+    }
     struct machine machine;
     machine_read(&machine);
     struct report report = {.machine = &machine, .backend = kernel_selected_name()};

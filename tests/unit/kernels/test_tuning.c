@@ -365,6 +365,8 @@ static void expect_cpu(const char *cpuinfo, const char *want) {
 static void cpu_is_named_by_its_model_or_by_numbers(void **state) {
     (void)state;
     expect_cpu("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nflags\t\t: fpu\n", "A CPU @ 2 GHz");
+    expect_cpu("processor\t: 0\nvendor_id\t: Some\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: A CPU\nstepping\t: 1\n",
+               "A CPU family 25 model 17");
     expect_cpu("processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x1\n"
                "CPU part\t: 0xd0c\nCPU revision\t: 1\n",
                "implementer 0x41 part 0xd0c");
