@@ -113,6 +113,7 @@ struct kernel_backend {
     size_t few_f32, few_bf16, few_i8; // rows up to which panel_f32, panel_bf16 and panel_i8 are faster than those; 0: never
     void (*widen)(enum dtype dtype, const void *src, size_t count, float *dst);  // convert.h
     void (*narrow)(const float *src, size_t count, enum dtype dtype, void *dst); // convert.h
+    void (*from_i32)(float *sums, size_t count, enum dtype to);                  // int32 bits to f32_from_i32's, in place
     void (*activation)(const struct activation_args *args);                      // activation_row
     void (*combine)(const struct combine_args *args);                            // combine_row
     void (*exp_minus)(const float *x, float shift, size_t count, float *out);    // out[i] = exp(x[i] - shift); in place is legal

@@ -109,22 +109,9 @@ static void finish_streamed(const struct call *c, const struct finish_args *args
 }
 
 // Sums of int8, in place.
-static void convert_row(float *sums, size_t count, enum dtype to) {
-    for (size_t i = 0; i < count; i++) {
-        int32_t sum;
-        memcpy(&sum, &sums[i], sizeof sum);
-        sums[i] = f32_from_i32(sum, to);
-    }
-}
-
 static void convert_sums(const struct call *c, enum dtype to) {
     for (size_t r = 0; r < c->rows; r++) {
-        float *sums = c->sums + r * c->stride;
-        if (to == DTYPE_F32) { // a constant in each copy of the loop
-            convert_row(sums, c->count * KERNEL_PANEL, DTYPE_F32);
-        } else {
-            convert_row(sums, c->count * KERNEL_PANEL, DTYPE_BF16);
-        }
+        c->work->backend->from_i32(c->sums + r * c->stride, c->count * KERNEL_PANEL, to);
     }
 }
 

@@ -13,10 +13,11 @@
 #include "kernels/cpu/backends.h"
 
 #define BACKEND_ROWS(target)                                                                                                       \
-    .widen = target##_widen, .narrow = target##_narrow, .activation = target##_activation, .combine = target##_combine,            \
-    .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid, .sqrt_softplus = target##_sqrt_softplus,                         \
-    .add_scaled = target##_add_scaled, .finish = target##_finish, .decode = target##_decode, .pack_along = target##_pack_along,    \
-    .pack_across = target##_pack_across, .quad_offsets = target##_quad_offsets, .place_codes = target##_place_codes
+    .widen = target##_widen, .narrow = target##_narrow, .from_i32 = target##_from_i32, .activation = target##_activation,          \
+    .combine = target##_combine, .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid,                                     \
+    .sqrt_softplus = target##_sqrt_softplus, .add_scaled = target##_add_scaled, .finish = target##_finish,                         \
+    .decode = target##_decode, .pack_along = target##_pack_along, .pack_across = target##_pack_across,                             \
+    .quad_offsets = target##_quad_offsets, .place_codes = target##_place_codes
 
 #define BACKEND_ACROSS(target) .across_f32 = target##_across_f32, .across_bf16 = target##_across_bf16
 #define BACKEND_QUANTISED(target) .quantised_f32 = target##_quantised_f32, .quantised_bf16 = target##_quantised_bf16

@@ -64,6 +64,7 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
 #define BACKEND_DECLARE_ROWS(target)                                                                                               \
     void target##_widen(enum dtype dtype, const void *src, size_t count, float *dst);                                              \
     void target##_narrow(const float *src, size_t count, enum dtype dtype, void *dst);                                             \
+    void target##_from_i32(float *sums, size_t count, enum dtype to);                                                              \
     void target##_activation(const struct activation_args *args);                                                                  \
     void target##_combine(const struct combine_args *args);                                                                        \
     void target##_exp_minus(const float *x, float shift, size_t count, float *out);                                                \

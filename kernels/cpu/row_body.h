@@ -89,6 +89,22 @@ void ROW_TARGET(widen)(enum dtype dtype, const void *src, size_t count, float *d
     }
 }
 
+PANEL_INLINE void row_from_i32(float *sums, size_t count, enum dtype to) {
+    for (size_t i = 0; i < count; i++) {
+        int32_t sum;
+        memcpy(&sum, &sums[i], sizeof sum);
+        sums[i] = f32_from_i32(sum, to);
+    }
+}
+
+void ROW_TARGET(from_i32)(float *sums, size_t count, enum dtype to) {
+    if (to == DTYPE_F32) { // a constant in each copy, so that the loops become vectors
+        row_from_i32(sums, count, DTYPE_F32);
+    } else {
+        row_from_i32(sums, count, DTYPE_BF16);
+    }
+}
+
 void ROW_TARGET(narrow)(const float *src, size_t count, enum dtype dtype, void *dst) {
     switch (dtype) {
     case DTYPE_BF16:

@@ -413,7 +413,7 @@ static int check_finish(struct check *check, int round) {
     return same_bits(got, want, KERNEL_PANEL);
 }
 
-// Codes to f32 in each dtype, f32 to each 16-bit one.
+// Codes to f32 in each dtype, sums of int8 on their way to each, f32 to each 16-bit one.
 static int check_conversions(struct check *check) {
     static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
     float codes[CHECK_ROW], got[CHECK_ROW], want[CHECK_ROW];
@@ -423,6 +423,18 @@ static int check_conversions(struct check *check) {
     for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
         check->backend->widen(DTYPES[d], codes, CHECK_ROW, got);
         dtype_widen(DTYPES[d], codes, CHECK_ROW, want);
+        if (!same_bits(got, want, CHECK_ROW)) {
+            return 0;
+        }
+    }
+    for (size_t d = 0; d < 2; d++) { // the codes' bits as int32, of any length
+        const enum dtype to = d ? DTYPE_F32 : DTYPE_BF16;
+        for (size_t i = 0; i < CHECK_ROW; i++) {
+            int32_t sum = (int32_t)next(check) >> i % 31;
+            memcpy(&got[i], &sum, sizeof sum);
+            want[i] = f32_from_i32(sum, to);
+        }
+        check->backend->from_i32(got, CHECK_ROW, to);
         if (!same_bits(got, want, CHECK_ROW)) {
             return 0;
         }
