@@ -22,14 +22,14 @@ enum {
 };
 _Static_assert(SUMS_BYTES + KERNEL_SCRATCH_BYTES <= TEAM_SCRATCH_BYTES, "a thread's scratch");
 
-struct span {
+struct walk_span {
     uint32_t first_row, rows;
     uint32_t group;            // local
     uint32_t siblings, eldest; // spans of the same group, and the index of the first of them
 };
 
 // An operand as the kernels read it.
-struct operand {
+struct walk_operand {
     void *const *data; // [groups]
     size_t panel_bytes;
     panel_kernel *few;
@@ -40,12 +40,12 @@ struct operand {
     const struct quantised_format *format;
 };
 
-struct work {
+struct walk_work {
     const struct matmul_walk *walk;
-    struct operand operand[WALK_OPERANDS];
+    struct walk_operand operand[WALK_OPERANDS];
     size_t k, n, element; // bytes of an element of lhs
     struct matmul_schedule schedule;
-    const struct span *spans;
+    const struct walk_span *spans;
     size_t num_spans;
     size_t panels, panels_per_run, runs;
     size_t zero_before, zero_from; // rows [0, zero_before) and [zero_from, m) belong to no local group
@@ -57,18 +57,18 @@ struct work {
 
 size_t matmul_walk_scratch_bytes(size_t m, size_t num_groups) {
     size_t spans_max = size_plus(m / SPAN_ROWS_MIN, num_groups);
-    return aligned(size_times(spans_max, sizeof(struct span)));
+    return aligned(size_times(spans_max, sizeof(struct walk_span)));
 }
 
 // Each local group's rows in spans of at most `limit`, as even as can be.
-static size_t make_spans(const struct grouped_matmul_args *args, size_t first_row, size_t limit, struct span *spans) {
+static size_t make_spans(const struct grouped_matmul_args *args, size_t first_row, size_t limit, struct walk_span *spans) {
     size_t count = 0, row = first_row;
     for (size_t g = 0; g < args->num_actual_groups; g++) {
         size_t left = (size_t)args->group_sizes[args->group_offset + g];
         uint32_t siblings = (uint32_t)div_up(left, limit), eldest = (uint32_t)count;
         for (size_t pieces = siblings; pieces > 0; pieces--) {
             size_t rows = div_up(left, pieces);
-            spans[count++] = (struct span){(uint32_t)row, (uint32_t)rows, (uint32_t)g, siblings, eldest};
+            spans[count++] = (struct walk_span){(uint32_t)row, (uint32_t)rows, (uint32_t)g, siblings, eldest};
             row += rows;
             left -= rows;
         }
@@ -84,12 +84,12 @@ static size_t rows_of_groups(const struct grouped_matmul_args *args, size_t begi
     return rows;
 }
 
-static size_t panels_per_call(const struct work *work) {
+static size_t panels_per_call(const struct walk_work *work) {
     return KERNEL_GROUP / work->walk->operands;
 }
 
 // Few enough for reading to be what counts; where group kernels take any number of rows, as few as elsewhere a panel kernel does.
-static bool is_few(const struct work *work) {
+static bool is_few(const struct walk_work *work) {
     size_t most = work->operand[0].few_rows ? work->operand[0].few_rows : FEW_ROWS;
     for (size_t i = 0; i < work->num_spans; i++) {
         if (work->spans[i].rows > most) {
@@ -100,13 +100,13 @@ static bool is_few(const struct work *work) {
 }
 
 // Panels of a task: what a call takes, or a long read where there are few rows; less where threads would have too few tasks.
-static size_t run_of(const struct work *work, size_t wanted) {
-    const struct operand *operand = &work->operand[0];
+static size_t run_of(const struct walk_work *work, size_t wanted) {
+    const struct walk_operand *operand = &work->operand[0];
     size_t bytes = operand->panel_bytes * work->walk->operands;
     size_t run = panels_per_call(work);
     if (is_few(work) && bytes > 0) {
-        bool in_turns = operand->quantised_group || (operand->many && operand->few_rows == 0);
-        size_t least = in_turns ? run : 1;
+        bool by_groups = operand->quantised_group || (operand->many && operand->few_rows == 0); // few rows too
+        size_t least = by_groups ? run : 1;
         run = div_up(work->schedule.run_bytes, bytes);
         run = run < least ? least : run;
     }
@@ -115,7 +115,7 @@ static size_t run_of(const struct work *work, size_t wanted) {
     return run ? run : 1;
 }
 
-static void split(struct work *work, unsigned threads, struct span *spans) {
+static void split(struct walk_work *work, unsigned threads, struct walk_span *spans) {
     const struct grouped_matmul_args *args = work->walk->args;
     struct schedule_class class = tuning_class(args, threads);
     work->schedule = args->schedule ? *args->schedule : tuning_schedule(&class);
@@ -135,19 +135,19 @@ static void split(struct work *work, unsigned threads, struct span *spans) {
     work->tasks = work->num_spans * work->runs + work->zero_tasks_before + div_up(args->m - work->zero_from, ZERO_ROWS);
 }
 
-static const void *panel_at(const struct work *work, size_t operand, size_t group, size_t panel) {
-    const struct operand *o = &work->operand[operand];
+static const void *panel_at(const struct walk_work *work, size_t operand, size_t group, size_t panel) {
+    const struct walk_operand *o = &work->operand[operand];
     return (const char *)o->data[group] + panel * o->panel_bytes;
 }
 
 // Columns of `count` panels from `panel` on: the last one may be short.
-static size_t columns_from(const struct work *work, size_t panel, size_t count) {
+static size_t columns_from(const struct walk_work *work, size_t panel, size_t count) {
     size_t column = panel * KERNEL_PANEL, columns = count * KERNEL_PANEL;
     return work->n - column < columns ? work->n - column : columns;
 }
 
 // The panels of one call: those of each operand one after another.
-static size_t list_panels(const struct work *work, size_t group, size_t first, size_t count, const void **panels) {
+static size_t list_panels(const struct walk_work *work, size_t group, size_t first, size_t count, const void **panels) {
     size_t listed = 0;
     for (size_t i = 0; i < work->walk->operands; i++) {
         for (size_t p = first; p < first + count; p++) {
@@ -158,8 +158,8 @@ static size_t list_panels(const struct work *work, size_t group, size_t first, s
 }
 
 // A call: a span against a few neighbouring panels of each operand.
-struct call {
-    const struct span *span;
+struct walk_call {
+    const struct walk_span *span;
     bool rows_kept;          // the thread's last call was for these rows
     size_t panel, count;     // of each operand
     const void *const *x;    // [span->rows]
@@ -169,7 +169,7 @@ struct call {
     size_t scratch_more; // beyond KERNEL_SCRATCH_BYTES
 };
 
-static void multiply_panel(const struct operand *operand, const struct panel_args *args) {
+static void multiply_panel(const struct walk_operand *operand, const struct panel_args *args) {
     if (operand->format) {
         operand->quantised(args, operand->format);
     } else {
@@ -177,7 +177,7 @@ static void multiply_panel(const struct operand *operand, const struct panel_arg
     }
 }
 
-static void multiply_few(const struct work *work, const struct call *call) {
+static void multiply_few(const struct walk_work *work, const struct walk_call *call) {
     for (size_t i = 0; i < work->walk->operands; i++) {
         for (size_t p = 0; p < call->count; p++) {
             struct panel_args args = {
@@ -194,7 +194,7 @@ static void multiply_few(const struct work *work, const struct call *call) {
     }
 }
 
-static void multiply_many(const struct work *work, const struct call *call) {
+static void multiply_many(const struct walk_work *work, const struct walk_call *call) {
     const void *panels[KERNEL_GROUP];
     struct panel_group_args args = {
         .x = call->x,
@@ -215,12 +215,12 @@ static void multiply_many(const struct work *work, const struct call *call) {
     }
 }
 
-static bool is_many(const struct operand *operand, size_t rows) {
+static bool is_many(const struct walk_operand *operand, size_t rows) {
     return operand->many && rows > operand->few_rows;
 }
 
-static void multiply(const struct work *work, const struct call *call) {
-    const struct operand *operand = &work->operand[0];
+static void multiply(const struct walk_work *work, const struct walk_call *call) {
+    const struct walk_operand *operand = &work->operand[0];
     if (work->k == 0) { // and panels that may be nowhere
         memset(call->sums, 0, call->span->rows * KERNEL_SUMS * sizeof *call->sums);
     } else if (is_many(operand, call->span->rows) || operand->quantised_group) {
@@ -239,24 +239,24 @@ static void multiply(const struct work *work, const struct call *call) {
     work->walk->finish(work->walk->context, &sums);
 }
 
-static const void *lhs_row(const struct work *work, size_t row) {
+static const void *lhs_row(const struct walk_work *work, size_t row) {
     const struct grouped_matmul_args *args = work->walk->args;
     size_t index = args->lhs_rows ? args->lhs_rows[row] : row;
     return (const char *)args->lhs + index * args->lhs_stride * work->element;
 }
 
 // Where a task begins; NULL: it is no product.
-static const struct span *task_span(const struct work *work, size_t task, size_t *panel) {
+static const struct walk_span *task_span(const struct walk_work *work, size_t task, size_t *panel) {
     if (task >= work->num_spans * work->runs) {
         return NULL; // there may be no runs at all to divide by
     }
-    const struct span *any = &work->spans[task / work->runs]; // of the group
+    const struct walk_span *any = &work->spans[task / work->runs]; // of the group
     size_t in_group = task - any->eldest * work->runs;
     *panel = in_group / any->siblings * work->panels_per_run;
     return &work->spans[any->eldest + in_group % any->siblings];
 }
 
-static size_t call_panels(const struct work *work, size_t panel, size_t end) {
+static size_t call_panels(const struct walk_work *work, size_t panel, size_t end) {
     size_t most = panels_per_call(work);
     size_t limit = end < work->panels ? end : work->panels;
     return limit - panel < most ? limit - panel : most;
@@ -264,9 +264,10 @@ static size_t call_panels(const struct work *work, size_t panel, size_t end) {
 
 // The panels that this thread takes after those up to `panel`: of the same task, or of its next one. False where there are none,
 // or fewer than `count`.
-static bool next_panels(const struct work *work, const struct call *call, size_t end, size_t next_task, const void **panels) {
+static bool next_panels(const struct walk_work *work, const struct walk_call *call, size_t end, size_t next_task,
+                        const void **panels) {
     size_t panel = call->panel + call->count;
-    const struct span *span = call->span;
+    const struct walk_span *span = call->span;
     if (panel >= end || panel >= work->panels) {
         span = next_task < work->tasks ? task_span(work, next_task, &panel) : NULL;
         end = panel + work->panels_per_run;
@@ -279,20 +280,20 @@ static bool next_panels(const struct work *work, const struct call *call, size_t
 }
 
 // The rows that a thread's scratch holds something of.
-struct kept_rows {
+struct walk_kept_rows {
     const void *x[KERNEL_CALL_ROWS];
     size_t rows;
 };
 
 // A thread's.
-struct memory {
+struct walk_memory {
     char *sums;  // SUMS_BYTES, and the kernels' scratch behind them
     size_t more; // bytes of that beyond KERNEL_SCRATCH_BYTES
-    struct kept_rows kept;
+    struct walk_kept_rows kept;
 };
 
 // Are they kept? They are from now on.
-static bool rows_kept(struct kept_rows *kept, const void *const *x, size_t rows) {
+static bool rows_kept(struct walk_kept_rows *kept, const void *const *x, size_t rows) {
     if (kept->rows == rows && memcmp(kept->x, x, rows * sizeof *x) == 0) {
         return true;
     }
@@ -302,9 +303,9 @@ static bool rows_kept(struct kept_rows *kept, const void *const *x, size_t rows)
 }
 
 // The rows of the next task's span into L2, where they are others: the last product left them anywhere.
-static void fetch_next_rows(const struct work *work, const struct span *span, size_t next_task) {
+static void fetch_next_rows(const struct walk_work *work, const struct walk_span *span, size_t next_task) {
     size_t panel, bytes = work->k * work->element;
-    const struct span *next = task_span(work, next_task, &panel);
+    const struct walk_span *next = task_span(work, next_task, &panel);
     if (!next || next == span || next->rows * bytes > FETCHED_ROWS_BYTES) {
         return;
     }
@@ -316,7 +317,8 @@ static void fetch_next_rows(const struct work *work, const struct span *span, si
     }
 }
 
-static void run_product(const struct work *work, const struct span *span, size_t panel, size_t next_task, struct memory *memory) {
+static void run_product(const struct walk_work *work, const struct walk_span *span, size_t panel, size_t next_task,
+                        struct walk_memory *memory) {
     const void *x[KERNEL_CALL_ROWS], *next[KERNEL_GROUP];
     for (size_t r = 0; r < span->rows; r++) {
         x[r] = lhs_row(work, span->first_row + r);
@@ -325,7 +327,7 @@ static void run_product(const struct work *work, const struct span *span, size_t
         fetch_next_rows(work, span, next_task);
     }
     size_t end = panel + work->panels_per_run;
-    struct call call = {
+    struct walk_call call = {
         .span = span, .x = x, .sums = (float *)memory->sums, .scratch = memory->sums + SUMS_BYTES, .scratch_more = memory->more};
     for (; panel < end && panel < work->panels; panel += call.count) {
         call.panel = panel;
@@ -337,20 +339,20 @@ static void run_product(const struct work *work, const struct span *span, size_t
     }
 }
 
-static void run_zero(const struct work *work, size_t task) {
+static void run_zero(const struct walk_work *work, size_t task) {
     bool before = task < work->zero_tasks_before;
     size_t begin = before ? task * ZERO_ROWS : work->zero_from + (task - work->zero_tasks_before) * ZERO_ROWS;
     size_t limit = before ? work->zero_before : work->walk->args->m;
     work->walk->zero(work->walk->context, begin, limit - begin < ZERO_ROWS ? limit : begin + ZERO_ROWS);
 }
 
-static void run_tasks(struct work *work, char *scratch, size_t more) {
+static void run_tasks(struct walk_work *work, char *scratch, size_t more) {
     size_t task = atomic_fetch_add(&work->claimed, 1);
-    struct memory memory = {.sums = scratch, .more = more};
+    struct walk_memory memory = {.sums = scratch, .more = more};
     while (task < work->tasks) {
         size_t next = atomic_fetch_add(&work->claimed, 1);
         size_t panel = 0;
-        const struct span *span = task_span(work, task, &panel);
+        const struct walk_span *span = task_span(work, task, &panel);
         if (span) {
             run_product(work, span, panel, next, &memory);
         } else {
@@ -362,7 +364,7 @@ static void run_tasks(struct work *work, char *scratch, size_t more) {
 
 static void run_on_thread(void *context, size_t task, unsigned thread) {
     (void)task;
-    struct work *work = context;
+    struct walk_work *work = context;
     run_tasks(work, team_scratch(work->team, thread), TEAM_SCRATCH_BYTES - SUMS_BYTES - KERNEL_SCRATCH_BYTES);
 }
 
@@ -373,10 +375,10 @@ static void run_on_stack(void *context, size_t task, unsigned thread) {
     run_tasks(context, scratch, 0);
 }
 
-static struct operand operand_of(const struct packed_weights *weights) {
+static struct walk_operand operand_of(const struct packed_weights *weights) {
     const struct kernel_backend *backend = kernel_selected();
     bool f32 = weights->dtype == DTYPE_F32;
-    struct operand operand = {
+    struct walk_operand operand = {
         .data = weights->data,
         .panel_bytes = packed_group_bytes(weights->dtype, weights->k, KERNEL_PANEL),
         .few = f32 ? backend->panel_f32 : backend->panel_bf16,
@@ -397,11 +399,11 @@ static struct operand operand_of(const struct packed_weights *weights) {
 void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratch) {
     const struct packed_weights *weights = walk->rhs[0];
     INVARIANT(walk->operands > 0 && walk->operands <= WALK_OPERANDS);
-    struct work work = {.walk = walk, .k = weights->k, .n = weights->n, .element = dtype_size(weights->dtype), .team = team};
+    struct walk_work work = {.walk = walk, .k = weights->k, .n = weights->n, .element = dtype_size(weights->dtype), .team = team};
     for (size_t i = 0; i < walk->operands; i++) {
         work.operand[i] = operand_of(walk->rhs[i]);
     }
-    const struct operand *last = &work.operand[walk->operands - 1];
+    const struct walk_operand *last = &work.operand[walk->operands - 1];
     if (last->format && work.operand[0].format && !quantised_format_equal(last->format, work.operand[0].format)) {
         work.operand[0].quantised_group = NULL; // which takes the panels of both, in one format
     }

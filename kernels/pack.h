@@ -42,10 +42,4 @@ struct place_args {
     uint8_t *lines; // [count] of 256 bytes, 64-byte aligned
 };
 
-struct kernel_backend;
-struct weight_source;
-
-// What pack_weights does for I8, by `backend`, which need not be chosen yet.
-void pack_weights_i8(const struct kernel_backend *backend, const struct weight_source *source, size_t k, size_t n, void *dst);
-
 #endif

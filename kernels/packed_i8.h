@@ -14,4 +14,9 @@ struct packed_i8 {
     int8_t quads[][KERNEL_PANEL][PACKED_I8_K]; // [ceil(k / 4)]
 };
 
+struct kernel_backend;
+
+// What pack_weights does for I8, by `backend`, which need not be chosen yet.
+void pack_weights_i8(const struct kernel_backend *backend, const struct weight_source *source, size_t k, size_t n, void *dst);
+
 #endif

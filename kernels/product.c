@@ -42,7 +42,7 @@ static bool has_group_kernel(const struct product *product, enum dtype sum) {
 }
 
 // Rows of a group that may multiply weights where they lie: none where tiling says how K is to be cut.
-static size_t rows_across(const struct product *product, const struct product_limits *limits, const struct holding *h) {
+static size_t rows_across(const struct product *product, const struct product_limits *limits, const struct product_holding *h) {
     const struct kernel_backend *backend = kernel_selected();
     bool plain = !product->b_is_packed && !product->a.scale_dtype && !product->b.scale_dtype && limits->tiling.tk == 0;
     bool f32 = backend->across_f32 || backend->along_f32, bf16 = backend->across_bf16 || backend->along_bf16;
@@ -51,7 +51,7 @@ static size_t rows_across(const struct product *product, const struct product_li
 }
 
 // k of a block: all of it for panel kernels and for panels packed at load, whose blocks are the group kernels' own business.
-static size_t k_step_of(const struct product *product, const struct product_limits *limits, const struct holding *h) {
+static size_t k_step_of(const struct product *product, const struct product_limits *limits, const struct product_holding *h) {
     size_t step = limits->tiling.tk;
     if (!h->grouped || product->b_is_packed) {
         return limits->k;
@@ -64,9 +64,9 @@ static size_t k_step_of(const struct product *product, const struct product_limi
     return at_most(step, limits->k);
 }
 
-static struct holding holding_by(const struct product *product, const struct product_limits *limits, bool grouped) {
+static struct product_holding holding_by(const struct product *product, const struct product_limits *limits, bool grouped) {
     const struct matmul_options *options = product->options;
-    struct holding h = {.sum = product_sum_dtype(product->a.dtype, product->b.dtype), .grouped = grouped};
+    struct product_holding h = {.sum = product_sum_dtype(product->a.dtype, product->b.dtype), .grouped = grouped};
     h.scaled_blocks = product->a.scale_dtype && product->k_per_scale;
     h.k_step = k_step_of(product, limits, &h);
     h.panel_bytes = product->b_is_packed ? 0 : packed_group_bytes(h.sum, h.k_step, KERNEL_PANEL);
@@ -93,7 +93,7 @@ static struct holding holding_by(const struct product *product, const struct pro
 }
 
 // Panels first give way to the limit, then rows.
-static void fit_limit(struct holding *h, size_t limit) {
+static void fit_limit(struct product_holding *h, size_t limit) {
     if (product_lane_bytes(h) > limit) {
         h->across_rows = 0;
     }
@@ -109,15 +109,15 @@ static void fit_limit(struct holding *h, size_t limit) {
 
 // By the kernels for groups of panels where there are any; where a limit leaves no room for what they need, by whichever way needs
 // less.
-static struct holding holding_of(const struct product *product, const struct product_limits *limits) {
+static struct product_holding holding_of(const struct product *product, const struct product_limits *limits) {
     size_t limit = product->options->compiler.vmem_limit_bytes;
     bool grouped = has_group_kernel(product, product_sum_dtype(product->a.dtype, product->b.dtype));
-    struct holding h = holding_by(product, limits, grouped);
+    struct product_holding h = holding_by(product, limits, grouped);
     if (limit) {
         fit_limit(&h, limit);
     }
     if (limit && grouped && product_lane_bytes(&h) > limit) {
-        struct holding by_panels = holding_by(product, limits, false);
+        struct product_holding by_panels = holding_by(product, limits, false);
         fit_limit(&by_panels, limit);
         h = product_lane_bytes(&by_panels) < product_lane_bytes(&h) ? by_panels : h;
     }
@@ -127,7 +127,7 @@ static struct holding holding_of(const struct product *product, const struct pro
 FALLIBLE product_check(const struct product *product, const struct product_limits *limits, bool gathered) {
     const struct compiler_params *compiler = &product->options->compiler;
     TRY(matmul_check_tiling(&limits->tiling));
-    struct holding h = holding_of(product, limits);
+    struct product_holding h = holding_of(product, limits);
     if (compiler->vmem_limit_bytes && product_lane_bytes(&h) > compiler->vmem_limit_bytes) {
         FAIL_FIELD(ERR_INVALID, "vmem_limit_bytes",
                    "vmem_limit_bytes is %zu, but a thread needs %zu for a row and a panel of %d columns over k = %zu: raise it, or "
@@ -152,31 +152,31 @@ static size_t list_bytes(size_t num_groups) {
 
 size_t product_workspace_bytes(const struct product *product, const struct product_limits *limits, size_t num_groups,
                                unsigned threads) {
-    struct holding h = holding_of(product, limits);
+    struct product_holding h = holding_of(product, limits);
     return list_bytes(num_groups) + threads * aligned(product_lane_bytes(&h));
 }
 
-static size_t runs_of(const struct work *work, const struct product_group *g) {
+static size_t runs_of(const struct product_work *work, const struct product_group *g) {
     return div_up(div_up(g->n, KERNEL_PANEL), work->run_panels);
 }
 
-static size_t spans_of(const struct work *work, const struct product_group *g) {
+static size_t spans_of(const struct product_work *work, const struct product_group *g) {
     return div_up(g->m, work->span_rows);
 }
 
-static struct span span_of(const struct work *work, const struct product_group *g, size_t span, size_t run) {
+static struct product_span span_of(const struct product_work *work, const struct product_group *g, size_t span, size_t run) {
     size_t spans = spans_of(work, g), panels = div_up(g->n, KERNEL_PANEL);
     size_t short_ones = g->m / spans, longer = g->m % spans; // spans as even as can be
     size_t row = span * short_ones + at_most(span, longer);
-    return (struct span){.group = g,
-                         .row = row,
-                         .end = row + short_ones + (span < longer),
-                         .panel = run * work->run_panels,
-                         .panel_end = at_most((run + 1) * work->run_panels, panels)};
+    return (struct product_span){.group = g,
+                                 .row = row,
+                                 .end = row + short_ones + (span < longer),
+                                 .panel = run * work->run_panels,
+                                 .panel_end = at_most((run + 1) * work->run_panels, panels)};
 }
 
 // The group that task number `task` belongs to: the last whose first task is not past it.
-static size_t group_of(const struct work *work, size_t task) {
+static size_t group_of(const struct product_work *work, size_t task) {
     size_t low = 0, high = work->product->num_groups;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -189,7 +189,7 @@ static size_t group_of(const struct work *work, size_t task) {
     return low;
 }
 
-static struct span task_span(const struct work *work, size_t task) {
+static struct product_span task_span(const struct product_work *work, size_t task) {
     size_t g = group_of(work, task);
     const struct product_group *group = &work->product->groups[g];
     size_t runs = runs_of(work, group), local = task - work->first_task[g];
@@ -199,11 +199,11 @@ static struct span task_span(const struct work *work, size_t task) {
 // A thread claims its next task before it starts the one at hand, whose kernels then fetch its weights.
 static void run_claimed(void *context, size_t unused, unsigned thread) {
     (void)unused;
-    struct work *work = context;
+    struct product_work *work = context;
     size_t task = atomic_fetch_add(&work->claimed, 1);
     while (task < work->tasks) {
         size_t next = atomic_fetch_add(&work->claimed, 1);
-        struct span span = task_span(work, task), after;
+        struct product_span span = task_span(work, task), after;
         if (next < work->tasks) {
             after = task_span(work, next);
         }
@@ -214,17 +214,17 @@ static void run_claimed(void *context, size_t unused, unsigned thread) {
 
 // Every m tile of a run of columns, in order.
 static void run_columns(void *context, size_t run, unsigned thread) {
-    const struct work *work = context;
+    const struct product_work *work = context;
     for (size_t g = 0; g < work->product->num_groups; g++) {
         const struct product_group *group = &work->product->groups[g];
         for (size_t s = 0; group->m && run < runs_of(work, group) && s < spans_of(work, group); s++) {
-            struct span span = span_of(work, group, s, run);
+            struct product_span span = span_of(work, group, s, run);
             product_run_span(work, &span, NULL, thread);
         }
     }
 }
 
-static size_t count_tasks(const struct work *work, size_t *first_task) {
+static size_t count_tasks(const struct product_work *work, size_t *first_task) {
     const struct product *p = work->product;
     size_t tasks = 0, runs_max = 0;
     for (size_t g = 0; g < p->num_groups; g++) {
@@ -238,7 +238,7 @@ static size_t count_tasks(const struct work *work, size_t *first_task) {
 }
 
 // As many runs as they are, as even as can be.
-static size_t even_runs(struct work *work, size_t panels, size_t tasks) {
+static size_t even_runs(struct product_work *work, size_t panels, size_t tasks) {
     INVARIANT(panels > 0 && work->run_panels > 0);
     size_t even = div_up(panels, div_up(panels, work->run_panels));
     if (even == work->run_panels) {
@@ -249,7 +249,7 @@ static size_t even_runs(struct work *work, size_t panels, size_t tasks) {
 }
 
 // Whole groups and long runs, as long as they keep the team busy; then shorter runs; then row tiles.
-static size_t split(struct work *work, const struct product_limits *limits, unsigned threads) {
+static size_t split(struct product_work *work, const struct product_limits *limits, unsigned threads) {
     const struct matmul_options *options = work->product->options;
     size_t wanted = threads > 1 ? (size_t)threads * TASKS_PER_THREAD : 1;
     size_t all_rows = limits->m ? limits->m : 1, all_panels = limits->n ? div_up(limits->n, KERNEL_PANEL) : 1;
@@ -283,7 +283,7 @@ static bool streams(const struct product *product) {
 void product_run(const struct product *product, const struct product_limits *limits, struct team *team, void *workspace) {
     char *at = workspace;
     unsigned threads = team ? team_threads(team) : 1;
-    struct work work = {.product = product, .backend = kernel_selected(), .holding = holding_of(product, limits)};
+    struct product_work work = {.product = product, .backend = kernel_selected(), .holding = holding_of(product, limits)};
     work.first_task = (size_t *)at;
     work.streams = streams(product);
     work.read_a = (struct line_reader){work.backend, product->a.dtype, work.holding.sum};

@@ -3,7 +3,7 @@
 // rows.
 #include "kernels/across.h"
 #include "kernels/along.h"
-#include "kernels/product_call.h"
+#include "kernels/product_across.h"
 
 enum {
     BLOCK_K = 32, // that stay in L2 over the tiles, and the next ones beside them
@@ -12,16 +12,16 @@ enum {
 
 typedef void along_kernel(const struct along_args *args);
 
-static along_kernel *along_of(const struct work *work) {
+static along_kernel *along_of(const struct product_work *work) {
     return work->holding.sum == DTYPE_F32 ? work->backend->along_f32 : work->backend->along_bf16;
 }
 
-static size_t along_rows(const struct work *work) {
+static size_t along_rows(const struct product_work *work) {
     return work->holding.sum == DTYPE_F32 ? work->backend->along_rows_f32 : work->backend->along_rows_bf16;
 }
 
 // 0: it has no kernel for them.
-static size_t across_rows(const struct work *work) {
+static size_t across_rows(const struct product_work *work) {
     const struct kernel_backend *backend = work->backend;
     if (work->holding.sum == DTYPE_F32) {
         return backend->across_f32 ? ACROSS_SPAN_ROWS : 0;
@@ -29,11 +29,11 @@ static size_t across_rows(const struct work *work) {
     return !backend->across_bf16 ? 0 : backend->across_rows_bf16 ? backend->across_rows_bf16 : ACROSS_SPAN_ROWS;
 }
 
-static bool lies_along(const struct span *span) {
+static bool lies_along(const struct product_span *span) {
     return span->group->b.k_stride == 1;
 }
 
-bool product_goes_across(const struct work *work, const struct span *span) {
+bool product_goes_across(const struct product_work *work, const struct product_span *span) {
     size_t rows = span->end - span->row;
     if (span->group->k == 0 || rows > work->holding.across_rows) {
         return false;
@@ -42,7 +42,7 @@ bool product_goes_across(const struct work *work, const struct span *span) {
 }
 
 // The call's rows, whose x begin at its k, against a block of K from k on; tile by tile: the first one brings it into L2.
-static void multiply_across(const struct call *c, size_t k, size_t depth) {
+static void multiply_across(const struct product_call *c, size_t k, size_t depth) {
     const struct product_operand *b = &c->group->b;
     const struct kernel_backend *backend = c->work->backend;
     enum dtype sum = c->work->holding.sum, from = c->work->read_b.from;
@@ -71,7 +71,7 @@ static void multiply_across(const struct call *c, size_t k, size_t depth) {
 }
 
 // The call's rows against its block of K.
-static void multiply_along(const struct call *c) {
+static void multiply_along(const struct product_call *c) {
     const struct product_operand *b = &c->group->b;
     enum dtype from = c->work->read_b.from;
     size_t column = c->panel * KERNEL_PANEL, size = dtype_size(from);
@@ -88,7 +88,7 @@ static void multiply_along(const struct call *c) {
 }
 
 // Where rows are read in place the whole of K is one block along it: longer runs of memory.
-void product_run_across(struct call c, const struct span *span) {
+void product_run_across(struct product_call c, const struct product_span *span) {
     bool along = lies_along(span);
     size_t k_step = along && !c.work->holding.line_bytes ? c.group->k : c.work->holding.k_step;
     c.row = span->row, c.rows = span->end - span->row, c.stride = ACROSS_STRIDE;
@@ -105,7 +105,7 @@ void product_run_across(struct call c, const struct span *span) {
             }
         }
         for (size_t done = 0; done < c.count; done += KERNEL_GROUP) {
-            struct call part = c;
+            struct product_call part = c;
             part.panel += done, part.count = at_most(c.count - done, KERNEL_GROUP), part.sums += done * KERNEL_PANEL;
             call_finish(&part);
         }

@@ -6,24 +6,24 @@
 #include "kernels/cpu/stream.h"
 #include "kernels/finish.h"
 
-static size_t held_bytes(const struct holding *h) {
+static size_t held_bytes(const struct product_holding *h) {
     size_t held = h->held_rows * h->sums_stride, across = h->across_rows * ACROSS_STRIDE;
     return (held > across ? held : across) * sizeof(float);
 }
 
-static size_t partial_bytes(const struct holding *h) {
+static size_t partial_bytes(const struct product_holding *h) {
     return h->scaled_blocks ? h->rows * h->sums_stride * sizeof(float) : 0;
 }
 
-size_t product_lane_bytes(const struct holding *h) {
+size_t product_lane_bytes(const struct product_holding *h) {
     return h->panels * h->panel_bytes + aligned(h->rows * h->line_bytes) + aligned(held_bytes(h)) + aligned(partial_bytes(h)) +
            (h->grouped ? KERNEL_SCRATCH_BYTES : 0);
 }
 
-struct lane call_lane(const struct work *work, unsigned thread) {
-    const struct holding *h = &work->holding;
+struct product_lane call_lane(const struct product_work *work, unsigned thread) {
+    const struct product_holding *h = &work->holding;
     char *at = work->scratch + thread * work->scratch_bytes;
-    struct lane lane = {.panels = at};
+    struct product_lane lane = {.panels = at};
     lane.lines = at += h->panels * h->panel_bytes;
     lane.sums = (float *)(at += aligned(h->rows * h->line_bytes));
     lane.partial = (float *)(at += aligned(held_bytes(h)));
@@ -31,8 +31,8 @@ struct lane call_lane(const struct work *work, unsigned thread) {
     return lane;
 }
 
-void call_point_to_rows(struct call *c) {
-    const struct holding *h = &c->work->holding;
+void call_point_to_rows(struct product_call *c) {
+    const struct product_holding *h = &c->work->holding;
     const struct product_group *g = c->group;
     size_t size = dtype_size(h->sum);
     if (h->line_bytes) {
@@ -55,7 +55,7 @@ static void read_scales(const struct product_format *format, const struct produc
     }
 }
 
-void call_add_scaled(const struct call *c, size_t k_block, const float *partial, float *sums) {
+void call_add_scaled(const struct product_call *c, size_t k_block, const float *partial, float *sums) {
     const struct product *p = c->work->product;
     float row_scales[KERNEL_CALL_ROWS], column_scales[KERNEL_SUMS] = {0};
     size_t column = c->panel * KERNEL_PANEL;
@@ -73,7 +73,7 @@ void call_add_scaled(const struct call *c, size_t k_block, const float *partial,
 
 // ---- results
 
-static void finish_i32(const struct call *c) {
+static void finish_i32(const struct product_call *c) {
     size_t columns = at_most(c->group->n - c->panel * KERNEL_PANEL, c->count * KERNEL_PANEL);
     for (size_t r = 0; r < c->rows; r++) {
         const int32_t *sums = (const int32_t *)(c->sums + r * c->stride);
@@ -96,7 +96,7 @@ static void finish_i32(const struct call *c) {
 }
 
 // Past the caches, by way of the first one where the sums are not yet the results.
-static void finish_streamed(const struct call *c, const struct finish_args *args) {
+static void finish_streamed(const struct product_call *c, const struct finish_args *args) {
     _Alignas(STREAM_LINE) float row[KERNEL_SUMS];
     struct finish_args staged = *args;
     staged.out = row;
@@ -109,13 +109,13 @@ static void finish_streamed(const struct call *c, const struct finish_args *args
 }
 
 // Sums of int8, in place.
-static void convert_sums(const struct call *c, enum dtype to) {
+static void convert_sums(const struct product_call *c, enum dtype to) {
     for (size_t r = 0; r < c->rows; r++) {
         c->work->backend->from_i32(c->sums + r * c->stride, c->count * KERNEL_PANEL, to);
     }
 }
 
-static void finish_float(const struct call *c) {
+static void finish_float(const struct product_call *c) {
     enum dtype dtype = c->work->product->out_dtype;
     size_t size = dtype_size(dtype), column = c->panel * KERNEL_PANEL;
     const struct product_group *g = c->group;
@@ -142,7 +142,7 @@ static bool is_zero(const struct product_group *g) {
     return g->k == 0 && g->beta == 0.0f && g->alpha > 0.0f && g->alpha <= FLT_MAX;
 }
 
-static void write_zeros(const struct call *c) {
+static void write_zeros(const struct product_call *c) {
     static const _Alignas(STREAM_LINE) float ZEROS[KERNEL_SUMS];
     const struct product_group *g = c->group;
     size_t size = dtype_size(c->work->product->out_dtype), column = c->panel * KERNEL_PANEL;
@@ -157,8 +157,8 @@ static void write_zeros(const struct call *c) {
     }
 }
 
-void call_finish(struct call *c) {
-    const struct holding *h = &c->work->holding;
+void call_finish(struct product_call *c) {
+    const struct product_holding *h = &c->work->holding;
     const struct product *p = c->work->product;
     if (is_zero(c->group)) {
         write_zeros(c);
@@ -169,7 +169,7 @@ void call_finish(struct call *c) {
     } else if (p->a.scale_dtype && !h->scaled_blocks) { // one scale for the whole of K
         for (size_t r = 0; r < c->rows; r++) {
             float *sums = c->sums + r * c->stride, zero[KERNEL_SUMS] = {0};
-            struct call row = *c;
+            struct product_call row = *c;
             row.row += r, row.rows = 1;
             call_add_scaled(&row, 0, sums, zero);
             memcpy(sums, zero, c->count * KERNEL_PANEL * sizeof *zero);

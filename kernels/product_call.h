@@ -6,7 +6,7 @@
 #include "kernels/product_work.h"
 
 // A thread's scratch, cut up (product_lane_bytes).
-struct lane {
+struct product_lane {
     char *panels;   // [holding.panels] packed by the thread; none where they were packed at load
     char *lines;    // [holding.rows] converted rows; none where rows are read in place
     float *sums;    // [held_rows, sums_stride], or what rows across take
@@ -15,10 +15,10 @@ struct lane {
 };
 
 // Rows [row, row + rows) of a group against panels [panel, panel + count), over [k, k + depth).
-struct call {
-    const struct work *work;
+struct product_call {
+    const struct product_work *work;
     const struct product_group *group;
-    const struct lane *lane;
+    const struct product_lane *lane;
     const void *x[KERNEL_CALL_ROWS];  // [rows] the rows' k on, in the dtype of the sums' operands
     const void *panels[KERNEL_GROUP]; // [count] the panels' k on
     const void *next[KERNEL_GROUP];   // [count] where has_next: what the thread multiplies after these, to be fetched meanwhile
@@ -32,26 +32,20 @@ struct call {
     size_t stride; // floats from a row of sums to the next
 };
 
-struct lane call_lane(const struct work *work, unsigned thread);
+struct product_lane call_lane(const struct product_work *work, unsigned thread);
 
 // Pointers to the call's rows, from its k on; rows that cannot be read in place are converted first.
-void call_point_to_rows(struct call *c);
+void call_point_to_rows(struct product_call *c);
 
 // sums = fma(partial, the product of the scales of this block of K, sums).
-void call_add_scaled(const struct call *c, size_t k_block, const float *partial, float *sums);
+void call_add_scaled(const struct product_call *c, size_t k_block, const float *partial, float *sums);
 
 // From sums to results, of at most KERNEL_GROUP panels.
-void call_finish(struct call *c);
+void call_finish(struct product_call *c);
 
 // What the next call takes of what is `left`, so that calls are as even as can be.
 static inline size_t call_part(size_t left, size_t most) {
     return div_up(left, div_up(left, most));
 }
-
-// Do the span's rows multiply their weights where they lie?
-bool product_goes_across(const struct work *work, const struct span *span);
-
-// The same for all of its rows and panels, by a call that knows its work, group, lane and first panel.
-void product_run_across(struct call c, const struct span *span);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/cpu/stream.h"
+#include "kernels/product_across.h"
 #include "kernels/product_call.h"
 #include "kernels/quantised.h"
 #include "kernels/weights.h"
@@ -17,12 +18,12 @@ enum {
 
 // ---- where operands lie
 
-static size_t packed_panel_bytes(const struct work *work, size_t k) {
+static size_t packed_panel_bytes(const struct product_work *work, size_t k) {
     const struct quantised_format *format = work->product->b_format;
     return format ? quantised_group_bytes(format, k, KERNEL_PANEL) : packed_group_bytes(work->holding.sum, k, KERNEL_PANEL);
 }
 
-static void point_to_packed(const struct work *work, const struct product_group *g, size_t panel, size_t count,
+static void point_to_packed(const struct product_work *work, const struct product_group *g, size_t panel, size_t count,
                             const void **panels) {
     size_t bytes = packed_panel_bytes(work, g->k);
     for (size_t p = 0; p < count; p++) {
@@ -30,8 +31,8 @@ static void point_to_packed(const struct work *work, const struct product_group 
     }
 }
 
-static void take_panels(struct call *c) {
-    const struct work *work = c->work;
+static void take_panels(struct product_call *c) {
+    const struct product_work *work = c->work;
     if (c->group->b_packed) {
         point_to_packed(work, c->group, c->panel, c->count, c->panels);
         return;
@@ -46,7 +47,7 @@ static void take_panels(struct call *c) {
 
 // ---- sums
 
-static void multiply_group(const struct call *c, const struct panel_group_args *args) {
+static void multiply_group(const struct product_call *c, const struct panel_group_args *args) {
     const struct kernel_backend *backend = c->work->backend;
     const struct quantised_format *format = c->work->product->b_format;
     if (format) {
@@ -66,7 +67,7 @@ static void multiply_group(const struct call *c, const struct panel_group_args *
     }
 }
 
-static void multiply_i8(const struct call *c, size_t panel, float *out) {
+static void multiply_i8(const struct product_call *c, size_t panel, float *out) {
     struct panel_i8_args args = {.x = (const int8_t *const *)c->x,
                                  .rows = c->rows,
                                  .panel = c->panels[panel],
@@ -77,7 +78,7 @@ static void multiply_i8(const struct call *c, size_t panel, float *out) {
     c->work->backend->panel_i8(&args);
 }
 
-static void multiply_float(const struct call *c, size_t panel, float *out) {
+static void multiply_float(const struct product_call *c, size_t panel, float *out) {
     const struct kernel_backend *backend = c->work->backend;
     const struct quantised_format *format = c->work->product->b_format;
     bool wide = c->work->holding.sum == DTYPE_F32;
@@ -107,7 +108,7 @@ static struct memory_ahead share_of(const struct memory_ahead *ahead, size_t beg
 }
 
 // The call's sums to `out`. goes_on: added to what is there. rows_kept: panel_group_args'.
-static void multiply(const struct call *c, float *out, bool goes_on, bool rows_kept) {
+static void multiply(const struct product_call *c, float *out, bool goes_on, bool rows_kept) {
     if (c->grouped) {
         struct panel_group_args args = {.x = c->x,
                                         .rows = c->rows,
@@ -129,14 +130,14 @@ static void multiply(const struct call *c, float *out, bool goes_on, bool rows_k
 }
 
 // A call's block of K, scale by scale.
-static void multiply_scaled(const struct call *c) {
-    const struct holding *h = &c->work->holding;
+static void multiply_scaled(const struct product_call *c) {
+    const struct product_holding *h = &c->work->holding;
     size_t step = c->work->product->k_per_scale, size = dtype_size(h->sum);
     if (c->k == 0) {
         memset(c->sums, 0, c->rows * h->sums_stride * sizeof(float));
     }
     for (size_t at = 0; at < c->depth; at += step) {
-        struct call part = *c;
+        struct product_call part = *c;
         part.k = c->k + at;
         part.depth = at_most(step, c->depth - at);
         part.has_next = false;
@@ -156,8 +157,8 @@ static void multiply_scaled(const struct call *c) {
 
 // All rows of the span against a block of K of the call's panels. new_rows: they are not those of the call before. next: the block
 // that is packed after it.
-static void pass_rows(struct call *c, const struct span *span, bool new_rows, const struct memory_ahead *next) {
-    const struct holding *h = &c->work->holding;
+static void pass_rows(struct product_call *c, const struct product_span *span, bool new_rows, const struct memory_ahead *next) {
+    const struct product_holding *h = &c->work->holding;
     size_t rows = span->end - span->row;
     bool first = c->k == 0, last = c->k + c->depth >= c->group->k;
     bool is_short = h->sum == DTYPE_F32 && first && last && c->group->k <= SHORT_K;
@@ -185,7 +186,7 @@ static void pass_rows(struct call *c, const struct span *span, bool new_rows, co
 }
 
 // The panels that the thread multiplies after the call's: of the same span, or of the next one, where they are as many.
-static void find_next(struct call *c, const struct span *span, const struct span *after) {
+static void find_next(struct product_call *c, const struct product_span *span, const struct product_span *after) {
     size_t next = c->panel + c->count, end = span->panel_end;
     const struct product_group *group = c->group;
     if (next >= end && after) {
@@ -200,12 +201,13 @@ static void find_next(struct call *c, const struct span *span, const struct span
 }
 
 // The block of weights that the thread packs after the call's: of the same panels, of the span's next ones, or of the next span's.
-static struct memory_ahead next_block(const struct call *c, const struct span *span, const struct span *after) {
-    const struct holding *h = &c->work->holding;
+static struct memory_ahead next_block(const struct product_call *c, const struct product_span *span,
+                                      const struct product_span *after) {
+    const struct product_holding *h = &c->work->holding;
     const struct product_group *g = c->group;
     size_t panel = c->panel, count = c->count, k = c->k + c->depth;
     if (k >= g->k) {
-        const struct span *next = panel + count < span->panel_end ? span : after;
+        const struct product_span *next = panel + count < span->panel_end ? span : after;
         if (!next || product_goes_across(c->work, next)) {
             return (struct memory_ahead){0};
         }
@@ -221,7 +223,7 @@ static struct memory_ahead next_block(const struct call *c, const struct span *s
 }
 
 // Up to as many rows the panel kernels are faster, on panels packed at load.
-static size_t few_rows(const struct work *work) {
+static size_t few_rows(const struct product_work *work) {
     if (work->product->b_format) {
         return 0; // the kernels of groups take few rows as they do
     }
@@ -235,9 +237,9 @@ static size_t few_rows(const struct work *work) {
     }
 }
 
-static void run_packed(struct call c, const struct span *span, const struct span *after) {
-    const struct work *work = c.work;
-    const struct holding *h = &work->holding;
+static void run_packed(struct product_call c, const struct product_span *span, const struct product_span *after) {
+    const struct product_work *work = c.work;
+    const struct product_holding *h = &work->holding;
     const struct product_group *g = c.group;
     c.stride = h->sums_stride;
     c.grouped = h->grouped && (!g->b_packed || span->end - span->row > few_rows(work));
@@ -257,9 +259,10 @@ static void run_packed(struct call c, const struct span *span, const struct span
     }
 }
 
-void product_run_span(const struct work *work, const struct span *span, const struct span *after, unsigned thread) {
-    struct lane lane = call_lane(work, thread);
-    struct call c = {.work = work, .group = span->group, .lane = &lane, .panel = span->panel, .sums = lane.sums};
+void product_run_span(const struct product_work *work, const struct product_span *span, const struct product_span *after,
+                      unsigned thread) {
+    struct product_lane lane = call_lane(work, thread);
+    struct product_call c = {.work = work, .group = span->group, .lane = &lane, .panel = span->panel, .sums = lane.sums};
     if (product_goes_across(work, span)) {
         product_run_across(c, span);
     } else {

@@ -10,7 +10,7 @@
 #include "kernels/sizes.h"
 
 // How much a thread holds, and in which pieces it works.
-struct holding {
+struct product_holding {
     enum dtype sum;
     bool grouped;       // by the kernels for groups of panels: K may go in blocks
     bool scaled_blocks; // partial sums of blocks of K, each closed with its scales
@@ -30,10 +30,10 @@ enum {
     ACROSS_STRIDE = ACROSS_COLUMNS + 80, // of their rows, floats: a page apart, each load would wait for the stores of another row
 };
 
-struct work {
+struct product_work {
     const struct product *product;
     const struct kernel_backend *backend;
-    struct holding holding;
+    struct product_holding holding;
     struct line_reader read_a, read_b;
     size_t *first_task; // [num_groups + 1]; unused where m tiles go in order
     size_t span_rows;   // at most, of a task
@@ -47,16 +47,17 @@ struct work {
 };
 
 // Rows [row, end) of a group against panels [panel, panel_end).
-struct span {
+struct product_span {
     const struct product_group *group;
     size_t row, end;
     size_t panel, panel_end;
 };
 
 // Bytes of a thread's scratch.
-size_t product_lane_bytes(const struct holding *holding);
+size_t product_lane_bytes(const struct product_holding *holding);
 
 // after: the span that this thread takes next, or NULL: it is not known.
-void product_run_span(const struct work *work, const struct span *span, const struct span *after, unsigned thread);
+void product_run_span(const struct product_work *work, const struct product_span *span, const struct product_span *after,
+                      unsigned thread);
 
 #endif

@@ -1,0 +1,13 @@
+// A few rows against plain weights where these lie, without packing (across.h, along.h). Private to kernels/product*.c.
+#ifndef EXPERTD_KERNELS_PRODUCT_ACROSS_H
+#define EXPERTD_KERNELS_PRODUCT_ACROSS_H
+
+#include "kernels/product_call.h"
+
+// Do the span's rows multiply their weights where they lie?
+bool product_goes_across(const struct product_work *work, const struct product_span *span);
+
+// The same for all of its rows and panels, by a call that knows its work, group, lane and first panel.
+void product_run_across(struct product_call c, const struct product_span *span);
+
+#endif
