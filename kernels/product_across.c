@@ -1,9 +1,9 @@
 // A task of few rows against plain weights, which are read where they lie. As [k, n] a block of K at a time: the first tile of rows
 // brings a block into L2, where the other tiles find it while they all fetch the next one. As [n, k] by a kernel that takes all
 // rows.
+#include "kernels/product_across.h"
 #include "kernels/across.h"
 #include "kernels/along.h"
-#include "kernels/product_across.h"
 
 enum {
     BLOCK_K = 32, // that stay in L2 over the tiles, and the next ones beside them
