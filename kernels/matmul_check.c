@@ -46,15 +46,16 @@ FALLIBLE matmul_check_sizes(const int32_t *group_sizes, size_t num_groups, size_
 
 FALLIBLE matmul_check_rows(const struct matmul_rows *rows) {
     size_t size = dtype_size(rows->dtype), span;
+    bool empty = rows->rows == 0 || rows->columns == 0;
+    if (!empty && !rows->data) {
+        FAIL_FIELD(ERR_INVALID, rows->name, "%s is NULL, but has %zu rows of %zu elements", rows->name, rows->rows, rows->columns);
+    }
     if (rows->stride < rows->columns) {
         FAIL_FIELD(ERR_INVALID, rows->name, "rows of %s are %zu elements apart, but have %zu elements", rows->name, rows->stride,
                    rows->columns);
     }
-    if (rows->rows == 0 || rows->columns == 0) {
+    if (empty) {
         return OK;
-    }
-    if (!rows->data) {
-        FAIL_FIELD(ERR_INVALID, rows->name, "%s is NULL, but has %zu rows of %zu elements", rows->name, rows->rows, rows->columns);
     }
     if ((uintptr_t)rows->data % size != 0) {
         FAIL_FIELD(ERR_INVALID, rows->name, "%s lies at %p, but %s elements lie at multiples of %zu bytes", rows->name, rows->data,

@@ -168,6 +168,12 @@ FALLIBLE compiler_params_set(struct compiler_params *params, const char *key, co
 
 FALLIBLE matmul_options_check(const struct matmul_options *options) {
     const struct compiler_params *compiler = &options->compiler;
+    for (size_t i = 0; i < sizeof compiler->dimension_semantics / sizeof *compiler->dimension_semantics; i++) {
+        if ((unsigned)compiler->dimension_semantics[i] > DIMENSION_ARBITRARY) {
+            FAIL_FIELD(ERR_INVALID, "dimension_semantics", "dimension_semantics[%zu] is %d: it is parallel or arbitrary", i,
+                       (int)compiler->dimension_semantics[i]);
+        }
+    }
     if (compiler->dimension_semantics[2] != DIMENSION_ARBITRARY) {
         FAIL_FIELD(ERR_INVALID, "dimension_semantics",
                    "dimension_semantics of k is parallel, but k is never split: the order of a sum is part of its result");

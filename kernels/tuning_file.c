@@ -100,7 +100,11 @@ static FALLIBLE read_file(const char *path, char *text, size_t *bytes) {
     }
     text[count] = '\0';
     *bytes = (size_t)count;
-    if (strlen(text) != *bytes) {
+    bool is_text = strlen(text) == *bytes;
+    for (size_t i = 0; i < *bytes; i++) { // of which parts may be shown
+        is_text = is_text && (text[i] == '\n' || ((unsigned char)text[i] >= ' ' && text[i] != 0x7f));
+    }
+    if (!is_text) {
         FAIL(ERR_INVALID, "%s: holds bytes that are no text", path);
     }
     return OK;
@@ -312,6 +316,7 @@ static FALLIBLE write_beside(const char *given, const char *text, size_t bytes) 
 }
 
 FALLIBLE tuning_store(const char *path, const struct tuning_identity *identity, const struct tuning_table *table) {
+    INVARIANT(table->count <= TUNING_ENTRIES_MAX); // tuning_put's doing
     char *text = malloc(FILE_BYTES_MAX);
     if (!text) {
         FAIL(ERR_NOMEM, "no memory to write %s", path);

@@ -167,6 +167,9 @@ static void orders_tilings_and_buffers_change_no_bit(void **state) {
     expect_equal_bits(p, "everything in order");
     options->compiler.dimension_semantics[2] = DIMENSION_PARALLEL;
     expect_refused(p, "dimension_semantics");
+    options->compiler.dimension_semantics[2] = DIMENSION_ARBITRARY;
+    options->compiler.dimension_semantics[0] = (enum dimension_semantics)55;
+    expect_refused(p, "dimension_semantics");
     *options = matmul_options_default();
     options->tiling = (struct matmul_tiling){7, 5, 64};
     options->input_buffer_count = 1;
