@@ -54,6 +54,25 @@ def test_kernels_measures_every_operation_on_the_operands_it_takes(op, dtypes):
     assert [row["dtype"] for row in rows] == dtypes.split(",")
 
 
+@pytest.mark.parametrize("out", ["f32", "bf16", "f16"])
+def test_kernels_writes_results_in_the_dtype_that_is_asked_for(out):
+    rows = rows_of("kernels", *SMALL, "--out", out, "--dtype", "bf16,mxfp4,i8")
+    assert [row["dtype"] for row in rows] == ["bf16", "mxfp4", "i8"]
+    assert {row["shape"] for row in rows} == {f"tiny {out.upper()}"}
+
+
+@pytest.mark.parametrize("wrong", [
+    ("kernels", "--op", "tgmm", "--out", "bf16"), ("kernels", "--out", "i8"), ("layer", "--out", "bf16")])
+def test_an_output_that_is_none_is_refused(wrong):
+    done = bench(*wrong)
+    assert done.returncode == 64 and ("--out" in done.stderr or "dtype of results i8" in done.stderr), done.stderr
+
+
+def test_tune_says_at_once_that_its_file_is_none(tmp_path):
+    done = bench("tune", *SMALL, "--dtype", "f32", "--cache", tmp_path)
+    assert done.returncode != 0 and str(tmp_path) in done.stderr and "..." not in done.stderr, done.stderr
+
+
 def test_pack_times_what_loading_does_with_a_form():
     done = bench("pack", "--seconds", "0.01", "--dtype", "fp4", "--threads", "2", "--json")
     assert done.returncode == 0, done.stderr
