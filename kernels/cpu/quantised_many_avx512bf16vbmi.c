@@ -176,11 +176,17 @@ static void fetch_rows(const struct many *m, const struct chunk *c, size_t panel
     }
 }
 
+// By whom the panel's codes are widened in registers.
+static const struct pairs_decoder *decoder_of(const struct many *m) {
+    bool numbers = m->format->code == CODE_E4M3 && !quantised_has_special(m->args.panel);
+    return numbers && m->pace == PAIRS_ONE_A_CYCLE ? &pairs_e4m3 : m->decoder;
+}
+
 // All rows against the panel's block. INT8 with zero points takes so many instructions to widen that for several tiles it is done
 // once.
 static void multiply_block(const struct many *m, const struct chunk *c, size_t panel) {
     bool widened = m->format->code == CODE_INT8 && m->format->zero_points && m->args.rows > PAIRS_TILE;
-    const struct pairs_decoder *decoder = widened ? &pairs_widened : m->decoder;
+    const struct pairs_decoder *decoder = widened ? &pairs_widened : decoder_of(m);
     struct pairs_tile tile = widened ? widened_tile(m, c) : codes_tile(m, c);
     size_t runs = tiles(m) * (KERNEL_PANEL / LANES) * c->depth / decoder->line_k;
     const void *next = chunk_next_codes(c, m->group->panels, m->group->count, panel, m->group->next);

@@ -67,6 +67,9 @@ extern const struct pairs_decoder pairs_nibble, pairs_nibble_less_zero, pairs_fl
 // Of what `widen` wrote, for rows so many that to decode once for all is faster. Tiles alone.
 extern const struct pairs_decoder pairs_widened;
 
+// Of E4M3 whose panel has no NaN, where one product starts in a cycle. Tiles alone.
+extern const struct pairs_decoder pairs_e4m3;
+
 const struct pairs_decoder *pairs_decoder_of(const struct quantised_format *format);
 
 // Scales that are powers of two need no multiplication, of which the products leave no room: sum += scalef(partial, exponent).
