@@ -32,6 +32,9 @@ static FALLIBLE check_args(const struct group_metadata_args *args) {
     if (args->m > INT32_MAX) {
         FAIL_FIELD(ERR_INVALID, "m", "m is %zu: at most %d rows can be numbered", args->m, INT32_MAX);
     }
+    if (args->num_groups > INT32_MAX) {
+        FAIL_FIELD(ERR_INVALID, "num_groups", "num_groups is %zu: at most %d can be numbered", args->num_groups, INT32_MAX);
+    }
     if (args->tm == 0) {
         FAIL_FIELD(ERR_INVALID, "tm", "tm is 0: a tile has at least one row");
     }

@@ -77,7 +77,9 @@ void tuning_cpu_name(FILE *cpuinfo, char name[TUNING_NAME_MAX]);
 // then empty.
 FALLIBLE tuning_load(const char *path, const struct tuning_identity *identity, struct tuning_table *table);
 
-// Whole or not at all: written beside the file, flushed to the disk and renamed over it. ERR_IO; the old file is then as it was.
+// Whole or not at all: written beside the file, flushed to the disk and renamed over it. The file keeps its mode, its links and,
+// where the program may give it away, its owner; of two that write at once the last one wins. ERR_IO, also where what is there is
+// no file; the old one is then as it was. table: as tuning_put made it.
 FALLIBLE tuning_store(const char *path, const struct tuning_identity *identity, const struct tuning_table *table);
 
 #endif

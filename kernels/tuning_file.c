@@ -270,20 +270,20 @@ static void flush_folder(const char *path) {
     }
 }
 
-// Where the file is, behind links, and who may read it. What is there and no file is left alone.
-static FALLIBLE find_place(const char *path, char place[PATH_BYTES], mode_t *mode) {
-    struct stat old;
-    *mode = 0644;
+// Where the file is, behind links, and whose it is. What is there and no file is left alone, a link to nothing too.
+static FALLIBLE find_place(const char *path, char place[PATH_BYTES], struct stat *old) {
+    *old = (struct stat){.st_mode = 0644, .st_uid = geteuid(), .st_gid = getegid()};
     if (snprintf(place, PATH_BYTES, "%s", path) >= PATH_BYTES) {
         FAIL(ERR_IO, "%.200s...: the path is too long", path);
     }
-    if (stat(path, &old) != 0) {
+    struct stat there;
+    if (lstat(path, &there) != 0) {
         return OK; // what else is wrong shows where it is written
     }
-    if (!S_ISREG(old.st_mode)) {
+    if (stat(path, &there) != 0 || !S_ISREG(there.st_mode)) {
         FAIL(ERR_IO, "%s is there, but is no file: it is left as it is; name a file", path);
     }
-    *mode = old.st_mode & 0777;
+    *old = there;
     char *real = realpath(path, NULL);
     int length = snprintf(place, PATH_BYTES, "%s", real ? real : path);
     free(real);
@@ -295,8 +295,8 @@ static FALLIBLE find_place(const char *path, char place[PATH_BYTES], mode_t *mod
 
 static FALLIBLE write_beside(const char *given, const char *text, size_t bytes) {
     char beside[PATH_BYTES], path[PATH_BYTES];
-    mode_t mode;
-    TRY(find_place(given, path, &mode));
+    struct stat old;
+    TRY(find_place(given, path, &old));
     if (snprintf(beside, sizeof beside, "%s.XXXXXX", path) >= (int)sizeof beside) {
         FAIL(ERR_IO, "%.200s...: the path is too long", path);
     }
@@ -304,7 +304,10 @@ static FALLIBLE write_beside(const char *given, const char *text, size_t bytes) 
     if (fd < 0) {
         FAIL(ERR_IO, "%s: cannot be made: %s", beside, strerror(errno));
     }
-    bool written = write_all(fd, text, bytes) && fchmod(fd, mode) == 0 && fsync(fd) == 0;
+    if (fchown(fd, old.st_uid, old.st_gid) != 0) {
+        errno = 0; // another's file in a folder of ours: it is ours from now on
+    }
+    bool written = write_all(fd, text, bytes) && fchmod(fd, old.st_mode & 0777) == 0 && fsync(fd) == 0;
     written = close(fd) == 0 && written;
     if (!written || rename(beside, path) != 0) {
         int failure = errno;

@@ -4,10 +4,11 @@
 //   avx512_panel_f32, _bf16       panel_TARGET.c, over panel_body.h; avx2's over panel_few.h; avx512bf16's, neonbf16's their own
 //   avx512_panel_i8               panel_i8_TARGET.c, over panel_i8_body.h
 //   avx512_group_f32, _bf16       panel_TARGET.c, over group_body.h and group_words.h; avx2's over group_widened.h
-//   avx512_group_i8               panel_TARGET.c, over group_body.h; avx512vnni's and neondot's over group_i8_body.h
+//   avx512_group_i8               panel_i8_TARGET.c, over group_i8_body.h; avx512vnni's group_i8_avx512vnni.c, over group_words.h
 //   amx_…                         panel_amx.c
 //   avx512_quantised_…            quantised_TARGET.c, which says by whom
-//   avx512_across_…, _along_…     rows_TARGET.c, over across_body.h and along_body.h; avx512bf16's across_TARGET.c, along_TARGET.c
+//   avx512_across_…, _along_…     rows_TARGET.c, over across_body.h; avx2's along panel_avx2.c, over along_body.h; avx512bf16's
+//                                 across_TARGET.c, along_TARGET.c
 //   avx512_decode, _pack_…        pack_TARGET.c, over pack_body.h; also _quad_offsets, _place_codes
 //   avx512_widen, …               rows_TARGET.c, over row_body.h
 #include "kernels/cpu/backends.h"

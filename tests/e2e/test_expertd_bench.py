@@ -1,6 +1,7 @@
 """expertd-bench as a person or a script meets it: arguments, the form of its JSON, what it refuses. Never how fast it is."""
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -69,8 +70,26 @@ def test_an_output_that_is_none_is_refused(wrong):
 
 
 def test_tune_says_at_once_that_its_file_is_none(tmp_path):
-    done = bench("tune", *SMALL, "--dtype", "f32", "--cache", tmp_path)
-    assert done.returncode != 0 and str(tmp_path) in done.stderr and "..." not in done.stderr, done.stderr
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for wrong in tmp_path, fifo:
+        done = bench("tune", *SMALL, "--dtype", "f32", "--cache", wrong)
+        assert done.returncode != 0 and str(wrong) in done.stderr and "..." not in done.stderr, done.stderr
+    assert fifo.is_fifo() and list(tmp_path.iterdir()) == [fifo]
+
+
+def test_a_file_found_on_another_cpu_stays_until_there_is_another(tmp_path):
+    cache = tmp_path / "tuning"
+    cache.write_text("damaged")
+    done = bench("tune", *SMALL, "--dtype", "nosuch", "--cache", cache)
+    assert done.returncode == 64 and cache.read_text() == "damaged"
+    tuning = subprocess.Popen([BIN / "expertd-bench", "tune", "--shape", "tiny", "--seconds", "60", "--dtype", "f32", "--cache", cache],
+                              stderr=subprocess.PIPE, text=True)
+    assert "not used" in tuning.stderr.readline()
+    assert "..." in tuning.stderr.readline(), "it is being measured"
+    tuning.kill()
+    tuning.communicate()
+    assert cache.read_text() == "damaged"
 
 
 def test_pack_times_what_loading_does_with_a_form():

@@ -22,12 +22,18 @@ struct tuner {
     json_t *rows;
 };
 
-// A file that is not there yet is no news.
-static void load_cache(struct tuner *t) {
+// A file that is not there yet is no news, but whether it can be made shows now and not after minutes. One that cannot be read is
+// not to be lost; one that was found on another CPU, or is damaged, stays until there is something to put in its place.
+static FALLIBLE load_cache(struct tuner *t) {
     err_t e = tuning_load(t->options->cache, &t->identity, t->table);
-    if (err_is(e) && (e.code != ERR_IO || access(t->options->cache, F_OK) == 0)) {
-        fprintf(stderr, "not used, and begun anew: %s\n", err_message());
+    if (err_is(e) && e.code == ERR_IO && access(t->options->cache, F_OK) == 0) {
+        return e;
     }
+    if (err_is(e) && e.code != ERR_IO) {
+        fprintf(stderr, "not used, and replaced: %s\n", err_message());
+        return OK;
+    }
+    return tuning_store(t->options->cache, &t->identity, t->table);
 }
 
 static FALLIBLE print_row(struct tuner *t, const char *shape, const char *dtype, const struct schedule_class *found_for,
@@ -113,8 +119,7 @@ static FALLIBLE print_all(struct tuner *t) {
 
 static FALLIBLE tune_all(struct tuner *t) {
     if (t->options->cache) {
-        load_cache(t);
-        TRY(tuning_store(t->options->cache, &t->identity, t->table)); // not after minutes, where it cannot be
+        TRY(load_cache(t));
     }
     for (size_t i = 0; i < t->selection.num_threads; i++) {
         TRY(tune_on(t, t->selection.threads[i]));

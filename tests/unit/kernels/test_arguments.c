@@ -171,6 +171,7 @@ static void a_group_without_rows_need_not_be_anywhere(void **state) {
 static err_t run_nowhere(struct problem *p) {
     p->matmul.rhs = rhs_packed(&p->packed); // whose data is NULL
     (void)grouped_matmul_workspace_bytes(&p->matmul, NULL);
+    TRY(grouped_matmul_reference(&p->matmul));
     return grouped_matmul(&p->matmul, NULL, p->workspace);
 }
 

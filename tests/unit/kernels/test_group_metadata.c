@@ -166,6 +166,9 @@ static void arrays_that_are_missing_are_named(void **state) {
         assert_int_equal(make_group_metadata(&args, &out).code, ERR_INVALID);
         assert_string_equal(err_field(), MISSING[i].name);
     }
+    const struct group_metadata_args too_many = {SIZES, SIZE_MAX, 8, 4, 0, 2, false};
+    assert_int_equal(make_group_metadata(&too_many, &out).code, ERR_INVALID);
+    assert_string_equal(err_field(), "num_groups");
     assert_int_equal(group_metadata_capacity(16, 0, 4), 3); // and make_group_metadata refuses the tm
 }
 

@@ -88,8 +88,8 @@ static void replace_text(struct copy *copy, const char *from, const char *to) {
     memcpy(at, to, length);
 }
 
-// Writes the copy, runs it, and expects one failure whose line has `text`.
-static void expect_failure(struct copy *copy, const char *text) {
+// Writes the copy and runs it.
+static struct outcome run_copy(struct copy *copy) {
     snprintf(copy->path, sizeof copy->path, "kernel_case_%d.safetensors", getpid());
     FILE *file = fopen(copy->path, "wb");
     assert_non_null(file);
@@ -99,9 +99,28 @@ static void expect_failure(struct copy *copy, const char *text) {
     unlink(copy->path);
     safetensors_close(&copy->file);
     free(copy->bytes);
+    return outcome;
+}
+
+// One failure whose line has `text`.
+static void expect_failure(struct copy *copy, const char *text) {
+    struct outcome outcome = run_copy(copy);
     if (outcome.status != 1 || !strstr(outcome.output, text) || !strstr(outcome.output, "0 passed, 1 failed\n")) {
         fail_msg("expected \"%s\", got exit status %d\n%s", text, outcome.status, outcome.output);
     }
+}
+
+static void an_attribute_that_nothing_reads_is_told(void **state) {
+    (void)state;
+    struct copy copy;
+    copy_golden("gmm-f32", &copy);
+    replace_text(&copy, "\"source\"", "\"sourec\"");
+    struct outcome outcome = run_copy(&copy);
+    assert_int_equal(outcome.status, 0);
+    assert_non_null(strstr(outcome.output, "nothing reads its attribute sourec"));
+    assert_non_null(strstr(outcome.output, "1 passed, 0 failed\n"));
+    outcome = cases("'" GOLDENS "/kernels'");
+    assert_null(strstr(outcome.output, "nothing reads"));
 }
 
 static void wrong_value_is_reported_at_its_index(void **state) {
@@ -186,7 +205,7 @@ int main(void) {
         cmocka_unit_test(goldens_hold_on_every_backend),        cmocka_unit_test(goldens_hold_on_the_scalar_twin),
         cmocka_unit_test(wrong_value_is_reported_at_its_index), cmocka_unit_test(wrong_inputs_are_reported),
         cmocka_unit_test(wrong_expected_error_is_reported),     cmocka_unit_test(damaged_cases_say_what_is_wrong),
-        cmocka_unit_test(usage_and_missing_paths_fail),
+        cmocka_unit_test(usage_and_missing_paths_fail),         cmocka_unit_test(an_attribute_that_nothing_reads_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

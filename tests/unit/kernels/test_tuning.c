@@ -301,6 +301,11 @@ static void what_is_there_keeps_its_mode_its_name_and_its_kind(void **state) {
     assert_false(err_is(tuning_load(folder->file, &HERE, &loaded)));
     assert_int_equal(loaded.count, 3);
     assert_int_equal(unlink(link_to_it), 0);
+    assert_int_equal(symlink("/nowhere/at/all", link_to_it), 0);
+    assert_int_equal(tuning_store(link_to_it, &HERE, &table).code, ERR_IO);
+    assert_int_equal(lstat(link_to_it, &status), 0);
+    assert_true(S_ISLNK(status.st_mode));
+    assert_int_equal(unlink(link_to_it), 0);
     assert_int_equal(mkfifo(link_to_it, 0600), 0);
     assert_int_equal(tuning_store(link_to_it, &HERE, &table).code, ERR_IO);
     assert_non_null(strstr(err_message(), "no file"));
