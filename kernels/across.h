@@ -23,5 +23,6 @@ struct across_args {
     size_t share, shares; // of which this call fetches part `share` of `shares`
     bool goes_on;         // sums are added to what is there, the sums over the k before (of across_bf16 an even number)
 };
+typedef void across_kernel(const struct across_args *args);
 
 #endif

@@ -19,5 +19,6 @@ struct along_args {
     size_t sums_stride;
     bool goes_on; // sums are added to what is there, the sums over the k before (of along_bf16 an even number)
 };
+typedef void along_kernel(const struct along_args *args);
 
 #endif

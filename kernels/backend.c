@@ -128,6 +128,10 @@ const struct kernel_backend *kernel_backend_at(size_t i, bool *usable) {
     return CANDIDATES[i].backend;
 }
 
+const struct element_kernels *backend_kernels(const struct kernel_backend *backend, enum dtype dtype) {
+    return dtype == DTYPE_F32 ? &backend->f32 : dtype == DTYPE_I8 ? &backend->i8 : &backend->bf16;
+}
+
 const char *kernel_name_at(size_t i, bool *usable) {
     const struct kernel_backend *backend = kernel_backend_at(i, usable);
     return backend ? backend->name : NULL;
@@ -143,7 +147,7 @@ const struct kernel_backend *backend_twin(const struct kernel_backend *backend) 
 // The time of a full row block against a panel of bf16 zeros.
 static int64_t block_ns(const struct kernel_backend *backend, const struct panel_args *args) {
     int64_t start = clock_now_ns();
-    backend->panel_bf16(args);
+    backend->bf16.panel(args);
     return clock_now_ns() - start;
 }
 
@@ -172,7 +176,7 @@ static void time_backends(const struct kernel_backend *const *backends, size_t c
     // The same kernel takes the same time, whatever the clock said.
     for (size_t i = 0; i < count; i++) {
         for (size_t j = 0; j < count; j++) {
-            bool same = backends[i]->panel_bf16 == backends[j]->panel_bf16;
+            bool same = backends[i]->bf16.panel == backends[j]->bf16.panel;
             medians[i] = same && medians[j] < medians[i] ? medians[j] : medians[i];
         }
     }
@@ -298,11 +302,14 @@ const char *kernel_selected_name(void) {
     return kernel_selected()->name;
 }
 
+// Of packed weights, that schedules are about.
+static bool same_packed_kernels(const struct element_kernels *a, const struct element_kernels *b) {
+    return a->panel == b->panel && a->group == b->group && a->few == b->few && a->quantised == b->quantised &&
+           a->quantised_group == b->quantised_group;
+}
+
 static bool same_float_kernels(const struct kernel_backend *a, const struct kernel_backend *b) {
-    return a->panel_f32 == b->panel_f32 && a->panel_bf16 == b->panel_bf16 && a->group_f32 == b->group_f32 &&
-           a->group_bf16 == b->group_bf16 && a->few_f32 == b->few_f32 && a->few_bf16 == b->few_bf16 &&
-           a->quantised_f32 == b->quantised_f32 && a->quantised_bf16 == b->quantised_bf16 &&
-           a->quantised_group_bf16 == b->quantised_group_bf16;
+    return same_packed_kernels(&a->f32, &b->f32) && same_packed_kernels(&a->bf16, &b->bf16);
 }
 
 const char *kernel_float_name(void) {

@@ -8,11 +8,11 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "kernels/across.h"
+#include "kernels/along.h"
 #include "kernels/kernel_select.h"
 #include "kernels/weights.h"
 
-struct across_args;
-struct along_args;
 struct activation_args;
 struct combine_args;
 struct add_scaled_args;
@@ -36,24 +36,14 @@ struct panel_args {
     size_t rows;                // 1 to KERNEL_CALL_ROWS; the kernel cuts them into tiles as it likes
     const void *panel;          // packed, 64-byte aligned; the layouts are in weights.h
     size_t k;                   // whole K
-    float *out;                 // [rows] rows, out_stride elements apart; `columns` of each are stored, the rest is left alone
+    float *out;                 // [rows] rows, out_stride elements apart; `columns` of each are stored, the rest is left alone.
+                                // Of int8 they are int32 that wrap as two's complement (exact below 2^31 / 2^14 = 131072 of k)
     size_t out_stride, columns; // 1 <= columns <= KERNEL_PANEL
 };
 typedef void panel_kernel(const struct panel_args *args);
 
 // The same of a panel of quantised weights, packed by pack_quantised.
 typedef void quantised_kernel(const struct panel_args *args, const struct quantised_format *format);
-
-// The same in integers: products of int8, sums in int32 that wrap as two's complement (exact below 2^31 / 2^14 = 131072 of k).
-struct panel_i8_args {
-    const int8_t *const *x;     // [rows] pointers to k elements
-    size_t rows;                // 1 to KERNEL_CALL_ROWS
-    const void *panel;          // packed, 64-byte aligned
-    size_t k;                   // whole K
-    int32_t *out;               // as panel_args'
-    size_t out_stride, columns; // as panel_args'
-};
-typedef void panel_i8_kernel(const struct panel_i8_args *args);
 
 // Memory that is read soon: `runs` of `bytes`, their beginnings `stride` bytes apart; 0 runs: none is known. It is fetched, never
 // read.
@@ -96,21 +86,26 @@ enum kernel_arithmetic {
 // were one: pairs and quads do not straddle two, nor do the 32 k that TDPBF16PS adds to each other first.
 #define KERNEL_K_UNIT(arithmetic, sum) ((size_t)((arithmetic) == ARITHMETIC_CPU_AMX && (sum) == DTYPE_BF16 ? 32 : 4))
 
+// What multiplies rows of one kind of element. Every kernel of a kind gives the same bits; which one is the faster hangs on the
+// rows.
+struct element_kernels {
+    panel_kernel *panel;                     // never NULL
+    panel_group_kernel *group;               // NULL: `panel` serves any number of rows
+    size_t few;                              // rows up to which `panel` is faster than `group`; 0: never
+    quantised_kernel *quantised;             // rows against codes; NULL for int8 alone
+    quantised_group_kernel *quantised_group; // NULL: `quantised` serves
+    across_kernel *across;                   // NULL: plain weights as [k, n] are always packed
+    size_t across_rows;                      // of a group, up to which `across` is faster than packing; 0: any it takes
+    along_kernel *along;                     // NULL: plain weights as [n, k] are always packed
+    size_t along_rows;                       // of a group, up to which `along` is faster
+};
+
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set
 // and restore the floating-point mode they need; the others run in IEEE's default.
 struct kernel_backend {
     const char *name; // "avx512", "amx", ...: CANDIDATES in backend.c
     enum kernel_arithmetic arithmetic;
-    panel_kernel *panel_f32;
-    panel_kernel *panel_bf16;
-    quantised_kernel *quantised_f32;              // f32 rows
-    quantised_kernel *quantised_bf16;             // bf16 rows
-    quantised_group_kernel *quantised_group_bf16; // NULL: quantised_bf16 serves
-    panel_i8_kernel *panel_i8;
-    panel_group_kernel *group_f32;    // NULL: panel_f32 serves any number of rows
-    panel_group_kernel *group_bf16;   // NULL: panel_bf16 does
-    panel_group_kernel *group_i8;     // NULL: panel_i8 does
-    size_t few_f32, few_bf16, few_i8; // rows up to which panel_f32, panel_bf16 and panel_i8 are faster than those; 0: never
+    struct element_kernels f32, bf16, i8;
     void (*widen)(enum dtype dtype, const void *src, size_t count, float *dst);  // convert.h
     void (*narrow)(const float *src, size_t count, enum dtype dtype, void *dst); // convert.h
     void (*from_i32)(float *sums, size_t count, enum dtype to);                  // int32 bits to f32_from_i32's, in place
@@ -121,18 +116,15 @@ struct kernel_backend {
     void (*sqrt_softplus)(const float *x, size_t count, float *out);             // in place is legal
     void (*add_scaled)(const struct add_scaled_args *args);                      // finish.h
     void (*finish)(const struct finish_args *args);                              // finish.h
-    void (*across_f32)(const struct across_args *args);                          // across.h; NULL: plain weights are always packed
-    void (*across_bf16)(const struct across_args *args);                         // likewise
-    size_t across_rows_bf16;                                                     // of a group, up to which it is faster; 0: any
-    void (*along_f32)(const struct along_args *args);                            // along.h; NULL: such weights are always packed
-    void (*along_bf16)(const struct along_args *args);                           // likewise
-    size_t along_rows_f32, along_rows_bf16;                                      // of a group, up to which they are the faster
     void (*decode)(const struct decode_args *args);                              // pack.h
     void (*pack_along)(const struct pack_args *args);                            // pack.h
     void (*pack_across)(const struct pack_args *args);                           // pack.h
     void (*quad_offsets)(const struct offsets_args *args);                       // pack.h
     void (*place_codes)(const struct place_args *args);                          // pack.h
 };
+
+// Those of rows of F32, BF16 or I8.
+const struct element_kernels *backend_kernels(const struct kernel_backend *backend, enum dtype dtype);
 
 // The chosen backend (kernel_select.h); "auto" is selected at the first call where nobody chose. Never NULL.
 const struct kernel_backend *kernel_selected(void);

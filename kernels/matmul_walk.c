@@ -7,8 +7,8 @@
 
 #include <stdatomic.h>
 
-#include "kernels/backend.h"
 #include "kernels/cpu/stream.h"
+#include "kernels/panel_kernels.h"
 #include "kernels/quantised.h"
 #include "kernels/sizes.h"
 #include "kernels/tuning.h"
@@ -32,12 +32,7 @@ struct walk_span {
 struct walk_operand {
     void *const *data; // [groups]
     size_t panel_bytes;
-    panel_kernel *few;
-    panel_group_kernel *many;                // NULL: `few` takes any number of rows
-    size_t few_rows;                         // up to which `few` is the faster
-    quantised_kernel *quantised;             // in place of both, where the weights have a format
-    quantised_group_kernel *quantised_group; // of several panels; NULL: `quantised` takes them one by one
-    const struct quantised_format *format;
+    struct panel_kernels kernels;
 };
 
 struct walk_work {
@@ -90,7 +85,7 @@ static size_t panels_per_call(const struct walk_work *work) {
 
 // Few enough for reading to be what counts; where group kernels take any number of rows, as few as elsewhere a panel kernel does.
 static bool is_few(const struct walk_work *work) {
-    size_t most = work->operand[0].few_rows ? work->operand[0].few_rows : FEW_ROWS;
+    size_t few = panels_few_rows(&work->operand[0].kernels), most = few ? few : FEW_ROWS;
     for (size_t i = 0; i < work->num_spans; i++) {
         if (work->spans[i].rows > most) {
             return false;
@@ -105,7 +100,7 @@ static size_t run_of(const struct walk_work *work, size_t wanted) {
     size_t bytes = operand->panel_bytes * work->walk->operands;
     size_t run = panels_per_call(work);
     if (is_few(work) && bytes > 0) {
-        bool by_groups = operand->quantised_group || (operand->many && operand->few_rows == 0); // few rows too
+        bool by_groups = panels_go_by_groups(&operand->kernels) && panels_few_rows(&operand->kernels) == 0; // few rows too
         size_t least = by_groups ? run : 1;
         run = div_up(work->schedule.run_bytes, bytes);
         run = run < least ? least : run;
@@ -169,14 +164,6 @@ struct walk_call {
     size_t scratch_more; // beyond KERNEL_SCRATCH_BYTES
 };
 
-static void multiply_panel(const struct walk_operand *operand, const struct panel_args *args) {
-    if (operand->format) {
-        operand->quantised(args, operand->format);
-    } else {
-        operand->few(args);
-    }
-}
-
 static void multiply_few(const struct walk_work *work, const struct walk_call *call) {
     for (size_t i = 0; i < work->walk->operands; i++) {
         for (size_t p = 0; p < call->count; p++) {
@@ -189,7 +176,7 @@ static void multiply_few(const struct walk_work *work, const struct walk_call *c
                 .out_stride = KERNEL_SUMS,
                 .columns = columns_from(work, call->panel + p, 1),
             };
-            multiply_panel(&work->operand[i], &args);
+            multiply_panel(&work->operand[i].kernels, &args);
         }
     }
 }
@@ -208,22 +195,17 @@ static void multiply_many(const struct walk_work *work, const struct walk_call *
         .rows_kept = call->rows_kept,
         .scratch_more = call->scratch_more,
     };
-    if (work->operand[0].format) {
-        work->operand[0].quantised_group(&args, work->operand[0].format);
-    } else {
-        work->operand[0].many(&args);
-    }
+    multiply_panels(&work->operand[0].kernels, &args);
 }
 
-static bool is_many(const struct walk_operand *operand, size_t rows) {
-    return operand->many && rows > operand->few_rows;
+static bool is_many(const struct panel_kernels *kernels, size_t rows) {
+    return panels_go_by_groups(kernels) && rows > panels_few_rows(kernels);
 }
 
 static void multiply(const struct walk_work *work, const struct walk_call *call) {
-    const struct walk_operand *operand = &work->operand[0];
     if (work->k == 0) { // and panels that may be nowhere
         memset(call->sums, 0, call->span->rows * KERNEL_SUMS * sizeof *call->sums);
-    } else if (is_many(operand, call->span->rows) || operand->quantised_group) {
+    } else if (is_many(&work->operand[0].kernels, call->span->rows)) {
         multiply_many(work, call);
     } else {
         multiply_few(work, call);
@@ -323,7 +305,8 @@ static void run_product(const struct walk_work *work, const struct walk_span *sp
     for (size_t r = 0; r < span->rows; r++) {
         x[r] = lhs_row(work, span->first_row + r);
     }
-    if (is_many(&work->operand[0], span->rows)) {
+    const struct panel_kernels *kernels = &work->operand[0].kernels;
+    if (!kernels->format && is_many(kernels, span->rows)) {
         fetch_next_rows(work, span, next_task);
     }
     size_t end = panel + work->panels_per_run;
@@ -333,8 +316,7 @@ static void run_product(const struct walk_work *work, const struct walk_span *sp
         call.panel = panel;
         call.count = call_panels(work, panel, end);
         call.next = next_panels(work, &call, end, next_task, next) ? next : NULL;
-        call.rows_kept =
-            rows_kept(&memory->kept, x, span->rows) && (span->rows <= KERNEL_QUANTISED_ROWS || !work->operand[0].format);
+        call.rows_kept = rows_kept(&memory->kept, x, span->rows) && (span->rows <= KERNEL_QUANTISED_ROWS || !kernels->format);
         multiply(work, &call);
     }
 }
@@ -376,24 +358,10 @@ static void run_on_stack(void *context, size_t task, unsigned thread) {
 }
 
 static struct walk_operand operand_of(const struct packed_weights *weights) {
-    const struct kernel_backend *backend = kernel_selected();
-    bool f32 = weights->dtype == DTYPE_F32;
-    struct walk_operand operand = {
-        .data = weights->data,
-        .panel_bytes = packed_group_bytes(weights->dtype, weights->k, KERNEL_PANEL),
-        .few = f32 ? backend->panel_f32 : backend->panel_bf16,
-        .many = f32 ? backend->group_f32 : backend->group_bf16,
-    };
-    operand.few_rows = !operand.many ? FEW_ROWS : f32 ? backend->few_f32 : backend->few_bf16;
-    if (weights->format) {
-        operand.few_rows = FEW_ROWS;
-        operand.panel_bytes = quantised_group_bytes(weights->format, weights->k, KERNEL_PANEL);
-        operand.many = NULL;
-        operand.quantised = f32 ? backend->quantised_f32 : backend->quantised_bf16;
-        operand.quantised_group = f32 ? NULL : backend->quantised_group_bf16;
-        operand.format = weights->format;
-    }
-    return operand;
+    size_t panel_bytes = weights->format ? quantised_group_bytes(weights->format, weights->k, KERNEL_PANEL)
+                                         : packed_group_bytes(weights->dtype, weights->k, KERNEL_PANEL);
+    struct panel_kernels kernels = {.of = backend_kernels(kernel_selected(), weights->dtype), .format = weights->format};
+    return (struct walk_operand){.data = weights->data, .panel_bytes = panel_bytes, .kernels = kernels};
 }
 
 void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratch) {
@@ -403,10 +371,9 @@ void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratc
     for (size_t i = 0; i < walk->operands; i++) {
         work.operand[i] = operand_of(walk->rhs[i]);
     }
-    const struct walk_operand *last = &work.operand[walk->operands - 1];
-    if (last->format && work.operand[0].format && !quantised_format_equal(last->format, work.operand[0].format)) {
-        work.operand[0].quantised_group = NULL; // which takes the panels of both, in one format
-    }
+    struct panel_kernels *first = &work.operand[0].kernels, *last = &work.operand[walk->operands - 1].kernels;
+    // Else a call takes the panels of both.
+    first->one_by_one = first->format && last->format && !quantised_format_equal(first->format, last->format);
     unsigned threads = team_threads(team);
     split(&work, threads, scratch);
     team_run(team, work.tasks < threads ? work.tasks : threads, team ? run_on_thread : run_on_stack, &work);

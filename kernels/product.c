@@ -33,20 +33,17 @@ struct matmul_tiling product_ask_tiling(const struct matmul_options *options, si
     return asked ? options->tiling_of(options->tiling_context, m, k, n) : options->tiling;
 }
 
-static bool has_group_kernel(const struct product *product, enum dtype sum) {
-    const struct kernel_backend *backend = kernel_selected();
-    if (product->b_format) {
-        return sum == DTYPE_BF16 && backend->quantised_group_bf16;
-    }
-    return sum == DTYPE_I8 ? backend->group_i8 : sum == DTYPE_F32 ? backend->group_f32 : backend->group_bf16;
+static struct panel_kernels kernels_of(const struct product *product) {
+    enum dtype sum = product_sum_dtype(product->a.dtype, product->b.dtype);
+    return (struct panel_kernels){.of = backend_kernels(kernel_selected(), sum), .format = product->b_format};
 }
 
 // Rows of a group that may multiply weights where they lie: none where tiling says how K is to be cut.
 static size_t rows_across(const struct product *product, const struct product_limits *limits, const struct product_holding *h) {
-    const struct kernel_backend *backend = kernel_selected();
+    const struct element_kernels *kernels = backend_kernels(kernel_selected(), h->sum);
     bool plain = !product->b_is_packed && !product->a.scale_dtype && !product->b.scale_dtype && limits->tiling.tk == 0;
-    bool f32 = backend->across_f32 || backend->along_f32, bf16 = backend->across_bf16 || backend->along_bf16;
-    bool can = h->sum == DTYPE_F32 ? f32 : product->b.dtype == DTYPE_BF16 && bf16;
+    bool read = h->sum == DTYPE_F32 || product->b.dtype == h->sum; // as they lie
+    bool can = read && (kernels->across || kernels->along);
     return plain && can ? at_most(h->rows, ACROSS_SPAN_ROWS) : 0;
 }
 
@@ -111,7 +108,8 @@ static void fit_limit(struct product_holding *h, size_t limit) {
 // less.
 static struct product_holding holding_of(const struct product *product, const struct product_limits *limits) {
     size_t limit = product->options->compiler.vmem_limit_bytes;
-    bool grouped = has_group_kernel(product, product_sum_dtype(product->a.dtype, product->b.dtype));
+    struct panel_kernels kernels = kernels_of(product);
+    bool grouped = panels_go_by_groups(&kernels);
     struct product_holding h = holding_by(product, limits, grouped);
     if (limit) {
         fit_limit(&h, limit);
@@ -283,7 +281,8 @@ static bool streams(const struct product *product) {
 void product_run(const struct product *product, const struct product_limits *limits, struct team *team, void *workspace) {
     char *at = workspace;
     unsigned threads = team ? team_threads(team) : 1;
-    struct product_work work = {.product = product, .backend = kernel_selected(), .holding = holding_of(product, limits)};
+    struct product_work work = {.product = product, .backend = kernel_selected(), .kernels = kernels_of(product)};
+    work.holding = holding_of(product, limits);
     work.first_task = (size_t *)at;
     work.streams = streams(product);
     work.read_a = (struct line_reader){work.backend, product->a.dtype, work.holding.sum};

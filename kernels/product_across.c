@@ -10,25 +10,6 @@ enum {
     AHEAD_K = 16, // that one tile fetches ahead
 };
 
-typedef void along_kernel(const struct along_args *args);
-
-static along_kernel *along_of(const struct product_work *work) {
-    return work->holding.sum == DTYPE_F32 ? work->backend->along_f32 : work->backend->along_bf16;
-}
-
-static size_t along_rows(const struct product_work *work) {
-    return work->holding.sum == DTYPE_F32 ? work->backend->along_rows_f32 : work->backend->along_rows_bf16;
-}
-
-// 0: it has no kernel for them.
-static size_t across_rows(const struct product_work *work) {
-    const struct kernel_backend *backend = work->backend;
-    if (work->holding.sum == DTYPE_F32) {
-        return backend->across_f32 ? ACROSS_SPAN_ROWS : 0;
-    }
-    return !backend->across_bf16 ? 0 : backend->across_rows_bf16 ? backend->across_rows_bf16 : ACROSS_SPAN_ROWS;
-}
-
 static bool lies_along(const struct product_span *span) {
     return span->group->b.k_stride == 1;
 }
@@ -38,13 +19,16 @@ bool product_goes_across(const struct product_work *work, const struct product_s
     if (span->group->k == 0 || rows > work->holding.across_rows) {
         return false;
     }
-    return lies_along(span) ? rows <= along_rows(work) : rows <= across_rows(work) && span->group->b.line_stride == 1;
+    const struct element_kernels *kernels = work->kernels.of;
+    if (lies_along(span)) {
+        return kernels->along && rows <= kernels->along_rows;
+    }
+    return span->group->b.line_stride == 1 && kernels->across && (kernels->across_rows == 0 || rows <= kernels->across_rows);
 }
 
 // The call's rows, whose x begin at its k, against a block of K from k on; tile by tile: the first one brings it into L2.
 static void multiply_across(const struct product_call *c, size_t k, size_t depth) {
     const struct product_operand *b = &c->group->b;
-    const struct kernel_backend *backend = c->work->backend;
     enum dtype sum = c->work->holding.sum, from = c->work->read_b.from;
     size_t column = c->panel * KERNEL_PANEL;
     const void *x[ACROSS_ROWS];
@@ -65,7 +49,7 @@ static void multiply_across(const struct product_call *c, size_t k, size_t depth
         for (size_t r = 0; r < args.rows; r++) {
             x[r] = (const char *)c->x[row + r] + (k - c->k) * dtype_size(sum);
         }
-        (sum == DTYPE_F32 ? backend->across_f32 : backend->across_bf16)(&args);
+        c->work->kernels.of->across(&args);
         args.share++;
     }
 }
@@ -75,16 +59,16 @@ static void multiply_along(const struct product_call *c) {
     const struct product_operand *b = &c->group->b;
     enum dtype from = c->work->read_b.from;
     size_t column = c->panel * KERNEL_PANEL, size = dtype_size(from);
-    along_of(c->work)(&(struct along_args){.x = c->x,
-                                           .rows = c->rows,
-                                           .dtype = from,
-                                           .weights = (const char *)b->data + (column * b->line_stride + c->k) * size,
-                                           .stride = b->line_stride * size,
-                                           .k = c->depth,
-                                           .columns = at_most(c->group->n - column, c->count * KERNEL_PANEL),
-                                           .sums = c->sums,
-                                           .sums_stride = c->stride,
-                                           .goes_on = c->k > 0});
+    c->work->kernels.of->along(&(struct along_args){.x = c->x,
+                                                    .rows = c->rows,
+                                                    .dtype = from,
+                                                    .weights = (const char *)b->data + (column * b->line_stride + c->k) * size,
+                                                    .stride = b->line_stride * size,
+                                                    .k = c->depth,
+                                                    .columns = at_most(c->group->n - column, c->count * KERNEL_PANEL),
+                                                    .sums = c->sums,
+                                                    .sums_stride = c->stride,
+                                                    .goes_on = c->k > 0});
 }
 
 // Where rows are read in place the whole of K is one block along it: longer runs of memory.

@@ -47,55 +47,6 @@ static void take_panels(struct product_call *c) {
 
 // ---- sums
 
-static void multiply_group(const struct product_call *c, const struct panel_group_args *args) {
-    const struct kernel_backend *backend = c->work->backend;
-    const struct quantised_format *format = c->work->product->b_format;
-    if (format) {
-        backend->quantised_group_bf16(args, format);
-        return;
-    }
-    switch (c->work->holding.sum) {
-    case DTYPE_I8:
-        backend->group_i8(args);
-        return;
-    case DTYPE_F32:
-        backend->group_f32(args);
-        return;
-    default:
-        backend->group_bf16(args);
-        return;
-    }
-}
-
-static void multiply_i8(const struct product_call *c, size_t panel, float *out) {
-    struct panel_i8_args args = {.x = (const int8_t *const *)c->x,
-                                 .rows = c->rows,
-                                 .panel = c->panels[panel],
-                                 .k = c->depth,
-                                 .out = (int32_t *)out,
-                                 .out_stride = c->work->holding.sums_stride,
-                                 .columns = KERNEL_PANEL};
-    c->work->backend->panel_i8(&args);
-}
-
-static void multiply_float(const struct product_call *c, size_t panel, float *out) {
-    const struct kernel_backend *backend = c->work->backend;
-    const struct quantised_format *format = c->work->product->b_format;
-    bool wide = c->work->holding.sum == DTYPE_F32;
-    struct panel_args args = {.x = c->x,
-                              .rows = c->rows,
-                              .panel = c->panels[panel],
-                              .k = c->depth,
-                              .out = out,
-                              .out_stride = c->work->holding.sums_stride,
-                              .columns = KERNEL_PANEL};
-    if (format) {
-        (wide ? backend->quantised_f32 : backend->quantised_bf16)(&args, format);
-    } else {
-        (wide ? backend->panel_f32 : backend->panel_bf16)(&args);
-    }
-}
-
 // What is fetched during [begin, end) of `all` steps.
 static struct memory_ahead share_of(const struct memory_ahead *ahead, size_t begin, size_t end, size_t all) {
     struct memory_ahead share = *ahead;
@@ -121,11 +72,18 @@ static void multiply(const struct product_call *c, float *out, bool goes_on, boo
                                         .goes_on = goes_on,
                                         .rows_kept = rows_kept,
                                         .ahead = c->ahead};
-        multiply_group(c, &args);
+        multiply_panels(&c->work->kernels, &args);
         return;
     }
     for (size_t p = 0; p < c->count; p++) {
-        (c->work->holding.sum == DTYPE_I8 ? multiply_i8 : multiply_float)(c, p, out + p * KERNEL_PANEL);
+        struct panel_args args = {.x = c->x,
+                                  .rows = c->rows,
+                                  .panel = c->panels[p],
+                                  .k = c->depth,
+                                  .out = out + p * KERNEL_PANEL,
+                                  .out_stride = c->work->holding.sums_stride,
+                                  .columns = KERNEL_PANEL};
+        multiply_panel(&c->work->kernels, &args);
     }
 }
 
@@ -222,27 +180,12 @@ static struct memory_ahead next_block(const struct product_call *c, const struct
     return lines_memory(&c->work->read_b, &range);
 }
 
-// Up to as many rows the panel kernels are faster, on panels packed at load.
-static size_t few_rows(const struct product_work *work) {
-    if (work->product->b_format) {
-        return 0; // the kernels of groups take few rows as they do
-    }
-    switch (work->holding.sum) {
-    case DTYPE_I8:
-        return work->backend->few_i8;
-    case DTYPE_F32:
-        return work->backend->few_f32;
-    default:
-        return work->backend->few_bf16;
-    }
-}
-
 static void run_packed(struct product_call c, const struct product_span *span, const struct product_span *after) {
     const struct product_work *work = c.work;
     const struct product_holding *h = &work->holding;
     const struct product_group *g = c.group;
     c.stride = h->sums_stride;
-    c.grouped = h->grouped && (!g->b_packed || span->end - span->row > few_rows(work));
+    c.grouped = h->grouped && (!g->b_packed || span->end - span->row > panels_few_rows(&work->kernels));
     for (; c.panel < span->panel_end; c.panel += c.count) {
         c.count = call_part(span->panel_end - c.panel, h->panels);
         find_next(&c, span, after);

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "kernels/backend.h"
+#include "kernels/panel_kernels.h"
 #include "kernels/product.h"
 #include "kernels/product_lines.h"
 #include "kernels/sizes.h"
@@ -33,6 +33,7 @@ enum {
 struct product_work {
     const struct product *product;
     const struct kernel_backend *backend;
+    struct panel_kernels kernels; // for B's panels: of the sums' operands, or codes
     struct product_holding holding;
     struct line_reader read_a, read_b;
     size_t *first_task; // [num_groups + 1]; unused where m tiles go in order

@@ -20,156 +20,157 @@
     .decode = target##_decode, .pack_along = target##_pack_along, .pack_across = target##_pack_across,                             \
     .quad_offsets = target##_quad_offsets, .place_codes = target##_place_codes
 
-#define BACKEND_ACROSS(target) .across_f32 = target##_across_f32, .across_bf16 = target##_across_bf16
-#define BACKEND_QUANTISED(target) .quantised_f32 = target##_quantised_f32, .quantised_bf16 = target##_quantised_bf16
-#define BACKEND_PANELS(target)                                                                                                     \
-    .panel_f32 = target##_panel_f32, .panel_bf16 = target##_panel_bf16, .panel_i8 = target##_panel_i8, BACKEND_QUANTISED(target)
-#define BACKEND_ALL_BY_GROUPS(target)                                                                                              \
-    .group_f32 = target##_group_f32, .group_bf16 = target##_group_bf16, .group_i8 = target##_group_i8
-#define BACKEND_GROUPS(target)                                                                                                     \
-    BACKEND_ALL_BY_GROUPS(target), .few_f32 = PANEL_TILE, .few_bf16 = 2 * PANEL_TILE, .few_i8 = PANEL_TILE
+// The kernels of one element, by whom: those of most sets are of one target, `panel` and `group`, `quantised`, `across` alike. A
+// kernel that another set shares is named by the target that it is compiled for.
+#define SCALAR_F32                                                                                                                 \
+    { .panel = scalar_panel_f32, .quantised = scalar_quantised_f32 }
+#define SCALAR_I8                                                                                                                  \
+    { .panel = scalar_panel_i8 }
 
-const struct kernel_backend backend_scalar = {.name = "scalar", BACKEND_PANELS(scalar), BACKEND_ROWS(scalar)};
+const struct kernel_backend backend_scalar = {
+    .name = "scalar",
+    .f32 = SCALAR_F32,
+    .bf16 = {.panel = scalar_panel_bf16, .quantised = scalar_quantised_bf16},
+    .i8 = SCALAR_I8,
+    BACKEND_ROWS(scalar),
+};
 
-const struct kernel_backend backend_scalar_amx = {.name = "scalar_amx",
-                                                  .arithmetic = ARITHMETIC_CPU_AMX,
-                                                  .panel_f32 = scalar_panel_f32,
-                                                  .panel_bf16 = scalar_amx_panel_bf16,
-                                                  .panel_i8 = scalar_panel_i8,
-                                                  BACKEND_QUANTISED(scalar),
-                                                  BACKEND_ROWS(scalar)};
+const struct kernel_backend backend_scalar_amx = {
+    .name = "scalar_amx",
+    .arithmetic = ARITHMETIC_CPU_AMX,
+    .f32 = SCALAR_F32,
+    .bf16 = {.panel = scalar_amx_panel_bf16, .quantised = scalar_quantised_bf16},
+    .i8 = SCALAR_I8,
+    BACKEND_ROWS(scalar),
+};
 
-const struct kernel_backend backend_scalar_sim90 = {.name = "scalar_sim90",
-                                                    .arithmetic = ARITHMETIC_SIM_90,
-                                                    .panel_f32 = scalar_panel_f32,
-                                                    .panel_bf16 = scalar_sim90_panel_bf16,
-                                                    .panel_i8 = scalar_panel_i8,
-                                                    .quantised_f32 = scalar_quantised_f32,
-                                                    .quantised_bf16 = scalar_sim90_quantised_bf16,
-                                                    BACKEND_ROWS(scalar)};
+const struct kernel_backend backend_scalar_sim90 = {
+    .name = "scalar_sim90",
+    .arithmetic = ARITHMETIC_SIM_90,
+    .f32 = SCALAR_F32,
+    .bf16 = {.panel = scalar_sim90_panel_bf16, .quantised = scalar_sim90_quantised_bf16},
+    .i8 = SCALAR_I8,
+    BACKEND_ROWS(scalar),
+};
 
 #if defined(__x86_64__)
-const struct kernel_backend backend_avx2 = {.name = "avx2",
-                                            BACKEND_PANELS(avx2),
-                                            .quantised_group_bf16 = avx2_quantised_group_bf16,
-                                            BACKEND_ALL_BY_GROUPS(avx2),
-                                            .few_i8 = PANEL_TILE,
-                                            BACKEND_ACROSS(avx2),
-                                            .along_f32 = avx2_along_f32,
-                                            .along_bf16 = avx2_along_bf16,
-                                            .along_rows_f32 = 16,
-                                            .along_rows_bf16 = 16,
-                                            BACKEND_ROWS(avx2)};
+const struct kernel_backend backend_avx2 = {
+    .name = "avx2",
+    .f32 = {.panel = avx2_panel_f32,
+            .group = avx2_group_f32,
+            .quantised = avx2_quantised_f32,
+            .across = avx2_across_f32,
+            .along = avx2_along_f32,
+            .along_rows = 16},
+    .bf16 = {.panel = avx2_panel_bf16,
+             .group = avx2_group_bf16,
+             .quantised = avx2_quantised_bf16,
+             .quantised_group = avx2_quantised_group_bf16,
+             .across = avx2_across_bf16,
+             .along = avx2_along_bf16,
+             .along_rows = 16},
+    .i8 = {.panel = avx2_panel_i8, .group = avx2_group_i8, .few = PANEL_TILE},
+    BACKEND_ROWS(avx2),
+};
 
-const struct kernel_backend backend_avx512 = {.name = "avx512",
-                                              BACKEND_PANELS(avx512),
-                                              BACKEND_GROUPS(avx512),
-                                              BACKEND_ACROSS(avx512),
-                                              .along_f32 = avx2_along_f32,
-                                              .along_rows_f32 = 8,
-                                              BACKEND_ROWS(avx512)};
+// Of f32, and of bf16 that is widened to it.
+#define AVX512_F32(by)                                                                                                             \
+    {                                                                                                                              \
+        .panel = avx512_panel_f32, .group = avx512_group_f32, .few = PANEL_TILE, .quantised = by##_quantised_f32,                  \
+        .across = avx512_across_f32, .along = avx2_along_f32, .along_rows = 8                                                      \
+    }
+#define AVX512_BF16(by)                                                                                                            \
+    {                                                                                                                              \
+        .panel = avx512_panel_bf16, .group = avx512_group_bf16, .few = 2 * PANEL_TILE, .quantised = by##_quantised_bf16,           \
+        .across = avx512_across_bf16                                                                                               \
+    }
+#define AVX512VNNI_I8                                                                                                              \
+    { .panel = avx512vnni_panel_i8, .group = avx512vnni_group_i8, .few = PANEL_TILE }
+#define AMX_I8                                                                                                                     \
+    { .panel = avx512vnni_panel_i8, .group = amx_group_i8, .few = 2 } // every CPU with tiles has VNNI
 
-const struct kernel_backend backend_avx512vnni = {.name = "avx512vnni",
-                                                  .panel_f32 = avx512_panel_f32,
-                                                  .panel_bf16 = avx512_panel_bf16,
-                                                  .panel_i8 = avx512vnni_panel_i8,
-                                                  .group_i8 = avx512vnni_group_i8,
-                                                  .few_i8 = PANEL_TILE,
-                                                  BACKEND_QUANTISED(avx512),
-                                                  .group_f32 = avx512_group_f32,
-                                                  .group_bf16 = avx512_group_bf16,
-                                                  .few_f32 = PANEL_TILE,
-                                                  .few_bf16 = 2 * PANEL_TILE,
-                                                  BACKEND_ACROSS(avx512),
-                                                  .along_f32 = avx2_along_f32,
-                                                  .along_rows_f32 = 8,
-                                                  BACKEND_ROWS(avx512)};
+const struct kernel_backend backend_avx512 = {
+    .name = "avx512",
+    .f32 = AVX512_F32(avx512),
+    .bf16 = AVX512_BF16(avx512),
+    .i8 = {.panel = avx512_panel_i8, .group = avx512_group_i8, .few = PANEL_TILE},
+    BACKEND_ROWS(avx512),
+};
 
-const struct kernel_backend backend_avx512bf16 = {.name = "avx512bf16",
-                                                  .panel_f32 = avx512_panel_f32,
-                                                  .panel_bf16 = avx512bf16_panel_bf16,
-                                                  .group_f32 = avx512_group_f32,
-                                                  .group_bf16 = avx512bf16_group_bf16,
-                                                  .few_f32 = PANEL_TILE,
-                                                  .few_bf16 = PANEL_TILE,
-                                                  .panel_i8 = avx512vnni_panel_i8,
-                                                  .group_i8 = avx512vnni_group_i8,
-                                                  .few_i8 = PANEL_TILE,
-                                                  BACKEND_QUANTISED(avx512bf16),
-                                                  .quantised_group_bf16 = avx512bf16_quantised_group_bf16,
-                                                  .across_f32 = avx512_across_f32,
-                                                  .across_bf16 = avx512bf16_across_bf16,
-                                                  .across_rows_bf16 = 2 * PANEL_TILE,
-                                                  .along_f32 = avx2_along_f32,
-                                                  .along_rows_f32 = 8,
-                                                  .along_bf16 = avx512bf16_along_bf16,
-                                                  .along_rows_bf16 = 32,
-                                                  BACKEND_ROWS(avx512)};
+const struct kernel_backend backend_avx512vnni = {
+    .name = "avx512vnni",
+    .f32 = AVX512_F32(avx512),
+    .bf16 = AVX512_BF16(avx512),
+    .i8 = AVX512VNNI_I8,
+    BACKEND_ROWS(avx512),
+};
 
-const struct kernel_backend backend_amxint8 = {.name = "amxint8",
-                                               .panel_f32 = avx512_panel_f32,
-                                               .panel_bf16 = avx512_panel_bf16,
-                                               .panel_i8 = avx512vnni_panel_i8, // every CPU with tiles has VNNI
-                                               .few_i8 = 2,
-                                               .group_i8 = amx_group_i8,
-                                               .group_f32 = avx512_group_f32,
-                                               .group_bf16 = avx512_group_bf16,
-                                               .few_f32 = PANEL_TILE,
-                                               .few_bf16 = 2 * PANEL_TILE,
-                                               .quantised_f32 = avx512_quantised_f32,
-                                               .quantised_bf16 = amx_quantised_bf16,
-                                               BACKEND_ACROSS(avx512),
-                                               .along_f32 = avx2_along_f32,
-                                               .along_rows_f32 = 8,
-                                               BACKEND_ROWS(avx512)};
+const struct kernel_backend backend_avx512bf16 = {
+    .name = "avx512bf16",
+    .f32 = AVX512_F32(avx512bf16),
+    .bf16 = {.panel = avx512bf16_panel_bf16,
+             .group = avx512bf16_group_bf16,
+             .few = PANEL_TILE,
+             .quantised = avx512bf16_quantised_bf16,
+             .quantised_group = avx512bf16_quantised_group_bf16,
+             .across = avx512bf16_across_bf16,
+             .across_rows = 2 * PANEL_TILE,
+             .along = avx512bf16_along_bf16,
+             .along_rows = 32},
+    .i8 = AVX512VNNI_I8,
+    BACKEND_ROWS(avx512),
+};
 
-const struct kernel_backend backend_amx = {.name = "amx",
-                                           .arithmetic = ARITHMETIC_CPU_AMX,
-                                           .panel_f32 = avx512_panel_f32,
-                                           .panel_bf16 = amx_panel_bf16,
-                                           .group_f32 = avx512_group_f32,
-                                           .group_bf16 = amx_group_bf16,
-                                           .few_f32 = PANEL_TILE,
-                                           .panel_i8 = avx512vnni_panel_i8, // every CPU with tiles has VNNI
-                                           .few_i8 = 2,
-                                           .group_i8 = amx_group_i8,
-                                           .quantised_f32 = avx512_quantised_f32,
-                                           .quantised_bf16 = amx_quantised_bf16,
-                                           .across_f32 = avx512_across_f32,
-                                           .along_f32 = avx2_along_f32,
-                                           .along_rows_f32 = 8,
-                                           BACKEND_ROWS(avx512)};
+const struct kernel_backend backend_amxint8 = {
+    .name = "amxint8",
+    .f32 = AVX512_F32(avx512),
+    .bf16 = AVX512_BF16(amx),
+    .i8 = AMX_I8,
+    BACKEND_ROWS(avx512),
+};
+
+const struct kernel_backend backend_amx = {
+    .name = "amx",
+    .arithmetic = ARITHMETIC_CPU_AMX,
+    .f32 = AVX512_F32(avx512),
+    .bf16 = {.panel = amx_panel_bf16, .group = amx_group_bf16, .quantised = amx_quantised_bf16},
+    .i8 = AMX_I8,
+    BACKEND_ROWS(avx512),
+};
 #endif
 
 #if defined(__aarch64__)
+#define NEON_F32                                                                                                                   \
+    {                                                                                                                              \
+        .panel = neon_panel_f32, .group = neon_group_f32, .few = PANEL_TILE, .quantised = neon_quantised_f32,                      \
+        .across = neon_across_f32                                                                                                  \
+    }
+#define NEON_BF16                                                                                                                  \
+    { .panel = neon_panel_bf16, .group = neon_group_bf16, .few = 2 * PANEL_TILE, .quantised = neon_quantised_bf16 }
+#define NEONDOT_I8                                                                                                                 \
+    { .panel = neondot_panel_i8, .group = neondot_group_i8, .few = PANEL_TILE }
+
 const struct kernel_backend backend_neon = {
-    .name = "neon", BACKEND_PANELS(neon), BACKEND_GROUPS(neon), .across_f32 = neon_across_f32, BACKEND_ROWS(neon)};
+    .name = "neon",
+    .f32 = NEON_F32,
+    .bf16 = NEON_BF16,
+    .i8 = {.panel = neon_panel_i8, .group = neon_group_i8, .few = PANEL_TILE},
+    BACKEND_ROWS(neon),
+};
 
-const struct kernel_backend backend_neondot = {.name = "neondot",
-                                               .panel_f32 = neon_panel_f32,
-                                               .panel_bf16 = neon_panel_bf16,
-                                               .panel_i8 = neondot_panel_i8,
-                                               .group_i8 = neondot_group_i8,
-                                               .few_i8 = PANEL_TILE,
-                                               BACKEND_QUANTISED(neon),
-                                               .group_f32 = neon_group_f32,
-                                               .group_bf16 = neon_group_bf16,
-                                               .few_f32 = PANEL_TILE,
-                                               .few_bf16 = 2 * PANEL_TILE,
-                                               .across_f32 = neon_across_f32,
-                                               BACKEND_ROWS(neon)};
+const struct kernel_backend backend_neondot = {
+    .name = "neondot",
+    .f32 = NEON_F32,
+    .bf16 = NEON_BF16,
+    .i8 = NEONDOT_I8,
+    BACKEND_ROWS(neon),
+};
 
-const struct kernel_backend backend_neonbf16 = {.name = "neonbf16",
-                                                .panel_f32 = neon_panel_f32,
-                                                .panel_bf16 = neonbf16_panel_bf16,
-                                                .group_f32 = neon_group_f32,
-                                                .group_bf16 = neonbf16_group_bf16,
-                                                .few_f32 = PANEL_TILE,
-                                                .few_bf16 = PANEL_TILE,
-                                                .panel_i8 = neondot_panel_i8,
-                                                .group_i8 = neondot_group_i8,
-                                                .few_i8 = PANEL_TILE,
-                                                BACKEND_QUANTISED(neon),
-                                                .across_f32 = neon_across_f32,
-                                                BACKEND_ROWS(neon)};
+const struct kernel_backend backend_neonbf16 = {
+    .name = "neonbf16",
+    .f32 = NEON_F32,
+    .bf16 = {.panel = neonbf16_panel_bf16, .group = neonbf16_group_bf16, .few = PANEL_TILE, .quantised = neon_quantised_bf16},
+    .i8 = NEONDOT_I8,
+    BACKEND_ROWS(neon),
+};
 #endif

@@ -83,8 +83,8 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
 // Those of panel_body.h or panel_few.h, of the quantised kernels, and of group_body.h or group_widened.h.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \
     panel_kernel target##_panel_f32, target##_panel_bf16;                                                                          \
-    quantised_kernel target##_quantised_f32, target##_quantised_bf16;                                                              \
-    panel_i8_kernel target##_panel_i8
+    panel_kernel target##_panel_i8;                                                                                                \
+    quantised_kernel target##_quantised_f32, target##_quantised_bf16
 #define BACKEND_DECLARE_GROUPS(target) panel_group_kernel target##_group_f32, target##_group_bf16, target##_group_i8
 
 BACKEND_DECLARE_ROWS(scalar);
@@ -106,7 +106,7 @@ BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx512);
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI
 
-panel_i8_kernel avx512vnni_panel_i8;
+panel_kernel avx512vnni_panel_i8;
 panel_group_kernel avx512vnni_group_i8;
 
 panel_kernel avx512bf16_panel_bf16;
@@ -130,7 +130,7 @@ extern const struct kernel_backend backend_avx2, backend_avx512, backend_avx512v
 BACKEND_DECLARE_ROWS(neon);
 BACKEND_DECLARE_PANELS(neon);
 BACKEND_DECLARE_GROUPS(neon);
-panel_i8_kernel neondot_panel_i8;
+panel_kernel neondot_panel_i8;
 panel_group_kernel neondot_group_i8;
 panel_kernel neonbf16_panel_bf16;
 panel_group_kernel neonbf16_group_bf16;

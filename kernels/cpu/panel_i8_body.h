@@ -114,7 +114,7 @@ static void prepare_quads(const int8_t *x, size_t k, size_t first, size_t depth,
 }
 
 // Rows [row, row + rows) of the call, at most QUAD_ROWS, whole K.
-static void panel_rows_i8(const struct panel_i8_args *args, size_t row, size_t rows) {
+static void panel_rows_i8(const struct panel_args *args, size_t row, size_t rows) {
     const struct packed_i8 *panel = args->panel;
     size_t quads = (args->k + PACKED_I8_K - 1) / PACKED_I8_K;
     panel_row block[QUAD_ROWS];
@@ -149,7 +149,7 @@ static void panel_rows_i8(const struct panel_i8_args *args, size_t row, size_t r
     }
 }
 
-void PANEL_TARGET(panel_i8)(const struct panel_i8_args *args) {
+void PANEL_TARGET(panel_i8)(const struct panel_args *args) {
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = args->rows - row < QUAD_ROWS ? args->rows - row : QUAD_ROWS;
         panel_rows_i8(args, row, rows);

@@ -37,7 +37,7 @@ void scalar_panel_bf16(const struct panel_args *args) {
     }
 }
 
-void scalar_panel_i8(const struct panel_i8_args *args) {
+void scalar_panel_i8(const struct panel_args *args) {
     const struct packed_i8 *panel = args->panel;
     for (size_t r = 0; r < args->rows; r++) {
         const int8_t *x = args->x[r];

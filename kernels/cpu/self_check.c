@@ -196,12 +196,12 @@ static int check_bf16(struct check *check, int round) {
         panel[i] = i / KERNEL_PANEL / 2 == k / 2 && i % 2 ? 0 : next_bf16(check, round);
     }
     struct panel_args args = {rows, count, panel, k, got, CHECK_COLUMNS, CHECK_COLUMNS};
-    check->backend->panel_bf16(&args);
+    check->backend->bf16.panel(&args);
     args.out = want;
-    check->twin->panel_bf16(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_bf16, DTYPE_BF16, unit, &args) &&
-           same_across(check->backend->across_bf16, DTYPE_BF16, DTYPE_BF16, &args) &&
-           same_along(check->backend->along_bf16, DTYPE_BF16, DTYPE_BF16, &args);
+    check->twin->bf16.panel(&args);
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->bf16.group, DTYPE_BF16, unit, &args) &&
+           same_across(check->backend->bf16.across, DTYPE_BF16, DTYPE_BF16, &args) &&
+           same_along(check->backend->bf16.along, DTYPE_BF16, DTYPE_BF16, &args);
 }
 
 // Any bit pattern at all, or the widened bf16 of the round.
@@ -232,12 +232,12 @@ static int check_f32(struct check *check, int round) {
     }
     size_t count = (size_t)(round % CHECK_ROWS + 1);
     struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
-    check->backend->panel_f32(&args);
+    check->backend->f32.panel(&args);
     args.out = want;
-    check->twin->panel_f32(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->group_f32, DTYPE_F32, 4, &args) &&
-           same_across(check->backend->across_f32, DTYPE_F32, lies_in, &args) &&
-           same_along(check->backend->along_f32, DTYPE_F32, lies_in, &args);
+    check->twin->f32.panel(&args);
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->f32.group, DTYPE_F32, 4, &args) &&
+           same_across(check->backend->f32.across, DTYPE_F32, lies_in, &args) &&
+           same_along(check->backend->f32.along, DTYPE_F32, lies_in, &args);
 }
 
 enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL_PANEL }; // words: the offsets, then quads
@@ -259,7 +259,7 @@ static void add_group_i8(const struct kernel_backend *backend, const struct chec
     for (size_t r = 0; r < CHECK_TILE_ROWS; r++) {
         rows[r] = c->x[r] + first;
     }
-    backend->group_i8(&(struct panel_group_args){.x = rows,
+    backend->i8.group(&(struct panel_group_args){.x = rows,
                                                  .rows = CHECK_TILE_ROWS,
                                                  .panels = &panels,
                                                  .count = 1,
@@ -287,7 +287,7 @@ static int same_by_group_i8(const struct kernel_backend *backend, const struct c
 // The ends of int8 among others; k is no multiple of a quad.
 static int check_i8(struct check *check) {
     struct check_i8 c;
-    const int8_t *rows[CHECK_TILE_ROWS];
+    const void *rows[CHECK_TILE_ROWS];
     _Alignas(64) int32_t panel[CHECK_I8_PANEL];
     int32_t got[CHECK_TILE_ROWS * CHECK_COLUMNS] = {0};
     for (size_t r = 0; r < CHECK_TILE_ROWS; r++) {
@@ -300,11 +300,11 @@ static int check_i8(struct check *check) {
         c.w[i] = next_i8(check);
     }
     pack_weights_i8(&backend_scalar, &(struct weight_source){c.w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, panel);
-    struct panel_i8_args args = {rows, CHECK_TILE_ROWS, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
-    check->backend->panel_i8(&args);
-    args.out = c.want;
-    check->twin->panel_i8(&args);
-    return memcmp(got, c.want, sizeof got) == 0 && (!check->backend->group_i8 || same_by_group_i8(check->backend, &c));
+    struct panel_args args = {rows, CHECK_TILE_ROWS, panel, CHECK_K, (float *)got, CHECK_COLUMNS, CHECK_COLUMNS};
+    check->backend->i8.panel(&args);
+    args.out = (float *)c.want;
+    check->twin->i8.panel(&args);
+    return memcmp(got, c.want, sizeof got) == 0 && (!check->backend->i8.group || same_by_group_i8(check->backend, &c));
 }
 
 // The functions over the range in which they are neither 0 nor Inf, and its ends.

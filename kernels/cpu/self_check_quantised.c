@@ -65,8 +65,8 @@ static int same_by_group(struct check *check, const struct kernel_backend *backe
     const void *panels[CHECK_PANELS] = {check->panel, check->panel};
     struct panel_group_args call = {
         .x = rows, .rows = count, .panels = panels, .count = CHECK_PANELS, .k = CHECK_K, .sums = sums, .scratch = scratch};
-    for (size_t calls = 0; backend->quantised_group_bf16 && calls < 2; calls++) {
-        backend->quantised_group_bf16(&call, format);
+    for (size_t calls = 0; backend->bf16.quantised_group && calls < 2; calls++) {
+        backend->bf16.quantised_group(&call, format);
         call.rows_kept = true;
         for (size_t i = 0; i < count * CHECK_PANELS; i++) {
             size_t r = i / CHECK_PANELS, panel = i % CHECK_PANELS;
@@ -88,9 +88,9 @@ static int check_f32_rows(struct check *check, const struct kernel_backend *back
         rows[r] = wide[r];
     }
     struct panel_args args = {rows, CHECK_ROWS, check->panel, CHECK_K, check->got, KERNEL_PANEL, KERNEL_PANEL};
-    backend->quantised_f32(&args, format);
+    backend->f32.quantised(&args, format);
     args.out = check->want;
-    backend_twin(backend)->quantised_f32(&args, format);
+    backend_twin(backend)->f32.quantised(&args, format);
     return same(check->got, check->want, CHECK_ROWS * KERNEL_PANEL);
 }
 
@@ -108,9 +108,9 @@ static int check_format(struct check *check, const struct kernel_backend *backen
     }
     for (size_t count = 1; count <= CHECK_ROWS; count += CHECK_ROWS - 1) { // few rows, and more
         struct panel_args args = {rows, count, check->panel, CHECK_K, check->got, KERNEL_PANEL, KERNEL_PANEL};
-        backend->quantised_bf16(&args, format);
+        backend->bf16.quantised(&args, format);
         args.out = check->want;
-        backend_twin(backend)->quantised_bf16(&args, format);
+        backend_twin(backend)->bf16.quantised(&args, format);
         if (!same(check->got, check->want, count * KERNEL_PANEL) || !same_by_group(check, backend, format, rows, count)) {
             return 0;
         }

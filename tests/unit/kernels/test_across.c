@@ -113,7 +113,7 @@ static void run_along(const struct kernel_backend *backend, const struct problem
                               .sums = p->sums.data,
                               .sums_stride = p->sums_stride,
                               .goes_on = first > 0};
-    (p->x_dtype == DTYPE_F32 ? backend->along_f32 : backend->along_bf16)(&args);
+    (p->x_dtype == DTYPE_F32 ? backend->f32.along : backend->bf16.along)(&args);
 }
 
 static void run_across(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
@@ -131,7 +131,7 @@ static void run_across(const struct kernel_backend *backend, const struct proble
                                .share = shares - 1,
                                .shares = shares,
                                .goes_on = first > 0};
-    (p->x_dtype == DTYPE_F32 ? backend->across_f32 : backend->across_bf16)(&args);
+    (p->x_dtype == DTYPE_F32 ? backend->f32.across : backend->bf16.across)(&args);
 }
 
 // k [first, end) of it.
@@ -171,10 +171,10 @@ static void check_one(const struct kernel_backend *backend, struct random *rando
 static void sums_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {1618};
     for (size_t i = 0; i < share_of(CASES_OF(ROUNDS)); i++) {
-        if (backend->across_f32 && FIRST_WITH(backend, across_f32, 0)) {
+        if (backend->f32.across && FIRST_WITH(backend, f32.across, 0)) {
             check_one(backend, &random, false, false);
         }
-        if (backend->across_bf16 && FIRST_WITH(backend, across_bf16, 0)) {
+        if (backend->bf16.across && FIRST_WITH(backend, bf16.across, 0)) {
             check_one(backend, &random, true, false);
         }
     }
@@ -183,10 +183,10 @@ static void sums_are_the_contracts(const struct kernel_backend *backend) {
 static void sums_along_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {2718};
     for (size_t i = 0; i < share_of(CASES_OF(ALONG_ROUNDS)); i++) {
-        if (backend->along_f32 && FIRST_WITH(backend, along_f32, 0)) {
+        if (backend->f32.along && FIRST_WITH(backend, f32.along, 0)) {
             check_one(backend, &random, false, true);
         }
-        if (backend->along_bf16 && FIRST_WITH(backend, along_bf16, 0)) {
+        if (backend->bf16.along && FIRST_WITH(backend, bf16.along, 0)) {
             check_one(backend, &random, true, true);
         }
     }
@@ -208,7 +208,7 @@ static void only_the_contracts_arithmetic_has_bf16(void **state) {
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
-        assert_true(backend->arithmetic == ARITHMETIC_CPU || (!backend->across_bf16 && !backend->along_bf16));
+        assert_true(backend->arithmetic == ARITHMETIC_CPU || (!backend->bf16.across && !backend->bf16.along));
     }
 }
 

@@ -40,7 +40,7 @@ static void check_backend(const struct kernel_backend *backend, const struct sum
     const void *rows[1] = {s->x};
     pack_weights(&(struct weight_source){s->w, DTYPE_BF16, s->k, 1}, s->k, 1, DTYPE_BF16, panel);
     struct panel_args args = {rows, 1, panel, s->k, out, KERNEL_PANEL, 1};
-    backend->panel_bf16(&args);
+    backend->bf16.panel(&args);
     assert_same_f32(out, &s->want, 1, backend->name);
 }
 

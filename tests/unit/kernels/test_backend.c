@@ -104,12 +104,13 @@ static void unfused_f32(const struct panel_args *args) {
     }
 }
 
-static void unsigned_i8(const struct panel_i8_args *args) { // x + 128, and the offsets forgotten
-    struct panel_i8_args plain = *args;
-    backend_scalar.panel_i8(&plain);
+static void unsigned_i8(const struct panel_args *args) { // x + 128, and the offsets forgotten
+    struct panel_args plain = *args;
+    backend_scalar.i8.panel(&plain);
     const int32_t *offsets = args->panel;
+    int32_t *out = (int32_t *)args->out;
     for (size_t c = 0; c < args->columns; c++) {
-        args->out[c] -= offsets[c];
+        out[c] -= offsets[c];
     }
 }
 
@@ -123,11 +124,11 @@ static void backend_with_another_arithmetic_fails_its_check(void **state) {
     (void)state;
     struct kernel_backend broken = backend_scalar;
     assert_null(backend_self_check(&broken));
-    broken.panel_bf16 = plain_bf16;
+    broken.bf16.panel = plain_bf16;
     assert_string_equal(backend_self_check(&broken), "bf16 sum");
-    broken = backend_scalar, broken.panel_f32 = unfused_f32;
+    broken = backend_scalar, broken.f32.panel = unfused_f32;
     assert_string_equal(backend_self_check(&broken), "f32 sum");
-    broken = backend_scalar, broken.panel_i8 = unsigned_i8;
+    broken = backend_scalar, broken.i8.panel = unsigned_i8;
     assert_string_equal(backend_self_check(&broken), "int8 sum");
     broken = backend_scalar, broken.exp_minus = libm_exp;
     assert_string_equal(backend_self_check(&broken), "exponential");
@@ -144,11 +145,11 @@ static void call_from_zero(panel_group_kernel *group, const struct panel_group_a
 }
 
 static void forgetful_f32(const struct panel_group_args *args) {
-    call_from_zero(whole->group_f32, args);
+    call_from_zero(whole->f32.group, args);
 }
 
 static void forgetful_i8(const struct panel_group_args *args) {
-    call_from_zero(whole->group_i8, args);
+    call_from_zero(whole->i8.group, args);
 }
 
 static void forgetful_where_small(const struct panel_group_args *args) {
@@ -157,8 +158,8 @@ static void forgetful_where_small(const struct panel_group_args *args) {
     memcpy(right, args->sums, count * sizeof *right);
     struct panel_group_args call = *args;
     call.sums = right;
-    whole->group_bf16(&call);
-    call_from_zero(whole->group_bf16, args);
+    whole->bf16.group(&call);
+    call_from_zero(whole->bf16.group, args);
     for (size_t i = 0; i < count; i++) {
         args->sums[i] = fabsf(right[i]) < 0x1p-125f ? args->sums[i] : right[i];
     }
@@ -169,40 +170,40 @@ static void forgetful_where_small(const struct panel_group_args *args) {
 static void short_along_f32(const struct along_args *args) {
     struct along_args call = *args;
     call.k--;
-    whole->along_f32(&call);
+    whole->f32.along(&call);
 }
 
 static void short_along_bf16(const struct along_args *args) {
     struct along_args call = *args;
     call.k--;
-    whole->along_bf16(&call);
+    whole->bf16.along(&call);
 }
 
 static void expect_mistakes_along_found(const struct kernel_backend *backend) {
     struct kernel_backend broken = *backend;
     whole = backend;
-    if (backend->along_f32 && backend->along_bf16) {
-        broken.along_bf16 = short_along_bf16;
+    if (backend->f32.along && backend->bf16.along) {
+        broken.bf16.along = short_along_bf16;
         assert_string_equal(backend_self_check(&broken), "bf16 sum");
-        broken = *backend, broken.along_f32 = short_along_f32;
+        broken = *backend, broken.f32.along = short_along_f32;
         assert_string_equal(backend_self_check(&broken), "f32 sum");
     }
 }
 
 // One bit of the last panel's last sum.
 static void nearly_right(const struct panel_group_args *args, const struct quantised_format *format) {
-    whole->quantised_group_bf16(args, format);
+    whole->bf16.quantised_group(args, format);
     float *sum = args->sums + (args->rows - 1) * KERNEL_SUMS + args->count * KERNEL_PANEL - 1;
     *sum = f32_from_bits(f32_bits(*sum) ^ 1);
 }
 
 static void wrong_where_kept(const struct panel_group_args *args, const struct quantised_format *format) {
-    (args->rows_kept ? nearly_right : whole->quantised_group_bf16)(args, format);
+    (args->rows_kept ? nearly_right : whole->bf16.quantised_group)(args, format);
 }
 
 // One bit, but only where all rows are plain: kernels have ways of their own for those.
 static void wrong_where_plain(const struct panel_args *args, const struct quantised_format *format) {
-    whole->quantised_bf16(args, format);
+    whole->bf16.quantised(args, format);
     for (size_t i = 0; i < args->rows * args->k; i++) {
         const uint16_t *x = args->x[i / args->k];
         if ((x[i % args->k] & 0x7fff) < 0x100) {
@@ -215,28 +216,28 @@ static void wrong_where_plain(const struct panel_args *args, const struct quanti
 static void expect_mistakes_of_groups_found(const struct kernel_backend *backend) {
     struct kernel_backend broken = *backend;
     whole = backend;
-    if (backend->group_bf16) {
-        broken.group_bf16 = forgetful_where_small;
+    if (backend->bf16.group) {
+        broken.bf16.group = forgetful_where_small;
         assert_string_equal(backend_self_check(&broken), "bf16 sum");
     }
     broken = *backend;
-    if (backend->group_f32) {
-        broken.group_f32 = forgetful_f32;
+    if (backend->f32.group) {
+        broken.f32.group = forgetful_f32;
         assert_string_equal(backend_self_check(&broken), "f32 sum");
     }
     broken = *backend;
-    if (backend->group_i8) {
-        broken.group_i8 = forgetful_i8;
+    if (backend->i8.group) {
+        broken.i8.group = forgetful_i8;
         assert_string_equal(backend_self_check(&broken), "int8 sum");
     }
     broken = *backend;
-    if (backend->quantised_group_bf16) {
-        broken.quantised_group_bf16 = nearly_right;
+    if (backend->bf16.quantised_group) {
+        broken.bf16.quantised_group = nearly_right;
         assert_string_equal(backend_self_check(&broken), "quantised sum");
-        broken.quantised_group_bf16 = wrong_where_kept;
+        broken.bf16.quantised_group = wrong_where_kept;
         assert_string_equal(backend_self_check(&broken), "quantised sum");
     }
-    broken = *backend, broken.quantised_bf16 = wrong_where_plain;
+    broken = *backend, broken.bf16.quantised = wrong_where_plain;
     assert_string_equal(backend_self_check(&broken), "quantised sum");
 }
 
@@ -262,14 +263,14 @@ static void wrong_place(const struct place_args *args) {
 }
 
 static void wrong_f32_rows(const struct panel_args *args, const struct quantised_format *format) {
-    whole->quantised_f32(args, format);
+    whole->f32.quantised(args, format);
     float *last = &args->out[(args->rows - 1) * args->out_stride + args->columns - 1];
     *last = f32_from_bits(f32_bits(*last) ^ 1);
 }
 
 // Of weights that lie as F16 alone.
 static void wrong_where_f16(const struct across_args *args) {
-    whole->across_f32(args);
+    whole->f32.across(args);
     if (args->dtype == DTYPE_F16) {
         args->sums[0] = f32_from_bits(f32_bits(args->sums[0]) ^ 1);
     }
@@ -286,11 +287,11 @@ static void expect_mistakes_of_packing_found(const struct kernel_backend *backen
     assert_string_equal(backend_self_check(&broken), "packing");
     broken = *backend, broken.place_codes = wrong_place;
     assert_string_equal(backend_self_check(&broken), "packing");
-    broken = *backend, broken.quantised_f32 = wrong_f32_rows;
+    broken = *backend, broken.f32.quantised = wrong_f32_rows;
     assert_string_equal(backend_self_check(&broken), "quantised sum");
     broken = *backend;
-    if (backend->across_f32) {
-        broken.across_f32 = wrong_where_f16;
+    if (backend->f32.across) {
+        broken.f32.across = wrong_where_f16;
         assert_string_equal(backend_self_check(&broken), "f32 sum");
     }
 }

@@ -59,9 +59,9 @@ static float want_sum(const struct group_case *c, const struct group_data *d, si
 }
 
 static void check_case(const struct group_case *c) {
-    panel_group_kernel *group = c->dtype == DTYPE_F32 ? c->backend->group_f32 : c->backend->group_bf16;
+    panel_group_kernel *group = c->dtype == DTYPE_F32 ? c->backend->f32.group : c->backend->bf16.group;
     struct group_data d;
-    if (!(c->dtype == DTYPE_F32 ? FIRST_WITH(c->backend, group_f32, 0) : FIRST_WITH(c->backend, group_bf16, 0))) {
+    if (!(c->dtype == DTYPE_F32 ? FIRST_WITH(c->backend, f32.group, 0) : FIRST_WITH(c->backend, bf16.group, 0))) {
         return;
     }
     data_init(c, &d);
@@ -116,7 +116,7 @@ static void check_case(const struct group_case *c) {
 static void check_backend(const struct kernel_backend *backend) {
     static const size_t ROWS[] = {1, 2, 3, 4, 5, 6, 7, 11, 16, 17, 32, 48, 49, 61, 84},
                         DEPTHS[] = {1, 2, 31, 33, 127, 129, 256, 257, 516, 1025, 1059};
-    if (!backend->group_f32 || !backend->group_bf16) {
+    if (!backend->f32.group || !backend->bf16.group) {
         return;
     }
     for (size_t r = 0; r < COUNT_OF(ROWS); r++) {
@@ -139,7 +139,7 @@ static void groups_sum_as_the_scalar_twin(void **state) {
 }
 
 static void most_rows_fit_the_scratch(const struct kernel_backend *backend) {
-    if (backend->group_f32 && backend->group_bf16) {
+    if (backend->f32.group && backend->bf16.group) {
         check_case(&(struct group_case){backend, DTYPE_BF16, KERNEL_CALL_ROWS, 258, KERNEL_GROUP, VALUES_PLAIN});
         check_case(&(struct group_case){backend, DTYPE_F32, KERNEL_CALL_ROWS, 258, KERNEL_GROUP, VALUES_PLAIN});
     }

@@ -57,16 +57,16 @@ static void multiply(struct operands *o, const struct kernel_backend *backend) {
     pack_weights(&source, s->k, s->n, DTYPE_I8, o->packed);
     size_t panel_bytes = packed_group_bytes(DTYPE_I8, s->k, KERNEL_PANEL);
     for (size_t n = 0; n < s->n; n += KERNEL_PANEL) {
-        struct panel_i8_args args = {
-            .x = o->rows,
+        struct panel_args args = {
+            .x = (const void *const *)o->rows,
             .rows = s->rows,
             .panel = (const char *)o->packed + n / KERNEL_PANEL * panel_bytes,
             .k = s->k,
-            .out = o->out + n,
+            .out = (float *)(o->out + n),
             .out_stride = o->stride,
             .columns = s->n - n < KERNEL_PANEL ? s->n - n : KERNEL_PANEL,
         };
-        backend->panel_i8(&args);
+        backend->i8.panel(&args);
     }
 }
 
@@ -98,7 +98,7 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
     memset(args.scratch, POISON & 0xff, KERNEL_SCRATCH_BYTES);
     for (int call = 0; call <= again; call++) {
         args.rows_kept = call > 0;
-        backend->group_i8(&args);
+        backend->i8.group(&args);
     }
     guarded_free(&scratch);
 }
@@ -106,7 +106,7 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
 static void check_groups(const struct kernel_backend *backend, struct operands *o) {
     const struct shape *s = &o->shape;
     size_t first = s->k / 2 / PACKED_I8_K * PACKED_I8_K;
-    if (!backend->group_i8 || s->n > KERNEL_SUMS) {
+    if (!backend->i8.group || s->n > KERNEL_SUMS) {
         return;
     }
     memset(o->sums, POISON & 0xff, s->rows * KERNEL_SUMS * sizeof *o->sums);
@@ -147,7 +147,7 @@ static void check_shapes(const struct kernel_backend *backend) {
     static const size_t WIDTHS[] = {1, 15, 16, 17, 48, 63, 64, 65, 130};
     static const size_t ROWS[] = {1, 2, 3, 4, 5, 6, 7, 13, 16, 17, 31, 32, 33, 38};
     struct random random = {17};
-    if (!FIRST_WITH(backend, panel_i8, 0) && !FIRST_WITH(backend, group_i8, 0)) {
+    if (!FIRST_WITH(backend, i8.panel, 0) && !FIRST_WITH(backend, i8.group, 0)) {
         return;
     }
     for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
@@ -171,7 +171,7 @@ static void check_shapes(const struct kernel_backend *backend) {
 // More of K than the scratch has room for.
 static void check_most_rows(const struct kernel_backend *backend) {
     struct random random = {18};
-    if (FIRST_WITH(backend, group_i8, 0) && takes_case()) {
+    if (FIRST_WITH(backend, i8.group, 0) && takes_case()) {
         check_shape(backend, &(struct shape){KERNEL_CALL_ROWS, 65, 1303, 0}, &random);
         check_shape(backend, &(struct shape){KERNEL_CALL_ROWS - 1, 65, 1303, 0}, &random);
         // As little is left over as can be, whatever a kernel rounds: K about twice as much as there is room for.
@@ -196,7 +196,7 @@ static void check_wrap(const struct kernel_backend *backend) {
     enum { K = 131072 + 3 };
     struct random random = {3};
     struct operands o;
-    if (!FIRST_WITH(backend, panel_i8, 0)) {
+    if (!FIRST_WITH(backend, i8.panel, 0)) {
         return;
     }
     operands_init(&o, &(struct shape){2, 2, K, 0}, &random);

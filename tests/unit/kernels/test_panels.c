@@ -83,7 +83,7 @@ static void check_backend(const struct panel_case *c, struct panel_data *d, cons
     const float *want = wanted(c, d, d->dtype == DTYPE_F32 ? ARITHMETIC_CPU : backend->arithmetic);
     poison_f32(d->out, c->rows * d->stride);
     struct panel_args args = {d->rows, c->rows, d->panel, c->k, d->out, d->stride, c->n};
-    (d->dtype == DTYPE_F32 ? backend->panel_f32 : backend->panel_bf16)(&args);
+    (d->dtype == DTYPE_F32 ? backend->f32.panel : backend->bf16.panel)(&args);
     for (size_t r = 0; r < c->rows; r++) {
         assert_same_f32(d->out + r * d->stride, want + r * c->n, c->n, backend->name);
         for (size_t g = 0; g < GUARD; g++) {
@@ -100,7 +100,7 @@ static void check_case(struct panel_case c) {
         const struct kernel_backend *backend;
         data_init(&c, DTYPES[t], &d);
         for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-            if (usable && (d.dtype == DTYPE_F32 ? FIRST_WITH(backend, panel_f32, 0) : FIRST_WITH(backend, panel_bf16, 1))) {
+            if (usable && (d.dtype == DTYPE_F32 ? FIRST_WITH(backend, f32.panel, 0) : FIRST_WITH(backend, bf16.panel, 1))) {
                 check_backend(&c, &d, backend);
             }
         }
@@ -153,10 +153,10 @@ static void check_mode(const struct kernel_backend *backend) {
         panel[i] = random_bf16(&random, VALUES_FLUSH);
     }
     struct panel_args args = {rows, 1, panel, 8, want, KERNEL_PANEL, KERNEL_PANEL};
-    backend->panel_bf16(&args);
+    backend->bf16.panel(&args);
     args.out = got;
     float_mode before = float_mode_set(FLOAT_MODE_ODD);
-    backend->panel_bf16(&args);
+    backend->bf16.panel(&args);
     float_mode after = float_mode_set(before);
     assert_int_equal(after, FLOAT_MODE_ODD);
     if (backend != backend_twin(backend)) { // which is plain C in the caller's mode

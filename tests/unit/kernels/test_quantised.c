@@ -75,7 +75,7 @@ static void check_panel(const struct call *call, const struct kernel_backend *ba
     float *out = guarded_alloc(&sums, count * sizeof *out, call->at_end);
     poison_f32(out, count);
     struct panel_args args = {call->rows, call->count, packed, q->k, out, stride, columns};
-    (call->dtype == DTYPE_F32 ? backend->quantised_f32 : backend->quantised_bf16)(&args, &q->format);
+    (call->dtype == DTYPE_F32 ? backend->f32.quantised : backend->bf16.quantised)(&args, &q->format);
     for (size_t r = 0; r < call->count; r++) {
         assert_same_f32(out + r * stride, want + r * q->n + panel * KERNEL_PANEL, columns, backend->name);
         for (size_t g = 0; r + 1 < call->count && g < stride - columns; g++) {
@@ -90,7 +90,7 @@ static int is_first(const struct kernel_backend *backend, enum dtype dtype) {
     if (backend->arithmetic == ARITHMETIC_SIM_90) {
         return 1;
     }
-    return dtype == DTYPE_F32 ? FIRST_WITH(backend, quantised_f32, 0) : FIRST_WITH(backend, quantised_bf16, 0);
+    return dtype == DTYPE_F32 ? FIRST_WITH(backend, f32.quantised, 0) : FIRST_WITH(backend, bf16.quantised, 0);
 }
 
 static void check_backends(const struct quantised_case *q, enum dtype dtype, enum values values, size_t rows,
@@ -164,7 +164,7 @@ static void check_small_rows(const struct small_rows *small, const struct quanti
     }
     struct panel_args args = {rows, small->count, q->packed, SMALL_K, out[0], SMALL_N, SMALL_N};
     poison_f32(out[0], SMALL_ROWS * SMALL_N);
-    backend->quantised_bf16(&args, &q->format);
+    backend->bf16.quantised(&args, &q->format);
     assert_same_f32(out[0], small->want[0], small->count * SMALL_N, backend->name);
 }
 
@@ -183,7 +183,7 @@ static void check_binades(const struct quantised_case *q, unsigned exponent, siz
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-        if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, quantised_bf16, 0)) {
+        if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, bf16.quantised, 0)) {
             check_small_rows(&small, q, backend);
         }
     }
@@ -250,7 +250,7 @@ static void rows_of_any_spread_give_the_twins_bits(void **state) {
             bool usable;
             const struct kernel_backend *backend;
             for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-                if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, quantised_bf16, 0)) {
+                if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, bf16.quantised, 0)) {
                     check_small_rows(&small, &q, backend);
                 }
             }
@@ -310,7 +310,7 @@ static void check_codes(const struct kernel_backend *backend) {
             for (size_t count = 1; count <= ROWS_MAX; count += ROWS_MAX - 1) {
                 struct panel_args args = {rows, count, packed, K, out[0], N, N};
                 poison_f32(out[0], ROWS_MAX * N);
-                backend->quantised_bf16(&args, &format);
+                backend->bf16.quantised(&args, &format);
                 for (size_t n = 0; n < N; n++) {
                     int bad = 0; // another k's NaN or Inf times 0
                     for (size_t i = 0; i < K; i++) {
@@ -329,7 +329,7 @@ static void check_codes(const struct kernel_backend *backend) {
 }
 
 static void check_codes_once(const struct kernel_backend *backend) {
-    if (FIRST_WITH(backend, quantised_bf16, 0)) {
+    if (FIRST_WITH(backend, bf16.quantised, 0)) {
         check_codes(backend);
     }
 }
@@ -374,10 +374,10 @@ static void check_mode(const struct kernel_backend *backend) {
     }
     for (size_t count = 1; count <= ROWS_MAX; count += ROWS_MAX - 1) {
         struct panel_args args = {rows, count, q.packed, K, want, KERNEL_PANEL, KERNEL_PANEL};
-        backend->quantised_bf16(&args, &q.format);
+        backend->bf16.quantised(&args, &q.format);
         args.out = got;
         float_mode before = float_mode_set(FLOAT_MODE_ODD);
-        backend->quantised_bf16(&args, &q.format);
+        backend->bf16.quantised(&args, &q.format);
         float_mode after = float_mode_set(before);
         assert_int_equal(after, FLOAT_MODE_ODD);
         if (backend != backend_twin(backend)) { // which is plain C in the caller's mode

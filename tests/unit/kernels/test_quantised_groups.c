@@ -55,7 +55,7 @@ static void check_call(const struct group_call *call, const struct kernel_backen
                                     .sums = call->sums,
                                     .scratch = call->scratch,
                                     .rows_kept = kept};
-    backend->quantised_group_bf16(&args, &q->format);
+    backend->bf16.quantised_group(&args, &q->format);
     size_t columns = q->n - first * KERNEL_PANEL < count * KERNEL_PANEL ? q->n - first * KERNEL_PANEL : count * KERNEL_PANEL;
     for (size_t r = 0; r < call->rows; r++) {
         const float *want = call->want + r * q->n + first * KERNEL_PANEL;
@@ -68,7 +68,7 @@ static void check_backends(const struct group_call *call) {
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-        if (usable && backend->quantised_group_bf16) {
+        if (usable && backend->bf16.quantised_group) {
             check_call(call, backend, 0, call->panels, false);
             check_call(call, backend, call->panels > 1, call->panels - (call->panels > 1), true);
             check_call(call, backend, call->panels - 1, 1, true);

@@ -43,7 +43,7 @@ static size_t distinct_of(size_t row) {
 
 #if defined(__x86_64__)
 static bool is_pairs(const struct kernel_backend *backend) {
-    return backend->quantised_group_bf16 == avx512bf16_quantised_group_bf16 && __builtin_cpu_supports("avx512vbmi");
+    return backend->bf16.quantised_group == avx512bf16_quantised_group_bf16 && __builtin_cpu_supports("avx512vbmi");
 }
 #endif
 
@@ -85,7 +85,7 @@ static void check_backend(const struct many *many, const struct kernel_backend *
     struct panel_group_args args = {
         .x = x, .rows = rows, .panels = panels, .count = count, .k = q->k, .sums = many->sums, .scratch = many->scratch};
     args.next = next ? panels : NULL;
-    backend->quantised_group_bf16(&args, &q->format);
+    backend->bf16.quantised_group(&args, &q->format);
     assert_sums(many, rows, backend->name);
     check_paces(many, backend, &args);
 }
@@ -107,7 +107,7 @@ static void check_panels(const struct many *many, const struct kernel_backend *b
                                   .out = many->sums + p * KERNEL_PANEL,
                                   .out_stride = KERNEL_SUMS,
                                   .columns = left < KERNEL_PANEL ? left : KERNEL_PANEL};
-        backend->quantised_bf16(&args, &q->format);
+        backend->bf16.quantised(&args, &q->format);
     }
     assert_sums(many, rows, backend->name);
 }
@@ -123,10 +123,10 @@ static void check_backends(struct many *many, size_t rows, bool scalar) {
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
         bool wanted = usable && (scalar || strcmp(backend->name, "scalar") != 0);
-        if (wanted && backend->quantised_group_bf16 && FIRST_WITH(backend, quantised_group_bf16, true)) {
+        if (wanted && backend->bf16.quantised_group && FIRST_WITH(backend, bf16.quantised_group, true)) {
             check_backend(many, backend, rows, rows % 2);
         }
-        if (wanted && backend->arithmetic == ARITHMETIC_CPU && FIRST_WITH(backend, quantised_bf16, true)) {
+        if (wanted && backend->arithmetic == ARITHMETIC_CPU && FIRST_WITH(backend, bf16.quantised, true)) {
             check_panels(many, backend, rows);
         }
     }

@@ -1,0 +1,40 @@
+// Rows against panels as they lie in memory, by the kernel for so many: panels of elements, or of a format's codes.
+// Private to kernels/.
+#ifndef EXPERTD_KERNELS_PANEL_KERNELS_H
+#define EXPERTD_KERNELS_PANEL_KERNELS_H
+
+#include "kernels/backend.h"
+
+struct panel_kernels {
+    const struct element_kernels *of;      // the rows' element
+    const struct quantised_format *format; // of codes; NULL: panels of that element
+    bool one_by_one;                       // never several panels in a call
+};
+
+// Is there a kernel that takes several panels in a call?
+static inline bool panels_go_by_groups(const struct panel_kernels *kernels) {
+    return !kernels->one_by_one && (kernels->format ? kernels->of->quantised_group != NULL : kernels->of->group != NULL);
+}
+
+// Rows up to which a panel at a time is the faster although there is one; 0: none.
+static inline size_t panels_few_rows(const struct panel_kernels *kernels) {
+    return panels_go_by_groups(kernels) && !kernels->format ? kernels->of->few : 0;
+}
+
+static inline void multiply_panel(const struct panel_kernels *kernels, const struct panel_args *args) {
+    if (kernels->format) {
+        kernels->of->quantised(args, kernels->format);
+    } else {
+        kernels->of->panel(args);
+    }
+}
+
+static inline void multiply_panels(const struct panel_kernels *kernels, const struct panel_group_args *args) {
+    if (kernels->format) {
+        kernels->of->quantised_group(args, kernels->format);
+    } else {
+        kernels->of->group(args);
+    }
+}
+
+#endif
