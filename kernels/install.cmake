@@ -1,6 +1,7 @@
 # The kernels for programs that know nothing of the daemon: one static library with base in it (a program links what it needs), the
-# public headers, and pkg-config's expertd-kernels, which finds them wherever the prefix is moved.
+# public headers, and expertd-kernels for pkg-config and for CMake's find_package, which find them wherever the prefix is moved.
 include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
 
 # A header that does not call itself private to kernels/ is public, but for what other folders of this tree alone use.
 file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS *.h)
@@ -38,13 +39,25 @@ add_custom_command(
   COMMENT "The kernels in one object"
   COMMAND_EXPAND_LISTS VERBATIM)
 add_library(expertd_kernels STATIC ${whole})
-set_target_properties(expertd_kernels PROPERTIES LINKER_LANGUAGE C)
+set_target_properties(expertd_kernels PROPERTIES LINKER_LANGUAGE C EXPORT_NAME kernels)
+target_include_directories(expertd_kernels INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_link_libraries(expertd_kernels INTERFACE $<INSTALL_INTERFACE:Threads::Threads> $<INSTALL_INTERFACE:m>)
 
 install(DIRECTORY ${installed}/expertd DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(TARGETS expertd_kernels ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS expertd_kernels EXPORT expertd-kernels ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES examples/grouped_matmul.c examples/quantised_weights.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 install(FILES README.md MEASUREMENTS.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/kernels)
 
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(expertd-kernels.pc.in expertd-kernels.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/expertd-kernels.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# Before 1.0 names and structures may change, so another minor version is not taken for the one that a project asks for.
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/expertd-kernels)
+configure_package_config_file(expertd-kernels-config.cmake.in expertd-kernels-config.cmake INSTALL_DESTINATION ${package}
+                              NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/expertd-kernels-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(EXPORT expertd-kernels NAMESPACE expertd:: DESTINATION ${package} FILE expertd-kernels-targets.cmake)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/expertd-kernels-config.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/expertd-kernels-config-version.cmake
+        DESTINATION ${package})
