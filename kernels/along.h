@@ -9,13 +9,13 @@
 #include "base/dtype.h"
 
 struct along_args {
-    const void *const *x; // [rows] pointers to k elements: of along_f32 F32, of along_bf16 BF16
+    const void *const *x; // [rows] pointers to k elements: of along_f32 F32, of along_bf16 BF16, of along_i8 I8
     size_t rows;          // 1 to KERNEL_CALL_ROWS
-    enum dtype dtype;     // of the weights: of along_f32 F32, F16 or BF16, of along_bf16 BF16
+    enum dtype dtype;     // of the weights: of along_f32 F32, F16 or BF16, else x's
     const void *weights;  // [columns, k]; aligned as an element
     size_t stride;        // bytes from column to column
     size_t k, columns;    // at least 1
-    float *sums;          // [rows, columns]
+    float *sums;          // [rows, columns]; of along_i8 int32 that wrap
     size_t sums_stride;
     bool goes_on; // sums are added to what is there, the sums over the k before (of along_bf16 an even number)
 };

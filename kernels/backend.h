@@ -98,6 +98,7 @@ struct element_kernels {
     size_t across_rows;                      // of a group, up to which `across` is faster than packing; 0: any it takes
     along_kernel *along;                     // NULL: plain weights as [n, k] are always packed
     size_t along_rows;                       // of a group, up to which `along` is faster
+    size_t along_widened_rows;               // the same where weights are not of the sums' dtype: F16 and BF16 by F32
 };
 
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set

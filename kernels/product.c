@@ -61,6 +61,11 @@ static size_t k_step_of(const struct product *product, const struct product_limi
     return at_most(step, limits->k);
 }
 
+// Of a row's k. Not a power of two apart: rows would share cache sets.
+static size_t converted_bytes(size_t k, enum dtype sum) {
+    return aligned(k * dtype_size(sum)) + 64;
+}
+
 static struct product_holding holding_by(const struct product *product, const struct product_limits *limits, bool grouped) {
     const struct matmul_options *options = product->options;
     struct product_holding h = {.sum = product_sum_dtype(product->a.dtype, product->b.dtype), .grouped = grouped};
@@ -68,7 +73,7 @@ static struct product_holding holding_by(const struct product *product, const st
     h.k_step = k_step_of(product, limits, &h);
     h.panel_bytes = product->b_is_packed ? 0 : packed_group_bytes(h.sum, h.k_step, KERNEL_PANEL);
     if (product->copy_lines_of_a || product->a.dtype != h.sum) {
-        h.line_bytes = aligned(h.k_step * dtype_size(h.sum)) + 64; // not a power of two apart: lines would share cache sets
+        h.line_bytes = converted_bytes(h.k_step, h.sum);
     }
     size_t tm = limits->tiling.tm;
     h.rows = tm ? tm : KERNEL_CALL_ROWS;
@@ -78,6 +83,8 @@ static struct product_holding holding_by(const struct product *product, const st
     }
     h.rows = at_most(at_most(h.rows, KERNEL_CALL_ROWS), limits->m ? limits->m : 1);
     h.across_rows = rows_across(product, limits, &h);
+    size_t whole = converted_bytes(limits->k, h.sum);
+    h.across_line_bytes = h.line_bytes && h.across_rows && whole <= LINES_BYTES / h.across_rows ? whole : 0;
     h.held_rows = h.k_step < limits->k ? at_most(limits->m ? limits->m : 1, HELD_ROWS) : h.rows;
     size_t panels = div_up(limits->n, KERNEL_PANEL);
     h.panels = options->input_buffer_count;

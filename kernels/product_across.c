@@ -21,7 +21,8 @@ bool product_goes_across(const struct product_work *work, const struct product_s
     }
     const struct element_kernels *kernels = work->kernels.of;
     if (lies_along(span)) {
-        return kernels->along && rows <= kernels->along_rows;
+        bool widened = work->read_b.from != work->holding.sum;
+        return kernels->along && rows <= (widened ? kernels->along_widened_rows : kernels->along_rows);
     }
     return span->group->b.line_stride == 1 && kernels->across && (kernels->across_rows == 0 || rows <= kernels->across_rows);
 }
@@ -71,10 +72,12 @@ static void multiply_along(const struct product_call *c) {
                                                     .goes_on = c->k > 0});
 }
 
-// Where rows are read in place the whole of K is one block along it: longer runs of memory.
+// Where rows are read in place, or there is room for them, the whole of K is one block: longer runs of memory along it.
 void product_run_across(struct product_call c, const struct product_span *span) {
-    bool along = lies_along(span);
-    size_t k_step = along && !c.work->holding.line_bytes ? c.group->k : c.work->holding.k_step;
+    const struct product_holding *h = &c.work->holding;
+    bool along = lies_along(span), whole = !h->line_bytes || h->across_line_bytes;
+    size_t k_step = whole ? c.group->k : h->k_step;
+    c.line_bytes = h->across_line_bytes ? h->across_line_bytes : h->line_bytes;
     c.row = span->row, c.rows = span->end - span->row, c.stride = ACROSS_STRIDE;
     for (; c.panel < span->panel_end; c.panel += c.count) {
         c.count = call_part(span->panel_end - c.panel, ACROSS_COLUMNS / KERNEL_PANEL);

@@ -15,8 +15,13 @@ static size_t partial_bytes(const struct product_holding *h) {
     return h->scaled_blocks ? h->rows * h->sums_stride * sizeof(float) : 0;
 }
 
+static size_t lines_bytes(const struct product_holding *h) {
+    size_t lines = h->rows * h->line_bytes, across = h->across_rows * h->across_line_bytes;
+    return lines > across ? lines : across;
+}
+
 size_t product_lane_bytes(const struct product_holding *h) {
-    return h->panels * h->panel_bytes + aligned(h->rows * h->line_bytes) + aligned(held_bytes(h)) + aligned(partial_bytes(h)) +
+    return h->panels * h->panel_bytes + aligned(lines_bytes(h)) + aligned(held_bytes(h)) + aligned(partial_bytes(h)) +
            (h->grouped ? KERNEL_SCRATCH_BYTES : 0);
 }
 
@@ -25,7 +30,7 @@ struct product_lane call_lane(const struct product_work *work, unsigned thread) 
     char *at = work->scratch + thread * work->scratch_bytes;
     struct product_lane lane = {.panels = at};
     lane.lines = at += h->panels * h->panel_bytes;
-    lane.sums = (float *)(at += aligned(h->rows * h->line_bytes));
+    lane.sums = (float *)(at += aligned(lines_bytes(h)));
     lane.partial = (float *)(at += aligned(held_bytes(h)));
     lane.kernel = at + aligned(partial_bytes(h));
     return lane;
@@ -35,14 +40,14 @@ void call_point_to_rows(struct product_call *c) {
     const struct product_holding *h = &c->work->holding;
     const struct product_group *g = c->group;
     size_t size = dtype_size(h->sum);
-    if (h->line_bytes) {
+    if (c->line_bytes) {
         struct line_range range = {&g->a, g->a_rows, c->row, c->rows, c->k, c->depth};
-        lines_read(&c->work->read_a, &range, c->lane->lines, h->line_bytes / size);
+        lines_read(&c->work->read_a, &range, c->lane->lines, c->line_bytes / size);
     }
     for (size_t r = 0; r < c->rows; r++) {
         size_t line = g->a_rows ? g->a_rows[c->row + r] : c->row + r;
         c->x[r] =
-            h->line_bytes ? c->lane->lines + r * h->line_bytes : (const char *)g->a.data + (line * g->a.line_stride + c->k) * size;
+            c->line_bytes ? c->lane->lines + r * c->line_bytes : (const char *)g->a.data + (line * g->a.line_stride + c->k) * size;
     }
 }
 

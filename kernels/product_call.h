@@ -28,8 +28,9 @@ struct product_call {
     size_t row, rows;
     size_t panel, count;
     size_t k, depth;
-    float *sums;   // of the first row, first panel
-    size_t stride; // floats from a row of sums to the next
+    size_t line_bytes; // of a converted row; 0: rows are read in place
+    float *sums;       // of the first row, first panel
+    size_t stride;     // floats from a row of sums to the next
 };
 
 struct product_lane call_lane(const struct product_work *work, unsigned thread);

@@ -205,7 +205,12 @@ static void run_packed(struct product_call c, const struct product_span *span, c
 void product_run_span(const struct product_work *work, const struct product_span *span, const struct product_span *after,
                       unsigned thread) {
     struct product_lane lane = call_lane(work, thread);
-    struct product_call c = {.work = work, .group = span->group, .lane = &lane, .panel = span->panel, .sums = lane.sums};
+    struct product_call c = {.work = work,
+                             .group = span->group,
+                             .lane = &lane,
+                             .panel = span->panel,
+                             .line_bytes = work->holding.line_bytes,
+                             .sums = lane.sums};
     if (product_goes_across(work, span)) {
         product_run_across(c, span);
     } else {

@@ -12,16 +12,17 @@
 // How much a thread holds, and in which pieces it works.
 struct product_holding {
     enum dtype sum;
-    bool grouped;       // by the kernels for groups of panels: K may go in blocks
-    bool scaled_blocks; // partial sums of blocks of K, each closed with its scales
-    size_t panels;      // of a call at most
-    size_t panel_bytes; // of a panel's block, packed by the thread; 0: packed at load
-    size_t k_step;      // k of a block
-    size_t line_bytes;  // of a converted row's block; 0: rows are read in place
-    size_t rows;        // of a call at most
-    size_t held_rows;   // whose sums are kept while the panels' blocks pass
-    size_t sums_stride; // of a row
-    size_t across_rows; // of a span, up to which they multiply weights where these lie; 0: never
+    bool grouped;             // by the kernels for groups of panels: K may go in blocks
+    bool scaled_blocks;       // partial sums of blocks of K, each closed with its scales
+    size_t panels;            // of a call at most
+    size_t panel_bytes;       // of a panel's block, packed by the thread; 0: packed at load
+    size_t k_step;            // k of a block
+    size_t line_bytes;        // of a converted row's block; 0: rows are read in place
+    size_t rows;              // of a call at most
+    size_t held_rows;         // whose sums are kept while the panels' blocks pass
+    size_t sums_stride;       // of a row
+    size_t across_rows;       // of a span, up to which they multiply weights where these lie; 0: never
+    size_t across_line_bytes; // of such a row, converted, all of K; 0: there is no room, or no need
 };
 
 enum {

@@ -7,8 +7,8 @@
 //   avx512_group_i8               panel_i8_TARGET.c, over group_i8_body.h; avx512vnni's group_i8_avx512vnni.c, over group_words.h
 //   amx_…                         panel_amx.c
 //   avx512_quantised_…            quantised_TARGET.c, which says by whom
-//   avx512_across_…, _along_…     rows_TARGET.c, over across_body.h; avx2's along panel_avx2.c, over along_body.h; avx512bf16's
-//                                 across_TARGET.c, along_TARGET.c
+//   avx512_across_…               rows_TARGET.c, over across_body.h; avx512bf16's and avx512vnni's across_TARGET.c
+//   avx512_along_…                along_TARGET.c, over along_avx512_body.h; avx2's panel_avx2.c, over along_body.h
 //   avx512_decode, _pack_…        pack_TARGET.c, over pack_body.h; also _quad_offsets, _place_codes
 //   avx512_widen, …               rows_TARGET.c, over row_body.h
 #include "kernels/cpu/backends.h"
@@ -61,7 +61,8 @@ const struct kernel_backend backend_avx2 = {
             .quantised = avx2_quantised_f32,
             .across = avx2_across_f32,
             .along = avx2_along_f32,
-            .along_rows = 16},
+            .along_rows = 16,
+            .along_widened_rows = 16},
     .bf16 = {.panel = avx2_panel_bf16,
              .group = avx2_group_bf16,
              .quantised = avx2_quantised_bf16,
@@ -77,7 +78,7 @@ const struct kernel_backend backend_avx2 = {
 #define AVX512_F32(by)                                                                                                             \
     {                                                                                                                              \
         .panel = avx512_panel_f32, .group = avx512_group_f32, .few = PANEL_TILE, .quantised = by##_quantised_f32,                  \
-        .across = avx512_across_f32, .along = avx2_along_f32, .along_rows = 8                                                      \
+        .across = avx512_across_f32, .along = avx512_along_f32, .along_rows = 8, .along_widened_rows = 32                          \
     }
 #define AVX512_BF16(by)                                                                                                            \
     {                                                                                                                              \
@@ -85,9 +86,15 @@ const struct kernel_backend backend_avx2 = {
         .across = avx512_across_bf16                                                                                               \
     }
 #define AVX512VNNI_I8                                                                                                              \
-    { .panel = avx512vnni_panel_i8, .group = avx512vnni_group_i8, .few = PANEL_TILE }
+    {                                                                                                                              \
+        .panel = avx512vnni_panel_i8, .group = avx512vnni_group_i8, .few = PANEL_TILE, .across = avx512vnni_across_i8,             \
+        .across_rows = 24, .along = avx512vnni_along_i8, .along_rows = 32                                                          \
+    }
 #define AMX_I8                                                                                                                     \
-    { .panel = avx512vnni_panel_i8, .group = amx_group_i8, .few = 2 } // every CPU with tiles has VNNI
+    {                                                                                                                              \
+        .panel = avx512vnni_panel_i8, .group = amx_group_i8, .few = 2, .across = avx512vnni_across_i8, .across_rows = 8,           \
+        .along = avx512vnni_along_i8, .along_rows = 8                                                                              \
+    } // every CPU with tiles has VNNI
 
 const struct kernel_backend backend_avx512 = {
     .name = "avx512",

@@ -10,8 +10,10 @@
 #define PANEL_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define PANEL_UNROLL _Pragma("clang loop unroll(full)")
+#define PANEL_UNROLL_16 PANEL_UNROLL
 #else
 #define PANEL_UNROLL _Pragma("GCC unroll 8")
+#define PANEL_UNROLL_16 _Pragma("GCC unroll 16")
 #endif
 
 enum { PANEL_TILE = 6 }; // rows that a microkernel takes: with 64 columns, 24 accumulators of 16 floats
@@ -77,8 +79,7 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
     void target##_pack_across(const struct pack_args *args);                                                                       \
     void target##_quad_offsets(const struct offsets_args *args);                                                                   \
     void target##_place_codes(const struct place_args *args);                                                                      \
-    void target##_across_f32(const struct across_args *args);                                                                      \
-    void target##_across_bf16(const struct across_args *args)
+    across_kernel target##_across_f32, target##_across_bf16
 
 // Those of panel_body.h or panel_few.h, of the quantised kernels, and of group_body.h or group_widened.h.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \
@@ -98,16 +99,18 @@ BACKEND_DECLARE_ROWS(avx2);
 BACKEND_DECLARE_PANELS(avx2);
 BACKEND_DECLARE_GROUPS(avx2);
 quantised_group_kernel avx2_quantised_group_bf16;
-void avx2_along_f32(const struct along_args *args);
-void avx2_along_bf16(const struct along_args *args);
+along_kernel avx2_along_f32, avx2_along_bf16;
 
 BACKEND_DECLARE_ROWS(avx512);
 BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx512);
+along_kernel avx512_along_f32;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI
 
 panel_kernel avx512vnni_panel_i8;
 panel_group_kernel avx512vnni_group_i8;
+across_kernel avx512vnni_across_i8;
+along_kernel avx512vnni_along_i8;
 
 panel_kernel avx512bf16_panel_bf16;
 panel_group_kernel avx512bf16_group_bf16;
@@ -115,8 +118,8 @@ quantised_kernel avx512bf16_quantised_f32, avx512bf16_quantised_bf16;
 quantised_group_kernel avx512bf16_quantised_group_bf16;
 quantised_kernel avx512bf16vbmi_quantised_bf16; // avx512bf16's by VDPBF16PS, where the CPU has VBMI
 quantised_group_kernel avx512bf16vbmi_quantised_group_bf16;
-void avx512bf16_across_bf16(const struct across_args *args);
-void avx512bf16_along_bf16(const struct along_args *args);
+across_kernel avx512bf16_across_bf16;
+along_kernel avx512bf16_along_bf16;
 
 panel_kernel amx_panel_bf16;
 panel_group_kernel amx_group_bf16, amx_group_i8;

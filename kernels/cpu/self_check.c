@@ -284,6 +284,42 @@ static int same_by_group_i8(const struct kernel_backend *backend, const struct c
     return 1;
 }
 
+// Where the columns lie: as [columns, k] in c, or turned.
+static int same_where_it_lies_i8(const struct element_kernels *kernels, const struct check_i8 *c, const void *const *rows) {
+    int8_t turned[CHECK_K][CHECK_COLUMNS];
+    int32_t sums[CHECK_TILE_ROWS * CHECK_COLUMNS];
+    int same = 1;
+    for (size_t i = 0; i < sizeof turned; i++) {
+        turned[i % CHECK_K][i / CHECK_K] = c->w[i];
+    }
+    if (kernels->across) {
+        kernels->across(&(struct across_args){.x = rows,
+                                              .rows = ACROSS_ROWS,
+                                              .dtype = DTYPE_I8,
+                                              .weights = turned,
+                                              .stride = CHECK_COLUMNS,
+                                              .k = CHECK_K,
+                                              .columns = CHECK_COLUMNS,
+                                              .sums = (float *)sums,
+                                              .sums_stride = CHECK_COLUMNS,
+                                              .shares = 1});
+        same = memcmp(sums, c->want, ACROSS_ROWS * CHECK_COLUMNS * sizeof *sums) == 0;
+    }
+    if (kernels->along) {
+        kernels->along(&(struct along_args){.x = rows,
+                                            .rows = CHECK_TILE_ROWS,
+                                            .dtype = DTYPE_I8,
+                                            .weights = c->w,
+                                            .stride = CHECK_K,
+                                            .k = CHECK_K,
+                                            .columns = CHECK_COLUMNS,
+                                            .sums = (float *)sums,
+                                            .sums_stride = CHECK_COLUMNS});
+        same = same && memcmp(sums, c->want, sizeof sums) == 0;
+    }
+    return same;
+}
+
 // The ends of int8 among others; k is no multiple of a quad.
 static int check_i8(struct check *check) {
     struct check_i8 c;
@@ -304,7 +340,8 @@ static int check_i8(struct check *check) {
     check->backend->i8.panel(&args);
     args.out = (float *)c.want;
     check->twin->i8.panel(&args);
-    return memcmp(got, c.want, sizeof got) == 0 && (!check->backend->i8.group || same_by_group_i8(check->backend, &c));
+    return memcmp(got, c.want, sizeof got) == 0 && (!check->backend->i8.group || same_by_group_i8(check->backend, &c)) &&
+           same_where_it_lies_i8(&check->backend->i8, &c, rows);
 }
 
 // The functions over the range in which they are neither 0 nor Inf, and its ends.

@@ -22,18 +22,27 @@ PANEL_INLINE void turn_quarters(const __m512i *lines, __m512i *rows) {
     rows[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
 }
 
-// rows[i] of lines 4i to 4i + 3: word w of line l to dst[w][l], words dst_stride apart.
-PANEL_INLINE void turn_rows_to(__m512i rows[4][4], uint32_t *dst, size_t dst_stride) {
+// rows[i] of lines 4i to 4i + 3: turned[i] holds word j + 4i of each line.
+PANEL_INLINE void turn_rows(__m512i rows[4][4], size_t j, __m512i turned[4]) {
     enum { EVEN = 0x88, ODD = 0xdd };
+    __m512i low_even = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], EVEN);
+    __m512i low_odd = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], ODD);
+    __m512i high_even = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], EVEN);
+    __m512i high_odd = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], ODD);
+    turned[0] = _mm512_shuffle_i32x4(low_even, high_even, EVEN);
+    turned[1] = _mm512_shuffle_i32x4(low_odd, high_odd, EVEN);
+    turned[2] = _mm512_shuffle_i32x4(low_even, high_even, ODD);
+    turned[3] = _mm512_shuffle_i32x4(low_odd, high_odd, ODD);
+}
+
+// Word w of line l to dst[w][l], words dst_stride apart.
+PANEL_INLINE void turn_rows_to(__m512i rows[4][4], uint32_t *dst, size_t dst_stride) {
     PANEL_UNROLL for (size_t j = 0; j < 4; j++) {
-        __m512i low_even = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], EVEN);
-        __m512i low_odd = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], ODD);
-        __m512i high_even = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], EVEN);
-        __m512i high_odd = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], ODD);
-        _mm512_storeu_si512(dst + j * dst_stride, _mm512_shuffle_i32x4(low_even, high_even, EVEN));
-        _mm512_storeu_si512(dst + (j + 4) * dst_stride, _mm512_shuffle_i32x4(low_odd, high_odd, EVEN));
-        _mm512_storeu_si512(dst + (j + 8) * dst_stride, _mm512_shuffle_i32x4(low_even, high_even, ODD));
-        _mm512_storeu_si512(dst + (j + 12) * dst_stride, _mm512_shuffle_i32x4(low_odd, high_odd, ODD));
+        __m512i turned[4];
+        turn_rows(rows, j, turned);
+        PANEL_UNROLL for (size_t i = 0; i < 4; i++) {
+            _mm512_storeu_si512(dst + (j + 4 * i) * dst_stride, turned[i]);
+        }
     }
 }
 
@@ -50,9 +59,8 @@ PANEL_INLINE void turn_half_rows_to(__m512i rows[][4], uint32_t *dst, size_t dst
     }
 }
 
-// TURN_WORDS words of TURN_LINES lines, `stride` bytes apart.
-PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
-    __m512i rows[4][4];
+// TURN_WORDS words of TURN_LINES lines, `stride` bytes apart, to turn_rows' rows.
+PANEL_INLINE void turn_lines(const char *src, size_t stride, __m512i rows[4][4]) {
     PANEL_UNROLL for (size_t i = 0; i < 4; i++) {
         __m512i lines[4];
         PANEL_UNROLL for (size_t l = 0; l < 4; l++) {
@@ -60,21 +68,25 @@ PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, s
         }
         turn_quarters(lines, rows[i]);
     }
-    turn_rows_to(rows, dst, dst_stride);
 }
 
-// The same where only `count` lines are there, and of each `elements` of 16 bits, at least 1: the rest is 0.
-static inline void turn_some_to(const char *src, size_t stride, size_t count, size_t elements, uint32_t *dst, size_t dst_stride) {
-    const __mmask32 there = elements < 2 * TURN_WORDS ? ((__mmask32)1 << elements) - 1 : ~(__mmask32)0;
-    __m512i rows[4][4];
+// The same where only `count` lines are there, and of each `bytes` bytes, at least 1: the rest is 0.
+static inline void turn_some_lines(const char *src, size_t stride, size_t count, size_t bytes, __m512i rows[4][4]) {
+    const __mmask64 there = bytes < sizeof(__m512i) ? ((__mmask64)1 << bytes) - 1 : ~(__mmask64)0;
     for (size_t i = 0; i < 4; i++) {
         __m512i lines[4];
         for (size_t l = 0; l < 4; l++) {
             size_t line = 4 * i + l;
-            lines[l] = line < count ? _mm512_maskz_loadu_epi16(there, src + line * stride) : _mm512_setzero_si512();
+            lines[l] = line < count ? _mm512_maskz_loadu_epi8(there, src + line * stride) : _mm512_setzero_si512();
         }
         turn_quarters(lines, rows[i]);
     }
+}
+
+// To dst[word][line], words dst_stride apart.
+PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
+    __m512i rows[4][4];
+    turn_lines(src, stride, rows);
     turn_rows_to(rows, dst, dst_stride);
 }
 

@@ -12,8 +12,8 @@ enum {
     COLUMNS_MAX = 150,
     GAP = 5,
     ALONG_ROUNDS = 400,
-    ALONG_ROWS = 14, // tiles of 12 and of less
-    ALONG_K_MAX = 280,
+    ALONG_ROWS = 14,   // tiles of 12 and of less
+    ALONG_K_MAX = 560, // two blocks of int8
     ALONG_COLUMNS_MAX = 50,
 };
 
@@ -39,9 +39,17 @@ static float weight(const struct problem *p, size_t k, size_t column) {
     return get(p->dtype, p->weights.data, p->along ? column * p->stride + k : k * p->stride + column);
 }
 
-// Pairs of bf16, the odd k first, an odd tail beside +0; else one fma per k.
+// Pairs of bf16, the odd k first, an odd tail beside +0; of int8 an int32 that wraps; else one fma per k.
 static float sum_of(const struct problem *p, size_t row, size_t column, size_t k_end) {
     float sum = 0.0f;
+    if (p->x_dtype == DTYPE_I8) {
+        uint32_t wrapped = 0;
+        for (size_t k = 0; k < k_end; k++) {
+            size_t at = p->along ? column * p->stride + k : k * p->stride + column;
+            wrapped += (uint32_t)(((const int8_t *)p->x[row].data)[k] * ((const int8_t *)p->weights.data)[at]);
+        }
+        return f32_from_bits(wrapped);
+    }
     if (p->x_dtype == DTYPE_F32) {
         for (size_t k = 0; k < k_end; k++) {
             sum = fmaf(get(DTYPE_F32, p->x[row].data, k), weight(p, k, column), sum);
@@ -59,17 +67,25 @@ static float sum_of(const struct problem *p, size_t row, size_t column, size_t k
 }
 
 static void fill(struct random *random, enum dtype dtype, void *data, size_t count) {
+    if (dtype == DTYPE_I8) {
+        for (size_t i = 0; i < count; i++) {
+            static const int8_t ENDS[] = {-128, 127, -1, 0};
+            uint32_t any = random_below(random, 1u << 10);
+            ((int8_t *)data)[i] = any < 1u << 8 ? ENDS[any % 4] : (int8_t)any;
+        }
+        return;
+    }
     enum values values = random_below(random, VALUES_COUNT);
     for (size_t i = 0; i < count; i++) {
         put(dtype, data, i, random_f32(random, values));
     }
 }
 
-static struct problem problem_at_random(struct random *random, bool pairs, bool along) {
+static struct problem problem_at_random(struct random *random, enum dtype x_dtype, bool along) {
     static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     int at_end = (int)random_below(random, 2);
-    struct problem p = {.x_dtype = pairs ? DTYPE_BF16 : DTYPE_F32,
-                        .dtype = pairs ? DTYPE_BF16 : DTYPES[random_below(random, 3)],
+    struct problem p = {.x_dtype = x_dtype,
+                        .dtype = x_dtype == DTYPE_F32 ? DTYPES[random_below(random, 3)] : x_dtype,
                         .along = along,
                         .rows = 1 + random_below(random, along ? ALONG_ROWS : ACROSS_ROWS),
                         .k = along ? 1 + random_below(random, ALONG_K_MAX) : random_below(random, K_MAX + 1),
@@ -113,7 +129,7 @@ static void run_along(const struct kernel_backend *backend, const struct problem
                               .sums = p->sums.data,
                               .sums_stride = p->sums_stride,
                               .goes_on = first > 0};
-    (p->x_dtype == DTYPE_F32 ? backend->f32.along : backend->bf16.along)(&args);
+    backend_kernels(backend, p->x_dtype)->along(&args);
 }
 
 static void run_across(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
@@ -131,7 +147,7 @@ static void run_across(const struct kernel_backend *backend, const struct proble
                                .share = shares - 1,
                                .shares = shares,
                                .goes_on = first > 0};
-    (p->x_dtype == DTYPE_F32 ? backend->f32.across : backend->bf16.across)(&args);
+    backend_kernels(backend, p->x_dtype)->across(&args);
 }
 
 // k [first, end) of it.
@@ -147,8 +163,8 @@ static void run(const struct kernel_backend *backend, const struct problem *p, s
     }
 }
 
-static void check_one(const struct kernel_backend *backend, struct random *random, bool pairs, bool along) {
-    struct problem p = problem_at_random(random, pairs, along);
+static void check_one(const struct kernel_backend *backend, struct random *random, enum dtype x_dtype, bool along) {
+    struct problem p = problem_at_random(random, x_dtype, along);
     size_t shares = 1 + random_below(random, 8), sums = (p.rows - 1) * p.sums_stride + p.columns;
     for (int parts = 1; parts <= 2; parts++) {
         size_t middle = parts == 2 ? random_below(random, (uint32_t)(p.along ? p.k : p.k + 1)) / 2 * 2 : 0;
@@ -159,7 +175,11 @@ static void check_one(const struct kernel_backend *backend, struct random *rando
         run(backend, &p, middle, p.k, shares);
         for (size_t r = 0; r < p.rows; r++) {
             const float *row = (const float *)p.sums.data + r * p.sums_stride;
-            assert_same_f32(row, p.want + r * p.columns, p.columns, backend->name);
+            if (x_dtype == DTYPE_I8) { // among which bits of NaN are numbers like others
+                assert_memory_equal(row, p.want + r * p.columns, p.columns * sizeof *row);
+            } else {
+                assert_same_f32(row, p.want + r * p.columns, p.columns, backend->name);
+            }
             for (size_t c = p.columns; c < p.sums_stride && r + 1 < p.rows; c++) {
                 assert_int_equal(f32_bits(row[c]), 0x7f7f7f7f);
             }
@@ -172,10 +192,13 @@ static void sums_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {1618};
     for (size_t i = 0; i < share_of(CASES_OF(ROUNDS)); i++) {
         if (backend->f32.across && FIRST_WITH(backend, f32.across, 0)) {
-            check_one(backend, &random, false, false);
+            check_one(backend, &random, DTYPE_F32, false);
         }
         if (backend->bf16.across && FIRST_WITH(backend, bf16.across, 0)) {
-            check_one(backend, &random, true, false);
+            check_one(backend, &random, DTYPE_BF16, false);
+        }
+        if (backend->i8.across && FIRST_WITH(backend, i8.across, 0)) {
+            check_one(backend, &random, DTYPE_I8, false);
         }
     }
 }
@@ -184,10 +207,13 @@ static void sums_along_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {2718};
     for (size_t i = 0; i < share_of(CASES_OF(ALONG_ROUNDS)); i++) {
         if (backend->f32.along && FIRST_WITH(backend, f32.along, 0)) {
-            check_one(backend, &random, false, true);
+            check_one(backend, &random, DTYPE_F32, true);
         }
         if (backend->bf16.along && FIRST_WITH(backend, bf16.along, 0)) {
-            check_one(backend, &random, true, true);
+            check_one(backend, &random, DTYPE_BF16, true);
+        }
+        if (backend->i8.along && FIRST_WITH(backend, i8.along, 0)) {
+            check_one(backend, &random, DTYPE_I8, true);
         }
     }
 }
