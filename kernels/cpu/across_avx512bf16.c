@@ -9,12 +9,9 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/pair_avx512bf16.h"
+#include "kernels/cpu/weave_avx512.h"
 
 enum { LANES = 16, COLUMNS = 2 * LANES, PAIRS = 4, STEP = 2 * PAIRS }; // a vector of weights; of a pass along the columns
-
-#define FOUR_PAIRS(c) (c), 32 + (c), (c) + 1, 33 + (c), (c) + 2, 34 + (c), (c) + 3, 35 + (c)
-static const uint16_t LOW_COLUMNS[COLUMNS] = {FOUR_PAIRS(0), FOUR_PAIRS(4), FOUR_PAIRS(8), FOUR_PAIRS(12)};
-static const uint16_t HIGH_COLUMNS[COLUMNS] = {FOUR_PAIRS(16), FOUR_PAIRS(20), FOUR_PAIRS(24), FOUR_PAIRS(28)};
 
 // A pair of k of COLUMNS columns, and of a row in every lane.
 struct pair {
@@ -22,8 +19,9 @@ struct pair {
 };
 
 PANEL_INLINE struct pair pair_of(__m512i even, __m512i odd) {
-    __m512i low = _mm512_loadu_si512(LOW_COLUMNS), high = _mm512_loadu_si512(HIGH_COLUMNS);
-    return (struct pair){(__m512bh)_mm512_permutex2var_epi16(even, low, odd), (__m512bh)_mm512_permutex2var_epi16(even, high, odd)};
+    __m512i words[WEAVE_PAIR];
+    weave_pair(even, odd, words);
+    return (struct pair){(__m512bh)words[0], (__m512bh)words[1]};
 }
 
 // STEP k along all whole vectors of columns. `rows` is a constant in each copy.

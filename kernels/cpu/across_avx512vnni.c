@@ -9,23 +9,17 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/quad_avx512vnni.h"
+#include "kernels/cpu/weave_avx512.h"
 
 enum { LANES = 16, VECS = 4, COLUMNS = VECS * LANES, QUADS = 4, STEP = QUADS * QUAD_K }; // columns, and k, of a pass
 
-// Four rows of 64 columns: w[v] holds quads of columns [16 v, 16 v + 16). Words are put where interleaving within quarters of a
-// vector leaves columns in order.
-PANEL_INLINE void interleave(const __m512i rows[QUAD_K], __m512i w[VECS]) {
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i put[QUAD_K];
+// Quads of k of COLUMNS columns, as they are multiplied.
+PANEL_INLINE void quads_of(const __m512i lines[QUAD_K], __m512i w[VECS]) {
+    __m512i flipped[QUAD_K];
     PANEL_UNROLL for (size_t i = 0; i < QUAD_K; i++) {
-        put[i] = _mm512_permutexvar_epi32(order, quad_flip(rows[i]));
+        flipped[i] = quad_flip(lines[i]);
     }
-    __m512i low_first = _mm512_unpacklo_epi8(put[0], put[1]), low_last = _mm512_unpacklo_epi8(put[2], put[3]);
-    __m512i high_first = _mm512_unpackhi_epi8(put[0], put[1]), high_last = _mm512_unpackhi_epi8(put[2], put[3]);
-    w[0] = _mm512_unpacklo_epi16(low_first, low_last);
-    w[1] = _mm512_unpackhi_epi16(low_first, low_last);
-    w[2] = _mm512_unpacklo_epi16(high_first, high_last);
-    w[3] = _mm512_unpackhi_epi16(high_first, high_last);
+    weave_quad(flipped, w);
 }
 
 // STEP k along all whole vectors of columns. `rows` is a constant in each copy.
@@ -59,7 +53,7 @@ PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k
             PANEL_UNROLL for (size_t j = 0; j < QUAD_K; j++) {
                 lines[j] = _mm512_loadu_si512(from + (i * QUAD_K + j) * a->stride);
             }
-            interleave(lines, w);
+            quads_of(lines, w);
             PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
                 PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
                     sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], w[v], x[r][i]);
@@ -92,7 +86,7 @@ static void across_rest(const struct across_args *a, size_t first, size_t column
                 const char *from = (const char *)a->weights + (k + j) * a->stride + column;
                 lines[j] = j < left ? _mm512_maskz_loadu_epi8(taken, from) : _mm512_setzero_si512();
             }
-            interleave(lines, w);
+            quads_of(lines, w);
             const __m512i x = quad_broadcast(row + k, left);
             PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
                 sums[v] = _mm512_dpbusd_epi32(sums[v], w[v], x);

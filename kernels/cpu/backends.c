@@ -88,7 +88,7 @@ const struct kernel_backend backend_avx2 = {
 #define AVX512VNNI_I8                                                                                                              \
     {                                                                                                                              \
         .panel = avx512vnni_panel_i8, .group = avx512vnni_group_i8, .few = PANEL_TILE, .across = avx512vnni_across_i8,             \
-        .across_rows = 24, .along = avx512vnni_along_i8, .along_rows = 32                                                          \
+        .across_rows = 2 * PANEL_TILE, .along = avx512vnni_along_i8, .along_rows = 32                                              \
     }
 #define AMX_I8                                                                                                                     \
     {                                                                                                                              \

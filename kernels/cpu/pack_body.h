@@ -131,6 +131,16 @@ PANEL_INLINE void pack_weave(const struct pack_args *args, size_t element, size_
     for (size_t i = 0; i < 4 / element && k + i < args->k; i++) {
         rows[i] = (const char *)args->src + (k + i) * args->stride + line * element;
     }
+#if defined(PACK_WEAVES_PANELS)
+    if (lines == KERNEL_PANEL && element < 4) {
+        if (element == 2) {
+            weave_panel_2(rows, dst);
+        } else {
+            weave_panel_4(rows, dst);
+        }
+        return;
+    }
+#endif
     if (element == 4) {
         memcpy(dst, rows[0], lines * sizeof *dst);
     } else if (element == 2) {
@@ -177,16 +187,40 @@ void PACK_TARGET(pack_across)(const struct pack_args *args) {
     }
 }
 
+// The sums of bytes + 128 of each quad to the halves of a word. `count` is a constant.
+PANEL_INLINE void add_bytes(const int8_t (*quads)[4], size_t count, uint32_t *halves) {
+    for (size_t c = 0; c < KERNEL_PANEL; c++) {
+        uint32_t sum = halves[c];
+        PANEL_UNROLL for (size_t i = 0; i < count; i++) {
+            uint32_t word;
+            memcpy(&word, quads[i * KERNEL_PANEL + c], sizeof word);
+            word ^= 0x80808080u;
+            sum += (word & 0x00ff00ffu) + (word >> 8 & 0x00ff00ffu);
+        }
+        halves[c] = sum;
+    }
+}
+
 void PACK_TARGET(quad_offsets)(const struct offsets_args *args) {
+    enum { MOST = 64, STEP = 4 }; // quads whose bytes' sums fit 16 bits; quads of a step
     const int8_t(*quads)[KERNEL_PANEL][4] = args->quads;
-    int32_t sums[KERNEL_PANEL] = {0};
-    for (size_t q = 0; q < args->count; q++) {
+    uint32_t sums[KERNEL_PANEL] = {0};
+    for (size_t q = 0, count; q < args->count; q += count) {
+        uint32_t halves[KERNEL_PANEL] = {0};
+        count = args->count - q < MOST ? args->count - q : MOST;
+        size_t i = 0;
+        for (; i + STEP <= count; i += STEP) {
+            add_bytes(quads[q + i], STEP, halves);
+        }
+        for (; i < count; i++) {
+            add_bytes(quads[q + i], 1, halves);
+        }
         for (size_t c = 0; c < KERNEL_PANEL; c++) {
-            sums[c] += quads[q][c][0] + quads[q][c][1] + quads[q][c][2] + quads[q][c][3];
+            sums[c] += (halves[c] & 0xffff) + (halves[c] >> 16);
         }
     }
-    for (size_t c = 0; c < KERNEL_PANEL; c++) {
-        args->offsets[c] = (int32_t) - ((uint32_t)sums[c] << 7);
+    for (size_t c = 0; c < KERNEL_PANEL; c++) { // bytes were 128 more than they are
+        args->offsets[c] = (int32_t)(((uint32_t)args->count * 4 * 128 - sums[c]) << 7);
     }
 }
 
