@@ -16,10 +16,14 @@ PANEL_INLINE __m512i quad_flip(__m512i w) {
     return _mm512_xor_si512(w, _mm512_set1_epi8(-128));
 }
 
-// `count` neighbouring elements, 1 to QUAD_K, in every lane; 0 for the others.
+// `count` neighbouring elements, 1 to QUAD_K, in every lane; 0 for the others, by a mask: loops over bytes would have sums that are
+// registers wait in memory.
 PANEL_INLINE __m512i quad_broadcast(const void *x, size_t count) {
-    int quad = 0;
-    memcpy(&quad, x, count);
+    int quad;
+    if (count < QUAD_K) {
+        return _mm512_broadcastd_epi32(_mm_maskz_loadu_epi8((__mmask16)((1u << count) - 1), x));
+    }
+    memcpy(&quad, x, sizeof quad);
     return _mm512_set1_epi32(quad);
 }
 
