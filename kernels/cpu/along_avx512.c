@@ -1,4 +1,4 @@
-// along.h's kernels of f32: a word is one k, or of F16 and BF16 two, which are widened where they are multiplied.
+// along.h's kernels of f32: a word is one k, or of F16 and BF16 two, which are widened as they are multiplied.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -9,35 +9,38 @@
 
 enum { ALONG_X_SIZE = sizeof(float) };
 
-// Of two k: those of 16 columns side by side, then the next k's.
-PANEL_INLINE __m512i word_kept(enum dtype dtype, __m512i turned) {
+// The k of a word of 16 columns.
+PANEL_INLINE void word_values(enum dtype dtype, const uint32_t *words, __m512 values[2]) {
     static const uint16_t APART[2 * TURN_LINES] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
                                                    1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
-    return dtype == DTYPE_F32 ? turned : _mm512_permutexvar_epi16(_mm512_loadu_si512(APART), turned);
-}
-
-// The i-th k of a word of 16 columns.
-PANEL_INLINE __m512 word_value(enum dtype dtype, const uint32_t *word, size_t i) {
-    const __m256i *halves = (const __m256i *)word + i;
+    const __m512i word = _mm512_load_si512(words);
     switch (dtype) {
-    case DTYPE_F16:
-        return _mm512_cvtph_ps(_mm256_load_si256(halves));
+    case DTYPE_F16: {
+        const __m512i apart = _mm512_permutexvar_epi16(_mm512_loadu_si512(APART), word); // of all columns, then the next k's
+        values[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(apart));
+        values[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(apart, 1));
+        return;
+    }
     case DTYPE_BF16:
-        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256(halves)), 16));
+        values[0] = _mm512_castsi512_ps(_mm512_slli_epi32(word, 16));
+        values[1] = _mm512_castsi512_ps(_mm512_and_si512(word, _mm512_set1_epi32((int)0xffff0000)));
+        return;
     default:
-        return _mm512_load_ps(word);
+        values[0] = _mm512_castsi512_ps(word);
     }
 }
 
 PANEL_INLINE void word_multiply(enum dtype dtype, __m512 sums[][2], size_t rows, const char *const *x, size_t k, size_t count,
                                 const uint32_t *words) {
+    __m512 low[2], high[2];
+    word_values(dtype, words, low);
+    word_values(dtype, words + TURN_LINES, high);
     PANEL_UNROLL for (size_t i = 0; i < count; i++) {
-        const __m512 low = word_value(dtype, words, i), high = word_value(dtype, words + TURN_LINES, i);
         PANEL_UNROLL_16 for (size_t r = 0; r < rows; r++) {
             float value;
             memcpy(&value, x[r] + (k + i) * ALONG_X_SIZE, sizeof value);
-            sums[r][0] = _mm512_fmadd_ps(_mm512_set1_ps(value), low, sums[r][0]);
-            sums[r][1] = _mm512_fmadd_ps(_mm512_set1_ps(value), high, sums[r][1]);
+            sums[r][0] = _mm512_fmadd_ps(_mm512_set1_ps(value), low[i], sums[r][0]);
+            sums[r][1] = _mm512_fmadd_ps(_mm512_set1_ps(value), high[i], sums[r][1]);
         }
     }
 }

@@ -8,11 +8,6 @@
 
 enum { ALONG_X_SIZE = sizeof(uint16_t) };
 
-PANEL_INLINE __m512i word_kept(enum dtype dtype, __m512i turned) {
-    (void)dtype;
-    return turned;
-}
-
 PANEL_INLINE void word_multiply(enum dtype dtype, __m512 sums[][2], size_t rows, const char *const *x, size_t k, size_t count,
                                 const uint32_t *words) {
     __m512bh low = (__m512bh)_mm512_load_si512(words), high = (__m512bh)_mm512_load_si512(words + TURN_LINES);

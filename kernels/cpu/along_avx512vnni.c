@@ -9,14 +9,9 @@
 
 enum { ALONG_X_SIZE = sizeof(int8_t) };
 
-PANEL_INLINE __m512i word_kept(enum dtype dtype, __m512i turned) {
-    (void)dtype;
-    return quad_flip(turned);
-}
-
 PANEL_INLINE void word_multiply(enum dtype dtype, __m512 sums[][2], size_t rows, const char *const *x, size_t k, size_t count,
                                 const uint32_t *words) {
-    const __m512i low = _mm512_load_si512(words), high = _mm512_load_si512(words + TURN_LINES);
+    const __m512i low = quad_flip(_mm512_load_si512(words)), high = quad_flip(_mm512_load_si512(words + TURN_LINES));
     (void)dtype;
     PANEL_UNROLL_16 for (size_t r = 0; r < rows; r++) {
         __m512i value = quad_broadcast(x[r] + k, count);

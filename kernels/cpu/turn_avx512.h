@@ -1,5 +1,5 @@
-// Lines of neighbouring words turned: 16 by 16 words at a time, each line's 64 bytes by one load: lines a power of two apart share
-// a set of L1, which has not room for all of them until a second load. Private to kernels/cpu.
+// Lines of neighbouring words turned: 16 by 16 words at a time, or 8 by 32. Each line's 64 bytes by one load: lines a power of two
+// apart share a set of L1, which has not room for all of them until a second load. Private to kernels/cpu.
 #ifndef EXPERTD_KERNELS_CPU_TURN_AVX512_H
 #define EXPERTD_KERNELS_CPU_TURN_AVX512_H
 
@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/backends.h"
 
-enum { TURN_LINES = 16, TURN_WORDS = 16 };
+enum { TURN_LINES = 16, TURN_WORDS = 16, TURN_HALF = TURN_LINES / 2 };
 
 // Words of four lines, turned within their quarters: rows[j] holds words j, j + 4, j + 8 and j + 12 of those lines.
 PANEL_INLINE void turn_quarters(const __m512i *lines, __m512i *rows) {
@@ -22,27 +22,18 @@ PANEL_INLINE void turn_quarters(const __m512i *lines, __m512i *rows) {
     rows[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
 }
 
-// rows[i] of lines 4i to 4i + 3: turned[i] holds word j + 4i of each line.
-PANEL_INLINE void turn_rows(__m512i rows[4][4], size_t j, __m512i turned[4]) {
-    enum { EVEN = 0x88, ODD = 0xdd };
-    __m512i low_even = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], EVEN);
-    __m512i low_odd = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], ODD);
-    __m512i high_even = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], EVEN);
-    __m512i high_odd = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], ODD);
-    turned[0] = _mm512_shuffle_i32x4(low_even, high_even, EVEN);
-    turned[1] = _mm512_shuffle_i32x4(low_odd, high_odd, EVEN);
-    turned[2] = _mm512_shuffle_i32x4(low_even, high_even, ODD);
-    turned[3] = _mm512_shuffle_i32x4(low_odd, high_odd, ODD);
-}
-
-// Word w of line l to dst[w][l], words dst_stride apart.
+// rows[i] of lines 4i to 4i + 3: word w of line l to dst[w][l], words dst_stride apart.
 PANEL_INLINE void turn_rows_to(__m512i rows[4][4], uint32_t *dst, size_t dst_stride) {
+    enum { EVEN = 0x88, ODD = 0xdd };
     PANEL_UNROLL for (size_t j = 0; j < 4; j++) {
-        __m512i turned[4];
-        turn_rows(rows, j, turned);
-        PANEL_UNROLL for (size_t i = 0; i < 4; i++) {
-            _mm512_storeu_si512(dst + (j + 4 * i) * dst_stride, turned[i]);
-        }
+        __m512i low_even = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], EVEN);
+        __m512i low_odd = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], ODD);
+        __m512i high_even = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], EVEN);
+        __m512i high_odd = _mm512_shuffle_i32x4(rows[2][j], rows[3][j], ODD);
+        _mm512_storeu_si512(dst + j * dst_stride, _mm512_shuffle_i32x4(low_even, high_even, EVEN));
+        _mm512_storeu_si512(dst + (j + 4) * dst_stride, _mm512_shuffle_i32x4(low_odd, high_odd, EVEN));
+        _mm512_storeu_si512(dst + (j + 8) * dst_stride, _mm512_shuffle_i32x4(low_even, high_even, ODD));
+        _mm512_storeu_si512(dst + (j + 12) * dst_stride, _mm512_shuffle_i32x4(low_odd, high_odd, ODD));
     }
 }
 
@@ -59,8 +50,9 @@ PANEL_INLINE void turn_half_rows_to(__m512i rows[][4], uint32_t *dst, size_t dst
     }
 }
 
-// TURN_WORDS words of TURN_LINES lines, `stride` bytes apart, to turn_rows' rows.
-PANEL_INLINE void turn_lines(const char *src, size_t stride, __m512i rows[4][4]) {
+// TURN_WORDS words of TURN_LINES lines, `stride` bytes apart.
+PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
+    __m512i rows[4][4];
     PANEL_UNROLL for (size_t i = 0; i < 4; i++) {
         __m512i lines[4];
         PANEL_UNROLL for (size_t l = 0; l < 4; l++) {
@@ -68,12 +60,35 @@ PANEL_INLINE void turn_lines(const char *src, size_t stride, __m512i rows[4][4])
         }
         turn_quarters(lines, rows[i]);
     }
+    turn_rows_to(rows, dst, dst_stride);
 }
 
-// The same where only `count` lines are there, and of each `bytes` bytes, at least 1: the rest is 0.
-static inline void turn_some_lines(const char *src, size_t stride, size_t count, size_t bytes, __m512i rows[4][4]) {
+// 2 x TURN_WORDS words of TURN_HALF lines, with the next 2 x TURN_WORDS of each fetched into L1, where `fetches`. Runs of lines
+// come from L2 in 3.1 cycles each, where they are a power of two apart, single ones in 6.7 (Zen 4).
+PANEL_INLINE void turn_runs_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
+    enum { LINE = sizeof(__m512i) };
+    __m512i rows[2][2][4];
+    PANEL_UNROLL for (size_t i = 0; i < 2; i++) {
+        __m512i lines[2][4];
+        PANEL_UNROLL for (size_t l = 0; l < 4; l++) {
+            const char *run = src + (4 * i + l) * stride;
+            PANEL_UNROLL for (size_t half = 0; half < 2; half++) {
+                lines[half][l] = _mm512_loadu_si512(run + half * LINE);
+                __asm__("" : "+v"(lines[half][l])); // gcc 12 would load it twice
+            }
+        }
+        turn_quarters(lines[0], rows[0][i]);
+        turn_quarters(lines[1], rows[1][i]);
+    }
+    turn_half_rows_to(rows[0], dst, dst_stride);
+    turn_half_rows_to(rows[1], dst + TURN_WORDS * dst_stride, dst_stride);
+}
+
+// TURN_WORDS words of TURN_HALF lines, of which only `count` are there, and of each `bytes` bytes, at least 1: the rest is 0.
+static inline void turn_some_to(const char *src, size_t stride, size_t count, size_t bytes, uint32_t *dst, size_t dst_stride) {
     const __mmask64 there = bytes < sizeof(__m512i) ? ((__mmask64)1 << bytes) - 1 : ~(__mmask64)0;
-    for (size_t i = 0; i < 4; i++) {
+    __m512i rows[2][4];
+    for (size_t i = 0; i < 2; i++) {
         __m512i lines[4];
         for (size_t l = 0; l < 4; l++) {
             size_t line = 4 * i + l;
@@ -81,13 +96,7 @@ static inline void turn_some_lines(const char *src, size_t stride, size_t count,
         }
         turn_quarters(lines, rows[i]);
     }
-}
-
-// To dst[word][line], words dst_stride apart.
-PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
-    __m512i rows[4][4];
-    turn_lines(src, stride, rows);
-    turn_rows_to(rows, dst, dst_stride);
+    turn_half_rows_to(rows, dst, dst_stride);
 }
 
 #endif
