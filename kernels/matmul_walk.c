@@ -306,7 +306,7 @@ static void run_product(const struct walk_work *work, const struct walk_span *sp
         x[r] = lhs_row(work, span->first_row + r);
     }
     const struct panel_kernels *kernels = &work->operand[0].kernels;
-    if (!kernels->format && is_many(kernels, span->rows)) {
+    if (is_many(kernels, span->rows)) {
         fetch_next_rows(work, span, next_task);
     }
     size_t end = panel + work->panels_per_run;
@@ -372,7 +372,7 @@ void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratc
         work.operand[i] = operand_of(walk->rhs[i]);
     }
     struct panel_kernels *first = &work.operand[0].kernels, *last = &work.operand[walk->operands - 1].kernels;
-    // Else a call takes the panels of both.
+    // A call that takes panels of both operands is told of one format.
     first->one_by_one = first->format && last->format && !quantised_format_equal(first->format, last->format);
     unsigned threads = team_threads(team);
     split(&work, threads, scratch);
