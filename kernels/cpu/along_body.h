@@ -1,6 +1,6 @@
-// along.h's kernels: 16 columns at a time, 64 words of each (f32's k or bf16's pairs), turned into L1, where up to six rows at a
-// time multiply them. Eight columns at a time are read a line of each, as many streams as the hardware follows; the next 64 words
-// of all 16 are fetched meanwhile. Of weights that are not the sums' type f32s are made first.
+// along.h's kernels: 16 columns at a time, 64 words of each (f32's k, bf16's pairs, int8's quads), turned into L1, where up to six
+// rows at a time multiply them. Eight columns at a time are read a line of each, as many streams as the hardware follows; the next
+// 64 words of all 16 are fetched meanwhile. Of weights that are not the sums' type f32s are made first.
 //
 // The including file has included panel_few.h and turn_avx2.h, and names the results by PANEL_TARGET(name).
 #include "kernels/along.h"
@@ -19,7 +19,7 @@ typedef uint32_t along_turned[ALONG_WORDS][ALONG_COLUMNS] __attribute__((aligned
 // Some words of some columns.
 struct along_block {
     const struct along_args *args;
-    bool pairs;
+    enum few_kind kind;
     size_t column, columns; // ALONG_COLUMNS, or what is left
     size_t k, depth;
     along_turned words;
@@ -62,7 +62,7 @@ static void along_read(struct along_block *block) {
     const struct along_args *a = block->args;
     size_t size = dtype_size(a->dtype);
     const char *src = (const char *)a->weights + block->column * a->stride + block->k * size;
-    if (block->pairs || a->dtype == DTYPE_F32) {
+    if (block->kind != FEW_F32 || a->dtype == DTYPE_F32) {
         along_turn(block, src, a->stride, block->depth * size);
         return;
     }
@@ -73,8 +73,8 @@ static void along_read(struct along_block *block) {
     along_turn(block, (const char *)wide, sizeof *wide, block->depth * sizeof **wide);
 }
 
-// `rows` and `pairs` are constants in each copy.
-PANEL_INLINE void along_rows(const struct along_block *block, const struct along_tile *tile, bool pairs, size_t rows) {
+// `rows` and `kind` are constants in each copy.
+PANEL_INLINE void along_rows(const struct along_block *block, const struct along_tile *tile, enum few_kind kind, size_t rows) {
     vec sums[PANEL_TILE][FEW_VECS];
     const float *x = tile->x;
     uintptr_t ahead = tile->ahead;
@@ -87,9 +87,9 @@ PANEL_INLINE void along_rows(const struct along_block *block, const struct along
         end = tile->words - word < ALONG_LINE_WORDS ? tile->words : word + ALONG_LINE_WORDS;
         uintptr_t line = ahead;
         size_t step = word < tile->ahead_words ? tile->ahead_stride : 0; // 0: the same line again, which costs nothing
-        for (size_t w = word; w < end; w++, x += pairs ? 2 : 1, line += step) {
+        for (size_t w = word; w < end; w++, x += few_factors(kind), line += step) {
             vec_prefetch_in_order((const void *)line);
-            few_word(sums, rows, PANEL_VECS, x, ALONG_ROW, (const char *)block->words[w], pairs);
+            few_word(sums, rows, PANEL_VECS, x, ALONG_ROW, (const char *)block->words[w], kind);
         }
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -100,13 +100,14 @@ PANEL_INLINE void along_rows(const struct along_block *block, const struct along
 }
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
-#define ALONG_TILE_FUNCTION(name, pairs)                                                                                           \
+#define ALONG_TILE_FUNCTION(name, kind)                                                                                            \
     static __attribute__((noinline)) void name(const struct along_block *block, const struct along_tile *tile, size_t rows) {      \
-        PANEL_BY_ROWS(rows, along_rows, block, tile, pairs);                                                                       \
+        PANEL_BY_ROWS(rows, along_rows, block, tile, kind);                                                                        \
     }
 
-ALONG_TILE_FUNCTION(along_tile_f32, false)
-ALONG_TILE_FUNCTION(along_tile_pairs, true)
+ALONG_TILE_FUNCTION(along_tile_f32, FEW_F32)
+ALONG_TILE_FUNCTION(along_tile_pairs, FEW_PAIRS)
+ALONG_TILE_FUNCTION(along_tile_quads, FEW_QUADS)
 
 // What the thread reads next: the same columns' next block, or the next columns' first.
 static void along_find_ahead(const struct along_block *block, struct along_tile *tile) {
@@ -123,37 +124,35 @@ static void along_find_ahead(const struct along_block *block, struct along_tile 
 
 // Rows [row, row + rows) against the block.
 static void along_multiply(const struct along_block *block, struct along_tile *tile, size_t row, size_t rows) {
+    static void (*const run[])(const struct along_block *, const struct along_tile *, size_t) = {along_tile_f32, along_tile_pairs,
+                                                                                                 along_tile_quads};
     const struct along_args *a = block->args;
+    const size_t word = few_word_k(block->kind), size = sizeof(float) / word;
     float *sums = a->sums + row * a->sums_stride + block->column;
     bool edge = block->columns < ALONG_COLUMNS, begins = block->k == 0 && !a->goes_on;
-    tile->words = block->pairs ? (block->depth + 1) / 2 : block->depth;
+    tile->words = (block->depth + word - 1) / word;
     tile->sums = edge ? tile->edge : sums;
     tile->sums_stride = edge ? ALONG_COLUMNS : a->sums_stride;
     for (size_t r = 0; r < rows; r++) {
-        const void *x = a->x[row + r];
-        if (block->pairs) {
-            few_widen_row((const uint16_t *)x + block->k, block->depth, tile->x + r * ALONG_ROW);
-        } else {
-            memcpy(tile->x + r * ALONG_ROW, (const float *)x + block->k, block->depth * sizeof(float));
-        }
+        few_row((const char *)a->x[row + r] + block->k * size, block->depth, tile->x + r * ALONG_ROW, block->kind);
         if (begins) {
             memset(tile->sums + r * tile->sums_stride, 0, ALONG_COLUMNS * sizeof(float));
         } else if (edge) {
             memcpy(tile->edge + r * ALONG_COLUMNS, sums + r * a->sums_stride, block->columns * sizeof(float));
         }
     }
-    (block->pairs ? along_tile_pairs : along_tile_f32)(block, tile, rows);
+    run[block->kind](block, tile, rows);
     for (size_t r = 0; edge && r < rows; r++) {
         memcpy(sums + r * a->sums_stride, tile->edge + r * ALONG_COLUMNS, block->columns * sizeof(float));
     }
 }
 
-static void along_blocks(const struct along_args *args, bool pairs) {
+static void along_blocks(const struct along_args *args, enum few_kind kind) {
     struct along_block block;
     struct along_tile tile;
-    size_t most = pairs ? 2 * ALONG_WORDS : ALONG_WORDS;
+    size_t most = ALONG_WORDS * few_word_k(kind);
     memset(tile.edge, 0, sizeof tile.edge);
-    block.args = args, block.pairs = pairs;
+    block.args = args, block.kind = kind;
     for (block.column = 0; block.column < args->columns; block.column += ALONG_COLUMNS) {
         block.columns = args->columns - block.column < ALONG_COLUMNS ? args->columns - block.column : ALONG_COLUMNS;
         for (block.k = 0; block.k < args->k; block.k += block.depth) {
@@ -169,11 +168,15 @@ static void along_blocks(const struct along_args *args, bool pairs) {
 }
 
 void PANEL_TARGET(along_f32)(const struct along_args *args) {
-    along_blocks(args, false);
+    along_blocks(args, FEW_F32);
 }
 
 void PANEL_TARGET(along_bf16)(const struct along_args *args) {
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-    along_blocks(args, true);
+    along_blocks(args, FEW_PAIRS);
     float_mode_restore(before);
+}
+
+void PANEL_TARGET(along_i8)(const struct along_args *args) {
+    along_blocks(args, FEW_QUADS);
 }

@@ -1,4 +1,4 @@
-// Many rows of int8 against several panels at once, in blocks of K: over what panel_i8_body.h defines, which the including file
+// Many rows of int8 against several panels at once, in blocks of K: over what quad_pass.h defines, which the including file
 // includes before. Sums begin at 0: kernels whose sums begin at offsets have another (group_i8_avx512vnni.c).
 enum {
     QUAD_BLOCK = 512,     // quads, many: four panels' blocks are 512 KiB of L2, a tile's rows 12 KiB (widened: 24) of L1

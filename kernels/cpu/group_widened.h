@@ -139,7 +139,7 @@ static void widened_row(const uint16_t *x, size_t depth, float *to) {
         vec_store(to + i + LANES, vec_even(x + i));
     }
     if (i < depth) {
-        few_widen_row(x + i, depth - i, to + i);
+        few_widen((const char *)(x + i), (depth - i) * sizeof *x, to + i, FEW_PAIRS);
     }
 }
 
@@ -245,7 +245,7 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
     size_t calls = (args->rows + WIDENED_ROWS - 1) / WIDENED_ROWS;
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     if (args->rows <= FEW_ROWS_PAIRS) {
-        few_group(args, true);
+        few_group(args, FEW_PAIRS);
         float_mode_restore(before);
         return;
     }
@@ -261,8 +261,17 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
 
 void PANEL_TARGET(group_f32)(const struct panel_group_args *args) {
     if (args->rows <= FEW_ROWS_F32) {
-        few_group(args, false);
+        few_group(args, FEW_F32);
     } else {
         words_group(args, args->k);
+    }
+}
+
+// More rows than are taken in turns: panel_i8_avx2.c.
+void PANEL_TARGET(group_i8)(const struct panel_group_args *args) {
+    if (args->rows <= FEW_ROWS_QUADS) {
+        few_group(args, FEW_QUADS);
+    } else {
+        PANEL_TARGET(many_group_i8)(args);
     }
 }

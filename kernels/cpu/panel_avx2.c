@@ -37,6 +37,19 @@ static inline vec vec_odd(const uint16_t *pairs) {
     return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)pairs), _mm256_set1_epi32((int)0xffff0000)));
 }
 
+static inline vec vec_even_i8(const void *quads) {
+    return _mm256_castsi256_ps(_mm256_srai_epi16(_mm256_slli_epi16(_mm256_loadu_si256(quads), 8), 8));
+}
+
+static inline vec vec_odd_i8(const void *quads) {
+    return _mm256_castsi256_ps(_mm256_srai_epi16(_mm256_loadu_si256(quads), 8));
+}
+
+static inline vec vec_add_pairs(vec a, vec b, vec c) {
+    __m256i products = _mm256_madd_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b));
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(c), products));
+}
+
 static inline void vec_interleave(vec a, vec b, float *to) {
     __m256 low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
     vec_store(to, _mm256_permute2f128_ps(low, high, 0x20));

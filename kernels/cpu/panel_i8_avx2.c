@@ -1,5 +1,6 @@
-// int8 by VPMADDWD: of each 32-bit word of four int8, the 1st and 3rd are widened into one vector of int16, the 2nd and 4th into
-// another, so that every product of pairs lands in its column's lane. 6 x 16 columns at a time, 12 accumulators of 16 registers.
+// Many rows of int8 by VPMADDWD (few: panel_few.h): of each 32-bit word of four int8, the 1st and 3rd are widened into one vector
+// of int16, the 2nd and 4th into another, so that every product of pairs lands in its column's lane. 6 x 16 columns at a time, 12
+// accumulators of 16 registers.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -33,8 +34,8 @@ PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_set1_epi32((int)words[1]), w.odd));
 }
 
-#define PANEL_TARGET(name) avx2_##name
-#include "kernels/cpu/panel_i8_body.h"
+#define PANEL_TARGET(name) avx2_many_##name
+#include "kernels/cpu/quad_pass.h"
 // After it:
 #include "kernels/cpu/group_i8_body.h"
 #endif

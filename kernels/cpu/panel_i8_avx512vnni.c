@@ -38,5 +38,7 @@ PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 }
 
 #define PANEL_TARGET(name) avx512vnni_##name
+#include "kernels/cpu/quad_pass.h"
+// After it:
 #include "kernels/cpu/panel_i8_body.h"
 #endif

@@ -32,7 +32,8 @@ static inline vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
 }
 
 #define PANEL_TARGET(name) neon_##name
-#include "kernels/cpu/panel_i8_body.h"
+#include "kernels/cpu/quad_pass.h"
 // After it:
 #include "kernels/cpu/group_i8_body.h"
+#include "kernels/cpu/panel_i8_body.h"
 #endif
