@@ -69,7 +69,12 @@ const struct kernel_backend backend_avx2 = {
              .across = avx2_across_bf16,
              .along = avx2_along_bf16,
              .along_rows = 16},
-    .i8 = {.panel = avx2_panel_i8, .group = avx2_group_i8, .along = avx2_along_i8, .along_rows = 16},
+    .i8 = {.panel = avx2_panel_i8,
+           .group = avx2_group_i8,
+           .across = avx2_across_i8,
+           .across_rows = 8,
+           .along = avx2_along_i8,
+           .along_rows = 16},
     BACKEND_ROWS(avx2),
 };
 

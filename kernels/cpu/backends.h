@@ -99,6 +99,7 @@ BACKEND_DECLARE_ROWS(avx2);
 BACKEND_DECLARE_PANELS(avx2);
 BACKEND_DECLARE_GROUPS(avx2);
 panel_group_kernel avx2_many_group_i8; // avx2_group_i8's
+across_kernel avx2_across_i8;
 quantised_group_kernel avx2_quantised_group_bf16;
 along_kernel avx2_along_f32, avx2_along_bf16, avx2_along_i8;
 
