@@ -1,6 +1,6 @@
 // along.h's kernels: 16 columns at a time, 64 words of each (f32's k, bf16's pairs, int8's quads), turned into L1, where up to six
 // rows at a time multiply them. Eight columns at a time are read a line of each, as many streams as the hardware follows; the next
-// 64 words of all 16 are fetched meanwhile. Of weights that are not the sums' type f32s are made first.
+// 64 words of all 16 are fetched meanwhile. Weights that are not the sums' type become f32 as they are turned.
 //
 // The including file has included panel_few.h and turn_avx2.h, and names the results by PANEL_TARGET(name).
 #include "kernels/along.h"
@@ -8,8 +8,7 @@
 enum {
     ALONG_COLUMNS = PANEL_VECS * LANES,
     ALONG_WORDS = 64,
-    ALONG_ROW = 2 * ALONG_WORDS,  // floats of a row's block
-    ALONG_WIDE = ALONG_WORDS + 4, // floats of a column's block; not a power of two, which would share cache sets
+    ALONG_ROW = 2 * ALONG_WORDS, // floats of a row's block
     ALONG_LINE_WORDS = 16,
 };
 _Static_assert(ALONG_COLUMNS == 2 * TURN_LINES, "two halves");
@@ -58,19 +57,37 @@ static void along_turn(struct along_block *block, const char *src, size_t stride
     }
 }
 
+// Columns of 16-bit elements, `stride` bytes apart, as f32. A copy for each dtype.
+PANEL_INLINE void along_widen(struct along_block *block, const char *src, size_t stride, enum dtype dtype) {
+    size_t whole = block->columns == ALONG_COLUMNS ? block->depth / TURN_HALVES * TURN_HALVES : 0, left = block->depth - whole;
+    for (size_t half = 0; half < ALONG_COLUMNS; half += TURN_LINES) {
+        for (size_t w = 0; w < whole; w += TURN_HALVES) {
+            turn_halves_to(dtype, src + half * stride + w * sizeof(uint16_t), stride, (float *)&block->words[w][half],
+                           ALONG_COLUMNS);
+        }
+    }
+    for (size_t c = 0; left > 0 && c < ALONG_COLUMNS; c++) {
+        float column[ALONG_WORDS] = {0};
+        if (c < block->columns) {
+            PANEL_TARGET(widen)(dtype, src + c * stride + whole * sizeof(uint16_t), left, column);
+        }
+        for (size_t i = 0; i < left; i++) {
+            memcpy(&block->words[whole + i][c], &column[i], sizeof column[i]);
+        }
+    }
+}
+
 static void along_read(struct along_block *block) {
     const struct along_args *a = block->args;
     size_t size = dtype_size(a->dtype);
     const char *src = (const char *)a->weights + block->column * a->stride + block->k * size;
     if (block->kind != FEW_F32 || a->dtype == DTYPE_F32) {
         along_turn(block, src, a->stride, block->depth * size);
-        return;
+    } else if (a->dtype == DTYPE_F16) {
+        along_widen(block, src, a->stride, DTYPE_F16);
+    } else {
+        along_widen(block, src, a->stride, DTYPE_BF16);
     }
-    float wide[ALONG_COLUMNS][ALONG_WIDE];
-    for (size_t c = 0; c < block->columns; c++) {
-        PANEL_TARGET(widen)(a->dtype, src + c * a->stride, block->depth, wide[c]);
-    }
-    along_turn(block, (const char *)wide, sizeof *wide, block->depth * sizeof **wide);
 }
 
 // `rows` and `kind` are constants in each copy.
