@@ -19,6 +19,7 @@
 #if defined(__clang__)
 #define fma_over _mm256_fmadd_ps
 #define fma_in_order _mm256_fmadd_ps
+#define add_pairs_in_order(a, b, c) _mm256_add_epi32(c, _mm256_madd_epi16(a, b))
 #define broadcast_in_order vec_broadcast
 #define odd_in_order vec_odd
 #define even_in_order vec_even
@@ -38,6 +39,13 @@ static inline __attribute__((always_inline)) __m256 fma_over(__m256 a, __m256 b,
 
 static inline __attribute__((always_inline)) __m256 fma_in_order(__m256 a, __m256 b, __m256 c) {
     __asm__ __volatile__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+}
+
+// c + the sums of the pairs' products of int16.
+static inline __attribute__((always_inline)) __m256i add_pairs_in_order(__m256i a, __m256i b, __m256i c) {
+    __m256i product;
+    __asm__ __volatile__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(c), "=&x"(product) : "x"(a), "x"(b));
     return c;
 }
 

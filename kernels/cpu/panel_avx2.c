@@ -46,8 +46,7 @@ static inline vec vec_odd_i8(const void *quads) {
 }
 
 static inline vec vec_add_pairs(vec a, vec b, vec c) {
-    __m256i products = _mm256_madd_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b));
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(c), products));
+    return _mm256_castsi256_ps(add_pairs_in_order(_mm256_castps_si256(a), _mm256_castps_si256(b), _mm256_castps_si256(c)));
 }
 
 static inline void vec_interleave(vec a, vec b, float *to) {
