@@ -26,7 +26,7 @@ PANEL_INLINE void quad_pass_many(const struct quad_pass *p, size_t rows) {
         size_t end = p->depth - begin < QUAD_RUN ? p->depth : begin + QUAD_RUN;
         group_fetch(&ahead);
         for (size_t q = begin; q < end; q++) {
-            if (ahead.far) {
+            if (ahead.again) {
                 quad_fetch_near(p, q);
             }
             quad_step(sums, rows, p, q);
@@ -59,8 +59,9 @@ static void group_fetch_quads(const struct panel_group_args *args, size_t row, s
     }
 }
 
-// Quads [first, first + depth) of K, tile by tile, each against all panels.
-static void group_block_i8(const struct panel_group_args *args, size_t first, size_t depth) {
+// Quads [first, first + depth) of K, tile by tile, each against all panels. elsewhere: what is fetched in place of the next block,
+// or NULL.
+static void group_block_i8(const struct panel_group_args *args, size_t first, size_t depth, struct group_ahead *elsewhere) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
     size_t runs = tiles * (KERNEL_PANEL / PANEL_PASS) * ((depth + QUAD_RUN - 1) / QUAD_RUN);
     quad_block_row x[PANEL_TILE];
@@ -81,17 +82,25 @@ static void group_block_i8(const struct panel_group_args *args, size_t first, si
             group_fetch_quads(args, row + rows, p, first);
             pass.panel = ((const struct packed_i8 *)args->panels[p])->quads + first;
             pass.sums = (int32_t *)args->sums + row * KERNEL_SUMS + p * KERNEL_PANEL;
-            pass.ahead = &ahead[p];
+            pass.ahead = elsewhere ? elsewhere : &ahead[p];
             quad_tile_many(&pass, rows);
         }
     }
 }
 
+// What all blocks of a call fetch in place of panels.
+static struct group_ahead group_elsewhere_i8(const struct panel_group_args *args, size_t quads) {
+    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
+    size_t runs = args->count * tiles * (KERNEL_PANEL / PANEL_PASS) * ((quads + QUAD_RUN - 1) / QUAD_RUN);
+    return args->ahead.runs == 0 ? (struct group_ahead){0} : group_ahead_of(&args->ahead, runs, false);
+}
+
 void PANEL_TARGET(group_i8)(const struct panel_group_args *args) {
     size_t quads = (args->k + PACKED_I8_K - 1) / PACKED_I8_K;
+    struct group_ahead elsewhere = group_elsewhere_i8(args, quads);
     group_clear(args);
     size_t block = args->rows <= QUAD_FEW_ROWS ? QUAD_FEW_BLOCK : QUAD_BLOCK;
     for (size_t q = 0; q < quads; q += block) {
-        group_block_i8(args, q, quads - q < block ? quads - q : block);
+        group_block_i8(args, q, quads - q < block ? quads - q : block, elsewhere.step ? &elsewhere : NULL);
     }
 }

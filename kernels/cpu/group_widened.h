@@ -39,6 +39,7 @@ struct widened_pass {
     float *sums;           // of the first row and column
     bool begins;           // K: sums begin at +0
     struct group_ahead ahead;
+    struct group_ahead *elsewhere; // what is fetched besides, once a run; NULL: nothing
 };
 
 // Loads the tile's sums, and fetches the next one's.
@@ -106,6 +107,9 @@ PANEL_INLINE void widened_rows(struct widened_pass *pass, enum widened_state sta
         depth = state == WIDENED_NEVER && left > WIDENED_BLOCK ? WIDENED_BLOCK : left;
         const float *x = part, *end = x + (depth + 1) / 2 * 2, *runs_end = x + depth / WIDENED_RUN * WIDENED_RUN;
         for (; x < runs_end; x += WIDENED_RUN, pairs += WIDENED_RUN * KERNEL_PANEL, slice += WIDENED_RUN * WORDS_PASS) {
+            if (pass->elsewhere) {
+                group_fetch(pass->elsewhere);
+            }
             PANEL_UNROLL for (size_t i = 0; i < LANES; i++) {
                 words_fetch(&ahead);
                 widened_pair(sums, rows, x + i, LANES, pairs + 2 * i * KERNEL_PANEL, slice + 2 * i * WORDS_PASS, state);
@@ -147,6 +151,7 @@ static void widened_row(const uint16_t *x, size_t depth, float *to) {
 struct widened_block {
     const struct panel_group_args *args;
     size_t row, rows, begin, depth, panel;
+    struct group_ahead *elsewhere; // widened_pass's
 };
 
 static bool widened_is_few(const struct widened_block *block) {
@@ -209,6 +214,7 @@ static void widened_panel(const struct widened_block *block) {
         .part = block->rows * WIDENED_ROW,
         .slice = slice,
         .begins = block->begin == 0 && !args->goes_on,
+        .elsewhere = block->elsewhere,
         .ahead = group_ahead_over(widened_next(block), block->depth * KERNEL_PANEL * sizeof *pairs, fetches),
     };
     for (size_t i = 0; i < passes; i++) {
@@ -230,8 +236,15 @@ static void widened_block_rows(const struct widened_block *block, float *to) {
     }
 }
 
-static void widened_blocks(const struct panel_group_args *args, size_t row, size_t rows) {
-    struct widened_block block = {.args = args, .row = row, .rows = rows};
+// What all blocks of a call fetch beside panels, which its caller packs next.
+static struct group_ahead widened_elsewhere(const struct panel_group_args *args) {
+    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
+    size_t runs = args->count * tiles * (KERNEL_PANEL / WORDS_PASS) * (args->k / WIDENED_RUN);
+    return args->ahead.runs == 0 ? (struct group_ahead){0} : group_ahead_of(&args->ahead, runs, false);
+}
+
+static void widened_blocks(const struct panel_group_args *args, size_t row, size_t rows, struct group_ahead *elsewhere) {
+    struct widened_block block = {.args = args, .row = row, .rows = rows, .elsewhere = elsewhere->step ? elsewhere : NULL};
     for (; block.begin < args->k; block.begin += block.depth) {
         block.depth = widened_depth(&block, block.begin);
         widened_block_rows(&block, (float *)args->scratch + WIDENED_SLICE);
@@ -252,9 +265,10 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
     if (args->k == 0) {
         group_clear(args);
     }
+    struct group_ahead elsewhere = widened_elsewhere(args);
     for (size_t row = 0, rows; row < args->rows; row += rows, calls--) {
         rows = (args->rows - row + calls - 1) / calls;
-        widened_blocks(args, row, rows);
+        widened_blocks(args, row, rows, &elsewhere);
     }
     float_mode_restore(before);
 }
