@@ -4,10 +4,12 @@
 //   avx512_panel_f32, _bf16       panel_TARGET.c, over panel_body.h; avx2's over panel_few.h; avx512bf16's, neonbf16's their own
 //   avx512_panel_i8               panel_i8_TARGET.c, over panel_i8_body.h; avx2's panel_avx2.c, over panel_few.h
 //   avx512_group_f32, _bf16       panel_TARGET.c, over group_body.h and group_words.h; avx2's over group_widened.h
-//   avx512_group_i8               panel_i8_TARGET.c, over group_i8_body.h; avx2's over panel_few.h too; avx512vnni's
-//   group_i8_avx512vnni.c, over group_words.h amx_…                         panel_amx.c avx512_quantised_… quantised_TARGET.c,
-//   which says by whom avx512_across_…               rows_TARGET.c, over across_body.h; avx512bf16's and avx512vnni's
-//   across_TARGET.c avx512_along_…                along_TARGET.c, over along_avx512_body.h; avx2's panel_avx2.c, over along_body.h
+//   avx512_group_i8               panel_i8_TARGET.c, over group_i8_body.h; avx512vnni's group_i8_avx512vnni.c, over group_words.h
+//   avx2_group_i8                 panel_avx2.c: few rows over panel_few.h, more by avx2_many_group_i8, as above
+//   amx_…                         panel_amx.c
+//   avx512_quantised_…            quantised_TARGET.c, which says by whom
+//   avx512_across_…               rows_TARGET.c, over across_body.h; avx512bf16's, avx512vnni's and avx2's int8 across_TARGET.c
+//   avx512_along_…                along_TARGET.c, over along_avx512_body.h; avx2's panel_avx2.c, over along_body.h
 //   avx512_decode, _pack_…        pack_TARGET.c, over pack_body.h; also _quad_offsets, _place_codes
 //   avx512_widen, …               rows_TARGET.c, over row_body.h
 #include "kernels/cpu/backends.h"

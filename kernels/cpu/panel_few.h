@@ -215,31 +215,35 @@ PANEL_INLINE void few_turns(const struct few_block *block, size_t rows, size_t v
     }
 }
 
-// A copy for each number of rows: one row takes 64 columns in one pass, two and three 32, more 16, but three of bf16 16 too. 8
-// chains of fmas at least, or their latency is waited for. Not inlined: no fma may move across a change of the floating-point mode
-// in the caller.
-static __attribute__((noinline)) void few_turns_f32(const struct few_block *block) {
-    switch (block->rows) {
-    case 1:
-        few_turns(block, 1, FEW_VECS, FEW_F32);
-        return;
-    case 2:
-        few_turns(block, 2, FEW_VECS / 2, FEW_F32);
-        return;
-    case 3:
-        few_turns(block, 3, FEW_VECS / 2, FEW_F32);
-        return;
-    case 4:
-        few_turns(block, 4, PANEL_VECS, FEW_F32);
-        return;
-    case 5:
-        few_turns(block, 5, PANEL_VECS, FEW_F32);
-        return;
-    default:
-        few_turns(block, FEW_ROWS_F32, PANEL_VECS, FEW_F32);
-        return;
+// A copy for each number of rows: one row takes 64 columns in one pass, two 32, more 16, but three of f32 32 too. 8 chains of fmas
+// at least, or their latency is waited for. Not inlined: no fma may move across a change of the floating-point mode in the caller.
+#define FEW_TURNS_FUNCTION(name, kind, vecs_of_three)                                                                              \
+    static __attribute__((noinline)) void name(const struct few_block *block) {                                                    \
+        switch (block->rows) {                                                                                                     \
+        case 1:                                                                                                                    \
+            few_turns(block, 1, FEW_VECS, kind);                                                                                   \
+            return;                                                                                                                \
+        case 2:                                                                                                                    \
+            few_turns(block, 2, FEW_VECS / 2, kind);                                                                               \
+            return;                                                                                                                \
+        case 3:                                                                                                                    \
+            few_turns(block, 3, vecs_of_three, kind);                                                                              \
+            return;                                                                                                                \
+        case 4:                                                                                                                    \
+            few_turns(block, 4, PANEL_VECS, kind);                                                                                 \
+            return;                                                                                                                \
+        case 5:                                                                                                                    \
+            few_turns(block, 5, PANEL_VECS, kind);                                                                                 \
+            return;                                                                                                                \
+        default:                                                                                                                   \
+            few_turns(block, PANEL_TILE, PANEL_VECS, kind);                                                                        \
+            return;                                                                                                                \
+        }                                                                                                                          \
     }
-}
+
+_Static_assert((int)FEW_ROWS_F32 == (int)PANEL_TILE && (int)FEW_ROWS_QUADS == (int)PANEL_TILE, "a copy for each number of rows");
+FEW_TURNS_FUNCTION(few_turns_f32, FEW_F32, FEW_VECS / 2)
+FEW_TURNS_FUNCTION(few_turns_quads, FEW_QUADS, PANEL_VECS)
 
 static __attribute__((noinline)) void few_turns_pairs(const struct few_block *block) {
     switch (block->rows) {
@@ -254,29 +258,6 @@ static __attribute__((noinline)) void few_turns_pairs(const struct few_block *bl
         return;
     default:
         few_turns(block, FEW_ROWS_PAIRS, PANEL_VECS, FEW_PAIRS);
-        return;
-    }
-}
-
-static __attribute__((noinline)) void few_turns_quads(const struct few_block *block) {
-    switch (block->rows) {
-    case 1:
-        few_turns(block, 1, FEW_VECS, FEW_QUADS);
-        return;
-    case 2:
-        few_turns(block, 2, FEW_VECS / 2, FEW_QUADS);
-        return;
-    case 3:
-        few_turns(block, 3, PANEL_VECS, FEW_QUADS);
-        return;
-    case 4:
-        few_turns(block, 4, PANEL_VECS, FEW_QUADS);
-        return;
-    case 5:
-        few_turns(block, 5, PANEL_VECS, FEW_QUADS);
-        return;
-    default:
-        few_turns(block, FEW_ROWS_QUADS, PANEL_VECS, FEW_QUADS);
         return;
     }
 }
