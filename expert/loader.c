@@ -44,7 +44,7 @@ static FALLIBLE pack_into(const struct supply_matrix *m, const struct packed_wei
     if (packed->format) {
         return pack_quantised(&m->rows.source, packed->format, m->k, m->n, packed->data[group]);
     }
-    pack_weights(&m->source, m->k, m->n, packed->dtype, packed->data[group]);
+    pack_weights(&m->source, m->k, m->n, packed->dtype, packed->layout, packed->data[group]);
     return OK;
 }
 

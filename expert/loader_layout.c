@@ -30,7 +30,11 @@ static FALLIBLE size_packed(enum dtype dtype, const struct quantised_format *for
     if (__builtin_mul_overflow((uint64_t)matrix->n + 4096, (uint64_t)matrix->k + 4096, &elements) || elements > INT64_MAX / 8) {
         FAIL(ERR_NOMEM, "a matrix of %zu x %zu is larger than any memory", matrix->n, matrix->k);
     }
-    *out = (struct packed_weights){.dtype = dtype, .k = matrix->k, .n = matrix->n, .format = format};
+    *out = (struct packed_weights){.dtype = dtype,
+                                   .k = matrix->k,
+                                   .n = matrix->n,
+                                   .format = format,
+                                   .layout = format ? PACKED_PANELS : packed_layout_best(dtype)};
     out->group_bytes =
         format ? quantised_group_bytes(format, matrix->k, matrix->n) : packed_group_bytes(dtype, matrix->k, matrix->n);
     return OK;

@@ -27,6 +27,7 @@ enum {
     KERNEL_GROUP = 4,                          // panels of a group call at most
     KERNEL_SUMS = KERNEL_GROUP * KERNEL_PANEL, // floats of a row of a group's sums
     KERNEL_SCRATCH_BYTES = 288 << 10,          // of a group call: widened panels and rows
+    KERNEL_ROWS_KEPT = 768 << 10,              // bytes of rows that a call of slices keeps at most, where scratch_more has room
     KERNEL_QUANTISED_ROWS = 8,                 // of a group call of quantised weights at most, where rows are kept
 };
 
@@ -68,6 +69,8 @@ struct panel_group_args {
     bool rows_kept;            // scratch is as the kernel's last call left it, which was for the same rows, k and format
     size_t scratch_more;       // bytes: rows may be kept there
     struct memory_ahead ahead; // into L2 meanwhile, in place of panels; may not be looked at
+    const void *const *next_x; // [next_rows] the rows of k elements that the thread multiplies next, where they are others: into L2
+    size_t next_rows;          // meanwhile; may not be looked at. 0: none
 };
 typedef void panel_group_kernel(const struct panel_group_args *args);
 
@@ -92,6 +95,8 @@ struct element_kernels {
     panel_kernel *panel;                     // never NULL
     panel_group_kernel *group;               // NULL: `panel` serves any number of rows
     size_t few;                              // rows up to which `panel` is faster than `group`; 0: never
+    panel_group_kernel *slices;              // of panels packed as slices, any number of rows; goes_on is false. NULL: panels alone
+    panel_kernel *slices_panel;              // the same without scratch, where a caller has little; NULL where `slices` is
     quantised_kernel *quantised;             // rows against codes; NULL for int8 alone
     quantised_group_kernel *quantised_group; // NULL: `quantised` serves
     across_kernel *across;                   // NULL: plain weights as [k, n] are always packed

@@ -125,6 +125,10 @@ static FALLIBLE check_gate(const struct gate_up_args *args) {
         FAIL_FIELD(ERR_INVALID, "gate", "gate is %zu groups of %s[%zu, %zu], up is %zu of %s[%zu, %zu]: they are walked together",
                    gate->groups, dtype_name(gate->dtype), gate->n, gate->k, up->groups, dtype_name(up->dtype), up->n, up->k);
     }
+    if (gate && gate->layout != up->layout) {
+        FAIL_FIELD(ERR_INVALID, "gate", "gate is packed in layout %d, up in %d: they are walked together", (int)gate->layout,
+                   (int)up->layout);
+    }
     return gate ? check_gate_weights(args) : OK;
 }
 

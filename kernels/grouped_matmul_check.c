@@ -1,13 +1,34 @@
 // What the arguments of a grouped matmul must be, whatever the kind of its weights.
 #include "kernels/grouped_matmul.h"
+#include "kernels/kernel_select.h"
 #include "kernels/matmul_check.h"
 #include "kernels/quantised.h"
+
+static FALLIBLE check_layout(const struct packed_weights *rhs) {
+    if (rhs->layout == PACKED_PANELS) {
+        return OK;
+    }
+    if (rhs->layout != PACKED_SLICES || rhs->format || rhs->dtype == DTYPE_I8) {
+        FAIL_FIELD(ERR_INVALID, "rhs",
+                   "rhs is packed in layout %d as %s%s: F32 and BF16 are packed as panels or slices, others as panels",
+                   (int)rhs->layout, rhs->format ? "codes for " : "", dtype_name(rhs->dtype));
+    }
+    if (!packed_layout_is_read(rhs->dtype, rhs->layout)) {
+        FAIL_FIELD(
+            ERR_INVALID, "rhs",
+            "rhs is %s packed as slices, which the kernels %s do not read: choose kernels before weights are packed, and pack "
+            "them in the layout that packed_layout_best gives",
+            dtype_name(rhs->dtype), kernel_selected_name());
+    }
+    return OK;
+}
 
 static FALLIBLE check_packed(const struct packed_weights *rhs) {
     bool known = rhs->dtype == DTYPE_F32 || rhs->dtype == DTYPE_BF16 || (rhs->dtype == DTYPE_I8 && !rhs->format);
     if (!known) {
         FAIL_FIELD(ERR_INVALID, "rhs", "rhs is %s: weights are packed as F32, BF16 or I8", dtype_name(rhs->dtype));
     }
+    TRY(check_layout(rhs));
     if (rhs->format) {
         TRY(quantised_check(rhs->format));
     }

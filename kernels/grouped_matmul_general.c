@@ -30,6 +30,7 @@ static void general_init(const struct grouped_matmul_args *args, struct general 
         .b = {.dtype = g->rhs.dtype},
         .b_is_packed = packed,
         .b_format = packed && args->rhs.packed ? args->rhs.packed->format : NULL,
+        .b_layout = packed && args->rhs.packed ? args->rhs.packed->layout : PACKED_PANELS,
         .out_dtype = matmul_out_dtype(lhs, args->out_dtype),
         .copy_lines_of_a = args->lhs_k_stride > 1,
         .options = &g->options,

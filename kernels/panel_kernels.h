@@ -1,4 +1,5 @@
-// Rows against panels as they lie in memory, by the kernel for so many: panels of elements, or of a format's codes.
+// Rows against panels as they lie in memory, by the kernel for so many: panels of elements, whole or as slices, or of a format's
+// codes.
 // Private to kernels/.
 #ifndef EXPERTD_KERNELS_PANEL_KERNELS_H
 #define EXPERTD_KERNELS_PANEL_KERNELS_H
@@ -8,22 +9,35 @@
 struct panel_kernels {
     const struct element_kernels *of;      // the rows' element
     const struct quantised_format *format; // of codes; NULL: panels of that element
-    bool one_by_one;                       // never several panels in a call
+    enum packed_layout layout;
+    bool one_by_one; // never several panels in a call
 };
+
+static inline struct panel_kernels panel_kernels_of(const struct packed_weights *weights) {
+    return (struct panel_kernels){
+        .of = backend_kernels(kernel_selected(), weights->dtype), .format = weights->format, .layout = weights->layout};
+}
+
+// The kernel that takes several panels in a call, but for codes, whose call has another form; NULL: there is none.
+static inline panel_group_kernel *panels_group(const struct panel_kernels *kernels) {
+    return kernels->layout == PACKED_SLICES ? kernels->of->slices : kernels->of->group;
+}
 
 // Is there a kernel that takes several panels in a call?
 static inline bool panels_go_by_groups(const struct panel_kernels *kernels) {
-    return !kernels->one_by_one && (kernels->format ? kernels->of->quantised_group != NULL : kernels->of->group != NULL);
+    return !kernels->one_by_one && (kernels->format ? kernels->of->quantised_group != NULL : panels_group(kernels) != NULL);
 }
 
 // Rows up to which a panel at a time is the faster although there is one; 0: none.
 static inline size_t panels_few_rows(const struct panel_kernels *kernels) {
-    return panels_go_by_groups(kernels) && !kernels->format ? kernels->of->few : 0;
+    return panels_go_by_groups(kernels) && !kernels->format && kernels->layout == PACKED_PANELS ? kernels->of->few : 0;
 }
 
 static inline void multiply_panel(const struct panel_kernels *kernels, const struct panel_args *args) {
     if (kernels->format) {
         kernels->of->quantised(args, kernels->format);
+    } else if (kernels->layout == PACKED_SLICES) {
+        kernels->of->slices_panel(args);
     } else {
         kernels->of->panel(args);
     }
@@ -33,7 +47,7 @@ static inline void multiply_panels(const struct panel_kernels *kernels, const st
     if (kernels->format) {
         kernels->of->quantised_group(args, kernels->format);
     } else {
-        kernels->of->group(args);
+        panels_group(kernels)(args);
     }
 }
 

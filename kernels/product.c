@@ -35,7 +35,8 @@ struct matmul_tiling product_ask_tiling(const struct matmul_options *options, si
 
 static struct panel_kernels kernels_of(const struct product *product) {
     enum dtype sum = product_sum_dtype(product->a.dtype, product->b.dtype);
-    return (struct panel_kernels){.of = backend_kernels(kernel_selected(), sum), .format = product->b_format};
+    return (struct panel_kernels){
+        .of = backend_kernels(kernel_selected(), sum), .format = product->b_format, .layout = product->b_layout};
 }
 
 // Rows of a group that may multiply weights where they lie: none where tiling says how K is to be cut.

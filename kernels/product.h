@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "kernels/options.h"
 #include "kernels/team.h"
+#include "kernels/weights.h"
 
 // One group's A (a line is a row of the output) or B (a line is a column of the output). Strides are in elements; those of U8 are
 // in E2M1 codes, two a byte, the low nibble first: lines begin at whole bytes and k_stride is 1.
@@ -52,6 +53,7 @@ struct product {
     bool copy_lines_of_a;                    // do not read A in place: always where its k_stride is not 1
     bool b_is_packed;                        // each group has its b_packed
     const struct quantised_format *b_format; // of the packed codes; NULL: plain elements
+    enum packed_layout b_layout;             // of those; of panels that are packed on the fly PACKED_PANELS
     const struct matmul_options *options;
 };
 

@@ -1,6 +1,7 @@
 // Packing: a panel is 64 columns of the product (rows of W) over the whole of K, and panels lie one after another.
-//   F32:  [n / 64][k][64]
+//   F32:  [n / 64][k][64]; as slices [n / 64][4][k][16]
 //   BF16: [n / 64][ceil(k / 2)][64][2], the pair (2i, 2i + 1) of one column in one 32-bit word; an odd k is padded with +0
+//         as slices [n / 64][4][ceil(k / 2)][16][2]
 //   I8:   [n / 64] of struct packed_i8 (packed_i8.h)
 // A short last panel is padded with columns of +0. Elements that are of the packed dtype and lie side by side are turned where
 // they lie (pack.h). Others are converted first, in runs along whichever axis is denser: where that is K, a run of each of 64 rows
@@ -14,8 +15,10 @@
 #include "base/err.h"
 #include "kernels/backend.h"
 #include "kernels/convert.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/pack.h"
 #include "kernels/packed_i8.h"
+#include "kernels/packed_layout.h"
 #include "kernels/sizes.h"
 
 enum { RUN_K = 128 }; // k of a run: 64 rows of 128 floats are 32 KiB; even, so that pairs never straddle runs
@@ -162,32 +165,68 @@ static void clear_last_panel(const struct pack_args *args) {
     }
 }
 
-void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst) {
-    const struct kernel_backend *backend = kernel_selected();
+static void pack_panels(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst) {
+    struct pack_args args = {.lines = n, .k = k, .panels = dst, .panel_bytes = packed_group_bytes(dtype, k, KERNEL_PANEL)};
+    clear_last_panel(&args);
+    if (source->dtype != dtype || !pack_as_it_lies(kernel_selected(), source, &args)) {
+        pack_blocks(source, &args, dtype);
+    }
+}
+
+// A run of words at a time, by way of a panel in L1: packing is bound by what comes from memory.
+static void pack_slices(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, char *dst) {
+    _Alignas(64) uint32_t run[RUN_K][KERNEL_PANEL];
+    const size_t size = dtype_size(dtype), together = sizeof **run / size, words = div_up(k, together);
+    const size_t source_size = dtype_size(source->dtype);
+    for (size_t n0 = 0; n0 < n; n0 += KERNEL_PANEL, dst += words * sizeof *run) {
+        for (size_t k0 = 0; k0 < k; k0 += RUN_K) {
+            struct weight_source part = *source;
+            part.data = (const char *)source->data + (n0 * source->n_stride + k0 * source->k_stride) * source_size;
+            size_t depth = k - k0 < RUN_K ? k - k0 : RUN_K, columns = n - n0 < KERNEL_PANEL ? n - n0 : KERNEL_PANEL;
+            pack_panels(&part, depth, columns, dtype, run);
+            for (size_t column = 0; column < KERNEL_PANEL; column += SLICE_COLUMNS) {
+                char *slice = dst + packed_word_at(PACKED_SLICES, words, k0 / together, column) * sizeof **run;
+                for (size_t word = 0; word < div_up(depth, together); word++, slice += SLICE_COLUMNS * sizeof **run) {
+                    memcpy(slice, run[word] + column, SLICE_COLUMNS * sizeof **run);
+                }
+            }
+        }
+    }
+}
+
+enum packed_layout packed_layout_best(enum dtype dtype) {
+    return packed_layout_is_read(dtype, PACKED_SLICES) && fetch_as_zen4() ? PACKED_SLICES : PACKED_PANELS;
+}
+
+bool packed_layout_is_read(enum dtype dtype, enum packed_layout layout) {
+    return layout == PACKED_PANELS || (layout == PACKED_SLICES && backend_kernels(kernel_selected(), dtype)->slices != NULL);
+}
+
+void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, enum packed_layout layout, void *dst) {
     if (dtype == DTYPE_I8) {
-        pack_weights_i8(backend, source, k, n, dst);
+        INVARIANT(layout == PACKED_PANELS);
+        pack_weights_i8(kernel_selected(), source, k, n, dst);
         return;
     }
     INVARIANT(dtype_is_float16_or_32(source->dtype) && (dtype == DTYPE_F32 || dtype == DTYPE_BF16));
-    struct pack_args args = {.lines = n, .k = k, .panels = dst, .panel_bytes = packed_group_bytes(dtype, k, KERNEL_PANEL)};
-    clear_last_panel(&args);
-    if (source->dtype != dtype || !pack_as_it_lies(backend, source, &args)) {
-        pack_blocks(source, &args, dtype);
+    if (layout == PACKED_SLICES) {
+        pack_slices(source, k, n, dtype, dst);
+    } else {
+        pack_panels(source, k, n, dtype, dst);
     }
 }
 
 void unpack_weights(const struct packed_weights *packed, size_t group, void *dst) {
     INVARIANT(!packed->format && (packed->dtype == DTYPE_F32 || packed->dtype == DTYPE_BF16));
-    bool is_f32 = packed->dtype == DTYPE_F32;
-    size_t panel_bytes = packed_group_bytes(packed->dtype, packed->k, KERNEL_PANEL);
+    const size_t together = packed->dtype == DTYPE_F32 ? 1 : 2, words = div_up(packed->k, together);
+    const void *data = packed->data[group];
     for (size_t n = 0; n < packed->n; n++) {
-        const char *panel = (const char *)packed->data[group] + n / KERNEL_PANEL * panel_bytes;
-        size_t column = n % KERNEL_PANEL;
         for (size_t k = 0; k < packed->k; k++) {
-            if (is_f32) {
-                ((float *)dst)[n * packed->k + k] = ((const float *)panel)[k * KERNEL_PANEL + column];
+            size_t at = packed_word_at(packed->layout, words, k / together, n);
+            if (packed->dtype == DTYPE_F32) {
+                ((float *)dst)[n * packed->k + k] = ((const float *)data)[at];
             } else {
-                ((uint16_t *)dst)[n * packed->k + k] = ((const uint16_t *)panel)[(k / 2 * KERNEL_PANEL + column) * 2 + k % 2];
+                ((uint16_t *)dst)[n * packed->k + k] = ((const uint16_t *)data)[2 * at + k % 2];
             }
         }
     }

@@ -4,6 +4,7 @@
 #ifndef EXPERTD_KERNELS_WEIGHTS_H
 #define EXPERTD_KERNELS_WEIGHTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,12 @@ struct weight_source {
 
 enum { KERNEL_PANEL = 64 }; // columns of a panel
 
+// How a panel's elements lie. The bits of a product are the same.
+enum packed_layout {
+    PACKED_PANELS, // [k][64]: every kernel reads them
+    PACKED_SLICES, // four of [k][16], of F32 and BF16: the kernels of some instruction sets read them, on some CPUs faster
+};
+
 struct quantised_format;
 
 struct packed_weights {
@@ -28,14 +35,20 @@ struct packed_weights {
     size_t group_bytes; // packed_group_bytes(dtype, k, n), or quantised_group_bytes
     void *const *data; // [groups] where each group lies: group_bytes, 64-byte aligned. Groups and table are the owner's; NULL: none
     const struct quantised_format *format; // of codes and scales (quantised.h), dtype being the activations'; NULL: plain elements
+    enum packed_layout layout;             // of plain elements, as they were packed
 };
+
+// What the chosen kernels (kernel_select.h) multiply fastest on this CPU, and whether they read a layout: a product by kernels that
+// do not is refused, so choose kernels before weights are packed.
+enum packed_layout packed_layout_best(enum dtype dtype);
+bool packed_layout_is_read(enum dtype dtype, enum packed_layout layout);
 
 // Bytes of one packed group, a multiple of 64; SIZE_MAX where no memory has so many.
 size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n);
 
-// Packs one group, each element rounded once to dtype (F32 or BF16), or as it is (I8 from I8). dst: packed_group_bytes, 64-byte
-// aligned. Any thread. Another pair of dtypes ends the program: it is the caller's to know what it packs.
-void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, void *dst);
+// Packs one group, each element rounded once to dtype (F32 or BF16), or as it is (I8 from I8, as panels). dst: packed_group_bytes,
+// 64-byte aligned. Any thread. Another pair of dtypes ends the program: it is the caller's to know what it packs.
+void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, enum packed_layout layout, void *dst);
 
 // The inverse of pack_weights for F32 and BF16: one group's matrix row-major, [n][k], aligned as its elements. Of other weights it
 // ends the program.

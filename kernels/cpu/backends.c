@@ -6,6 +6,7 @@
 //   avx512_group_f32, _bf16       panel_TARGET.c, over group_body.h and group_words.h; avx2's over group_widened.h
 //   avx512_group_i8               panel_i8_TARGET.c, over group_i8_body.h; avx512vnni's group_i8_avx512vnni.c, over group_words.h
 //   avx2_group_i8                 panel_avx2.c: few rows over panel_few.h, more by avx2_many_group_i8, as above
+//   avx512_slices_…               slices_TARGET.c, over slices_body.h
 //   amx_…                         panel_amx.c
 //   avx512_quantised_…            quantised_TARGET.c, which says by whom
 //   avx512_across_…               rows_TARGET.c, over across_body.h; avx512bf16's, avx512vnni's and avx2's int8 across_TARGET.c
@@ -83,8 +84,9 @@ const struct kernel_backend backend_avx2 = {
 // Of f32, and of bf16 that is widened to it.
 #define AVX512_F32(by)                                                                                                             \
     {                                                                                                                              \
-        .panel = avx512_panel_f32, .group = avx512_group_f32, .few = PANEL_TILE, .quantised = by##_quantised_f32,                  \
-        .across = avx512_across_f32, .along = avx512_along_f32, .along_rows = 8, .along_widened_rows = 32                          \
+        .panel = avx512_panel_f32, .group = avx512_group_f32, .few = PANEL_TILE, .slices = avx512_slices_f32,                      \
+        .slices_panel = avx512_slices_panel_f32, .quantised = by##_quantised_f32, .across = avx512_across_f32,                     \
+        .along = avx512_along_f32, .along_rows = 8, .along_widened_rows = 32                                                       \
     }
 #define AVX512_BF16(by)                                                                                                            \
     {                                                                                                                              \
@@ -124,6 +126,8 @@ const struct kernel_backend backend_avx512bf16 = {
     .bf16 = {.panel = avx512bf16_panel_bf16,
              .group = avx512bf16_group_bf16,
              .few = PANEL_TILE,
+             .slices = avx512bf16_slices_bf16,
+             .slices_panel = avx512bf16_slices_panel_bf16,
              .quantised = avx512bf16_quantised_bf16,
              .quantised_group = avx512bf16_quantised_group_bf16,
              .across = avx512bf16_across_bf16,

@@ -12,6 +12,7 @@
 #include "kernels/finish.h"
 #include "kernels/pack.h"
 #include "kernels/packed_i8.h"
+#include "kernels/packed_layout.h"
 #include "kernels/weights.h"
 
 enum {
@@ -108,6 +109,29 @@ static int same_by_group(panel_group_kernel *group, enum dtype dtype, size_t fir
     return same_sums(sums, args);
 }
 
+// The same panel as slices, by the kernels that read them so, where the backend has them.
+static int same_by_slices(const struct element_kernels *kernels, enum dtype dtype, const struct panel_args *args) {
+    _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
+    _Alignas(64) float sums[CHECK_TILE_ROWS * KERNEL_SUMS];
+    _Alignas(64) uint32_t slices[(CHECK_K_MOST + 1) * KERNEL_PANEL];
+    const size_t together = sizeof *slices / dtype_size(dtype), words = (args->k + together - 1) / together;
+    if (!kernels->slices) {
+        return 1;
+    }
+    for (size_t i = 0; i < words * KERNEL_PANEL; i++) {
+        size_t at = packed_word_at(PACKED_SLICES, words, i / KERNEL_PANEL, i % KERNEL_PANEL);
+        memcpy(&slices[at], (const uint32_t *)args->panel + i, sizeof *slices);
+    }
+    const void *panel = slices;
+    kernels->slices(&(struct panel_group_args){
+        .x = args->x, .rows = args->rows, .panels = &panel, .count = 1, .k = args->k, .sums = sums, .scratch = scratch});
+    if (!same_sums(sums, args)) {
+        return 0;
+    }
+    kernels->slices_panel(&(struct panel_args){args->x, args->rows, panel, args->k, sums, KERNEL_SUMS, CHECK_COLUMNS});
+    return same_sums(sums, args);
+}
+
 typedef char check_plain[CHECK_K * CHECK_COLUMNS * sizeof(float)];
 
 // The panel's elements as they lie unpacked, k_step and column_step apart.
@@ -200,6 +224,7 @@ static int check_bf16(struct check *check, int round) {
     args.out = want;
     check->twin->bf16.panel(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->bf16.group, DTYPE_BF16, unit, &args) &&
+           same_by_slices(&check->backend->bf16, DTYPE_BF16, &args) &&
            same_across(check->backend->bf16.across, DTYPE_BF16, DTYPE_BF16, &args) &&
            same_along(check->backend->bf16.along, DTYPE_BF16, DTYPE_BF16, &args);
 }
@@ -236,6 +261,7 @@ static int check_f32(struct check *check, int round) {
     args.out = want;
     check->twin->f32.panel(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->f32.group, DTYPE_F32, 4, &args) &&
+           same_by_slices(&check->backend->f32, DTYPE_F32, &args) &&
            same_across(check->backend->f32.across, DTYPE_F32, lies_in, &args) &&
            same_along(check->backend->f32.along, DTYPE_F32, lies_in, &args);
 }

@@ -76,11 +76,12 @@ static EXPERTD_FALLIBLE multiply_packed(struct layer *layer, struct expertd_team
         .n = WIDTH,
         .group_bytes = expertd_packed_group_bytes(EXPERTD_DTYPE_F32, HIDDEN, WIDTH),
         .data = groups,
+        .layout = expertd_packed_layout_best(EXPERTD_DTYPE_F32),
     };
     for (int e = 0; e < EXPERTS; e++) {
         struct expertd_weight_source source = {layer->weights[e], EXPERTD_DTYPE_F32, 1, WIDTH};
         groups[e] = workspace_of(packed.group_bytes);
-        expertd_pack_weights(&source, HIDDEN, WIDTH, EXPERTD_DTYPE_F32, groups[e]);
+        expertd_pack_weights(&source, HIDDEN, WIDTH, EXPERTD_DTYPE_F32, packed.layout, groups[e]);
     }
     struct expertd_grouped_matmul_args args = product_of(layer, expertd_rhs_packed(&packed), &layer->packed_out[0][0]);
     expertd_err_t e = multiply(&args, team);

@@ -6,6 +6,7 @@
 #include "kernels/grouped_matmul.h"
 #include "kernels/grouped_matmul_general.h"
 #include "kernels/matmul_check.h"
+#include "kernels/packed_layout.h"
 #include "kernels/quantised.h"
 
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
@@ -79,22 +80,22 @@ float dot_bf16_sim90_reference(const uint16_t *x, const uint16_t *w, size_t w_st
 
 // Column `n` of a packed group against one row.
 static float dot_packed(const struct packed_weights *weights, size_t group, size_t n, const void *x) {
-    enum { PANEL = 64 };
     if (weights->k == 0) { // and data that may be nowhere
         return 0.0f;
     }
-    const char *data = weights->data[group];
+    const void *data = weights->data[group];
     if (weights->format) {
         return dot_quantised_reference(weights->format, data, n, weights->dtype, x, weights->k);
     }
+    const size_t stride = packed_columns(weights->layout);
     if (weights->dtype == DTYPE_F32) {
-        const float *panel = (const float *)data + n / PANEL * weights->k * PANEL;
-        return dot_f32_reference(x, panel + n % PANEL, PANEL, weights->k);
+        const float *column = (const float *)data + packed_word_at(weights->layout, weights->k, 0, n);
+        return dot_f32_reference(x, column, stride, weights->k);
     }
-    const uint16_t *panel = (const uint16_t *)data + n / PANEL * ((weights->k + 1) / 2) * PANEL * 2;
+    const uint16_t *column = (const uint16_t *)data + 2 * packed_word_at(weights->layout, (weights->k + 1) / 2, 0, n);
     static float (*const DOTS[])(const uint16_t *, const uint16_t *, size_t, size_t, size_t) = {
         [ARITHMETIC_CPU] = dot_pairs, [ARITHMETIC_CPU_AMX] = dot_amx, [ARITHMETIC_SIM_90] = dot_sim90};
-    return DOTS[kernel_selected()->arithmetic](x, panel + n % PANEL * 2, PANEL * 2, 1, weights->k);
+    return DOTS[kernel_selected()->arithmetic](x, column, 2 * stride, 1, weights->k);
 }
 
 static void reference_row(const struct grouped_matmul_args *args, size_t row, size_t group) {

@@ -5,6 +5,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/packed_i8.h"
+#include "kernels/packed_layout.h"
 #include "kernels/product.h"
 #include "kernels/product_lines.h"
 #include "kernels/quantised.h"
@@ -28,13 +29,14 @@ static float element(enum dtype dtype, const struct product_operand *operand, si
 }
 
 // Where weights that were packed at load hold element k of column n.
-static float packed_element(enum dtype dtype, const void *packed, size_t depth, size_t n, size_t k) {
+static float packed_element(const struct product *product, const void *packed, size_t depth, size_t n, size_t k) {
     size_t panel = n / KERNEL_PANEL, column = n % KERNEL_PANEL;
-    if (dtype == DTYPE_F32) {
-        return ((const float *)packed)[(panel * depth + k) * KERNEL_PANEL + column];
+    if (product->b.dtype == DTYPE_F32) {
+        return ((const float *)packed)[packed_word_at(product->b_layout, depth, k, n)];
     }
-    if (dtype == DTYPE_BF16) {
-        return f32_from_bf16(((const uint16_t *)packed)[((panel * ((depth + 1) / 2) + k / 2) * KERNEL_PANEL + column) * 2 + k % 2]);
+    if (product->b.dtype == DTYPE_BF16) {
+        size_t word = packed_word_at(product->b_layout, (depth + 1) / 2, k / 2, n);
+        return f32_from_bf16(((const uint16_t *)packed)[2 * word + k % 2]);
     }
     size_t panel_bytes = packed_group_bytes(DTYPE_I8, depth, KERNEL_PANEL);
     const struct packed_i8 *quads = (const void *)((const char *)packed + panel * panel_bytes);
@@ -56,7 +58,7 @@ static float a_element(const struct element_sum *s, size_t k) {
 
 static float b_element(const struct element_sum *s, size_t k) {
     if (s->group->b_packed) {
-        return packed_element(s->product->b.dtype, s->group->b_packed, s->group->k, s->column, k);
+        return packed_element(s->product, s->group->b_packed, s->group->k, s->column, k);
     }
     return element(s->product->b.dtype, &s->group->b, s->column, k);
 }

@@ -69,6 +69,22 @@ def test_an_output_that_is_none_is_refused(wrong):
     assert done.returncode == 64 and ("--out" in done.stderr or "dtype of results i8" in done.stderr), done.stderr
 
 
+def test_plain_weights_are_packed_as_asked_for():
+    for layout in "best", "panels":
+        assert len(rows_of("kernels", *SMALL, "--layout", layout, "--dtype", "bf16,f32,i8")) == 3
+        done = bench("pack", "--dtype", "bf16", "--seconds", "0.01", "--layout", layout)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("wrong", [
+    ("kernels", "--layout", "rows"), ("layer", "--layout", "slices"), ("kernels", "--op", "gmm-plain", "--layout", "panels"),
+    ("kernels", *SMALL, "--kernels", "scalar", "--layout", "slices"),
+    ("pack", "--dtype", "bf16", "--kernels", "scalar", "--layout", "slices")])
+def test_a_layout_that_is_not_there_is_refused(wrong):
+    done = bench(*wrong)
+    assert done.returncode == 64 and "layout" in done.stderr, done.stderr
+
+
 def test_tune_says_at_once_that_its_file_is_none(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

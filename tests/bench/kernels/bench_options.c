@@ -63,6 +63,14 @@ static FALLIBLE set_out(void *options, const char *value) {
     return OK;
 }
 
+static FALLIBLE set_layout(void *options, const char *value) {
+    static const char *const NAMES[] = {"best", "panels", "slices"};
+    size_t found = 0;
+    TRY(flags_find("layout", value, strlen(value), NAMES, sizeof NAMES / sizeof *NAMES, "--help lists them", &found));
+    ((struct bench_options *)options)->layout = (enum bench_layout)found;
+    return OK;
+}
+
 static FALLIBLE set_threads(void *options, const char *value) {
     struct bench_options *o = options;
     return flags_numbers("--threads", value, 1, THREADS_LIMIT, o->threads, BENCH_LIST_MAX, &o->num_threads);
@@ -127,6 +135,7 @@ static const struct flag_row FLAGS[] = {
     {"--op", "NAME", set_op, "kernels: gmm on packed weights (else this), gmm-plain on dense ones, tgmm or grouped-gemm"},
     {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k], else [groups, k, n]"},
     {"--out", "NAME", set_out, "kernels, gmm: dtype of the results, f32, bf16 or f16; else that of the sums"},
+    {"--layout", "NAME", set_layout, "kernels, pack: how bf16 and f32 are packed, as panels or slices; else what is best here"},
     {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
     {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (1,8,32,256,2048)"},
     {"--experts", "N", set_experts, "layer: so many of the preset's experts, where memory holds no more"},
@@ -170,7 +179,7 @@ static FALLIBLE take_word(struct bench_options *out, char *const *argv, int argc
 
 // What another command takes would be without effect, unseen.
 static FALLIBLE check_commands(const struct bench_options *o) {
-    enum { KERNELS = 1 << BENCH_KERNELS, LAYER = 1 << BENCH_LAYER, TUNE = 1 << BENCH_TUNE };
+    enum { KERNELS = 1 << BENCH_KERNELS, LAYER = 1 << BENCH_LAYER, TUNE = 1 << BENCH_TUNE, PACK = 1 << BENCH_PACK };
     const struct {
         const char *flag;
         bool given;
@@ -179,6 +188,7 @@ static FALLIBLE check_commands(const struct bench_options *o) {
     } RULES[] = {
         {"--shape", o->shapes != NULL, KERNELS | LAYER | TUNE, "kernels, layer and tune"},
         {"--op", o->op != OP_GMM, KERNELS, "kernels"},
+        {"--layout", o->layout != LAYOUT_BEST, KERNELS | PACK, "kernels and pack"},
         {"--tokens", o->num_tokens > 0, LAYER, "layer"},
         {"--experts", o->experts > 0, LAYER, "layer"},
         {"--weights-mib", o->weights_bytes > 0, KERNELS | TUNE, "kernels and tune"},
@@ -214,6 +224,9 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
     }
     if (out->out && (out->command != BENCH_KERNELS || out->op != OP_GMM || out->device)) {
         FAIL(ERR_USAGE, "--out is of kernels with --op gmm, on the CPU");
+    }
+    if (out->layout != LAYOUT_BEST && (out->op != OP_GMM || out->device)) {
+        FAIL(ERR_USAGE, "--layout is of packed weights: kernels with --op gmm, and pack, on the CPU");
     }
     if (out->num_tokens == 0) {
         out->num_tokens = sizeof TOKENS / sizeof *TOKENS;

@@ -18,6 +18,13 @@ enum bench_op {
     OP_GROUPED_GEMM, // ragged rows
 };
 
+// Of packed F32 and BF16.
+enum bench_layout {
+    LAYOUT_BEST, // packed_layout_best
+    LAYOUT_PANELS,
+    LAYOUT_SLICES,
+};
+
 enum { BENCH_LIST_MAX = 16 };
 
 struct bench_options {
@@ -26,8 +33,9 @@ struct bench_options {
     const char *dtypes;  // likewise
     const char *kernels; // the backend's name
     enum bench_op op;
-    bool transposed;   // plain weights as [groups, n, k]
-    enum dtype out;    // kernels, gmm: of the results; NONE: the sums'
+    bool transposed; // plain weights as [groups, n, k]
+    enum dtype out;  // kernels, gmm: of the results; NONE: the sums'
+    enum bench_layout layout;
     const char *cache; // tune: the file of schedules; NULL: none is kept
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads; // 0: one entry, the CPUs of this process

@@ -8,6 +8,7 @@
 #include "expert/digest.h"
 #include "expert/quantised_matrix.h"
 #include "tests/bench/kernels/plain_read.h"
+#include "tests/bench/kernels/selection.h"
 #include "tests/flags/flags.h"
 
 enum {
@@ -66,6 +67,7 @@ struct packing {
     void *scales, *zeros;
     int32_t *scale_of_k;
     struct read_piece piece;
+    enum packed_layout layout; // of what is packed as BF16
     _Atomic bool failed;
 };
 
@@ -212,7 +214,7 @@ static void load_matrix(void *context, size_t i, unsigned thread) {
     }
     struct weight_source source = plain_of(p, i);
     digest_matrix(&digest, &source, MATRIX_N, MATRIX_K, staging);
-    pack_weights(&source, MATRIX_K, MATRIX_N, DTYPE_BF16, p->packed + i * p->packed_bytes);
+    pack_weights(&source, MATRIX_K, MATRIX_N, DTYPE_BF16, p->layout, p->packed + i * p->packed_bytes);
 }
 
 static err_t packing_run_ns(void *context, int64_t *span_ns) {
@@ -236,8 +238,9 @@ static double packing_bytes(void *context) {
     return (double)p->count * (double)p->source_bytes;
 }
 
-static FALLIBLE bench_form(const struct form *form, struct team *team, double seconds, struct report *report) {
-    struct packing p = {.form = form, .team = team};
+static FALLIBLE bench_form(const struct form *form, enum packed_layout layout, struct team *team, double seconds,
+                           struct report *report) {
+    struct packing p = {.form = form, .layout = layout, .team = team};
     struct report_row row = {.dtype = form->name, .threads = team_threads(team), .shape = "pack"};
     struct measured what = {
         .context = &p, .run_ns = packing_run_ns, .read_ns = packing_read_ns, .bytes = packing_bytes, .peak = PEAK_FMA_F32};
@@ -282,12 +285,14 @@ FALLIBLE pack_bench(const struct bench_options *options, const struct machine *m
     }
     uint32_t all = machine->cpus;
     const uint32_t *threads = options->num_threads ? options->threads : &all;
+    enum packed_layout layout;
+    TRY(bench_layout_of(options->layout, DTYPE_BF16, &layout));
     err_t e = OK;
     for (size_t t = 0; t < (options->num_threads ? options->num_threads : 1) && !err_is(e); t++) {
         struct team *team;
         TRY(team_create(&(struct team_options){.threads = threads[t], .spin_us = SPIN_US}, &team));
         for (size_t i = 0; i < chosen.count && !err_is(e); i++) {
-            e = bench_form(chosen.forms[i], team, options->seconds, report);
+            e = bench_form(chosen.forms[i], layout, team, options->seconds, report);
         }
         team_destroy(team);
     }

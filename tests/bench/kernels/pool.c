@@ -36,7 +36,7 @@ static FALLIBLE pack_plain(const struct pool_options *o, char *block) {
     struct weight_source source = {.data = rows, .dtype = integers ? DTYPE_I8 : DTYPE_F32, .n_stride = o->k, .k_stride = 1};
     for (size_t n = 0; n < o->n; n += SOURCE_ROWS) {
         size_t columns = o->n - n < SOURCE_ROWS ? o->n - n : SOURCE_ROWS;
-        pack_weights(&source, o->k, columns, o->dtype, block + group_bytes(o, n));
+        pack_weights(&source, o->k, columns, o->dtype, o->layout, block + group_bytes(o, n));
     }
     free(rows);
     return OK;
@@ -101,7 +101,8 @@ FALLIBLE pool_create(const struct pool_options *options, struct team *team, stru
                                      .k = options->k,
                                      .n = options->n,
                                      .group_bytes = group_bytes(options, options->n),
-                                     .format = options->format}};
+                                     .format = options->format,
+                                     .layout = options->layout}};
     err_t e;
     out->table = calloc(options->groups, sizeof *out->table);
     if (!out->table) {

@@ -15,6 +15,7 @@
 struct pool_options {
     enum dtype dtype;                      // of the rows, and of plain weights
     const struct quantised_format *format; // NULL: plain weights
+    enum packed_layout layout;             // of those
     size_t k, n;
     size_t active;      // groups that one product reads
     size_t groups;      // of the product, the unread ones counted

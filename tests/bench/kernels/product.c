@@ -71,6 +71,7 @@ FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const 
     *p = (struct product){.shape = shape, .dtype = dtype, .team = team};
     p->active = shape_sizes(shape, p->sizes);
     struct pool_options options = pool_options_of(p, selection->weights_bytes);
+    TRY(bench_layout_of(selection->layout, dtype->format ? DTYPE_I8 : dtype->dtype, &options.layout));
     TRY(pool_create(&options, team, &p->pool));
     void *lhs, *out;
     TRY(arena_init(&p->memory, work_bytes(p)));

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "expert/memory.h"
+#include "kernels/kernel_select.h"
 #include "tests/bench/kernels/plain_product.h"
 #include "tests/bench/kernels/product.h"
 #include "tests/flags/flags.h"
@@ -74,8 +75,12 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
 }
 
 static FALLIBLE select_rows(const struct bench_options *o, const struct machine *machine, struct selection *s) {
-    *s = (struct selection){
-        .num_threads = o->num_threads, .weights_bytes = o->weights_bytes, .op = o->op, .transposed = o->transposed, .out = o->out};
+    *s = (struct selection){.num_threads = o->num_threads,
+                            .weights_bytes = o->weights_bytes,
+                            .op = o->op,
+                            .layout = o->layout,
+                            .transposed = o->transposed,
+                            .out = o->out};
     memcpy(s->threads, o->threads, sizeof s->threads);
     if (s->num_threads == 0) {
         s->threads[s->num_threads++] = machine->cpus;
@@ -126,6 +131,17 @@ static FALLIBLE check_memory(const struct selection *s) {
 FALLIBLE selection_make(const struct bench_options *options, const struct machine *machine, struct selection *out) {
     TRY(select_rows(options, machine, out));
     return check_memory(out);
+}
+
+FALLIBLE bench_layout_of(enum bench_layout layout, enum dtype dtype, enum packed_layout *out) {
+    bool either = dtype == DTYPE_F32 || dtype == DTYPE_BF16;
+    *out = layout == LAYOUT_SLICES && either ? PACKED_SLICES : PACKED_PANELS;
+    if (layout == LAYOUT_BEST) {
+        *out = packed_layout_best(dtype);
+    } else if (*out == PACKED_SLICES && !packed_layout_is_read(dtype, *out)) {
+        FAIL(ERR_USAGE, "--layout slices: the kernels %s read %s as panels alone", kernel_selected_name(), dtype_name(dtype));
+    }
+    return OK;
 }
 
 void selection_list(FILE *out) {

@@ -4,6 +4,7 @@
 
 #include "kernels/grouped_gemm.h"
 #include "kernels/quantised.h"
+#include "kernels/weights.h"
 #include "tests/bench/kernels/bench_options.h"
 #include "tests/bench/kernels/machine.h"
 #include "tests/bench/kernels/shapes.h"
@@ -30,6 +31,7 @@ struct selection {
     uint64_t weights_bytes; // to rotate over
     enum bench_op op;
     bool transposed;             // plain weights
+    enum bench_layout layout;    // of packed weights
     enum dtype out;              // of packed weights' results; NONE: the sums'
     struct neighbour *neighbour; // NULL: none; kernels_bench's
 };
@@ -37,6 +39,9 @@ struct selection {
 // Checks that there is memory for the largest row too, before any is measured. ERR_USAGE for an unknown name, ERR_NOMEM with
 // figures.
 FALLIBLE selection_make(const struct bench_options *options, const struct machine *machine, struct selection *out);
+
+// How plain weights of dtype are packed then; ERR_USAGE where the chosen kernels do not read it. (Codes and I8 lie as they do.)
+FALLIBLE bench_layout_of(enum bench_layout layout, enum dtype dtype, enum packed_layout *out);
 
 // Prints the names that --shape and --dtype take.
 void selection_list(FILE *out);

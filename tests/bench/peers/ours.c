@@ -126,7 +126,7 @@ static FALLIBLE pack_group(const struct product *p, struct weights_of_file file,
     if (!d->coded) {
         const char *elements = file.elements + first * dtype_size(d->rows);
         struct weight_source source = {.data = elements, .dtype = d->rows, .n_stride = w->k, .k_stride = 1};
-        pack_weights(&source, w->k, w->n, d->rows, dst);
+        pack_weights(&source, w->k, w->n, d->rows, w->layout, dst);
         return OK;
     }
     size_t scales = w->k / d->format.scale_k;
@@ -182,6 +182,7 @@ static FALLIBLE product_main(char **argv) {
     TRY(find_dtype(argv[2], &p.dtype));
     const struct quantised_format *format = p.dtype->coded ? &p.dtype->format : NULL;
     p.weights = (struct packed_weights){.dtype = p.dtype->rows, .format = format, .groups = groups, .k = k, .n = n};
+    p.weights.layout = format ? PACKED_PANELS : packed_layout_best(p.dtype->rows);
     p.weights.group_bytes = format ? quantised_group_bytes(format, k, n) : packed_group_bytes(p.dtype->rows, k, n);
     struct team_options team = {.threads = (unsigned)number_at(argv, 8), .spin_us = SPIN_US};
     struct shared_file file = {0};

@@ -168,6 +168,12 @@ static inline int takes_case(void) {
     return next++ % test_share() == 0;
 }
 
+// A layout that the selected kernels read: each in turn.
+static inline enum packed_layout any_layout(enum dtype dtype) {
+    static size_t next;
+    return next++ % 2 && packed_layout_is_read(dtype, PACKED_SLICES) ? PACKED_SLICES : PACKED_PANELS;
+}
+
 // Backends share kernels: whether this one is the first that this CPU runs with its function in that slot of the table. The others'
 // calls with the same operands would be the same calls. `sums`: the answer that is expected depends on the backend's arithmetic
 // too.

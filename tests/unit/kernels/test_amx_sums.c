@@ -38,7 +38,7 @@ static void check_backend(const struct kernel_backend *backend, const struct sum
     _Alignas(64) uint16_t panel[K_MAX * KERNEL_PANEL];
     float out[1] = {NAN};
     const void *rows[1] = {s->x};
-    pack_weights(&(struct weight_source){s->w, DTYPE_BF16, s->k, 1}, s->k, 1, DTYPE_BF16, panel);
+    pack_weights(&(struct weight_source){s->w, DTYPE_BF16, s->k, 1}, s->k, 1, DTYPE_BF16, PACKED_PANELS, panel);
     struct panel_args args = {rows, 1, panel, s->k, out, KERNEL_PANEL, 1};
     backend->bf16.panel(&args);
     assert_same_f32(out, &s->want, 1, backend->name);

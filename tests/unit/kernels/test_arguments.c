@@ -105,6 +105,30 @@ static void accepted(err_t (*run)(struct problem *), struct problem *p) {
     *p = right();
 }
 
+// A layout that the chosen kernels do not read would be read as another: other numbers, or past the end.
+static void layouts_that_are_not_read_are_refused(void **state) {
+    (void)state;
+    struct quantised_format format = {.code = CODE_E4M3, .scale = DTYPE_F32};
+    struct problem p = right();
+    p.packed.layout = (enum packed_layout)2;
+    refused(run_packed, &p, "rhs");
+    p.packed.layout = PACKED_SLICES, p.packed.dtype = DTYPE_BF16, p.packed.format = &format;
+    refused(run_packed, &p, "rhs");
+    p.packed.layout = PACKED_SLICES, p.packed.dtype = DTYPE_I8;
+    refused(run_packed, &p, "rhs");
+    assert_false(err_is(kernel_select("scalar")));
+    p.packed.layout = PACKED_SLICES;
+    refused(run_packed, &p, "rhs");
+    assert_non_null(strstr(err_message(), "scalar"));
+    assert_int_equal(packed_layout_best(DTYPE_F32), PACKED_PANELS);
+    assert_false(err_is(kernel_select("auto")));
+    for (int i = 0; i < 3; i++) {
+        const enum dtype dtype = (const enum dtype[]){DTYPE_F32, DTYPE_BF16, DTYPE_I8}[i];
+        assert_true(packed_layout_is_read(dtype, PACKED_PANELS) && packed_layout_is_read(dtype, packed_layout_best(dtype)));
+        assert_false(packed_layout_is_read(dtype, (enum packed_layout)2));
+    }
+}
+
 static void right_ones_are_accepted(void **state) {
     (void)state;
     struct problem p = right();
@@ -335,6 +359,7 @@ static void tensors_with_other_bytes_than_their_shape_are_refused(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_ones_are_accepted),
+        cmocka_unit_test(layouts_that_are_not_read_are_refused),
         cmocka_unit_test(grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(weights_that_are_none_are_named),
         cmocka_unit_test(a_group_without_rows_need_not_be_anywhere),

@@ -44,7 +44,7 @@ static int make_operands(void **state) {
             struct weight_source source = {rhs + g * K * N, DTYPE_F32, 1, N};
             groups[w][g] = codes ? quantised.packed : test_alloc(bytes);
             if (!codes) {
-                pack_weights(&source, K, N, DTYPES[w], groups[w][g]);
+                pack_weights(&source, K, N, DTYPES[w], PACKED_PANELS, groups[w][g]);
             }
         }
     }

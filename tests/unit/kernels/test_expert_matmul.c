@@ -7,6 +7,7 @@ enum { GROUPS = 4, HELD = 3, OFFSET = 1, ROWS_MAX = 80, OUTSIDE = 2 };
 
 struct network {
     enum dtype dtype;
+    enum packed_layout layout;
     size_t k, n, m;
     int biased;
     struct random random;
@@ -34,15 +35,20 @@ static void make_matrix(struct network *w, size_t which) {
         float *bias = test_alloc(w->n * sizeof *bias);
         fill(w, plain, w->k * w->n);
         w->blocks[which][g] = test_alloc(bytes);
-        pack_weights(&(struct weight_source){plain, w->dtype, w->k, 1}, w->k, w->n, w->dtype, w->blocks[which][g]);
+        pack_weights(&(struct weight_source){plain, w->dtype, w->k, 1}, w->k, w->n, w->dtype, w->layout, w->blocks[which][g]);
         for (size_t i = 0; i < w->n; i++) {
             bias[i] = random_f32(&w->random, VALUES_PLAIN);
         }
         w->biases[which][g] = bias;
     }
     free(plain);
-    w->weights[which] = (struct packed_weights){
-        .dtype = w->dtype, .groups = HELD, .k = w->k, .n = w->n, .group_bytes = bytes, .data = w->blocks[which]};
+    w->weights[which] = (struct packed_weights){.dtype = w->dtype,
+                                                .groups = HELD,
+                                                .k = w->k,
+                                                .n = w->n,
+                                                .group_bytes = bytes,
+                                                .data = w->blocks[which],
+                                                .layout = w->layout};
 }
 
 static void network_init(struct network *w) {
@@ -56,6 +62,7 @@ static void network_init(struct network *w) {
     for (size_t i = 0; i < w->m; i++) {
         w->scale[i] = random_f32(&w->random, VALUES_PLAIN);
     }
+    w->layout = any_layout(w->dtype);
     make_matrix(w, 0);
     make_matrix(w, 1);
 }
@@ -202,6 +209,7 @@ static void a_gate_coded_in_another_way_is_decoded_in_its_own(void **state) {
             quantised_case_init(&q[which], &CODED[which], w.k, w.n, VALUES_PLAIN, &w.random);
             coded[which][0] = coded[which][1] = coded[which][2] = q[which].packed;
             w.weights[which].format = &q[which].format;
+            w.weights[which].layout = PACKED_PANELS;
             w.weights[which].group_bytes = quantised_group_bytes(&q[which].format, w.k, w.n);
             w.weights[which].data = coded[which];
         }
@@ -227,6 +235,11 @@ static void a_gate_of_another_shape_is_refused(void **state) {
     float *out = test_alloc(w.m * w.n * sizeof *out);
     void *scratch = test_alloc(packed_matmul_workspace_bytes(w.m, GROUPS));
     struct gate_up_args args = {product_of(&w, 0, out), &other.weights[1], &SILU, NULL, NULL};
+    assert_int_equal(expert_gate_up(&args, NULL, scratch).code, ERR_INVALID);
+    assert_string_equal(err_field(), "gate");
+    struct packed_weights as_another = w.weights[1];
+    as_another.layout = w.layout == PACKED_PANELS ? PACKED_SLICES : PACKED_PANELS;
+    args.gate = &as_another;
     assert_int_equal(expert_gate_up(&args, NULL, scratch).code, ERR_INVALID);
     assert_string_equal(err_field(), "gate");
     args.gate = NULL;

@@ -17,18 +17,18 @@ static int is_ours(const struct safetensors *file) {
            !golden_tensor(file, "existing_out");
 }
 
-static void pack(struct golden *g, int transposed) {
+static void pack(struct golden *g, int transposed, enum packed_layout layout) {
     INVARIANT(g->rhs);
     const uint64_t *shape = g->rhs->shape; // [L, k, n], or [L, n, k]
     size_t k = shape[transposed ? 2 : 1], n = shape[transposed ? 1 : 2];
     enum dtype dtype = g->rhs->dtype;
-    g->weights = (struct packed_weights){dtype, shape[0], k, n, packed_group_bytes(dtype, k, n), NULL, NULL};
+    g->weights = (struct packed_weights){dtype, shape[0], k, n, packed_group_bytes(dtype, k, n), NULL, NULL, layout};
     g->weights.data = g->table = test_alloc((shape[0] + 1) * sizeof *g->table);
     for (size_t i = 0; i < shape[0]; i++) {
         struct weight_source source = {(const char *)g->rhs->data + i * k * n * dtype_size(dtype), dtype, transposed ? k : 1,
                                        transposed ? 1 : n};
         g->table[i] = test_alloc(g->weights.group_bytes);
-        pack_weights(&source, k, n, dtype, g->table[i]);
+        pack_weights(&source, k, n, dtype, g->weights.layout, g->table[i]);
     }
 }
 
@@ -48,10 +48,7 @@ static void compare(const struct golden *g, const float *sums) {
     free(want), free(got), free(narrow);
 }
 
-static int run_golden(const char *name, const struct safetensors *file) {
-    if (!is_ours(file)) {
-        return 0;
-    }
+static void run_layout(const char *name, const struct safetensors *file, enum packed_layout layout) {
     struct golden g = {name,
                        golden_tensor(file, "lhs"),
                        golden_tensor(file, "rhs"),
@@ -63,7 +60,7 @@ static int run_golden(const char *name, const struct safetensors *file) {
                        0};
     g.atol = strtod(golden_text(file, "atol"), NULL);
     g.rtol = strtod(golden_text(file, "rtol"), NULL);
-    pack(&g, golden_flag(file, "transpose_rhs"));
+    pack(&g, golden_flag(file, "transpose_rhs"), layout);
     void *lhs = golden_copy(g.lhs);
     int32_t *sizes = golden_copy(g.sizes);
     size_t m = g.lhs->shape[0], groups = g.sizes->shape[0];
@@ -86,6 +83,16 @@ static int run_golden(const char *name, const struct safetensors *file) {
         free(g.table[i]);
     }
     free(g.table), free(lhs), free(sizes), free(out), free(scratch);
+}
+
+static int run_golden(const char *name, const struct safetensors *file) {
+    if (!is_ours(file)) {
+        return 0;
+    }
+    run_layout(name, file, PACKED_PANELS);
+    if (packed_layout_is_read(golden_tensor(file, "rhs")->dtype, PACKED_SLICES)) {
+        run_layout(name, file, PACKED_SLICES);
+    }
     return 1;
 }
 

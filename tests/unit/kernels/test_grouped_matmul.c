@@ -40,6 +40,7 @@ static void make_weights(struct random *random, struct product *p, enum dtype dt
     struct packed_weights *rhs = &p->rhs;
     size_t count = rhs->k * rhs->n;
     rhs->group_bytes = packed_group_bytes(dtype, rhs->k, rhs->n);
+    rhs->layout = any_layout(dtype);
     p->weights = test_alloc(rhs->groups * rhs->group_bytes);
     rhs->data = p->table = test_alloc((rhs->groups + 1) * sizeof *p->table);
     void *plain = test_alloc(count * p->element);
@@ -47,7 +48,7 @@ static void make_weights(struct random *random, struct product *p, enum dtype dt
         fill(random, dtype, values, count, plain);
         struct weight_source source = {plain, dtype, rhs->k, 1};
         p->table[g] = (char *)p->weights + (rhs->groups - 1 - g) * rhs->group_bytes; // groups need not lie in order
-        pack_weights(&source, rhs->k, rhs->n, dtype, p->table[g]);
+        pack_weights(&source, rhs->k, rhs->n, dtype, rhs->layout, p->table[g]);
     }
     free(plain);
 }
@@ -319,9 +320,9 @@ static void bits_of_a_row_depend_on_no_neighbour(void **state) {
     struct random random = {11};
     uint16_t *plain = test_alloc(K * N * 2), *lhs = test_alloc(ROWS * K * 2);
     void *packed = test_alloc(packed_group_bytes(DTYPE_BF16, K, N));
-    struct packed_weights rhs = {DTYPE_BF16, 1, K, N, packed_group_bytes(DTYPE_BF16, K, N), &packed, NULL};
+    struct packed_weights rhs = {DTYPE_BF16, 1, K, N, packed_group_bytes(DTYPE_BF16, K, N), &packed, NULL, PACKED_PANELS};
     fill(&random, DTYPE_BF16, VALUES_PLAIN, K * N, plain);
-    pack_weights(&(struct weight_source){plain, DTYPE_BF16, K, 1}, K, N, DTYPE_BF16, packed);
+    pack_weights(&(struct weight_source){plain, DTYPE_BF16, K, 1}, K, N, DTYPE_BF16, PACKED_PANELS, packed);
     fill(&random, DTYPE_BF16, VALUES_PLAIN, ROWS * K, lhs);
     float alone[ROWS][N], together[ROWS][N];
     void *scratch = test_alloc(packed_matmul_workspace_bytes(ROWS, 1));
@@ -372,7 +373,7 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
     float lhs[8 * 4] = {0}, out[8 * 2];
     _Alignas(64) float packed[3 * 4 * 64] = {0};
     void *groups[] = {packed, packed + 4 * 64, packed + 2 * 4 * 64};
-    struct packed_weights rhs = {DTYPE_F32, 3, 4, 2, 4 * 64 * 4, groups, NULL};
+    struct packed_weights rhs = {DTYPE_F32, 3, 4, 2, 4 * 64 * 4, groups, NULL, PACKED_PANELS};
     int32_t sizes[3] = {3, 2, 3};
     const struct grouped_matmul_args good = {.lhs = lhs,
                                              .lhs_stride = 4,

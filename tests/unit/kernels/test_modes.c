@@ -76,14 +76,14 @@ static void pack_and_multiply(const struct data *data, struct results *r) {
     size_t bytes = packed_group_bytes(DTYPE_F32, K, N);
     for (size_t g = 0; g < GROUPS; g++) {
         groups[g] = test_alloc(bytes);
-        pack_weights(&(struct weight_source){data->w + g * K * N, DTYPE_F32, 1, N}, K, N, DTYPE_F32, groups[g]);
+        pack_weights(&(struct weight_source){data->w + g * K * N, DTYPE_F32, 1, N}, K, N, DTYPE_F32, PACKED_PANELS, groups[g]);
     }
     struct packed_weights packed = {.dtype = DTYPE_F32, .groups = GROUPS, .k = K, .n = N, .group_bytes = bytes, .data = groups};
     multiply(data, rhs_packed(&packed), NULL, DTYPE_F32, r->packed);
     for (size_t g = 0; g < GROUPS; g++) {
-        pack_weights(&(struct weight_source){data->w + g * K * N, DTYPE_F16, 1, N}, K, N, DTYPE_F32, groups[g]);
+        pack_weights(&(struct weight_source){data->w + g * K * N, DTYPE_F16, 1, N}, K, N, DTYPE_F32, PACKED_PANELS, groups[g]);
         r->panels = digest(r->panels, groups[g], bytes);
-        pack_weights(&(struct weight_source){data->w + g * K * N, DTYPE_F32, 1, N}, K, N, DTYPE_BF16, groups[g]);
+        pack_weights(&(struct weight_source){data->w + g * K * N, DTYPE_F32, 1, N}, K, N, DTYPE_BF16, PACKED_PANELS, groups[g]);
         r->panels = digest(r->panels, groups[g], packed_group_bytes(DTYPE_BF16, K, N));
         free(groups[g]);
     }

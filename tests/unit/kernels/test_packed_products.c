@@ -28,10 +28,11 @@ static void pack_quantised_groups(struct pool *pool, struct packed_case *c) {
 static void pack_plain_groups(struct pool *pool, struct packed_case *c) {
     struct packed_weights *w = &c->weights;
     w->group_bytes = packed_group_bytes(w->dtype, w->k, w->n);
+    w->layout = any_layout(w->dtype);
     for (size_t g = 0; g < w->groups; g++) {
         struct weight_source source = {take_elements(pool, w->dtype, w->k * w->n), w->dtype, w->k, 1};
         c->groups[g] = test_alloc(w->group_bytes + 1);
-        pack_weights(&source, w->k, w->n, w->dtype, c->groups[g]);
+        pack_weights(&source, w->k, w->n, w->dtype, w->layout, c->groups[g]);
     }
 }
 

@@ -45,7 +45,7 @@ static void data_init(const struct group_case *c, struct group_data *d) {
     d->sums = test_alloc(c->rows * KERNEL_SUMS * sizeof(float));
     fill(&random, c, d->x, c->rows * d->stride);
     fill(&random, c, d->w, n * c->k);
-    pack_weights(&(struct weight_source){d->w, c->dtype, c->k, 1}, c->k, n, c->dtype, d->packed);
+    pack_weights(&(struct weight_source){d->w, c->dtype, c->k, 1}, c->k, n, c->dtype, PACKED_PANELS, d->packed);
     poison_f32(d->sums, c->rows * KERNEL_SUMS);
     poison_f32(d->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
 }

@@ -54,7 +54,7 @@ static void operands_deinit(struct operands *o) {
 static void multiply(struct operands *o, const struct kernel_backend *backend) {
     const struct shape *s = &o->shape;
     struct weight_source source = {o->w, DTYPE_I8, s->transposed ? 1 : s->k, s->transposed ? s->n : 1};
-    pack_weights(&source, s->k, s->n, DTYPE_I8, o->packed);
+    pack_weights(&source, s->k, s->n, DTYPE_I8, PACKED_PANELS, o->packed);
     size_t panel_bytes = packed_group_bytes(DTYPE_I8, s->k, KERNEL_PANEL);
     for (size_t n = 0; n < s->n; n += KERNEL_PANEL) {
         struct panel_args args = {
@@ -76,7 +76,7 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
     size_t first = goes_on ? s->k - k : 0, panel_bytes = packed_group_bytes(DTYPE_I8, k, KERNEL_PANEL);
     struct weight_source source = {o->w + first * (s->transposed ? s->n : 1), DTYPE_I8, s->transposed ? 1 : s->k,
                                    s->transposed ? s->n : 1};
-    pack_weights(&source, k, s->n, DTYPE_I8, o->packed);
+    pack_weights(&source, k, s->n, DTYPE_I8, PACKED_PANELS, o->packed);
     const void *x[ROWS_MAX], *panels[KERNEL_GROUP];
     for (size_t r = 0; r < s->rows; r++) {
         x[r] = o->rows[r] + first;

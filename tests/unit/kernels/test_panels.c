@@ -41,7 +41,7 @@ static void data_init(struct panel_case *c, enum dtype dtype, struct panel_data 
     d->out = test_alloc(c->rows * d->stride * sizeof(float));
     fill(c, dtype, d->x, c->rows * c->k);
     fill(c, dtype, d->w, c->n * c->k);
-    pack_weights(&(struct weight_source){d->w, dtype, c->k, 1}, c->k, c->n, dtype, d->panel);
+    pack_weights(&(struct weight_source){d->w, dtype, c->k, 1}, c->k, c->n, dtype, PACKED_PANELS, d->panel);
     for (size_t r = 0; r < c->rows; r++) {
         d->rows[r] = d->x + r * c->k * size;
     }

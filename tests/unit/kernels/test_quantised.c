@@ -408,7 +408,7 @@ static void grouped(const struct quantised_format *format, enum dtype dtype, str
         quantised_case_init(&cases[g], format, K, N, VALUES_PLAIN, random);
         table[g] = cases[g].packed;
     }
-    struct packed_weights rhs = {dtype, G, K, N, quantised_group_bytes(format, K, N), table, format};
+    struct packed_weights rhs = {dtype, G, K, N, quantised_group_bytes(format, K, N), table, format, PACKED_PANELS};
     uint8_t *lhs = test_alloc(m * K * size);
     for (size_t i = 0; i < m * K; i++) {
         uint32_t bits = f32_bits(random_f32(random, VALUES_PLAIN));
@@ -456,7 +456,8 @@ static void multiply_rows(const struct quantised_case *q, size_t rows, struct ra
     uint16_t *lhs = test_alloc(rows * q->k * sizeof *lhs);
     float *got = test_alloc(rows * q->n * sizeof *got), *want = test_alloc(rows * q->n * sizeof *want);
     void *scratch = test_alloc(packed_matmul_workspace_bytes(rows, 1)), *table[] = {q->packed};
-    struct packed_weights rhs = {DTYPE_BF16, 1, q->k, q->n, quantised_group_bytes(&q->format, q->k, q->n), table, &q->format};
+    struct packed_weights rhs = {DTYPE_BF16, 1,          q->k,         q->n, quantised_group_bytes(&q->format, q->k, q->n),
+                                 table,      &q->format, PACKED_PANELS};
     for (size_t i = 0; i < rows * q->k; i++) {
         lhs[i] = random_bf16(random, VALUES_PLAIN);
     }

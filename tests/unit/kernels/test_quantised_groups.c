@@ -311,8 +311,8 @@ static void check_shared_rows(const struct kernel_backend *backend) {
         for (size_t g = 0; g < SHARED_GROUPS; g++) {
             table[g] = q.packed;
         }
-        struct packed_weights rhs = {DTYPE_BF16, SHARED_GROUPS, q.k, q.n, quantised_group_bytes(&q.format, q.k, q.n),
-                                     table,      &q.format};
+        struct packed_weights rhs = {DTYPE_BF16, SHARED_GROUPS, q.k,          q.n, quantised_group_bytes(&q.format, q.k, q.n),
+                                     table,      &q.format,     PACKED_PANELS};
         float want[SHARED_M * (KERNEL_PANEL + 8)], got[SHARED_M * (KERNEL_PANEL + 8)];
         struct grouped_matmul_args args = {.lhs = lhs,
                                            .lhs_stride = q.k,

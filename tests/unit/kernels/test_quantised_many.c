@@ -318,7 +318,8 @@ static void few_rows_after_many_give_the_twins_bits(void **state) {
             rows[r] = r < M - 6 ? r % DISTINCT : r - (M - 6);
         }
         void *table[G] = {q.packed, q.packed, q.packed};
-        struct packed_weights rhs = {DTYPE_BF16, G, K, MANY_N, quantised_group_bytes(&q.format, K, MANY_N), table, &q.format};
+        struct packed_weights rhs = {DTYPE_BF16,   G, K, MANY_N, quantised_group_bytes(&q.format, K, MANY_N), table, &q.format,
+                                     PACKED_PANELS};
         struct grouped_matmul_args args = {.lhs = many.x,
                                            .lhs_stride = K,
                                            .lhs_rows = rows,

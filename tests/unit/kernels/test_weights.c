@@ -6,6 +6,7 @@ struct pack_case {
     enum dtype from, to;
     size_t n, k, n_stride, k_stride;
     size_t misaligned; // bytes
+    enum packed_layout layout;
 };
 
 // The file's element [n][k] rounded once, by the conversions alone.
@@ -16,16 +17,27 @@ static float element(const struct pack_case *c, const uint8_t *data, size_t n, s
 }
 
 static float packed_element(const struct pack_case *c, const void *packed, size_t n, size_t k) {
-    size_t panel = n / 64, column = n % 64;
+    size_t together = c->layout == PACKED_SLICES ? 16 : 64, of = n / together, column = n % together;
     if (c->to == DTYPE_F32) {
-        return ((const float *)packed)[(panel * c->k + k) * 64 + column];
+        return ((const float *)packed)[(of * c->k + k) * together + column];
     }
     size_t pairs = (c->k + 1) / 2;
-    return f32_from_bf16(((const uint16_t *)packed)[((panel * pairs + k / 2) * 64 + column) * 2 + k % 2]);
+    return f32_from_bf16(((const uint16_t *)packed)[((of * pairs + k / 2) * together + column) * 2 + k % 2]);
 }
 
 static float rounded(enum dtype to, float value) {
     return to == DTYPE_F32 ? value : f32_from_bf16(bf16_from_f32(value));
+}
+
+static void check_unpacked(const struct pack_case *c, const uint8_t *data, void *packed) {
+    struct packed_weights weights = {.dtype = c->to, .groups = 1, .k = c->k, .n = c->n, .data = &packed, .layout = c->layout};
+    void *plain = test_alloc(c->n * c->k * dtype_size(c->to) + 1);
+    unpack_weights(&weights, 0, plain);
+    for (size_t i = 0; i < c->n * c->k; i++) {
+        float got = c->to == DTYPE_F32 ? ((const float *)plain)[i] : f32_from_bf16(((const uint16_t *)plain)[i]);
+        assert_true(same_f32(got, rounded(c->to, element(c, data, i / c->k, i % c->k))));
+    }
+    free(plain);
 }
 
 static void check_case(const struct pack_case *c, struct random *random) {
@@ -40,7 +52,7 @@ static void check_case(const struct pack_case *c, struct random *random) {
     uint8_t *packed = test_alloc(packed_bytes);
     memset(packed, 0xff, packed_bytes); // NaN everywhere
     struct weight_source source = {data, c->from, c->n_stride, c->k_stride};
-    pack_weights(&source, c->k, c->n, c->to, packed);
+    pack_weights(&source, c->k, c->n, c->to, c->layout, packed);
     size_t rows = c->to == DTYPE_F32 ? c->k : (c->k + 1) / 2 * 2;
     for (size_t n = 0; n < (c->n + 63) / 64 * 64; n++) {
         for (size_t k = 0; k < rows; k++) {
@@ -52,6 +64,7 @@ static void check_case(const struct pack_case *c, struct random *random) {
             }
         }
     }
+    check_unpacked(c, data, packed);
     free(memory);
     free(packed);
 }
@@ -69,14 +82,17 @@ static void check_elements(const struct kernel_backend *backend) {
         enum dtype from = FROM[i / COUNT_OF(N) / COUNT_OF(K) % COUNT_OF(FROM)];
         enum dtype to = TO[i / COUNT_OF(N) / COUNT_OF(K) / COUNT_OF(FROM)];
         const struct pack_case cases[] = {
-            {from, to, n, k, k, 1, 0},         // [N, K]
-            {from, to, n, k, 1, n, 1},         // [K, N], misaligned
-            {from, to, n, k, 2 * k, 1, 3},     // rows interleaved with another matrix's
-            {from, to, n, k, 2, 2 * n + 1, 2}, // columns interleaved, transposed
-            {from, to, n, k, k + 5, 1, 0},     // a part of wider rows
+            {from, to, n, k, k, 1, 0, PACKED_PANELS},         // [N, K]
+            {from, to, n, k, 1, n, 1, PACKED_PANELS},         // [K, N], misaligned
+            {from, to, n, k, 2 * k, 1, 3, PACKED_PANELS},     // rows interleaved with another matrix's
+            {from, to, n, k, 2, 2 * n + 1, 2, PACKED_PANELS}, // columns interleaved, transposed
+            {from, to, n, k, k + 5, 1, 0, PACKED_PANELS},     // a part of wider rows
         };
         for (size_t c = 0; c < COUNT_OF(cases); c++) {
+            struct pack_case as_slices = cases[c];
+            as_slices.layout = PACKED_SLICES;
             check_case(&cases[c], &random);
+            check_case(&as_slices, &random);
         }
     }
 }
@@ -92,11 +108,11 @@ static void f16_subnormals_and_f32_ties_keep_their_value(void **state) {
     uint16_t subnormal[1] = {0x0001}; // 2^-24
     uint16_t packed[2 * 64];
     struct weight_source source = {subnormal, DTYPE_F16, 1, 1};
-    pack_weights(&source, 1, 1, DTYPE_BF16, packed);
+    pack_weights(&source, 1, 1, DTYPE_BF16, PACKED_PANELS, packed);
     assert_true(same_f32(f32_from_bf16(packed[0]), 0x1p-24f));
     float ties[2] = {0x1.01p0f, 0x1.03p0f}; // halfway: to even, down and up
     source = (struct weight_source){ties, DTYPE_F32, 2, 1};
-    pack_weights(&source, 2, 1, DTYPE_BF16, packed);
+    pack_weights(&source, 2, 1, DTYPE_BF16, PACKED_PANELS, packed);
     assert_true(same_f32(f32_from_bf16(packed[0]), 0x1p0f));
     assert_true(same_f32(f32_from_bf16(packed[1]), 0x1.04p0f));
 }

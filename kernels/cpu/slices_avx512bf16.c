@@ -1,0 +1,14 @@
+// bf16 against panels that are packed as slices: VDPBF16PS, which takes a pair of k.
+#if defined(__x86_64__)
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/pair_avx512bf16.h"
+
+static inline __attribute__((always_inline)) void slice_multiply(__m512 *sum, __m512i w, const char *x) {
+    pair_multiply(sum, w, x);
+}
+
+enum { SLICES_TOGETHER = 2 };
+#define SLICES_TARGET avx512bf16_slices_bf16
+#define SLICES_PANEL avx512bf16_slices_panel_bf16
+#include "kernels/cpu/slices_body.h"
+#endif
