@@ -28,6 +28,7 @@ enum {
     KERNEL_SUMS = KERNEL_GROUP * KERNEL_PANEL, // floats of a row of a group's sums
     KERNEL_SCRATCH_BYTES = 288 << 10,          // of a group call: widened panels and rows
     KERNEL_ROWS_KEPT = 768 << 10,              // bytes of rows that a call of slices keeps at most, where scratch_more has room
+    KERNEL_CODED_ROWS_KEPT = 512 << 10,        // the same of a call of quantised weights, whose tiles are padded
     KERNEL_QUANTISED_ROWS = 8,                 // of a group call of quantised weights at most, where rows are kept
 };
 
@@ -75,7 +76,7 @@ struct panel_group_args {
 typedef void panel_group_kernel(const struct panel_group_args *args);
 
 // The same of panels of quantised weights. goes_on is false; `next` may not be looked at, nor rows_kept with more rows than
-// KERNEL_QUANTISED_ROWS.
+// element_kernels says.
 typedef void quantised_group_kernel(const struct panel_group_args *args, const struct quantised_format *format);
 
 // What the bits of a backend's bf16 sums are; everything else is the same everywhere.
@@ -99,6 +100,7 @@ struct element_kernels {
     panel_kernel *slices_panel;              // the same without scratch, where a caller has little; NULL where `slices` is
     quantised_kernel *quantised;             // rows against codes; NULL for int8 alone
     quantised_group_kernel *quantised_group; // NULL: `quantised` serves
+    size_t quantised_kept;                   // rows that it keeps at most, and it fetches the next ones; 0: KERNEL_QUANTISED_ROWS
     across_kernel *across;                   // NULL: plain weights as [k, n] are always packed
     size_t across_rows;                      // of a group, up to which `across` is faster than packing; 0: any it takes
     along_kernel *along;                     // NULL: plain weights as [n, k] are always packed

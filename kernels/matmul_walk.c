@@ -226,7 +226,7 @@ static void run_product(const struct walk_work *work, struct walk_product produc
     if (is_many(kernels, rows) && next->span && next->span != span) {
         next_rows = list_rows(work, next->span, next_x);
     }
-    if (kernels->layout == PACKED_PANELS) {
+    if (!panels_fetch_rows(kernels)) {
         fetch_rows(work, next_x, next_rows);
     }
     struct walk_call call = {.span = span,
@@ -239,7 +239,7 @@ static void run_product(const struct walk_work *work, struct walk_product produc
         call.panel = product.panel;
         call.count = call_panels(work, &product);
         call.next = next_panels(work, &call, &product, next, next_list) ? next_list : NULL;
-        call.rows_kept = rows_kept(&memory->kept, x, rows) && (rows <= KERNEL_QUANTISED_ROWS || !kernels->format);
+        call.rows_kept = rows_kept(&memory->kept, x, rows) && rows <= panels_kept_rows(kernels);
         call.next_rows = product.panel + call.count == product.end ? next_rows : 0; // fetched sooner they would be gone again
         multiply(work, &call);
     }

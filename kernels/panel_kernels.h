@@ -33,6 +33,19 @@ static inline size_t panels_few_rows(const struct panel_kernels *kernels) {
     return panels_go_by_groups(kernels) && !kernels->format && kernels->layout == PACKED_PANELS ? kernels->of->few : 0;
 }
 
+// Rows that a call's kernel keeps for the next call with the same, at most.
+static inline size_t panels_kept_rows(const struct panel_kernels *kernels) {
+    if (!kernels->format) {
+        return KERNEL_CALL_ROWS;
+    }
+    return kernels->of->quantised_kept ? kernels->of->quantised_kept : (size_t)KERNEL_QUANTISED_ROWS;
+}
+
+// Does it fetch the rows that come next? Else its caller does.
+static inline bool panels_fetch_rows(const struct panel_kernels *kernels) {
+    return kernels->format ? kernels->of->quantised_kept > 0 : kernels->layout == PACKED_SLICES;
+}
+
 static inline void multiply_panel(const struct panel_kernels *kernels, const struct panel_args *args) {
     if (kernels->format) {
         kernels->of->quantised(args, kernels->format);

@@ -134,7 +134,7 @@ static void pass_rows(struct product_call *c, const struct product_span *span, b
         } else if (h->scaled_blocks) {
             multiply_scaled(c);
         } else {
-            bool kept = !c->work->product->b_format || rows <= KERNEL_QUANTISED_ROWS;
+            bool kept = rows <= panels_kept_rows(&c->work->kernels);
             multiply(c, c->sums, !first, kept && !new_rows && c->rows == rows);
         }
         if (last) {

@@ -77,7 +77,10 @@ static size_t run_of(const struct walk_shape *shape, const struct walk_tasks *ta
 
 // Rows that the kernel keeps from call to call over the whole of K; 0: so few that it reads weights too often, or it keeps none.
 static size_t rows_kept(const struct walk_shape *shape) {
-    size_t kept = shape->kernels->layout == PACKED_SLICES && shape->row_bytes ? KERNEL_ROWS_KEPT / shape->row_bytes : 0;
+    const struct panel_kernels *kernels = shape->kernels;
+    size_t bytes = kernels->format ? KERNEL_CODED_ROWS_KEPT : KERNEL_ROWS_KEPT, most = panels_kept_rows(kernels);
+    size_t kept = panels_fetch_rows(kernels) && !kernels->one_by_one && shape->row_bytes ? bytes / shape->row_bytes : 0;
+    kept = kept < most ? kept : most;
     return kept >= SPAN_ROWS_MIN ? kept : 0;
 }
 

@@ -130,6 +130,7 @@ const struct kernel_backend backend_avx512bf16 = {
              .slices_panel = avx512bf16_slices_panel_bf16,
              .quantised = avx512bf16_quantised_bf16,
              .quantised_group = avx512bf16_quantised_group_bf16,
+             .quantised_kept = 120,
              .across = avx512bf16_across_bf16,
              .across_rows = 2 * PANEL_TILE,
              .along = avx512bf16_along_bf16,

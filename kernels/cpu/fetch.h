@@ -71,6 +71,24 @@ static inline __attribute__((always_inline)) void fetch_streamed(const void *lin
     }
 }
 
+// What a thread reads later, of rows that come from anywhere.
+struct rows_ahead {
+    const void *const *x;      // [rows]
+    size_t rows, begin, bytes; // of each, from byte `begin` on
+};
+
+// One of `shares` shares of them into L2, as far as they stay there: all at once, some would be dropped.
+static inline void fetch_rows_share(const struct rows_ahead *ahead, size_t share, size_t shares) {
+    enum { LINE = 64, MOST_BYTES = 256 << 10 };
+    const size_t lines = (ahead->bytes + LINE - 1) / LINE;
+    const size_t from = lines * share / shares * LINE, to = lines * (share + 1) / shares * LINE;
+    for (size_t r = 0; r < ahead->rows && ahead->rows * ahead->bytes <= MOST_BYTES; r++) {
+        for (size_t at = from; at < to; at += LINE) {
+            fetch_into((const void *)((uintptr_t)ahead->x[r] + ahead->begin + at), true);
+        }
+    }
+}
+
 // Zen 4 drops a prefetch into L2 when too many are on their way: one in seven at a line each 16 cycles while another core reads
 // memory, one in three at one each 4. So a line is asked for again, nearer, which costs little where it has come.
 enum { FETCH_AGAIN = 8192 }; // bytes behind the fetches of a block (group_ahead.h)

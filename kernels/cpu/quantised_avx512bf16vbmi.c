@@ -175,9 +175,10 @@ void avx512bf16vbmi_quantised_bf16(const struct panel_args *args, const struct q
 void pairs_group(const struct panel_group_args *group, const struct quantised_format *format, enum pairs_pace pace) {
     float_mode before = float_mode_set_ieee();
     if (group->rows > PAIRS_FEW) {
-        multiply_many(group, format, KERNEL_SCRATCH_BYTES, pace);
+        multiply_many(group, format, KERNEL_SCRATCH_BYTES + group->scratch_more, pace);
     }
     for (size_t p = 0; group->rows <= PAIRS_FEW && p < group->count; p++) {
+        fetch_rows_share(&(struct rows_ahead){group->next_x, group->next_rows, 0, group->k * sizeof(uint16_t)}, p, group->count);
         multiply_few(&(struct panel_args){.x = group->x,
                                           .rows = group->rows,
                                           .panel = group->panels[p],

@@ -41,8 +41,9 @@ struct many {
     float *sums;            // of the first of them
     panel_row *factors;     // [MANY_SCALES]
     pairs_row *wide;        // [MANY_PAIRS]
-    uint32_t *x;            // by tiles, TILE_WORDS each; of so few rows that they are one tile, all of K where there is room
+    uint32_t *x;            // by tiles, TILE_WORDS each, or all of K where there is room
     bool turned;            // all of K is
+    size_t piece, pieces;   // of fetching what comes next: one for each block of a panel
     float *partials;        // [rows][KERNEL_SUMS]: of a scale that is longer than a block
 };
 
@@ -90,6 +91,23 @@ static void turn_tile(const void *const *x, size_t rows, size_t k, size_t depth,
             load_words(x, rows, k + at, depth - at, 4, words);
             turn_rows_to(words, to + at / 2 * PAIRS_X, PAIRS_X);
         }
+    }
+}
+
+// Words from a pair of k of a tile's rows to the next pair.
+static size_t x_stride(size_t rows) {
+    return rows <= PAIRS_X_FEW ? PAIRS_X_FEW : PAIRS_X;
+}
+
+static size_t turned_words(size_t rows, size_t k) {
+    return div_up(k, 2 * TURN_WORDS) * TURN_WORDS * x_stride(rows);
+}
+
+static void turn_whole(const struct many *m) {
+    uint32_t *to = m->x;
+    for (size_t row = 0, rows; row < m->args.rows; row += rows, to += turned_words(rows, m->args.k)) {
+        rows = next_tile(m, m->args.rows - row);
+        turn_tile(m->args.x + row, rows, 0, m->args.k, to);
     }
 }
 
@@ -165,14 +183,15 @@ static struct pairs_tile widened_tile(const struct many *m, const struct chunk *
     return tile;
 }
 
-// A panel's share of the rows' next block: they come from everywhere.
-static void fetch_rows(const struct many *m, const struct chunk *c, size_t panel) {
-    size_t begin = c->k + c->depth, left = m->args.k - begin, depth = left < m->block ? left : m->block;
-    for (size_t r = panel; r < m->args.rows; r += m->group->count) {
-        const char *x = (const char *)((const uint16_t *)m->args.x[r] + begin);
-        for (size_t byte = 0; byte < depth * sizeof(uint16_t); byte += 64) {
-            fetch_into(x + byte, true);
-        }
+// A panel's share of what is turned next: these rows' next block, or the rows that the thread takes after them.
+static void fetch_next(struct many *m, const struct chunk *c, size_t panel) {
+    const size_t end = c->k + c->depth, left = m->args.k - end, depth = left < m->block ? left : m->block;
+    if (m->turned) {
+        const struct rows_ahead others = {m->group->next_x, m->group->next_rows, 0, m->args.k * sizeof(uint16_t)};
+        fetch_rows_share(&others, m->piece++, m->pieces);
+    } else {
+        const struct rows_ahead block = {m->args.x, m->args.rows, end * sizeof(uint16_t), depth * sizeof(uint16_t)};
+        fetch_rows_share(&block, panel, m->group->count);
     }
 }
 
@@ -184,7 +203,7 @@ static const struct pairs_decoder *decoder_of(const struct many *m) {
 
 // All rows against the panel's block. INT8 with zero points takes so many instructions to widen that for several tiles it is done
 // once.
-static void multiply_block(const struct many *m, const struct chunk *c, size_t panel) {
+static void multiply_block(struct many *m, const struct chunk *c, size_t panel) {
     bool widened = m->format->code == CODE_INT8 && m->format->zero_points && m->args.rows > PAIRS_TILE;
     const struct pairs_decoder *decoder = widened ? &pairs_widened : decoder_of(m);
     struct pairs_tile tile = widened ? widened_tile(m, c) : codes_tile(m, c);
@@ -196,14 +215,12 @@ static void multiply_block(const struct many *m, const struct chunk *c, size_t p
     if (c->ends) {
         set_scales(m, c, &tile);
     }
-    tile.x = m->x;
-    if (m->turned) {
-        tile.x += c->k / 2 * PAIRS_X_FEW;
-    } else {
-        fetch_rows(m, c, panel);
-    }
-    for (size_t row = 0, rows; row < m->args.rows; row += rows, tile.x += TILE_WORDS) {
+    const uint32_t *x = m->x;
+    fetch_next(m, c, panel);
+    for (size_t row = 0, rows; row < m->args.rows; row += rows) {
         rows = next_tile(m, m->args.rows - row);
+        tile.x = x + (m->turned ? c->k / 2 * x_stride(rows) : 0);
+        x += m->turned ? turned_words(rows, m->args.k) : TILE_WORDS;
         tile.sums = m->sums + row * KERNEL_SUMS + panel * KERNEL_PANEL;
         tile.partials = m->partials + row * KERNEL_SUMS + panel * KERNEL_PANEL;
         decoder->tile[m->pace][rows - 1](&tile);
@@ -221,10 +238,14 @@ static void many_rows(struct many *m) {
     }
 }
 
-// Is there room for all of K of one tile's rows? They stay turned then until the thread comes to others.
+// Is there room for all of K of the rows, which are those of the call? They stay turned then until the thread comes to others.
 static bool keeps_rows(const struct many *m, const char *end) {
-    const size_t pairs = div_up(m->group->k, 2 * TURN_WORDS) * TURN_WORDS;
-    return m->group->rows <= PAIRS_X_FEW && pairs * PAIRS_X_FEW * sizeof *m->x <= (size_t)(end - (const char *)m->x);
+    size_t words = 0;
+    for (size_t row = 0, rows; row < m->args.rows; row += rows) {
+        rows = next_tile(m, m->args.rows - row);
+        words += turned_words(rows, m->args.k);
+    }
+    return m->args.rows == m->group->rows && words * sizeof *m->x <= (size_t)(end - (const char *)m->x);
 }
 
 void pairs_many(const struct panel_group_args *group, const struct quantised_format *format, size_t scratch_bytes,
@@ -248,8 +269,9 @@ void pairs_many(const struct panel_group_args *group, const struct quantised_for
         m.sums = group->sums + row * KERNEL_SUMS;
         m.x = (uint32_t *)(m.partials + rows * KERNEL_SUMS);
         m.turned = keeps_rows(&m, scratch + scratch_bytes);
+        m.piece = 0, m.pieces = div_up(group->k, m.block) * group->count + 1;
         if (m.turned && !group->rows_kept) {
-            turn_tile(group->x, rows, 0, group->k, m.x);
+            turn_whole(&m);
         }
         many_rows(&m);
     }

@@ -24,8 +24,7 @@ enum {
     SLICE_FAR = 12288,
     SLICE_AGAIN = 6144,
     SLICE_NEAR = 2048,
-    ROWS_BLOCK = 240 << 10,   // bytes of a block of K of rows that are not kept whole
-    ROWS_FETCHED = 256 << 10, // of the next rows at most, so that they and these stay in L2
+    ROWS_BLOCK = 240 << 10, // bytes of a block of K of rows that are not kept whole
 };
 _Static_assert((int)ROWS_BLOCK <= (int)KERNEL_SCRATCH_BYTES, "a block of rows");
 
@@ -199,35 +198,18 @@ static struct slice_stream stream_of(const struct slices *s, size_t panel, size_
     };
 }
 
-// What is laid next, of rows that come from anywhere.
-struct rows_ahead {
-    const void *const *x;
-    size_t rows, begin, bytes; // of each, from byte `begin` on
-};
-
-// A slice's share of them, as even as lines are: in bursts some would be dropped.
-static void fetch_rows(const struct rows_ahead *ahead, size_t share, size_t shares) {
-    const size_t from = ahead->bytes * share / shares / SLICE_LINE * SLICE_LINE, to = ahead->bytes * (share + 1) / shares;
-    for (size_t r = 0; r < ahead->rows; r++) {
-        for (size_t at = from; at < to; at += SLICE_LINE) {
-            fetch_into((const void *)((uintptr_t)ahead->x[r] + ahead->begin + at), true);
-        }
-    }
-}
-
+// ahead: rows that are laid next, a slice's share of them with each.
 static void multiply_panels(const struct slices *s, const struct rows_ahead *ahead) {
     enum { SLICES = KERNEL_PANEL / SLICE_COLUMNS };
     for (size_t i = 0; i < s->args->count * SLICES; i++) {
         struct slice_stream stream = stream_of(s, i / SLICES, i % SLICES);
-        fetch_rows(ahead, i, s->args->count * SLICES);
+        fetch_rows_share(ahead, i, s->args->count * SLICES);
         multiply_slice(s, i / SLICES, i % SLICES, &stream);
     }
 }
 
 static void multiply_whole(const struct slices *s) {
-    const size_t bytes = line_bytes(s->words);
-    const struct rows_ahead ahead = {
-        .x = s->args->next_x, .rows = s->args->next_rows * bytes <= ROWS_FETCHED ? s->args->next_rows : 0, .bytes = bytes};
+    const struct rows_ahead ahead = {s->args->next_x, s->args->next_rows, 0, s->words * WORD_BYTES};
     multiply_panels(s, &ahead);
 }
 

@@ -10,7 +10,7 @@
 #include "kernels/grouped_matmul.h"
 
 // A call has many rows, but few that differ, so that the twin need not be asked for all.
-enum { DISTINCT = 13, MANY_N = KERNEL_GROUP * KERNEL_PANEL };
+enum { DISTINCT = 13, MANY_N = KERNEL_GROUP * KERNEL_PANEL, SCRATCH_MORE = 300 << 10 };
 
 struct many {
     const struct quantised_case *quantised;
@@ -25,8 +25,8 @@ static void many_init(struct many *many, const struct quantised_case *q, enum va
     *many = (struct many){.quantised = q};
     many->x = test_alloc(DISTINCT * q->k * sizeof *many->x);
     many->want = test_alloc(DISTINCT * q->n * sizeof *many->want);
-    many->pages = guarded_take(KERNEL_SCRATCH_BYTES, 1);
-    many->scratch = many->pages.data;
+    many->pages = guarded_take(SCRATCH_MORE + KERNEL_SCRATCH_BYTES, 1);
+    many->scratch = (char *)many->pages.data + SCRATCH_MORE;
     many->sums = test_alloc(KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof *many->sums);
     for (size_t i = 0; i < DISTINCT * q->k; i++) {
         many->x[i] = random_bf16(random, values);
@@ -74,6 +74,22 @@ static void check_paces(const struct many *many, const struct kernel_backend *ba
 #endif
 }
 
+// With more scratch, then again for the same rows, while others are said to come next.
+static void check_kept(const struct many *many, const struct kernel_backend *backend, struct panel_group_args args) {
+    size_t kept = backend->bf16.quantised_kept ? backend->bf16.quantised_kept : KERNEL_QUANTISED_ROWS;
+    args.scratch = many->pages.data;
+    args.scratch_more = SCRATCH_MORE;
+    args.next_x = args.x;
+    args.next_rows = args.rows / 2;
+    poison_f32(args.scratch, (SCRATCH_MORE + KERNEL_SCRATCH_BYTES) / sizeof(float));
+    for (int call = 0; call < 2; call++) {
+        poison_f32(many->sums, args.rows * KERNEL_SUMS);
+        args.rows_kept = call > 0 && args.rows <= kept;
+        backend->bf16.quantised_group(&args, &many->quantised->format);
+        assert_sums(many, args.rows, call ? "rows kept" : "more scratch");
+    }
+}
+
 static void check_backend(const struct many *many, const struct kernel_backend *backend, size_t rows, bool next) {
     const struct quantised_case *q = many->quantised;
     const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
@@ -88,6 +104,7 @@ static void check_backend(const struct many *many, const struct kernel_backend *
     backend->bf16.quantised_group(&args, &q->format);
     assert_sums(many, rows, backend->name);
     check_paces(many, backend, &args);
+    check_kept(many, backend, args);
 }
 
 // The panel kernel, whose columns are a panel's.
