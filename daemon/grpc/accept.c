@@ -128,13 +128,18 @@ static void dispatch(struct accept_slot *slot) {
     call_begin(slot->thread, &start, NULL);
 }
 
+// gRPC's memory, which whichever of its threads took the call in has written.
+static void forget_details(struct accept_slot *slot) {
+    grpc_call_details_destroy(&slot->details);
+    grpc_metadata_array_destroy(&slot->metadata);
+}
+
 static void on_accept(struct tag *tag, bool ok) {
     struct accept_slot *slot = TAG_OWNER(tag, struct accept_slot, tag);
     if (ok) {
         dispatch(slot);
     }
-    grpc_call_details_destroy(&slot->details);
-    grpc_metadata_array_destroy(&slot->metadata);
+    forget_details(slot);
     if (ok) {
         request_call(slot); // once the server stops, this comes back not ok
     }
