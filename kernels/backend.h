@@ -29,7 +29,8 @@ enum {
     KERNEL_SCRATCH_BYTES = 288 << 10,          // of a group call: widened panels and rows
     KERNEL_ROWS_KEPT = 768 << 10,              // bytes of rows that a call of slices keeps at most, where scratch_more has room
     KERNEL_CODED_ROWS_KEPT = 512 << 10,        // the same of a call of quantised weights, whose tiles are padded
-    KERNEL_QUANTISED_ROWS = 8,                 // of a group call of quantised weights at most, where rows are kept
+    KERNEL_CODED_ROWS = 120,                   // rows of that call at most
+    KERNEL_QUANTISED_ROWS = 8,                 // of a group call of quantised weights at most, where rows are kept by other kernels
 };
 
 // A panel kernel's work: out[r][c] = the sum over k of x[r][k] * panel[k][c].

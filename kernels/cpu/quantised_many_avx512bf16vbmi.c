@@ -19,7 +19,7 @@ enum {
     MANY_PAIRS = MANY_K / 2,
     MANY_FEW_K = 1024, // of so few rows that what is done once a block counts: 5 to 8 rows 1.05 to 1.1 times as fast as by 256
     MANY_SCALES = MANY_FEW_K / 16,
-    MANY_ROWS = 120, // more are cut, so that rows, sums and codes stay in L2
+    MANY_ROWS = KERNEL_CODED_ROWS, // more are cut, so that rows, sums and codes stay in L2
     TILE_WORDS = MANY_PAIRS * PAIRS_X,
     FACTORS_BYTES = MANY_SCALES * sizeof(panel_row),
     WIDE_BYTES = MANY_PAIRS * sizeof(pairs_row),
@@ -186,10 +186,10 @@ static struct pairs_tile widened_tile(const struct many *m, const struct chunk *
 // A panel's share of what is turned next: these rows' next block, or the rows that the thread takes after them.
 static void fetch_next(struct many *m, const struct chunk *c, size_t panel) {
     const size_t end = c->k + c->depth, left = m->args.k - end, depth = left < m->block ? left : m->block;
-    if (m->turned) {
+    if (m->turned && m->piece < m->pieces) { // scales that do not divide a block make more of them
         const struct rows_ahead others = {m->group->next_x, m->group->next_rows, 0, m->args.k * sizeof(uint16_t)};
         fetch_rows_share(&others, m->piece++, m->pieces);
-    } else {
+    } else if (!m->turned) {
         const struct rows_ahead block = {m->args.x, m->args.rows, end * sizeof(uint16_t), depth * sizeof(uint16_t)};
         fetch_rows_share(&block, panel, m->group->count);
     }
@@ -269,7 +269,7 @@ void pairs_many(const struct panel_group_args *group, const struct quantised_for
         m.sums = group->sums + row * KERNEL_SUMS;
         m.x = (uint32_t *)(m.partials + rows * KERNEL_SUMS);
         m.turned = keeps_rows(&m, scratch + scratch_bytes);
-        m.piece = 0, m.pieces = div_up(group->k, m.block) * group->count + 1;
+        m.piece = 0, m.pieces = div_up(group->k, m.block) * group->count;
         if (m.turned && !group->rows_kept) {
             turn_whole(&m);
         }

@@ -147,7 +147,7 @@ static void fetch_ahead(struct slice_pass *pass, const struct slice_stream *stre
     pass->step = SLICE_LINE;
     pass->far = at + SLICE_FAR;
     pass->again = at + SLICE_AGAIN;
-    if (pass->far >= stream->end && pass->far - stream->end < SLICE_FAR) {
+    if (pass->far >= stream->end) {
         pass->far = stream->next ? stream->next + (pass->far - stream->end) : at;
         pass->again = pass->far;
     }

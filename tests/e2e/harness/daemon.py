@@ -35,7 +35,7 @@ def sanitizer_environment():
         "ASAN_OPTIONS": "exitcode=99:detect_leaks=1",
         "LSAN_OPTIONS": f"suppressions={ROOT}/tests/lsan.supp:print_suppressions=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "TSAN_OPTIONS": f"exitcode=98:history_size=6:suppressions={ROOT}/tests/tsan.supp",
+        "TSAN_OPTIONS": f"exitcode=98:suppressions={ROOT}/tests/tsan.supp",
     }
 
 
