@@ -121,9 +121,8 @@ static void log_device(const struct options *options) {
     char quoted[MEMORY_LIMIT_TEXT_MAX + 16];
     log_line(LOG_LEVEL_INFO, "device",
              "kind=cpu kernels=%s arithmetic=%s layout=%s threads=%u memory_available_bytes=%" PRIu64 " memory_limit=%s",
-             kernel_selected_name(), kernel_arithmetic_name(DTYPE_BF16),
-             packed_layout_best(DTYPE_BF16) == PACKED_SLICES ? "slices" : "panels", options->threads, limit.bytes,
-             log_quote(limit.what, quoted, sizeof quoted));
+             kernel_selected_name(), kernel_arithmetic_name(DTYPE_BF16), packed_layout_name(packed_layout_best(DTYPE_BF16)),
+             options->threads, limit.bytes, log_quote(limit.what, quoted, sizeof quoted));
 }
 
 // An emulator, or a CPU that computes wrongly: right answers all the same, but slower ones.

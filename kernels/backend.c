@@ -304,8 +304,9 @@ const char *kernel_selected_name(void) {
 
 // Of packed weights, that schedules are about.
 static bool same_packed_kernels(const struct element_kernels *a, const struct element_kernels *b) {
-    return a->panel == b->panel && a->group == b->group && a->few == b->few && a->slices == b->slices &&
-           a->quantised == b->quantised && a->quantised_group == b->quantised_group;
+    return a->panel == b->panel && a->group == b->group && a->few == b->few &&
+           memcmp(a->slices, b->slices, sizeof a->slices) == 0 && a->quantised == b->quantised &&
+           a->quantised_group == b->quantised_group;
 }
 
 static bool same_float_kernels(const struct kernel_backend *a, const struct kernel_backend *b) {

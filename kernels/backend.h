@@ -91,14 +91,19 @@ enum kernel_arithmetic {
 // were one: pairs and quads do not straddle two, nor do the 32 k that TDPBF16PS adds to each other first.
 #define KERNEL_K_UNIT(arithmetic, sum) ((size_t)((arithmetic) == ARITHMETIC_CPU_AMX && (sum) == DTYPE_BF16 ? 32 : 4))
 
+// Those of panels that are packed as slices of one width.
+struct slices_kernels {
+    panel_group_kernel *group; // any number of rows; goes_on is false. NULL: there is none
+    panel_kernel *panel;       // the same without scratch, where a caller has little; NULL where `group` is
+};
+
 // What multiplies rows of one kind of element. Every kernel of a kind gives the same bits; which one is the faster hangs on the
 // rows.
 struct element_kernels {
-    panel_kernel *panel;                     // never NULL
-    panel_group_kernel *group;               // NULL: `panel` serves any number of rows
-    size_t few;                              // rows up to which `panel` is faster than `group`; 0: never
-    panel_group_kernel *slices;              // of panels packed as slices, any number of rows; goes_on is false. NULL: panels alone
-    panel_kernel *slices_panel;              // the same without scratch, where a caller has little; NULL where `slices` is
+    panel_kernel *panel;       // never NULL
+    panel_group_kernel *group; // NULL: `panel` serves any number of rows
+    size_t few;                // rows up to which `panel` is faster than `group`; 0: never
+    struct slices_kernels slices[PACKED_LAYOUTS];
     quantised_kernel *quantised;             // rows against codes; NULL for int8 alone
     quantised_group_kernel *quantised_group; // NULL: `quantised` serves
     size_t quantised_kept;                   // rows that it keeps at most, and it fetches the next ones; 0: KERNEL_QUANTISED_ROWS

@@ -8,7 +8,7 @@ static FALLIBLE check_layout(const struct packed_weights *rhs) {
     if (rhs->layout == PACKED_PANELS) {
         return OK;
     }
-    if (rhs->layout != PACKED_SLICES || rhs->format || rhs->dtype == DTYPE_I8) {
+    if ((size_t)rhs->layout >= PACKED_LAYOUTS || rhs->format || rhs->dtype == DTYPE_I8) {
         FAIL_FIELD(ERR_INVALID, "rhs",
                    "rhs is packed in layout %d as %s%s: F32 and BF16 are packed as panels or slices, others as panels",
                    (int)rhs->layout, rhs->format ? "codes for " : "", dtype_name(rhs->dtype));

@@ -6,11 +6,9 @@
 
 #include "kernels/weights.h"
 
-enum { SLICE_COLUMNS = 16 };
-
 // That lie side by side: words from a column's word to its next one.
 static inline size_t packed_columns(enum packed_layout layout) {
-    return layout == PACKED_SLICES ? (size_t)SLICE_COLUMNS : (size_t)KERNEL_PANEL;
+    return layout == PACKED_SLICES ? 16 : layout == PACKED_WIDE_SLICES ? 32 : (size_t)KERNEL_PANEL;
 }
 
 // Where column n's word lies, in words from the group's beginning. `words`: over the whole of K.

@@ -20,7 +20,7 @@ static inline struct panel_kernels panel_kernels_of(const struct packed_weights 
 
 // The kernel that takes several panels in a call, but for codes, whose call has another form; NULL: there is none.
 static inline panel_group_kernel *panels_group(const struct panel_kernels *kernels) {
-    return kernels->layout == PACKED_SLICES ? kernels->of->slices : kernels->of->group;
+    return kernels->layout == PACKED_PANELS ? kernels->of->group : kernels->of->slices[kernels->layout].group;
 }
 
 // Is there a kernel that takes several panels in a call?
@@ -43,16 +43,16 @@ static inline size_t panels_kept_rows(const struct panel_kernels *kernels) {
 
 // Does it fetch the rows that come next? Else its caller does.
 static inline bool panels_fetch_rows(const struct panel_kernels *kernels) {
-    return kernels->format ? kernels->of->quantised_kept > 0 : kernels->layout == PACKED_SLICES;
+    return kernels->format ? kernels->of->quantised_kept > 0 : kernels->layout != PACKED_PANELS;
 }
 
 static inline void multiply_panel(const struct panel_kernels *kernels, const struct panel_args *args) {
     if (kernels->format) {
         kernels->of->quantised(args, kernels->format);
-    } else if (kernels->layout == PACKED_SLICES) {
-        kernels->of->slices_panel(args);
-    } else {
+    } else if (kernels->layout == PACKED_PANELS) {
         kernels->of->panel(args);
+    } else {
+        kernels->of->slices[kernels->layout].panel(args);
     }
 }
 

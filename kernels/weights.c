@@ -174,20 +174,21 @@ static void pack_panels(const struct weight_source *source, size_t k, size_t n, 
 }
 
 // A run of words at a time, by way of a panel in L1: packing is bound by what comes from memory.
-static void pack_slices(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, char *dst) {
+static void pack_slices(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, enum packed_layout layout,
+                        char *dst) {
     _Alignas(64) uint32_t run[RUN_K][KERNEL_PANEL];
     const size_t size = dtype_size(dtype), together = sizeof **run / size, words = div_up(k, together);
-    const size_t source_size = dtype_size(source->dtype);
+    const size_t source_size = dtype_size(source->dtype), columns_together = packed_columns(layout);
     for (size_t n0 = 0; n0 < n; n0 += KERNEL_PANEL, dst += words * sizeof *run) {
         for (size_t k0 = 0; k0 < k; k0 += RUN_K) {
             struct weight_source part = *source;
             part.data = (const char *)source->data + (n0 * source->n_stride + k0 * source->k_stride) * source_size;
             size_t depth = k - k0 < RUN_K ? k - k0 : RUN_K, columns = n - n0 < KERNEL_PANEL ? n - n0 : KERNEL_PANEL;
             pack_panels(&part, depth, columns, dtype, run);
-            for (size_t column = 0; column < KERNEL_PANEL; column += SLICE_COLUMNS) {
-                char *slice = dst + packed_word_at(PACKED_SLICES, words, k0 / together, column) * sizeof **run;
-                for (size_t word = 0; word < div_up(depth, together); word++, slice += SLICE_COLUMNS * sizeof **run) {
-                    memcpy(slice, run[word] + column, SLICE_COLUMNS * sizeof **run);
+            for (size_t column = 0; column < KERNEL_PANEL; column += columns_together) {
+                char *slice = dst + packed_word_at(layout, words, k0 / together, column) * sizeof **run;
+                for (size_t word = 0; word < div_up(depth, together); word++, slice += columns_together * sizeof **run) {
+                    memcpy(slice, run[word] + column, columns_together * sizeof **run);
                 }
             }
         }
@@ -195,11 +196,18 @@ static void pack_slices(const struct weight_source *source, size_t k, size_t n, 
 }
 
 enum packed_layout packed_layout_best(enum dtype dtype) {
-    return packed_layout_is_read(dtype, PACKED_SLICES) && fetch_as_zen4() ? PACKED_SLICES : PACKED_PANELS;
+    enum packed_layout best = fetch_as_zen4() ? PACKED_SLICES : fetch_as_zen5() ? PACKED_WIDE_SLICES : PACKED_PANELS;
+    return packed_layout_is_read(dtype, best) ? best : PACKED_PANELS;
+}
+
+const char *packed_layout_name(enum packed_layout layout) {
+    static const char *const NAMES[PACKED_LAYOUTS] = {"panels", "slices", "wide-slices"};
+    INVARIANT(layout < PACKED_LAYOUTS);
+    return NAMES[layout];
 }
 
 bool packed_layout_is_read(enum dtype dtype, enum packed_layout layout) {
-    return layout == PACKED_PANELS || (layout == PACKED_SLICES && backend_kernels(kernel_selected(), dtype)->slices != NULL);
+    return layout == PACKED_PANELS || (layout < PACKED_LAYOUTS && backend_kernels(kernel_selected(), dtype)->slices[layout].group);
 }
 
 void pack_weights(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, enum packed_layout layout, void *dst) {
@@ -209,10 +217,10 @@ void pack_weights(const struct weight_source *source, size_t k, size_t n, enum d
         return;
     }
     INVARIANT(dtype_is_float16_or_32(source->dtype) && (dtype == DTYPE_F32 || dtype == DTYPE_BF16));
-    if (layout == PACKED_SLICES) {
-        pack_slices(source, k, n, dtype, dst);
-    } else {
+    if (layout == PACKED_PANELS) {
         pack_panels(source, k, n, dtype, dst);
+    } else {
+        pack_slices(source, k, n, dtype, layout, dst);
     }
 }
 

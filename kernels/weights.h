@@ -23,7 +23,10 @@ enum { KERNEL_PANEL = 64 }; // columns of a panel
 // How a panel's elements lie. The bits of a product are the same.
 enum packed_layout {
     PACKED_PANELS, // [k][64]: every kernel reads them
-    PACKED_SLICES, // four of [k][16], of F32 and BF16: the kernels of some instruction sets read them, on some CPUs faster
+    // Of F32 and BF16, which the kernels of some instruction sets read, on some CPUs faster:
+    PACKED_SLICES,      // four of [k][16]
+    PACKED_WIDE_SLICES, // two of [k][32]
+    PACKED_LAYOUTS
 };
 
 struct quantised_format;
@@ -42,6 +45,9 @@ struct packed_weights {
 // do not is refused, so choose kernels before weights are packed.
 enum packed_layout packed_layout_best(enum dtype dtype);
 bool packed_layout_is_read(enum dtype dtype, enum packed_layout layout);
+
+// "panels", "slices", "wide-slices".
+const char *packed_layout_name(enum packed_layout layout);
 
 // Bytes of one packed group, a multiple of 64; SIZE_MAX where no memory has so many.
 size_t packed_group_bytes(enum dtype dtype, size_t k, size_t n);

@@ -81,12 +81,17 @@ const struct kernel_backend backend_avx2 = {
     BACKEND_ROWS(avx2),
 };
 
+#define AVX512_SLICES_F32                                                                                                          \
+    {                                                                                                                              \
+        [PACKED_SLICES] = {avx512_slices_f32, avx512_slices_panel_f32},                                                            \
+        [PACKED_WIDE_SLICES] = {avx512_wide_slices_f32, avx512_wide_slices_panel_f32},                                             \
+    }
 // Of f32, and of bf16 that is widened to it.
 #define AVX512_F32(by)                                                                                                             \
     {                                                                                                                              \
-        .panel = avx512_panel_f32, .group = avx512_group_f32, .few = PANEL_TILE, .slices = avx512_slices_f32,                      \
-        .slices_panel = avx512_slices_panel_f32, .quantised = by##_quantised_f32, .across = avx512_across_f32,                     \
-        .along = avx512_along_f32, .along_rows = 8, .along_widened_rows = 32                                                       \
+        .panel = avx512_panel_f32, .group = avx512_group_f32, .few = PANEL_TILE, .slices = AVX512_SLICES_F32,                      \
+        .quantised = by##_quantised_f32, .across = avx512_across_f32, .along = avx512_along_f32, .along_rows = 8,                  \
+        .along_widened_rows = 32                                                                                                   \
     }
 #define AVX512_BF16(by)                                                                                                            \
     {                                                                                                                              \
@@ -126,8 +131,8 @@ const struct kernel_backend backend_avx512bf16 = {
     .bf16 = {.panel = avx512bf16_panel_bf16,
              .group = avx512bf16_group_bf16,
              .few = PANEL_TILE,
-             .slices = avx512bf16_slices_bf16,
-             .slices_panel = avx512bf16_slices_panel_bf16,
+             .slices = {[PACKED_SLICES] = {avx512bf16_slices_bf16, avx512bf16_slices_panel_bf16},
+                        [PACKED_WIDE_SLICES] = {avx512bf16_wide_slices_bf16, avx512bf16_wide_slices_panel_bf16}},
              .quantised = avx512bf16_quantised_bf16,
              .quantised_group = avx512bf16_quantised_group_bf16,
              .quantised_kept = KERNEL_CODED_ROWS, // where the CPU has VBMI; else nothing is, and nobody fetches

@@ -107,8 +107,8 @@ BACKEND_DECLARE_ROWS(avx512);
 BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx512);
 along_kernel avx512_along_f32;
-panel_group_kernel avx512_slices_f32;
-panel_kernel avx512_slices_panel_f32;
+panel_group_kernel avx512_slices_f32, avx512_wide_slices_f32;
+panel_kernel avx512_slices_panel_f32, avx512_wide_slices_panel_f32;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI
 
 panel_kernel avx512vnni_panel_i8;
@@ -124,8 +124,8 @@ quantised_kernel avx512bf16vbmi_quantised_bf16; // avx512bf16's by VDPBF16PS, wh
 quantised_group_kernel avx512bf16vbmi_quantised_group_bf16;
 across_kernel avx512bf16_across_bf16;
 along_kernel avx512bf16_along_bf16;
-panel_group_kernel avx512bf16_slices_bf16;
-panel_kernel avx512bf16_slices_panel_bf16;
+panel_group_kernel avx512bf16_slices_bf16, avx512bf16_wide_slices_bf16;
+panel_kernel avx512bf16_slices_panel_bf16, avx512bf16_wide_slices_panel_bf16;
 
 panel_kernel amx_panel_bf16;
 panel_group_kernel amx_group_bf16, amx_group_i8;

@@ -77,14 +77,50 @@ struct rows_ahead {
     size_t rows, begin, bytes; // of each, from byte `begin` on
 };
 
+// Do they stay in L2 until they are read?
+static inline bool fetch_rows_stay(const struct rows_ahead *ahead) {
+    enum { MOST_BYTES = 256 << 10 };
+    return ahead->rows * ahead->bytes <= MOST_BYTES;
+}
+
 // One of `shares` shares of them into L2, as far as they stay there: all at once, some would be dropped.
 static inline void fetch_rows_share(const struct rows_ahead *ahead, size_t share, size_t shares) {
-    enum { LINE = 64, MOST_BYTES = 256 << 10 };
+    enum { LINE = 64 };
     const size_t lines = (ahead->bytes + LINE - 1) / LINE;
     const size_t from = lines * share / shares * LINE, to = lines * (share + 1) / shares * LINE;
-    for (size_t r = 0; r < ahead->rows && ahead->rows * ahead->bytes <= MOST_BYTES; r++) {
+    for (size_t r = 0; r < ahead->rows && fetch_rows_stay(ahead); r++) {
         for (size_t at = from; at < to; at += LINE) {
             fetch_into((const void *)((uintptr_t)ahead->x[r] + ahead->begin + at), true);
+        }
+    }
+}
+
+// They are fetched line by line: `lines` each time, until all have been.
+struct rows_walk {
+    struct rows_ahead of;
+    size_t row, at; // the next line
+    size_t lines;
+};
+
+// In so many times.
+static inline struct rows_walk fetch_rows_begin(struct rows_ahead of, size_t times) {
+    enum { LINE = 64 };
+    const bool any = of.rows > 0 && of.bytes > 0 && fetch_rows_stay(&of);
+    return (struct rows_walk){.of = of, .lines = any ? (of.rows * ((of.bytes + LINE - 1) / LINE) + times - 1) / times : 0};
+}
+
+static inline __attribute__((always_inline)) void fetch_rows_on(struct rows_walk *walk) {
+    enum { LINE = 64 };
+    for (size_t n = walk->lines; n > 0; n--) {
+        fetch_into((const void *)((uintptr_t)walk->of.x[walk->row] + walk->of.begin + walk->at), true);
+        walk->at += LINE;
+        if (walk->at >= walk->of.bytes) {
+            walk->at = 0;
+            walk->row++;
+        }
+        if (walk->row == walk->of.rows) {
+            walk->lines = 0;
+            return;
         }
     }
 }

@@ -110,26 +110,31 @@ static int same_by_group(panel_group_kernel *group, enum dtype dtype, size_t fir
 }
 
 // The same panel as slices, by the kernels that read them so, where the backend has them.
-static int same_by_slices(const struct element_kernels *kernels, enum dtype dtype, const struct panel_args *args) {
+static int same_by_slices_as(const struct element_kernels *kernels, enum packed_layout layout, enum dtype dtype,
+                             const struct panel_args *args) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     _Alignas(64) float sums[CHECK_TILE_ROWS * KERNEL_SUMS];
     _Alignas(64) uint32_t slices[(CHECK_K_MOST + 1) * KERNEL_PANEL];
     const size_t together = sizeof *slices / dtype_size(dtype), words = (args->k + together - 1) / together;
-    if (!kernels->slices) {
+    if (!kernels->slices[layout].group) {
         return 1;
     }
     for (size_t i = 0; i < words * KERNEL_PANEL; i++) {
-        size_t at = packed_word_at(PACKED_SLICES, words, i / KERNEL_PANEL, i % KERNEL_PANEL);
+        size_t at = packed_word_at(layout, words, i / KERNEL_PANEL, i % KERNEL_PANEL);
         memcpy(&slices[at], (const uint32_t *)args->panel + i, sizeof *slices);
     }
     const void *panel = slices;
-    kernels->slices(&(struct panel_group_args){
+    kernels->slices[layout].group(&(struct panel_group_args){
         .x = args->x, .rows = args->rows, .panels = &panel, .count = 1, .k = args->k, .sums = sums, .scratch = scratch});
     if (!same_sums(sums, args)) {
         return 0;
     }
-    kernels->slices_panel(&(struct panel_args){args->x, args->rows, panel, args->k, sums, KERNEL_SUMS, CHECK_COLUMNS});
+    kernels->slices[layout].panel(&(struct panel_args){args->x, args->rows, panel, args->k, sums, KERNEL_SUMS, CHECK_COLUMNS});
     return same_sums(sums, args);
+}
+
+static int same_by_slices(const struct element_kernels *kernels, enum dtype dtype, const struct panel_args *args) {
+    return same_by_slices_as(kernels, PACKED_SLICES, dtype, args) && same_by_slices_as(kernels, PACKED_WIDE_SLICES, dtype, args);
 }
 
 typedef char check_plain[CHECK_K * CHECK_COLUMNS * sizeof(float)];

@@ -10,5 +10,6 @@ static inline __attribute__((always_inline)) void slice_multiply(__m512 *sum, __
 enum { SLICES_TOGETHER = 2 };
 #define SLICES_TARGET avx512bf16_slices_bf16
 #define SLICES_PANEL avx512bf16_slices_panel_bf16
+#include "kernels/cpu/slice_tile_narrow.h"
 #include "kernels/cpu/slices_body.h"
 #endif

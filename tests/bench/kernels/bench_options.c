@@ -64,7 +64,7 @@ static FALLIBLE set_out(void *options, const char *value) {
 }
 
 static FALLIBLE set_layout(void *options, const char *value) {
-    static const char *const NAMES[] = {"best", "panels", "slices"};
+    static const char *const NAMES[] = {"best", "panels", "slices", "wide-slices"};
     size_t found = 0;
     TRY(flags_find("layout", value, strlen(value), NAMES, sizeof NAMES / sizeof *NAMES, "--help lists them", &found));
     ((struct bench_options *)options)->layout = (enum bench_layout)found;
@@ -135,7 +135,8 @@ static const struct flag_row FLAGS[] = {
     {"--op", "NAME", set_op, "kernels: gmm on packed weights (else this), gmm-plain on dense ones, tgmm or grouped-gemm"},
     {"--transposed", NULL, set_transposed, "gmm-plain, grouped-gemm: weights as [groups, n, k], else [groups, k, n]"},
     {"--out", "NAME", set_out, "kernels, gmm: dtype of the results, f32, bf16 or f16; else that of the sums"},
-    {"--layout", "NAME", set_layout, "kernels, pack: how bf16 and f32 are packed, as panels or slices; else what is best here"},
+    {"--layout", "NAME", set_layout,
+     "kernels, pack: how bf16 and f32 are packed, as panels, slices or wide-slices; else what is best here"},
     {"--threads", "N,N", set_threads, "in all; else as many as this process has CPUs"},
     {"--tokens", "N,N", set_tokens, "layer: tokens of a batch (1,8,32,256,2048)"},
     {"--experts", "N", set_experts, "layer: so many of the preset's experts, where memory holds no more"},

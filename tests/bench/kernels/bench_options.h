@@ -20,9 +20,10 @@ enum bench_op {
 
 // Of packed F32 and BF16.
 enum bench_layout {
-    LAYOUT_BEST, // packed_layout_best
-    LAYOUT_PANELS,
+    LAYOUT_BEST,   // packed_layout_best
+    LAYOUT_PANELS, // and on: enum packed_layout's
     LAYOUT_SLICES,
+    LAYOUT_WIDE_SLICES,
 };
 
 enum { BENCH_LIST_MAX = 16 };

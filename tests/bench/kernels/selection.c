@@ -135,11 +135,14 @@ FALLIBLE selection_make(const struct bench_options *options, const struct machin
 
 FALLIBLE bench_layout_of(enum bench_layout layout, enum dtype dtype, enum packed_layout *out) {
     bool either = dtype == DTYPE_F32 || dtype == DTYPE_BF16;
-    *out = layout == LAYOUT_SLICES && either ? PACKED_SLICES : PACKED_PANELS;
-    if (layout == LAYOUT_BEST) {
+    if (layout == LAYOUT_BEST || !either) {
         *out = packed_layout_best(dtype);
-    } else if (*out == PACKED_SLICES && !packed_layout_is_read(dtype, *out)) {
-        FAIL(ERR_USAGE, "--layout slices: the kernels %s read %s as panels alone", kernel_selected_name(), dtype_name(dtype));
+        return OK;
+    }
+    *out = (enum packed_layout)(layout - LAYOUT_PANELS);
+    if (!packed_layout_is_read(dtype, *out)) {
+        FAIL(ERR_USAGE, "--layout %s: the kernels %s do not read %s so", packed_layout_name(*out), kernel_selected_name(),
+             dtype_name(dtype));
     }
     return OK;
 }

@@ -171,7 +171,8 @@ static inline int takes_case(void) {
 // A layout that the selected kernels read: each in turn.
 static inline enum packed_layout any_layout(enum dtype dtype) {
     static size_t next;
-    return next++ % 2 && packed_layout_is_read(dtype, PACKED_SLICES) ? PACKED_SLICES : PACKED_PANELS;
+    enum packed_layout layout = (enum packed_layout)(next++ % PACKED_LAYOUTS);
+    return packed_layout_is_read(dtype, layout) ? layout : PACKED_PANELS;
 }
 
 // Backends share kernels: whether this one is the first that this CPU runs with its function in that slot of the table. The others'

@@ -110,11 +110,13 @@ static void layouts_that_are_not_read_are_refused(void **state) {
     (void)state;
     struct quantised_format format = {.code = CODE_E4M3, .scale = DTYPE_F32};
     struct problem p = right();
-    p.packed.layout = (enum packed_layout)2;
+    p.packed.layout = PACKED_LAYOUTS;
     refused(run_packed, &p, "rhs");
     p.packed.layout = PACKED_SLICES, p.packed.dtype = DTYPE_BF16, p.packed.format = &format;
     refused(run_packed, &p, "rhs");
     p.packed.layout = PACKED_SLICES, p.packed.dtype = DTYPE_I8;
+    refused(run_packed, &p, "rhs");
+    p.packed.layout = PACKED_WIDE_SLICES, p.packed.dtype = DTYPE_I8;
     refused(run_packed, &p, "rhs");
     assert_false(err_is(kernel_select("scalar")));
     p.packed.layout = PACKED_SLICES;
@@ -125,7 +127,7 @@ static void layouts_that_are_not_read_are_refused(void **state) {
     for (int i = 0; i < 3; i++) {
         const enum dtype dtype = (const enum dtype[]){DTYPE_F32, DTYPE_BF16, DTYPE_I8}[i];
         assert_true(packed_layout_is_read(dtype, PACKED_PANELS) && packed_layout_is_read(dtype, packed_layout_best(dtype)));
-        assert_false(packed_layout_is_read(dtype, (enum packed_layout)2));
+        assert_false(packed_layout_is_read(dtype, PACKED_LAYOUTS));
     }
 }
 

@@ -89,9 +89,10 @@ static int run_golden(const char *name, const struct safetensors *file) {
     if (!is_ours(file)) {
         return 0;
     }
-    run_layout(name, file, PACKED_PANELS);
-    if (packed_layout_is_read(golden_tensor(file, "rhs")->dtype, PACKED_SLICES)) {
-        run_layout(name, file, PACKED_SLICES);
+    for (size_t layout = 0; layout < PACKED_LAYOUTS; layout++) {
+        if (packed_layout_is_read(golden_tensor(file, "rhs")->dtype, (enum packed_layout)layout)) {
+            run_layout(name, file, (enum packed_layout)layout);
+        }
     }
     return 1;
 }

@@ -1,6 +1,6 @@
-// Every backend's kernels for panels packed as slices against the scalar sums, bit for bit: each number of rows of a tile, tiles of
-// several sizes, rows that are kept and rows that are not, words to the end of a line and short of it, and no byte read or written
-// outside what is given.
+// Every backend's kernels for panels packed as slices, of each width, against the scalar sums, bit for bit: each number of rows of
+// a tile, tiles of several sizes, rows that are kept and rows that are not, words to the end of a line and short of it, and no byte
+// read or written outside what is given.
 #include "guarded.h"
 
 #include "kernels/cpu/backends.h"
@@ -11,6 +11,7 @@ enum { GUARD = 3, TILE = 24 };
 
 struct slices_case {
     const struct kernel_backend *backend;
+    enum packed_layout layout;
     enum dtype dtype;
     size_t rows, k, panels;
     enum values values;
@@ -48,7 +49,7 @@ static void data_init(const struct slices_case *c, size_t more, struct slices_da
         d->packed[p] = guarded_take(packed_group_bytes(c->dtype, c->k, KERNEL_PANEL), p % 2 == 0);
         d->panels[p] = d->packed[p].data;
         struct weight_source source = {d->w + p * KERNEL_PANEL * c->k * d->element, c->dtype, c->k, 1};
-        pack_weights(&source, c->k, KERNEL_PANEL, c->dtype, PACKED_SLICES, d->packed[p].data);
+        pack_weights(&source, c->k, KERNEL_PANEL, c->dtype, c->layout, d->packed[p].data);
     }
     d->scratch = guarded_take(KERNEL_SCRATCH_BYTES + more, 1);
     d->sums = guarded_take(c->rows * KERNEL_SUMS * sizeof(float), 1);
@@ -84,9 +85,12 @@ static void check_sums(const struct slices_case *c, const struct slices_data *d)
     }
 }
 
+static const struct slices_kernels *kernels_of(const struct slices_case *c) {
+    return &backend_kernels(c->backend, c->dtype)->slices[c->layout];
+}
+
 // A call, a second one that finds the rows kept, told of what comes next.
 static void check_group(const struct slices_case *c, size_t more) {
-    const struct element_kernels *kernels = backend_kernels(c->backend, c->dtype);
     struct slices_data d;
     data_init(c, more, &d);
     struct panel_group_args args = {.x = d.rows,
@@ -100,11 +104,11 @@ static void check_group(const struct slices_case *c, size_t more) {
                                     .next = c->rows % 2 ? d.panels : NULL,
                                     .next_x = d.rows,
                                     .next_rows = c->rows % 3 ? c->rows : 0};
-    kernels->slices(&args);
+    kernels_of(c)->group(&args);
     check_sums(c, &d);
     poison_f32(d.sums.data, c->rows * KERNEL_SUMS);
     args.rows_kept = true;
-    kernels->slices(&args);
+    kernels_of(c)->group(&args);
     check_sums(c, &d);
     data_deinit(c, &d);
 }
@@ -116,14 +120,8 @@ static void check_panel(const struct slices_case *c) {
     const size_t columns = KERNEL_PANEL - c->rows % KERNEL_PANEL, stride = columns + GUARD;
     struct guarded out = guarded_take(c->rows * stride * sizeof(float), 1);
     poison_f32(out.data, c->rows * stride);
-    backend_kernels(c->backend, c->dtype)
-        ->slices_panel(&(struct panel_args){.x = d.rows,
-                                            .rows = c->rows,
-                                            .panel = d.panels[0],
-                                            .k = c->k,
-                                            .out = out.data,
-                                            .out_stride = stride,
-                                            .columns = columns});
+    kernels_of(c)->panel(&(struct panel_args){
+        .x = d.rows, .rows = c->rows, .panel = d.panels[0], .k = c->k, .out = out.data, .out_stride = stride, .columns = columns});
     for (size_t r = 0; r < c->rows; r++) {
         const float *got = (const float *)out.data + r * stride;
         for (size_t n = 0; n < columns; n += 1 + c->k / 100 * test_share()) {
@@ -138,34 +136,39 @@ static void check_panel(const struct slices_case *c) {
     data_deinit(c, &d);
 }
 
-static int is_first(const struct kernel_backend *backend, enum dtype dtype) {
-    return backend_kernels(backend, dtype)->slices &&
-           (dtype == DTYPE_F32 ? FIRST_WITH(backend, f32.slices, 0) : FIRST_WITH(backend, bf16.slices, 0));
+static int is_first(const struct kernel_backend *backend, enum packed_layout layout, enum dtype dtype) {
+    const size_t slot = layout * sizeof(struct slices_kernels), f32 = offsetof(struct kernel_backend, f32.slices);
+    return backend_kernels(backend, dtype)->slices[layout].group &&
+           first_with(backend, (dtype == DTYPE_F32 ? f32 : offsetof(struct kernel_backend, bf16.slices)) + slot, 0);
+}
+
+static void check_layout(const struct kernel_backend *backend, enum packed_layout layout, enum dtype dtype) {
+    static const size_t DEPTHS[] = {1, 2, 15, 31, 32, 33, 129, 256, 517};
+    for (size_t rows = 1; rows <= 2 * TILE + 2; rows += rows < TILE + 3 ? 1 : 7) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            if (!takes_case()) {
+                continue;
+            }
+            struct slices_case c = {backend,
+                                    layout,
+                                    dtype,
+                                    rows,
+                                    DEPTHS[d],
+                                    1 + (rows + d) % KERNEL_GROUP,
+                                    (enum values)((rows + 2 * d) % VALUES_COUNT)};
+            check_group(&c, 0);
+            if (d % 3 == rows % 3) {
+                check_panel(&c);
+            }
+        }
+    }
 }
 
 static void check_backend(const struct kernel_backend *backend) {
-    static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F32};
-    static const size_t DEPTHS[] = {1, 2, 15, 31, 32, 33, 129, 256, 517};
-    for (size_t t = 0; t < COUNT_OF(DTYPES); t++) {
-        if (!is_first(backend, DTYPES[t])) {
-            continue;
-        }
-        for (size_t rows = 1; rows <= 2 * TILE + 2; rows += rows < TILE + 3 ? 1 : 7) {
-            for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
-                if (!takes_case()) {
-                    continue;
-                }
-                struct slices_case c = {backend,
-                                        DTYPES[t],
-                                        rows,
-                                        DEPTHS[d],
-                                        1 + (rows + d) % KERNEL_GROUP,
-                                        (enum values)((rows + 2 * d) % VALUES_COUNT)};
-                check_group(&c, 0);
-                if (d % 3 == rows % 3) {
-                    check_panel(&c);
-                }
-            }
+    for (size_t i = 0; i < 2 * PACKED_LAYOUTS; i++) {
+        enum dtype dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16;
+        if (is_first(backend, (enum packed_layout)(i / 2), dtype)) {
+            check_layout(backend, (enum packed_layout)(i / 2), dtype);
         }
     }
 }
@@ -176,17 +179,31 @@ static void slices_sum_as_the_scalar_twin(void **state) {
 }
 
 // Rows that are kept over the whole of K, in scratch to its last byte; one more goes block by block; as many as a call takes.
-static void check_scratch(const struct kernel_backend *backend) {
+static void check_scratch_of(const struct kernel_backend *backend, enum packed_layout layout) {
     enum { K_BF16 = 1026, WORDS = (K_BF16 / 2 + 15) / 16 * 16, FIT = KERNEL_SCRATCH_BYTES / (4 * WORDS), MORE = 64 << 10 };
-    _Static_assert((int)FIT > (int)TILE && (int)FIT < (int)KERNEL_CALL_ROWS, "rows are kept, and more are not");
-    if (is_first(backend, DTYPE_BF16)) {
-        check_group(&(struct slices_case){backend, DTYPE_BF16, FIT, K_BF16, 2, VALUES_PLAIN}, 0);
-        check_group(&(struct slices_case){backend, DTYPE_BF16, FIT + 1, K_BF16, 3, VALUES_PLAIN}, 0);
-        check_group(&(struct slices_case){backend, DTYPE_BF16, FIT + 1, K_BF16, 2, VALUES_PLAIN}, MORE);
-        check_group(&(struct slices_case){backend, DTYPE_BF16, KERNEL_CALL_ROWS, K_BF16, KERNEL_GROUP, VALUES_PLAIN}, 0);
+    enum { MOST = KERNEL_CALL_ROWS };
+    _Static_assert((int)FIT > (int)TILE && (int)FIT < (int)MOST, "rows are kept, and more are not");
+    const enum dtype bf16 = DTYPE_BF16;
+    if (is_first(backend, layout, bf16)) {
+        check_group(&(struct slices_case){backend, layout, bf16, FIT, K_BF16, 2, VALUES_PLAIN}, 0);
+        check_group(&(struct slices_case){backend, layout, bf16, FIT + 1, K_BF16, 3, VALUES_PLAIN}, 0);
+        check_group(&(struct slices_case){backend, layout, bf16, FIT + 1, K_BF16, 2, VALUES_PLAIN}, MORE);
+        check_group(&(struct slices_case){backend, layout, bf16, MOST, K_BF16, KERNEL_GROUP, VALUES_PLAIN}, 0);
     }
-    if (is_first(backend, DTYPE_F32)) {
-        check_group(&(struct slices_case){backend, DTYPE_F32, KERNEL_CALL_ROWS, K_BF16 / 2, KERNEL_GROUP, VALUES_PLAIN}, 0);
+    enum { TURNS = 2 * 1024 + 35 }; // more words than tiles take in one turn
+    if (is_first(backend, layout, bf16)) {
+        check_group(&(struct slices_case){backend, layout, bf16, 15, 2 * TURNS - 1, 1, VALUES_PLAIN}, 0);
+        check_group(&(struct slices_case){backend, layout, bf16, 43, 2 * TURNS, 1, VALUES_PLAIN}, 1 << 20);
+    }
+    if (is_first(backend, layout, DTYPE_F32)) {
+        check_group(&(struct slices_case){backend, layout, DTYPE_F32, 29, TURNS, 1, VALUES_PLAIN}, 0);
+        check_group(&(struct slices_case){backend, layout, DTYPE_F32, MOST, K_BF16 / 2, KERNEL_GROUP, VALUES_PLAIN}, 0);
+    }
+}
+
+static void check_scratch(const struct kernel_backend *backend) {
+    for (size_t layout = 0; layout < PACKED_LAYOUTS; layout++) {
+        check_scratch_of(backend, (enum packed_layout)layout);
     }
 }
 

@@ -31,7 +31,7 @@ static void cut_init(struct random *random, struct cut *c) {
                                            .group_offset = offset,
                                            .num_actual_groups = local,
                                            .m = m + random_below(random, 100)};
-    if (c->kernels.of->slices && random_below(random, 2)) {
+    if (c->kernels.of->slices[PACKED_SLICES].group && random_below(random, 2)) {
         c->kernels.layout = PACKED_SLICES;
     }
     c->schedule.call_rows = SCHEDULE_CALL_ROWS_MIN + random_below(random, KERNEL_CALL_ROWS - SCHEDULE_CALL_ROWS_MIN + 1);
@@ -118,7 +118,7 @@ static void spans_of_a_task_are_of_its_group(void **state) {
 static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
     (void)state;
     enum { GROUPS = 32, PANELS = 12, THREADS = 2 };
-    const struct element_kernels with_slices = {.slices = (panel_group_kernel *)(uintptr_t)1}; // never called
+    const struct element_kernels with_slices = {.slices[PACKED_SLICES].group = (panel_group_kernel *)(uintptr_t)1}; // never called
     struct panel_kernels kernels = {.of = &with_slices, .layout = PACKED_SLICES};
     struct matmul_schedule schedule = schedule_heuristic();
     int32_t sizes[GROUPS];

@@ -17,7 +17,10 @@ static float element(const struct pack_case *c, const uint8_t *data, size_t n, s
 }
 
 static float packed_element(const struct pack_case *c, const void *packed, size_t n, size_t k) {
-    size_t together = c->layout == PACKED_SLICES ? 16 : 64, of = n / together, column = n % together;
+    size_t together = c->layout == PACKED_SLICES        ? 16
+                      : c->layout == PACKED_WIDE_SLICES ? 32
+                                                        : 64,
+           of = n / together, column = n % together;
     if (c->to == DTYPE_F32) {
         return ((const float *)packed)[(of * c->k + k) * together + column];
     }
@@ -89,10 +92,11 @@ static void check_elements(const struct kernel_backend *backend) {
             {from, to, n, k, k + 5, 1, 0, PACKED_PANELS},     // a part of wider rows
         };
         for (size_t c = 0; c < COUNT_OF(cases); c++) {
-            struct pack_case as_slices = cases[c];
-            as_slices.layout = PACKED_SLICES;
-            check_case(&cases[c], &random);
-            check_case(&as_slices, &random);
+            for (size_t layout = 0; layout < PACKED_LAYOUTS; layout++) {
+                struct pack_case as = cases[c];
+                as.layout = (enum packed_layout)layout;
+                check_case(&as, &random);
+            }
         }
     }
 }

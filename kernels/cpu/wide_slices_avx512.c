@@ -1,0 +1,24 @@
+// f32 against panels that are packed as wide slices: one fma per k.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+
+PANEL_INLINE __m512i slice_broadcast(const char *x) {
+    int word;
+    memcpy(&word, x, sizeof word);
+    return _mm512_set1_epi32(word);
+}
+
+PANEL_INLINE __m512 slice_product(__m512 sum, __m512i w, __m512i b) {
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(w), _mm512_castsi512_ps(b), sum);
+}
+
+enum { SLICES_TOGETHER = 1 };
+#define SLICES_TARGET avx512_wide_slices_f32
+#define SLICES_PANEL avx512_wide_slices_panel_f32
+#include "kernels/cpu/slice_tile_wide.h"
+#include "kernels/cpu/slices_body.h"
+#endif

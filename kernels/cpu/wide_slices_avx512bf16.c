@@ -1,0 +1,19 @@
+// bf16 against panels that are packed as wide slices: VDPBF16PS, which takes a pair of k.
+#if defined(__x86_64__)
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/pair_avx512bf16.h"
+
+PANEL_INLINE __m512i slice_broadcast(const char *x) {
+    return (__m512i)pair_broadcast(x);
+}
+
+PANEL_INLINE __m512 slice_product(__m512 sum, __m512i w, __m512i b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)b);
+}
+
+enum { SLICES_TOGETHER = 2 };
+#define SLICES_TARGET avx512bf16_wide_slices_bf16
+#define SLICES_PANEL avx512bf16_wide_slices_panel_bf16
+#include "kernels/cpu/slice_tile_wide.h"
+#include "kernels/cpu/slices_body.h"
+#endif
