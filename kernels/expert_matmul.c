@@ -142,6 +142,7 @@ FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void
         .args = &args->product,
         .rhs = {[OPERAND_UP] = args->product.rhs.packed, [OPERAND_GATE] = args->gate},
         .operands = args->gate ? 2 : 1,
+        .out_element = dtype_size(args->product.rhs.packed->dtype),
         .finish = activate,
         .zero = zero_activated,
         .context = args,
@@ -151,6 +152,11 @@ FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void
 }
 
 // ---- down
+
+static bool down_streams(const struct down_args *args) {
+    const struct packed_weights *rhs = args->product.rhs.packed;
+    return args->product.m * rhs->n * dtype_size(rhs->dtype) >= STREAM_BYTES_MIN;
+}
 
 // sum (+ bias) (x the row's scale), rounded to the dtype of out.
 static void finish_rows(const void *context, const struct walk_sums *sums) {
@@ -163,7 +169,7 @@ static void finish_rows(const void *context, const struct walk_sums *sums) {
     };
     const struct grouped_matmul_args *product = &args->product;
     const size_t size = dtype_size(finish.dtype);
-    const bool streamed = product->m * product->rhs.packed->n * size >= STREAM_BYTES_MIN;
+    const bool streamed = down_streams(args);
     char line[KERNEL_SUMS * sizeof(float)] __attribute__((aligned(64)));
     for (size_t r = 0; r < sums->rows; r++) {
         char *out = out_at(product, sums->first_row + r, sums->column);
@@ -194,6 +200,7 @@ FALLIBLE expert_down(const struct down_args *args, struct team *team, void *work
         .args = &args->product,
         .rhs = {args->product.rhs.packed},
         .operands = 1,
+        .out_element = down_streams(args) ? 0 : dtype_size(args->product.rhs.packed->dtype),
         .finish = finish_rows,
         .zero = zero_finished,
         .context = args,

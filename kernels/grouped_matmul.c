@@ -62,8 +62,13 @@ FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *tea
     TRY(grouped_matmul_check(args));
     TRY(grouped_matmul_check_out(args));
     TRY(matmul_check_workspace(workspace, packed_matmul_workspace_bytes(args->m, args->num_groups)));
-    struct matmul_walk walk = {
-        .args = args, .rhs = {args->rhs.packed}, .operands = 1, .finish = store, .zero = zero_rows, .context = args};
+    struct matmul_walk walk = {.args = args,
+                               .rhs = {args->rhs.packed},
+                               .operands = 1,
+                               .out_element = streams(args) ? 0 : sizeof(float),
+                               .finish = store,
+                               .zero = zero_rows,
+                               .context = args};
     matmul_walk(&walk, team, workspace);
     return OK;
 }

@@ -12,6 +12,7 @@
 
 enum {
     FETCHED_ROWS_BYTES = 128 << 10, // at most, so that they and the panels stay in L2
+    EXPECTED_BYTES = 4 << 10,       // of results at most
     SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
 };
 _Static_assert(SUMS_BYTES + KERNEL_SCRATCH_BYTES <= TEAM_SCRATCH_BYTES, "a thread's scratch");
@@ -133,7 +134,24 @@ static bool is_many(const struct panel_kernels *kernels, size_t rows) {
     return panels_go_by_groups(kernels) && rows > panels_few_rows(kernels);
 }
 
+// Of few rows the lines that the sums go to are asked for while those are taken: they have left the caches, and whoever writes them
+// would wait. More would be gone again.
+static void expect_out(const struct walk_work *work, const struct walk_call *call, size_t columns) {
+    const struct grouped_matmul_args *args = work->walk->args;
+    const size_t element = work->walk->out_element, bytes = columns * element;
+    if (call->span->rows * bytes > EXPECTED_BYTES) {
+        return;
+    }
+    for (size_t r = 0; r < call->span->rows; r++) {
+        const size_t at = (call->span->first_row + r) * args->out_stride + call->panel * KERNEL_PANEL;
+        for (size_t line = 0; line < bytes; line += STREAM_LINE) {
+            __builtin_prefetch((const char *)args->out + at * element + line, 1);
+        }
+    }
+}
+
 static void multiply(const struct walk_work *work, const struct walk_call *call) {
+    expect_out(work, call, columns_from(work, call->panel, call->count));
     if (work->k == 0) { // and panels that may be nowhere
         memset(call->sums, 0, call->span->rows * KERNEL_SUMS * sizeof *call->sums);
     } else if (is_many(&work->operand[0].kernels, call->span->rows)) {
