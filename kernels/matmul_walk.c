@@ -30,6 +30,7 @@ struct walk_work {
     size_t k, n, element; // bytes of an element of lhs
     struct walk_tasks tasks;
     struct team *team;
+    unsigned threads;
     _Atomic size_t claimed;
 };
 
@@ -269,19 +270,34 @@ static void run_zero(const struct walk_work *work, size_t task) {
     work->walk->zero(work->walk->context, begin, end);
 }
 
+static size_t claim(struct walk_work *work) {
+    return atomic_fetch_add(&work->claimed, 1);
+}
+
+// A task beside the one at hand, so that it can be fetched meanwhile. But the last ones of few rows are for whoever is done first
+// (one row against two panels, a router's, 1.8 times as fast); with more, what is made of rows would be made by each thread.
+static bool claim_next(struct walk_work *work, size_t *task) {
+    if (work->tasks.few && atomic_load(&work->claimed) + work->threads > work->tasks.count) {
+        return false;
+    }
+    *task = claim(work);
+    return true;
+}
+
 static void run_tasks(struct walk_work *work, char *scratch, size_t more) {
-    size_t task = atomic_fetch_add(&work->claimed, 1);
     struct walk_memory memory = {.sums = scratch, .more = more};
-    while (task < work->tasks.count) {
-        size_t next_task = atomic_fetch_add(&work->claimed, 1);
+    for (size_t task = claim(work), next_task; task < work->tasks.count; task = next_task) {
+        const bool claimed = claim_next(work, &next_task);
         struct walk_product product, next = {0};
-        walk_product(&work->tasks, next_task, &next);
+        if (claimed) {
+            walk_product(&work->tasks, next_task, &next);
+        }
         if (walk_product(&work->tasks, task, &product)) {
             run_product(work, product, &next, &memory);
         } else {
             run_zero(work, task);
         }
-        task = next_task;
+        next_task = claimed ? next_task : claim(work);
     }
 }
 
@@ -314,7 +330,7 @@ void matmul_walk(const struct matmul_walk *walk, struct team *team, void *scratc
     struct panel_kernels *first = &work.operand[0].kernels, *last = &work.operand[walk->operands - 1].kernels;
     // A call that takes panels of both operands is told of one format.
     first->one_by_one = first->format && last->format && !quantised_format_equal(first->format, last->format);
-    unsigned threads = team_threads(team);
+    unsigned threads = work.threads = team_threads(team);
     cut(&work, threads, scratch);
     team_run(team, work.tasks.count < threads ? work.tasks.count : threads, team ? run_on_thread : run_on_stack, &work);
 }

@@ -64,7 +64,7 @@ static bool is_few(const struct walk_shape *shape, const struct walk_tasks *task
 // Panels of a task: what a call takes, or a long read where there are few rows; less where threads would have too few tasks.
 static size_t run_of(const struct walk_shape *shape, const struct walk_tasks *tasks, size_t wanted) {
     size_t run = shape->panels_per_call;
-    if (is_few(shape, tasks) && shape->panel_bytes > 0) {
+    if (tasks->few && shape->panel_bytes > 0) {
         bool by_groups = panels_go_by_groups(shape->kernels) && panels_few_rows(shape->kernels) == 0; // few rows too
         size_t least = by_groups ? run : 1;
         run = div_up(shape->schedule->run_bytes, shape->panel_bytes);
@@ -95,6 +95,7 @@ void walk_tasks_make(const struct walk_shape *shape, struct walk_span *spans, st
     if (out->num_spans * out->panels < wanted * shape->panels_per_call) {
         out->num_spans = make_spans(args, out->zero_before, SPAN_ROWS_MIN, kept > 0, spans);
     }
+    out->few = is_few(shape, out);
     out->panels_per_run = run_of(shape, out, wanted);
     out->runs = div_up(out->panels, out->panels_per_run);
     size_t last = LAST_SPANS * shape->threads;
