@@ -1,7 +1,7 @@
 // Packing: a panel is 64 columns of the product (rows of W) over the whole of K, and panels lie one after another.
-//   F32:  [n / 64][k][64]; as slices [n / 64][4][k][16]
+//   F32:  [n / 64][k][64]; as slices [n / 64][4][k][16], as wide ones [n / 64][2][k][32]
 //   BF16: [n / 64][ceil(k / 2)][64][2], the pair (2i, 2i + 1) of one column in one 32-bit word; an odd k is padded with +0
-//         as slices [n / 64][4][ceil(k / 2)][16][2]
+//         as slices [n / 64][4][ceil(k / 2)][16][2], as wide ones [n / 64][2][ceil(k / 2)][32][2]
 //   I8:   [n / 64] of struct packed_i8 (packed_i8.h)
 // A short last panel is padded with columns of +0. Elements that are of the packed dtype and lie side by side are turned where
 // they lie (pack.h). Others are converted first, in runs along whichever axis is denser: where that is K, a run of each of 64 rows
