@@ -1,13 +1,11 @@
 #include "kernels/expert_matmul.h"
 
-#include <string.h>
-
 #include "kernels/backend.h"
 #include "kernels/cpu/stream.h"
-#include "kernels/finish.h"
 #include "kernels/grouped_matmul_general.h"
 #include "kernels/matmul_check.h"
 #include "kernels/matmul_walk.h"
+#include "kernels/walk_results.h"
 
 static char *out_at(const struct grouped_matmul_args *product, size_t row, size_t column) {
     return (char *)product->out + (row * product->out_stride + column) * dtype_size(product->rhs.packed->dtype);
@@ -15,13 +13,6 @@ static char *out_at(const struct grouped_matmul_args *product, size_t row, size_
 
 static const float *bias_at(void *const *bias, size_t group, size_t column) {
     return bias ? (const float *)bias[group] + column : NULL;
-}
-
-static void zero_product(const struct grouped_matmul_args *product, size_t begin, size_t end) {
-    const size_t bytes = product->rhs.packed->n * dtype_size(product->rhs.packed->dtype);
-    for (size_t row = begin; row < end && bytes; row++) { // without columns there may be no out
-        memset(out_at(product, row, 0), 0, bytes);
-    }
 }
 
 static FALLIBLE check_product(const struct grouped_matmul_args *product, const void *workspace) {
@@ -76,7 +67,8 @@ static void activate(const void *context, const struct walk_sums *sums) {
 }
 
 static void zero_activated(const void *context, size_t begin, size_t end) {
-    zero_product(&((const struct gate_up_args *)context)->product, begin, end);
+    const struct grouped_matmul_args *product = &((const struct gate_up_args *)context)->product;
+    walk_results_zero(product, product->rhs.packed->dtype, begin, end);
 }
 
 // Is it packed as its rows ask, and are its groups there?
@@ -153,41 +145,15 @@ FALLIBLE expert_gate_up(const struct gate_up_args *args, struct team *team, void
 
 // ---- down
 
-static bool down_streams(const struct down_args *args) {
-    const struct packed_weights *rhs = args->product.rhs.packed;
-    return args->product.m * rhs->n * dtype_size(rhs->dtype) >= STREAM_BYTES_MIN;
-}
-
-// sum (+ bias) (x the row's scale), rounded to the dtype of out.
 static void finish_rows(const void *context, const struct walk_sums *sums) {
     const struct down_args *args = context;
-    const struct kernel_backend *backend = kernel_selected();
-    struct finish_args finish = {
-        .bias = bias_at(args->bias, sums->group, sums->column),
-        .count = sums->columns,
-        .dtype = args->product.rhs.packed->dtype,
-    };
-    const struct grouped_matmul_args *product = &args->product;
-    const size_t size = dtype_size(finish.dtype);
-    const bool streamed = down_streams(args);
-    char line[KERNEL_SUMS * sizeof(float)] __attribute__((aligned(64)));
-    for (size_t r = 0; r < sums->rows; r++) {
-        char *out = out_at(product, sums->first_row + r, sums->column);
-        finish.sums = sums->sums[0] + r * KERNEL_SUMS;
-        finish.alpha = args->row_scale ? args->row_scale[sums->first_row + r] : 1.0f;
-        finish.out = streamed ? line : out;
-        backend->finish(&finish);
-        if (streamed) {
-            stream_bytes(out, line, sums->columns * size);
-        }
-    }
-    if (streamed) {
-        stream_end();
-    }
+    const struct walk_results results = {&args->product, args->product.rhs.packed->dtype, args->row_scale};
+    walk_results_store(&results, sums, bias_at(args->bias, sums->group, sums->column));
 }
 
 static void zero_finished(const void *context, size_t begin, size_t end) {
-    zero_product(&((const struct down_args *)context)->product, begin, end);
+    const struct grouped_matmul_args *product = &((const struct down_args *)context)->product;
+    walk_results_zero(product, product->rhs.packed->dtype, begin, end);
 }
 
 FALLIBLE expert_down(const struct down_args *args, struct team *team, void *workspace) {
@@ -196,11 +162,12 @@ FALLIBLE expert_down(const struct down_args *args, struct team *team, void *work
     if ((uintptr_t)args->row_scale % sizeof(float) != 0) {
         FAIL_FIELD(ERR_INVALID, "row_scale", "row_scale is at %p: an F32 lies at a multiple of 4", (const void *)args->row_scale);
     }
+    const enum dtype dtype = args->product.rhs.packed->dtype;
     struct matmul_walk walk = {
         .args = &args->product,
         .rhs = {args->product.rhs.packed},
         .operands = 1,
-        .out_element = down_streams(args) ? 0 : dtype_size(args->product.rhs.packed->dtype),
+        .out_element = walk_results_stream(&args->product, dtype) ? 0 : dtype_size(dtype),
         .finish = finish_rows,
         .zero = zero_finished,
         .context = args,

@@ -1,0 +1,24 @@
+// A walk's sums to rows of results: (+ bias) (x the row's scale), rounded once. Private to kernels/.
+#ifndef EXPERTD_KERNELS_WALK_RESULTS_H
+#define EXPERTD_KERNELS_WALK_RESULTS_H
+
+#include <stdbool.h>
+
+#include "kernels/matmul_walk.h"
+
+struct walk_results {
+    const struct grouped_matmul_args *product; // whose out is written
+    enum dtype dtype;                          // of out: F32, BF16 or F16
+    const float *row_scale;                    // [m]; NULL: 1
+};
+
+// Are there so many that they are best written past the caches? Lines are not read first then (a512: .96 -> .97 of the peak).
+bool walk_results_stream(const struct grouped_matmul_args *product, enum dtype dtype);
+
+// bias: of the sums' columns; NULL: none.
+void walk_results_store(const struct walk_results *results, const struct walk_sums *sums, const float *bias);
+
+// Rows [begin, end) = 0.
+void walk_results_zero(const struct grouped_matmul_args *product, enum dtype dtype, size_t begin, size_t end);
+
+#endif
