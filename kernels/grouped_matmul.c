@@ -11,12 +11,9 @@ size_t packed_matmul_workspace_bytes(size_t m, size_t num_groups) {
     return matmul_walk_scratch_bytes(m, num_groups);
 }
 
-// What the walk takes: packed F32 or BF16 weights, out in any dtype, nothing that exists, no options.
+// What the walk takes: packed weights, nothing that exists, no options.
 static bool is_walked(const struct grouped_matmul_args *args) {
-    struct grouped_matmul_args serving = *args;
-    bool narrow = args->out_dtype == DTYPE_BF16 || args->out_dtype == DTYPE_F16;
-    serving.out_dtype = narrow ? DTYPE_NONE : args->out_dtype;
-    return grouped_matmul_is_plain_serving(&serving);
+    return args->rhs.kind == RHS_PACKED && args->rhs.packed && args->lhs_k_stride <= 1 && !args->options && !args->existing_mode;
 }
 
 size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, const struct team *team) {

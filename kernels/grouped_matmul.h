@@ -45,11 +45,11 @@ struct grouped_matmul_args {
                                             // may be any; plain weights only
 };
 
-// Bytes of workspace that grouped_matmul needs on packed F32 or BF16 weights for up to m rows over num_groups groups, where nothing
-// after out_stride is set but out_dtype: what serving reserves, for expert_matmul.h's products too.
+// Bytes of workspace that grouped_matmul needs on packed weights for up to m rows over num_groups groups, where nothing after
+// out_stride is set but out_dtype: what serving reserves, for expert_matmul.h's products too.
 size_t packed_matmul_workspace_bytes(size_t m, size_t num_groups);
 
-// The same for these arguments, of any kind, on `team` (NULL: the calling thread). I8 needs more than the bytes above.
+// The same for these arguments, of any kind, on `team` (NULL: the calling thread).
 size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, const struct team *team);
 
 // Runs on `team` (NULL: the calling thread). workspace: 64-byte aligned, at least the bytes above; NULL where these are 0. No

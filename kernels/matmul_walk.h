@@ -15,7 +15,7 @@ struct walk_sums {
     size_t first_row, rows; // of the product
     size_t group;           // local
     size_t column, columns;
-    const float *sums[WALK_OPERANDS]; // of each operand: [rows] rows of `columns` sums, KERNEL_SUMS elements apart
+    const float *sums[WALK_OPERANDS]; // of each operand: [rows] rows of `columns` sums, KERNEL_SUMS elements apart; of int8 int32
 };
 
 struct matmul_walk {

@@ -14,30 +14,49 @@ bool walk_results_stream(const struct grouped_matmul_args *product, enum dtype d
     return product->m * product->rhs.packed->n * dtype_size(dtype) >= STREAM_BYTES_MIN;
 }
 
+// A row's sums as floats: those of int8 by way of `floats`.
+static const float *float_sums(const struct walk_results *results, const struct walk_sums *sums, size_t row, float *floats) {
+    const float *from = sums->sums[0] + row * KERNEL_SUMS;
+    if (results->product->rhs.packed->dtype != DTYPE_I8) {
+        return from;
+    }
+    memcpy(floats, from, sums->columns * sizeof *floats);
+    kernel_selected()->from_i32(floats, sums->columns, results->dtype);
+    return floats;
+}
+
+static void finish_row(const struct walk_results *results, const struct walk_sums *sums, size_t row, const float *bias, void *out) {
+    float floats[KERNEL_SUMS] __attribute__((aligned(64)));
+    kernel_selected()->finish(&(struct finish_args){
+        .sums = float_sums(results, sums, row, floats),
+        .bias = bias,
+        .count = sums->columns,
+        .alpha = results->row_scale ? results->row_scale[sums->first_row + row] : 1.0f,
+        .dtype = results->dtype,
+        .out = out,
+    });
+}
+
+// Are sums results as they are?
+static bool is_copied(const struct walk_results *results, const float *bias) {
+    const enum dtype sums = results->product->rhs.packed->dtype == DTYPE_I8 ? DTYPE_I32 : DTYPE_F32;
+    return results->dtype == sums && !bias && !results->row_scale;
+}
+
 void walk_results_store(const struct walk_results *results, const struct walk_sums *sums, const float *bias) {
-    const struct kernel_backend *backend = kernel_selected();
     const struct grouped_matmul_args *product = results->product;
     const size_t bytes = sums->columns * dtype_size(results->dtype);
-    const bool streamed = walk_results_stream(product, results->dtype),
-               as_it_is = results->dtype == DTYPE_F32 && !bias && !results->row_scale;
+    const bool streamed = walk_results_stream(product, results->dtype), copied = is_copied(results, bias);
     char line[KERNEL_SUMS * sizeof(float)] __attribute__((aligned(64)));
     for (size_t r = 0; r < sums->rows; r++) {
         char *out = out_at(product, results->dtype, sums->first_row + r, sums->column);
-        const float *from = sums->sums[0] + r * KERNEL_SUMS;
-        struct finish_args finish = {
-            .sums = from,
-            .bias = bias,
-            .count = sums->columns,
-            .alpha = results->row_scale ? results->row_scale[sums->first_row + r] : 1.0f,
-            .dtype = results->dtype,
-            .out = streamed ? line : out,
-        };
-        if (!as_it_is) {
-            backend->finish(&finish);
+        const void *from = copied ? (const void *)(sums->sums[0] + r * KERNEL_SUMS) : line;
+        if (!copied) {
+            finish_row(results, sums, r, bias, streamed ? line : out);
         }
         if (streamed) {
-            stream_bytes(out, as_it_is ? (const void *)from : line, bytes);
-        } else if (as_it_is) {
+            stream_bytes(out, from, bytes);
+        } else if (copied) {
             memcpy(out, from, bytes);
         }
     }

@@ -1,4 +1,5 @@
-// A walk's sums to rows of results: (+ bias) (x the row's scale), rounded once. Private to kernels/.
+// A walk's sums to rows of results: (+ bias) (x the row's scale), rounded once; int32 as they are where they are asked for.
+// Private to kernels/.
 #ifndef EXPERTD_KERNELS_WALK_RESULTS_H
 #define EXPERTD_KERNELS_WALK_RESULTS_H
 
@@ -8,7 +9,7 @@
 
 struct walk_results {
     const struct grouped_matmul_args *product; // whose out is written
-    enum dtype dtype;                          // of out: F32, BF16 or F16
+    enum dtype dtype;                          // of out: F32, BF16 or F16, of int8 I32 too
     const float *row_scale;                    // [m]; NULL: 1
 };
 
