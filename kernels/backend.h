@@ -100,18 +100,18 @@ struct slices_kernels {
 // What multiplies rows of one kind of element. Every kernel of a kind gives the same bits; which one is the faster hangs on the
 // rows.
 struct element_kernels {
-    panel_kernel *panel;       // never NULL
-    panel_group_kernel *group; // NULL: `panel` serves any number of rows
-    size_t few;                // rows up to which `panel` is faster than `group`; 0: never
-    struct slices_kernels slices[PACKED_LAYOUTS];
-    quantised_kernel *quantised;             // rows against codes; NULL for int8 alone
-    quantised_group_kernel *quantised_group; // NULL: `quantised` serves
-    size_t quantised_kept;                   // rows that it keeps at most, and it fetches the next ones; 0: KERNEL_QUANTISED_ROWS
-    across_kernel *across;                   // NULL: plain weights as [k, n] are always packed
-    size_t across_rows;                      // of a group, up to which `across` is faster than packing; 0: any it takes
-    along_kernel *along;                     // NULL: plain weights as [n, k] are always packed
-    size_t along_rows;                       // of a group, up to which `along` is faster
-    size_t along_widened_rows;               // the same where weights are not of the sums' dtype: F16 and BF16 by F32
+    panel_kernel *panel;                          // never NULL
+    panel_group_kernel *group;                    // NULL: `panel` serves any number of rows
+    size_t few;                                   // rows up to which `panel` is faster than `group`; 0: never
+    struct slices_kernels slices[PACKED_LAYOUTS]; // by width; none at PACKED_PANELS, which the three above read
+    quantised_kernel *quantised;                  // rows against codes; NULL for int8 alone
+    quantised_group_kernel *quantised_group;      // NULL: `quantised` serves
+    size_t quantised_kept;     // rows that it keeps at most, and it fetches the next ones; 0: KERNEL_QUANTISED_ROWS
+    across_kernel *across;     // NULL: plain weights as [k, n] are always packed
+    size_t across_rows;        // of a group, up to which `across` is faster than packing; 0: any it takes
+    along_kernel *along;       // NULL: plain weights as [n, k] are always packed
+    size_t along_rows;         // of a group, up to which `along` is faster
+    size_t along_widened_rows; // the same where weights are not of the sums' dtype: F16 and BF16 by F32
 };
 
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set

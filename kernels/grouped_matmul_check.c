@@ -14,11 +14,10 @@ static FALLIBLE check_layout(const struct packed_weights *rhs) {
                    (int)rhs->layout, rhs->format ? "codes for " : "", dtype_name(rhs->dtype));
     }
     if (!packed_layout_is_read(rhs->dtype, rhs->layout)) {
-        FAIL_FIELD(
-            ERR_INVALID, "rhs",
-            "rhs is %s packed as slices, which the kernels %s do not read: choose kernels before weights are packed, and pack "
-            "them in the layout that packed_layout_best gives",
-            dtype_name(rhs->dtype), kernel_selected_name());
+        FAIL_FIELD(ERR_INVALID, "rhs",
+                   "rhs is %s packed as %s, which the kernels %s do not read: choose kernels before weights are packed, and pack "
+                   "them in the layout that packed_layout_best gives",
+                   dtype_name(rhs->dtype), packed_layout_name(rhs->layout), kernel_selected_name());
     }
     return OK;
 }

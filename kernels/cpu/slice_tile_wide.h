@@ -104,7 +104,6 @@ PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
         if (ahead.at >= ahead.end) {
             slice_fetch_on(&ahead);
         }
-
         fetch_rows_on(pass->rows);
         for (; slice < line_end; slice += SLICE_WORD, x += WORD_BYTES) {
             slice_fetch(&ahead, slice);

@@ -79,6 +79,7 @@ def test_plain_weights_are_packed_as_asked_for():
 @pytest.mark.parametrize("wrong", [
     ("kernels", "--layout", "rows"), ("layer", "--layout", "slices"), ("kernels", "--op", "gmm-plain", "--layout", "panels"),
     ("kernels", *SMALL, "--kernels", "scalar", "--layout", "slices"),
+    ("kernels", *SMALL, "--kernels", "scalar", "--layout", "wide-slices"),
     ("pack", "--dtype", "bf16", "--kernels", "scalar", "--layout", "slices")])
 def test_a_layout_that_is_not_there_is_refused(wrong):
     done = bench(*wrong)

@@ -122,6 +122,9 @@ static void layouts_that_are_not_read_are_refused(void **state) {
     p.packed.layout = PACKED_SLICES;
     refused(run_packed, &p, "rhs");
     assert_non_null(strstr(err_message(), "scalar"));
+    p.packed.layout = PACKED_WIDE_SLICES;
+    refused(run_packed, &p, "rhs");
+    assert_non_null(strstr(err_message(), "packed as wide-slices, which the kernels scalar do not read"));
     assert_int_equal(packed_layout_best(DTYPE_F32), PACKED_PANELS);
     assert_false(err_is(kernel_select("auto")));
     for (int i = 0; i < 3; i++) {
