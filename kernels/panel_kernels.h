@@ -41,6 +41,11 @@ static inline size_t panels_kept_rows(const struct panel_kernels *kernels) {
     return kernels->of->quantised_kept ? kernels->of->quantised_kept : (size_t)KERNEL_QUANTISED_ROWS;
 }
 
+// Bytes of a row that it keeps, for each that the row has.
+static inline size_t panels_kept_times(const struct panel_kernels *kernels) {
+    return !kernels->format && kernels->of->slices[kernels->layout].widens ? 2 : 1;
+}
+
 // Does it fetch the rows that come next? Else its caller does.
 static inline bool panels_fetch_rows(const struct panel_kernels *kernels) {
     return kernels->format ? kernels->of->quantised_kept > 0 : kernels->layout != PACKED_PANELS;

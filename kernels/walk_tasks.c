@@ -79,7 +79,8 @@ static size_t run_of(const struct walk_shape *shape, const struct walk_tasks *ta
 static size_t rows_kept(const struct walk_shape *shape) {
     const struct panel_kernels *kernels = shape->kernels;
     size_t bytes = kernels->format ? KERNEL_CODED_ROWS_KEPT : KERNEL_ROWS_KEPT, most = panels_kept_rows(kernels);
-    size_t kept = panels_fetch_rows(kernels) && !kernels->one_by_one && shape->row_bytes ? bytes / shape->row_bytes : 0;
+    size_t row_bytes = shape->row_bytes * panels_kept_times(kernels);
+    size_t kept = panels_fetch_rows(kernels) && !kernels->one_by_one && row_bytes ? bytes / row_bytes : 0;
     kept = kept < most ? kept : most;
     return kept >= SPAN_ROWS_MIN ? kept : 0;
 }

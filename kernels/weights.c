@@ -196,7 +196,9 @@ static void pack_slices(const struct weight_source *source, size_t k, size_t n, 
 }
 
 enum packed_layout packed_layout_best(enum dtype dtype) {
-    enum packed_layout best = fetch_as_zen4() ? PACKED_SLICES : fetch_as_zen5() ? PACKED_WIDE_SLICES : PACKED_PANELS;
+    enum packed_layout best = fetch_as_zen5()                      ? PACKED_WIDE_SLICES
+                              : fetch_as_zen3() || fetch_as_zen4() ? PACKED_SLICES
+                                                                   : PACKED_PANELS;
     return packed_layout_is_read(dtype, best) ? best : PACKED_PANELS;
 }
 

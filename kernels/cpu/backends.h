@@ -107,6 +107,8 @@ BACKEND_DECLARE_ROWS(avx512);
 BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx512);
 along_kernel avx512_along_f32;
+panel_group_kernel avx2_slices_f32, avx2_slices_bf16;
+panel_kernel avx2_slices_panel_f32, avx2_slices_panel_bf16;
 panel_group_kernel avx512_slices_f32, avx512_wide_slices_f32;
 panel_kernel avx512_slices_panel_f32, avx512_wide_slices_panel_f32;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI

@@ -16,6 +16,15 @@ static inline bool fetch_as_zen4(void) {
 #endif
 }
 
+// AMD's CPUs without AVX-512, measured on a Zen 3 alone.
+static inline bool fetch_as_zen3(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_is("amd") && !__builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 // AMD's later CPUs with AVX-512.
 static inline bool fetch_as_zen5(void) {
 #if defined(__x86_64__)

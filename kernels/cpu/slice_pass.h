@@ -1,8 +1,6 @@
-// What slices_body.h tells a tile's kernel: slice_tile_narrow.h's or slice_tile_wide.h's. Private to cpu/.
+// What slices_body.h tells a tile's kernel, slice_tile_….h's. Private to cpu/.
 #ifndef EXPERTD_KERNELS_CPU_SLICE_PASS_H
 #define EXPERTD_KERNELS_CPU_SLICE_PASS_H
-
-#include <immintrin.h>
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,10 +10,9 @@
 #include "kernels/cpu/fetch.h"
 
 enum {
-    SLICE_VEC = 16, // columns of a vector
+    SLICE_VEC = 16, // columns of a line
     WORD_BYTES = sizeof(uint32_t),
     SLICE_LINE = SLICE_VEC * WORD_BYTES,
-    LINE_WORDS = SLICE_LINE / WORD_BYTES, // of a row
 };
 
 // Memory that is read in one go, and what is read after it; 0: nothing, or nobody knows.
@@ -37,10 +34,13 @@ struct slice_ahead {
 // A tile of rows against a slice, or a part of K of it.
 struct slice_pass {
     const char *slice; // [words][SLICE_VECS] lines
-    const char *x;     // [words / LINE_WORDS][rows] lines
+    const char *x;     // [words / SLICE_ROW_WORDS][rows] lines
     size_t words;
     float *sums; // [rows], KERNEL_SUMS apart
     bool begins; // K: sums begin at +0
+    // Of few rows that take slices in turns:
+    size_t slice_bytes; // from a slice to the next
+    const char *each;   // lines that are fetched one with each word; NULL: as `ahead` says
     struct slice_ahead ahead;
     struct rows_walk *rows; // that are fetched too
 };

@@ -3,6 +3,7 @@
 //
 // A word comes with its instruction ({1to16}): 25 instructions for 24 products. The first tile reads a slice from memory, those
 // after it from L2.
+#include "kernels/cpu/slice_lay_avx512.h"
 #include "kernels/cpu/slice_pass.h"
 
 enum {
@@ -55,7 +56,7 @@ PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
         }
     }
     while (slice < end) {
-        const char *line_end = end - slice < LINE_WORDS * SLICE_LINE ? end : slice + LINE_WORDS * SLICE_LINE;
+        const char *line_end = end - slice < SLICE_ROW_WORDS * SLICE_LINE ? end : slice + SLICE_ROW_WORDS * SLICE_LINE;
         for (; slice < line_end; slice += SLICE_LINE, x += WORD_BYTES, far += step, again += step) {
             fetch_into((const void *)((uintptr_t)slice + SLICE_NEAR), false);
             fetch_into((const void *)far, true);

@@ -5,6 +5,7 @@
 //
 // A word is loaded once for two products: 16 loads for 28 of them, where words that come with their instruction would take both
 // loads of each cycle. Lines are fetched at one pace over all tiles that take turns at a slice.
+#include "kernels/cpu/slice_lay_avx512.h"
 #include "kernels/cpu/slice_pass.h"
 
 enum {
@@ -100,7 +101,7 @@ PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
         }
     }
     while (slice < end) {
-        const char *line_end = end - slice < LINE_WORDS * SLICE_WORD ? end : slice + LINE_WORDS * SLICE_WORD;
+        const char *line_end = end - slice < SLICE_ROW_WORDS * SLICE_WORD ? end : slice + SLICE_ROW_WORDS * SLICE_WORD;
         if (ahead.at >= ahead.end) {
             slice_fetch_on(&ahead);
         }

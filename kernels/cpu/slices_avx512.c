@@ -10,8 +10,14 @@ static inline __attribute__((always_inline)) void slice_multiply(__m512 *sum, __
 }
 
 enum { SLICES_TOGETHER = 1 };
-#define SLICES_TARGET avx512_slices_f32
-#define SLICES_PANEL avx512_slices_panel_f32
 #include "kernels/cpu/slice_tile_narrow.h"
 #include "kernels/cpu/slices_body.h"
+
+void avx512_slices_f32(const struct panel_group_args *args) {
+    slices_group(args);
+}
+
+void avx512_slices_panel_f32(const struct panel_args *args) {
+    slices_panel(args);
+}
 #endif

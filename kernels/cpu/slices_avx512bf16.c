@@ -8,8 +8,14 @@ static inline __attribute__((always_inline)) void slice_multiply(__m512 *sum, __
 }
 
 enum { SLICES_TOGETHER = 2 };
-#define SLICES_TARGET avx512bf16_slices_bf16
-#define SLICES_PANEL avx512bf16_slices_panel_bf16
 #include "kernels/cpu/slice_tile_narrow.h"
 #include "kernels/cpu/slices_body.h"
+
+void avx512bf16_slices_bf16(const struct panel_group_args *args) {
+    slices_group(args);
+}
+
+void avx512bf16_slices_panel_bf16(const struct panel_args *args) {
+    slices_panel(args);
+}
 #endif

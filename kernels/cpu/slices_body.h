@@ -1,12 +1,10 @@
-// Any number of rows against panels that are packed as slices (weights.h), by vectors of 16 words. The including file defines
-//   SLICES_TARGET            the kernel's name; SLICES_PANEL: that of one panel, for callers without scratch
-//   SLICES_TOGETHER          k of a word
-// and includes a tile's kernel, slice_tile_narrow.h or slice_tile_wide.h, first.
+// Any number of rows against panels that are packed as slices (weights.h). The including file defines SLICES_TOGETHER, k of a word,
+// and includes a tile's kernel first, slice_tile_narrow.h, slice_tile_wide.h or slice_tile_avx2.h. It finds
+//   slices_group             the kernel of several panels
+//   slices_panel             that of one panel, for callers without scratch
 //
-// A tile's rows are laid side by side: 16 words of each, then the next 16 of each. So one register addresses all of them. Weights
+// A tile's rows are laid side by side: a line of each, then the next line of each. So one register addresses all of them. Weights
 // are read in the order of memory, at an even pace: the hardware follows the stream, which it loses where tiles take short turns.
-#include <immintrin.h>
-
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
@@ -37,18 +35,18 @@ static size_t slice_tile_rows(size_t left) {
     return div_up(left, div_up(left, SLICE_TILE));
 }
 
-// Of a row's words, in whole lines.
-static size_t line_bytes(size_t words) {
-    return div_up(words, LINE_WORDS) * SLICE_LINE;
+// Of a row's words as they are laid, in whole lines.
+static size_t laid_bytes(size_t words) {
+    return div_up(words, SLICE_ROW_WORDS) * SLICE_ROW_LINE;
 }
 
 // A part of a row, to lines `step` bytes apart; 0 to the end of the last line.
 PANEL_INLINE void lay_row(const char *from, size_t bytes, char *to, size_t step) {
-    for (; bytes >= SLICE_LINE; bytes -= SLICE_LINE, from += SLICE_LINE, to += step) {
-        _mm512_store_si512(to, _mm512_loadu_si512(from));
+    for (; bytes >= SLICE_ROW_BYTES; bytes -= SLICE_ROW_BYTES, from += SLICE_ROW_BYTES, to += step) {
+        slice_lay(from, to);
     }
     if (bytes) {
-        _mm512_store_si512(to, _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, from));
+        slice_lay_part(from, bytes, to);
     }
 }
 
@@ -57,7 +55,8 @@ static void lay_tile(const void *const *x, size_t rows, size_t at, size_t bytes,
     for (size_t laid = 0; laid < bytes; laid += SLICE_LAID) {
         const size_t part = bytes - laid < SLICE_LAID ? bytes - laid : SLICE_LAID;
         for (size_t r = 0; r < rows; r++) {
-            lay_row((const char *)x[r] + at + laid, part, to + laid * rows + r * SLICE_LINE, rows * SLICE_LINE);
+            lay_row((const char *)x[r] + at + laid, part, to + (laid / SLICE_ROW_BYTES * rows + r) * SLICE_ROW_LINE,
+                    rows * SLICE_ROW_LINE);
         }
     }
 }
@@ -77,7 +76,7 @@ static void lay_rows(const struct slices *s, char *to) {
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = slice_tile_rows(args->rows - row);
         lay_tile(args->x + row, rows, at, (end < row_bytes ? end : row_bytes) - at, to);
-        to += rows * line_bytes(s->end - s->begin);
+        to += rows * laid_bytes(s->end - s->begin);
     }
 }
 
@@ -121,18 +120,82 @@ static void multiply_slice(const struct slices *s, size_t panel, size_t slice, s
         slice_begin_fetches(&pass, args->rows, stream);
         for (size_t row = 0, rows; row < args->rows; row += rows) {
             rows = slice_tile_rows(args->rows - row);
-            pass.x = x + word / LINE_WORDS * rows * SLICE_LINE;
+            pass.x = x + word / SLICE_ROW_WORDS * rows * SLICE_ROW_LINE;
             pass.sums = args->sums + row * KERNEL_SUMS + panel * KERNEL_PANEL + slice * SLICE_VECS * SLICE_VEC;
             SLICE_COPIES[rows - 1](&pass);
-            x += rows * line_bytes(words);
+            x += rows * laid_bytes(words);
         }
     }
 }
 
+#ifdef SLICE_TAKES_TURNS
+// A turn at slices from one on: words from `word` on.
+struct slice_turn {
+    size_t panel, slice, word;
+};
+
+static bool next_turn(const struct slices *s, struct slice_turn *turn) {
+    turn->slice += slice_beside(s->args->rows);
+    if (turn->slice < SLICES) {
+        return true;
+    }
+    turn->slice = 0;
+    turn->word += SLICE_FEW_TURN;
+    if (turn->word < s->end) {
+        return true;
+    }
+    turn->word = s->begin;
+    return ++turn->panel < s->args->count;
+}
+
+// NULL: nobody knows.
+static const char *turn_at(const struct slices *s, const struct slice_turn *turn) {
+    const struct panel_group_args *args = s->args;
+    const void *panel = turn->panel < args->count ? args->panels[turn->panel] : args->next ? args->next[0] : NULL;
+    return panel ? slice_at(s, panel, turn->slice, turn->word) : NULL;
+}
+
+// Few rows against the slices of a panel in turns, while the next turn's lines are fetched.
+static void multiply_in_turns(const struct slices *s) {
+    const struct panel_group_args *args = s->args;
+    const size_t tiles = div_up(args->rows, SLICE_TILE);
+    struct slice_turn turn = {0, 0, s->begin}, next = turn;
+    bool more;
+    do {
+        const size_t left = s->end - turn.word, done = turn.word - s->begin;
+        more = next_turn(s, &next);
+        const char *x = s->x, *ahead = turn_at(s, &next);
+        struct slice_pass pass = {.slice = turn_at(s, &turn),
+                                  .words = left < SLICE_FEW_TURN ? left : SLICE_FEW_TURN,
+                                  .begins = turn.word == 0,
+                                  .slice_bytes = s->words * SLICE_VECS * SLICE_LINE,
+                                  .each = tiles == 1 ? ahead : NULL};
+        pass.ahead.at = pass.ahead.until = (uintptr_t)ahead;
+        pass.ahead.step = ahead ? SLICE_VECS * SLICE_LINE / tiles : 0;
+        pass.ahead.end = UINTPTR_MAX;
+        for (size_t row = 0, rows; row < args->rows; row += rows) {
+            rows = slice_tile_rows(args->rows - row);
+            pass.x = x + done / SLICE_ROW_WORDS * rows * SLICE_ROW_LINE;
+            pass.sums = args->sums + row * KERNEL_SUMS + turn.panel * KERNEL_PANEL + turn.slice * SLICE_VECS * SLICE_VEC;
+            SLICE_COPIES[rows - 1](&pass);
+            x += rows * laid_bytes(s->end - s->begin);
+        }
+        turn = next;
+    } while (more);
+}
+#endif
+
 // ahead: rows that are laid next, in even shares.
 static void multiply_panels(const struct slices *s, const struct rows_ahead *ahead) {
     const size_t slices = s->args->count * SLICES, tiles = div_up(s->args->rows, SLICE_TILE);
-    struct rows_walk walk = fetch_rows_begin(*ahead, slices * tiles * div_up(s->end - s->begin, LINE_WORDS));
+    struct rows_walk walk = fetch_rows_begin(*ahead, slices * tiles * div_up(s->end - s->begin, SLICE_ROW_WORDS));
+#ifdef SLICE_TAKES_TURNS
+    if (slice_in_turns(s->args->rows)) {
+        fetch_rows_share(ahead, 0, 1);
+        multiply_in_turns(s);
+        return;
+    }
+#endif
     for (size_t i = 0; i < slices; i++) {
         if (!SLICE_FETCHES_ROWS) {
             fetch_rows_share(ahead, i, slices);
@@ -163,26 +226,26 @@ static void multiply_blocks(struct slices *s, size_t words, char *scratch) {
     }
 }
 
-void SLICES_TARGET(const struct panel_group_args *args) {
+static void slices_group(const struct panel_group_args *args) {
     const size_t words = div_up(args->k, SLICES_TOGETHER), room = KERNEL_SCRATCH_BYTES + args->scratch_more;
     struct slices s = {.args = args, .words = words, .end = words, .x = args->scratch};
     INVARIANT(!args->goes_on);
-    if (args->rows == 1 && args->k % SLICES_TOGETHER == 0) {
+    if ((int)SLICE_ROW_BYTES == (int)SLICE_ROW_LINE && args->rows == 1 && args->k % SLICES_TOGETHER == 0) {
         s.x = args->x[0];
         multiply_whole(&s);
-    } else if (args->rows * line_bytes(words) <= (room < KERNEL_ROWS_KEPT ? room : KERNEL_ROWS_KEPT)) {
+    } else if (args->rows * laid_bytes(words) <= (room < KERNEL_ROWS_KEPT ? room : KERNEL_ROWS_KEPT)) {
         if (!args->rows_kept) {
             lay_rows(&s, args->scratch);
         }
         multiply_whole(&s);
     } else {
-        multiply_blocks(&s, ROWS_BLOCK / (args->rows * SLICE_LINE) * LINE_WORDS, args->scratch);
+        multiply_blocks(&s, ROWS_BLOCK / (args->rows * SLICE_ROW_LINE) * SLICE_ROW_WORDS, args->scratch);
     }
 }
 
-void SLICES_PANEL(const struct panel_args *args) {
+static void slices_panel(const struct panel_args *args) {
     enum { BLOCK_WORDS = 128 };
-    _Alignas(64) char scratch[SLICE_TILE * BLOCK_WORDS * WORD_BYTES];
+    _Alignas(64) char scratch[SLICE_TILE * BLOCK_WORDS / SLICE_ROW_WORDS * SLICE_ROW_LINE];
     _Alignas(64) float sums[SLICE_TILE * KERNEL_SUMS];
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = slice_tile_rows(args->rows - row);

@@ -17,8 +17,14 @@ PANEL_INLINE __m512 slice_product(__m512 sum, __m512i w, __m512i b) {
 }
 
 enum { SLICES_TOGETHER = 1 };
-#define SLICES_TARGET avx512_wide_slices_f32
-#define SLICES_PANEL avx512_wide_slices_panel_f32
 #include "kernels/cpu/slice_tile_wide.h"
 #include "kernels/cpu/slices_body.h"
+
+void avx512_wide_slices_f32(const struct panel_group_args *args) {
+    slices_group(args);
+}
+
+void avx512_wide_slices_panel_f32(const struct panel_args *args) {
+    slices_panel(args);
+}
 #endif

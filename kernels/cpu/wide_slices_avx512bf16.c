@@ -12,8 +12,14 @@ PANEL_INLINE __m512 slice_product(__m512 sum, __m512i w, __m512i b) {
 }
 
 enum { SLICES_TOGETHER = 2 };
-#define SLICES_TARGET avx512bf16_wide_slices_bf16
-#define SLICES_PANEL avx512bf16_wide_slices_panel_bf16
 #include "kernels/cpu/slice_tile_wide.h"
 #include "kernels/cpu/slices_body.h"
+
+void avx512bf16_wide_slices_bf16(const struct panel_group_args *args) {
+    slices_group(args);
+}
+
+void avx512bf16_wide_slices_panel_bf16(const struct panel_args *args) {
+    slices_panel(args);
+}
 #endif

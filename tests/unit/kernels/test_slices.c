@@ -190,6 +190,12 @@ static void check_scratch_of(const struct kernel_backend *backend, enum packed_l
         check_group(&(struct slices_case){backend, layout, bf16, FIT + 1, K_BF16, 2, VALUES_PLAIN}, MORE);
         check_group(&(struct slices_case){backend, layout, bf16, MOST, K_BF16, KERNEL_GROUP, VALUES_PLAIN}, 0);
     }
+    // Rows that are widened as they are laid take twice as much, in lines of 8 words.
+    enum { FIT_WIDENED = KERNEL_SCRATCH_BYTES / ((K_BF16 / 2 + 7) / 8 * 64) };
+    if (is_first(backend, layout, bf16) && backend_kernels(backend, bf16)->slices[layout].widens) {
+        check_group(&(struct slices_case){backend, layout, bf16, FIT_WIDENED, K_BF16, 2, VALUES_PLAIN}, 0);
+        check_group(&(struct slices_case){backend, layout, bf16, FIT_WIDENED + 1, K_BF16, 3, VALUES_PLAIN}, 0);
+    }
     enum { TURNS = 2 * 1024 + 35 }; // more words than tiles take in one turn
     if (is_first(backend, layout, bf16)) {
         check_group(&(struct slices_case){backend, layout, bf16, 15, 2 * TURNS - 1, 1, VALUES_PLAIN}, 0);

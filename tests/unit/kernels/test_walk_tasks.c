@@ -149,11 +149,37 @@ static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
     assert_int_equal(tasks.whole, 0);
 }
 
+static void spans_are_half_as_long_where_rows_are_kept_widened(void **state) {
+    (void)state;
+    enum { ROW_BYTES = 8192, KEPT = KERNEL_ROWS_KEPT / ROW_BYTES, PANELS = 64 };
+    struct element_kernels slices = {.slices[PACKED_SLICES].group = (panel_group_kernel *)(uintptr_t)1}; // never called
+    const struct panel_kernels kernels = {.of = &slices, .layout = PACKED_SLICES};
+    const struct matmul_schedule schedule = schedule_heuristic();
+    const int32_t rows = 2 * KEPT;
+    struct walk_span spans[2 * KEPT];
+    struct walk_tasks tasks;
+    const struct grouped_matmul_args args = {.group_sizes = &rows, .num_groups = 1, .num_actual_groups = 1, .m = (size_t)rows};
+    const struct walk_shape shape = {.args = &args,
+                                     .kernels = &kernels,
+                                     .panels = PANELS,
+                                     .panels_per_call = 4,
+                                     .panel_bytes = 256 << 10,
+                                     .row_bytes = ROW_BYTES,
+                                     .threads = 1,
+                                     .schedule = &schedule};
+    walk_tasks_make(&shape, spans, &tasks);
+    assert_int_equal(tasks.num_spans, 2);
+    slices.slices[PACKED_SLICES].widens = true;
+    walk_tasks_make(&shape, spans, &tasks);
+    assert_int_equal(tasks.num_spans, 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_and_panel_is_taken_once),
         cmocka_unit_test(spans_of_a_task_are_of_its_group),
         cmocka_unit_test(rows_that_are_kept_take_all_panels_but_for_the_last),
+        cmocka_unit_test(spans_are_half_as_long_where_rows_are_kept_widened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
