@@ -195,10 +195,18 @@ static void pack_slices(const struct weight_source *source, size_t k, size_t n, 
     }
 }
 
+// clang 14 keeps the sums of AVX2's tiles of five and six rows in memory, gcc 12 in registers.
+#if defined(__clang__)
+#define AVX2_READS_BEST PACKED_PANELS
+#else
+#define AVX2_READS_BEST PACKED_SLICES
+#endif
+
 enum packed_layout packed_layout_best(enum dtype dtype) {
-    enum packed_layout best = fetch_as_zen5()                      ? PACKED_WIDE_SLICES
-                              : fetch_as_zen3() || fetch_as_zen4() ? PACKED_SLICES
-                                                                   : PACKED_PANELS;
+    enum packed_layout best = fetch_as_zen5()   ? PACKED_WIDE_SLICES
+                              : fetch_as_zen4() ? PACKED_SLICES
+                              : fetch_as_zen3() ? AVX2_READS_BEST
+                                                : PACKED_PANELS;
     return packed_layout_is_read(dtype, best) ? best : PACKED_PANELS;
 }
 

@@ -23,6 +23,7 @@ enum {
     SLICE_FETCHES_ROWS = 0, // the rows that come next are fetched between tiles
 };
 
+// Of each slice's rows, one slice after another.
 typedef __m256 slice_sums[SLICE_TILE][SLICE_HALVES];
 
 // sums += a word of each row by a word of the slice. x: that of the first row in its line; the other rows' lines follow.
@@ -83,36 +84,36 @@ PANEL_INLINE void slice_fetch(struct slice_ahead *ahead) {
     }
 }
 
-PANEL_INLINE void slice_load(slice_sums sums[], size_t rows, size_t beside, const struct slice_pass *pass) {
+PANEL_INLINE void slice_load(slice_sums sums, size_t rows, size_t beside, const struct slice_pass *pass) {
     PANEL_UNROLL for (size_t b = 0; b < beside; b++) {
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             PANEL_UNROLL for (size_t h = 0; h < SLICE_HALVES; h++) {
                 const float *from = pass->sums + r * KERNEL_SUMS + b * SLICE_VEC + h * SLICE_LANES;
-                sums[b][r][h] = pass->begins ? _mm256_setzero_ps() : _mm256_load_ps(from);
+                sums[b * rows + r][h] = pass->begins ? _mm256_setzero_ps() : _mm256_load_ps(from);
             }
         }
     }
 }
 
-PANEL_INLINE void slice_store(slice_sums sums[], size_t rows, size_t beside, const struct slice_pass *pass) {
+PANEL_INLINE void slice_store(slice_sums sums, size_t rows, size_t beside, const struct slice_pass *pass) {
     PANEL_UNROLL for (size_t b = 0; b < beside; b++) {
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             PANEL_UNROLL for (size_t h = 0; h < SLICE_HALVES; h++) {
-                _mm256_store_ps(pass->sums + r * KERNEL_SUMS + b * SLICE_VEC + h * SLICE_LANES, sums[b][r][h]);
+                _mm256_store_ps(pass->sums + r * KERNEL_SUMS + b * SLICE_VEC + h * SLICE_LANES, sums[b * rows + r][h]);
             }
         }
     }
 }
 
 // A line of each row. each: a line of each slice is fetched with its word (one row 1.07 times as fast as by eight at once).
-PANEL_INLINE void slice_line(slice_sums sums[], size_t rows, size_t beside, const char *x, const char *slice, size_t slice_bytes,
+PANEL_INLINE void slice_line(slice_sums sums, size_t rows, size_t beside, const char *x, const char *slice, size_t slice_bytes,
                              const char *each) {
     PANEL_UNROLL for (size_t i = 0; i < SLICE_ROW_WORDS; i++) {
         PANEL_UNROLL for (size_t b = 0; b < beside; b++) {
             if (each) {
                 prefetch_in_order(each + b * slice_bytes + i * SLICE_LINE);
             }
-            slice_word(sums[b], rows, x + i * WORD_BYTES, slice + b * slice_bytes + i * SLICE_LINE);
+            slice_word(&sums[b * rows], rows, x + i * WORD_BYTES, slice + b * slice_bytes + i * SLICE_LINE);
         }
     }
 }
@@ -123,7 +124,7 @@ PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
     const size_t beside = slice_beside(rows), between = pass->slice_bytes, laid = rows * SLICE_ROW_LINE;
     const char *slice = pass->slice, *x = pass->x, *end = slice + pass->words * SLICE_LINE;
     const char *lines_end = slice + pass->words / SLICE_ROW_WORDS * STEP;
-    slice_sums sums[SLICE_BESIDE_MOST];
+    slice_sums sums;
     slice_load(sums, rows, beside, pass);
     if (pass->each) {
         for (const char *each = pass->each; slice < lines_end; slice += STEP, x += laid, each += STEP) {
@@ -147,7 +148,7 @@ PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
     }
     for (; slice < end; slice += SLICE_LINE, x += WORD_BYTES) {
         PANEL_UNROLL for (size_t b = 0; b < beside; b++) {
-            slice_word(sums[b], rows, x, slice + b * between);
+            slice_word(&sums[b * rows], rows, x, slice + b * between);
         }
     }
     slice_store(sums, rows, beside, pass);
