@@ -130,11 +130,11 @@ static void multiply_slice(const struct slices *s, size_t panel, size_t slice, s
 
 #ifdef SLICE_TAKES_TURNS
 // A turn at slices from one on: words from `word` on.
-struct slice_turn {
+struct few_turn {
     size_t panel, slice, word;
 };
 
-static bool next_turn(const struct slices *s, struct slice_turn *turn) {
+static bool next_turn(const struct slices *s, struct few_turn *turn) {
     turn->slice += slice_beside(s->args->rows);
     if (turn->slice < SLICES) {
         return true;
@@ -149,7 +149,7 @@ static bool next_turn(const struct slices *s, struct slice_turn *turn) {
 }
 
 // NULL: nobody knows.
-static const char *turn_at(const struct slices *s, const struct slice_turn *turn) {
+static const char *turn_at(const struct slices *s, const struct few_turn *turn) {
     const struct panel_group_args *args = s->args;
     const void *panel = turn->panel < args->count ? args->panels[turn->panel] : args->next ? args->next[0] : NULL;
     return panel ? slice_at(s, panel, turn->slice, turn->word) : NULL;
@@ -159,7 +159,8 @@ static const char *turn_at(const struct slices *s, const struct slice_turn *turn
 static void multiply_in_turns(const struct slices *s) {
     const struct panel_group_args *args = s->args;
     const size_t tiles = div_up(args->rows, SLICE_TILE);
-    struct slice_turn turn = {0, 0, s->begin}, next = turn;
+    INVARIANT(tiles > 0);
+    struct few_turn turn = {0, 0, s->begin}, next = turn;
     bool more;
     do {
         const size_t left = s->end - turn.word, done = turn.word - s->begin;
