@@ -60,7 +60,7 @@ const struct kernel_backend backend_avx2 = {
     .name = "avx2",
     .f32 = {.panel = avx2_panel_f32,
             .group = avx2_group_f32,
-            .slices = {[PACKED_SLICES] = {avx2_slices_f32, avx2_slices_panel_f32}},
+            .slices = {[PACKED_SLICES] = {.group = avx2_slices_f32, .panel = avx2_slices_panel_f32}},
             .quantised = avx2_quantised_f32,
             .across = avx2_across_f32,
             .along = avx2_along_f32,
@@ -68,7 +68,7 @@ const struct kernel_backend backend_avx2 = {
             .along_widened_rows = 16},
     .bf16 = {.panel = avx2_panel_bf16,
              .group = avx2_group_bf16,
-             .slices = {[PACKED_SLICES] = {avx2_slices_bf16, avx2_slices_panel_bf16, .widens = true}},
+             .slices = {[PACKED_SLICES] = {.group = avx2_slices_bf16, .panel = avx2_slices_panel_bf16, .widens = true}},
              .quantised = avx2_quantised_bf16,
              .quantised_group = avx2_quantised_group_bf16,
              .across = avx2_across_bf16,
@@ -85,8 +85,8 @@ const struct kernel_backend backend_avx2 = {
 
 #define AVX512_SLICES_F32                                                                                                          \
     {                                                                                                                              \
-        [PACKED_SLICES] = {avx512_slices_f32, avx512_slices_panel_f32},                                                            \
-        [PACKED_WIDE_SLICES] = {avx512_wide_slices_f32, avx512_wide_slices_panel_f32},                                             \
+        [PACKED_SLICES] = {.group = avx512_slices_f32, .panel = avx512_slices_panel_f32},                                          \
+        [PACKED_WIDE_SLICES] = {.group = avx512_wide_slices_f32, .panel = avx512_wide_slices_panel_f32},                           \
     }
 // Of f32, and of bf16 that is widened to it.
 #define AVX512_F32(by)                                                                                                             \
@@ -133,8 +133,8 @@ const struct kernel_backend backend_avx512bf16 = {
     .bf16 = {.panel = avx512bf16_panel_bf16,
              .group = avx512bf16_group_bf16,
              .few = PANEL_TILE,
-             .slices = {[PACKED_SLICES] = {avx512bf16_slices_bf16, avx512bf16_slices_panel_bf16},
-                        [PACKED_WIDE_SLICES] = {avx512bf16_wide_slices_bf16, avx512bf16_wide_slices_panel_bf16}},
+             .slices = {[PACKED_SLICES] = {.group = avx512bf16_slices_bf16, .panel = avx512bf16_slices_panel_bf16},
+                        [PACKED_WIDE_SLICES] = {.group = avx512bf16_wide_slices_bf16, .panel = avx512bf16_wide_slices_panel_bf16}},
              .quantised = avx512bf16_quantised_bf16,
              .quantised_group = avx512bf16_quantised_group_bf16,
              .quantised_kept = KERNEL_CODED_ROWS, // where the CPU has VBMI; else nothing is, and nobody fetches
