@@ -95,7 +95,7 @@ enum kernel_arithmetic {
 struct slices_kernels {
     panel_group_kernel *group; // any number of rows; goes_on is false. NULL: there is none
     panel_kernel *panel;       // the same without scratch, where a caller has little; NULL where `group` is
-    bool widens;               // rows of bf16 are kept as f32
+    size_t widened;            // bytes that are kept of a row, for each that it has, where rows are widened; 0: they are not
 };
 
 // What multiplies rows of one kind of element. Every kernel of a kind gives the same bits; which one is the faster hangs on the

@@ -43,7 +43,8 @@ static inline size_t panels_kept_rows(const struct panel_kernels *kernels) {
 
 // Bytes of a row that it keeps, for each that the row has.
 static inline size_t panels_kept_times(const struct panel_kernels *kernels) {
-    return !kernels->format && kernels->of->slices[kernels->layout].widens ? 2 : 1;
+    const size_t widened = kernels->format ? 0 : kernels->of->slices[kernels->layout].widened;
+    return widened ? widened : 1;
 }
 
 // Does it fetch the rows that come next? Else its caller does.

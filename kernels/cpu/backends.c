@@ -68,7 +68,7 @@ const struct kernel_backend backend_avx2 = {
             .along_widened_rows = 16},
     .bf16 = {.panel = avx2_panel_bf16,
              .group = avx2_group_bf16,
-             .slices = {[PACKED_SLICES] = {.group = avx2_slices_bf16, .panel = avx2_slices_panel_bf16, .widens = true}},
+             .slices = {[PACKED_SLICES] = {.group = avx2_slices_bf16, .panel = avx2_slices_panel_bf16, .widened = 2}},
              .quantised = avx2_quantised_bf16,
              .quantised_group = avx2_quantised_group_bf16,
              .across = avx2_across_bf16,

@@ -52,6 +52,7 @@ static struct slice_distance slice_distance(size_t rows) {
 PANEL_INLINE void slice_begin_fetches(struct slice_pass *pass, size_t rows, struct slice_stream stream) {
     const size_t tiles = slice_tiles(rows);
     const struct slice_distance distance = slice_distance(rows);
+    INVARIANT(tiles > 0);
     pass->ahead.at = (uintptr_t)pass->slice + distance.ahead;
     pass->ahead.until = pass->ahead.at;
     pass->ahead.step = (SLICE_WORD + tiles - 1) / tiles;

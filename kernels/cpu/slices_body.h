@@ -230,7 +230,7 @@ static void multiply_blocks(struct slices *s, size_t words, char *scratch) {
 static void slices_group(const struct panel_group_args *args) {
     const size_t words = div_up(args->k, SLICES_TOGETHER), room = KERNEL_SCRATCH_BYTES + args->scratch_more;
     struct slices s = {.args = args, .words = words, .end = words, .x = args->scratch};
-    INVARIANT(!args->goes_on);
+    INVARIANT(args->rows > 0 && args->count > 0 && args->k > 0 && !args->goes_on);
     if ((int)SLICE_ROW_BYTES == (int)SLICE_ROW_LINE && args->rows == 1 && args->k % SLICES_TOGETHER == 0) {
         s.x = args->x[0];
         multiply_whole(&s);

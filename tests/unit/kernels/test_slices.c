@@ -192,7 +192,7 @@ static void check_scratch_of(const struct kernel_backend *backend, enum packed_l
     }
     // Rows that are widened as they are laid take twice as much, in lines of 8 words.
     enum { FIT_WIDENED = KERNEL_SCRATCH_BYTES / ((K_BF16 / 2 + 7) / 8 * 64) };
-    if (is_first(backend, layout, bf16) && backend_kernels(backend, bf16)->slices[layout].widens) {
+    if (is_first(backend, layout, bf16) && backend_kernels(backend, bf16)->slices[layout].widened) {
         check_group(&(struct slices_case){backend, layout, bf16, FIT_WIDENED, K_BF16, 2, VALUES_PLAIN}, 0);
         check_group(&(struct slices_case){backend, layout, bf16, FIT_WIDENED + 1, K_BF16, 3, VALUES_PLAIN}, 0);
     }

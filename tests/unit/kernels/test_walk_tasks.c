@@ -169,7 +169,7 @@ static void spans_are_half_as_long_where_rows_are_kept_widened(void **state) {
                                      .schedule = &schedule};
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.num_spans, 2);
-    slices.slices[PACKED_SLICES].widens = true;
+    slices.slices[PACKED_SLICES].widened = 2;
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.num_spans, 4);
 }
