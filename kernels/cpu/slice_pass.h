@@ -31,6 +31,13 @@ struct slice_ahead {
     bool far;            // into L2, else into L1
 };
 
+// Behind the stream's end comes what is read after it, where that is known.
+PANEL_INLINE void slice_fetch_on(struct slice_ahead *ahead) {
+    ahead->at = ahead->until = ahead->next + (ahead->at - ahead->end);
+    ahead->step = ahead->next ? ahead->step : 0;
+    ahead->end = UINTPTR_MAX;
+}
+
 // A tile of rows against a slice, or a part of K of it.
 struct slice_pass {
     const char *slice; // [words][SLICE_VECS] lines

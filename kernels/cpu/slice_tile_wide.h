@@ -62,13 +62,6 @@ PANEL_INLINE void slice_begin_fetches(struct slice_pass *pass, size_t rows, stru
     pass->ahead.next = stream.next;
 }
 
-// Behind the stream's end comes what is read after it, where that is known.
-PANEL_INLINE void slice_fetch_on(struct slice_ahead *ahead) {
-    ahead->at = ahead->until = ahead->next + (ahead->at - ahead->end);
-    ahead->step = ahead->next ? ahead->step : 0;
-    ahead->end = UINTPTR_MAX;
-}
-
 // The lines that are due with a word.
 PANEL_INLINE void slice_fetch(struct slice_ahead *ahead, const char *slice) {
     ahead->until += ahead->step;

@@ -26,11 +26,7 @@ static void slice_lay_part(const char *from, size_t bytes, char *to) {
 
 PANEL_INLINE void slice_word(slice_sums sums, size_t rows, const char *x, const char *slice) {
     const __m256 low = load_in_order((const float *)slice), high = load_in_order((const float *)slice + SLICE_LANES);
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        const __m256 factor = broadcast_in_order((const float *)(x + r * SLICE_ROW_LINE));
-        sums[r][0] = fma_in_order(factor, low, sums[r][0]);
-        sums[r][1] = fma_in_order(factor, high, sums[r][1]);
-    }
+    slice_multiply(sums, rows, x, low, high);
 }
 
 #include "kernels/cpu/slices_body.h"

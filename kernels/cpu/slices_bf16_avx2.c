@@ -35,14 +35,6 @@ static void slice_lay_part(const char *from, size_t bytes, char *to) {
     slice_lay(words, to);
 }
 
-PANEL_INLINE void slice_multiply(slice_sums sums, size_t rows, const char *x, __m256 low, __m256 high) {
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        const __m256 factor = broadcast_in_order((const float *)(x + r * SLICE_ROW_LINE));
-        sums[r][0] = fma_in_order(factor, low, sums[r][0]);
-        sums[r][1] = fma_in_order(factor, high, sums[r][1]);
-    }
-}
-
 // The odd k first.
 PANEL_INLINE void slice_word(slice_sums sums, size_t rows, const char *x, const char *slice) {
     const uint16_t *low = (const uint16_t *)slice, *high = low + SLICES_TOGETHER * SLICE_LANES;
@@ -52,7 +44,7 @@ PANEL_INLINE void slice_word(slice_sums sums, size_t rows, const char *x, const 
 
 #include "kernels/cpu/slices_body.h"
 
-// No fma moves across a change of the mode: tiles are called by way of a table.
+// No fma moves across a change of the mode: tiles are not inlined.
 void avx2_slices_bf16(const struct panel_group_args *args) {
     const float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     slices_group(args);

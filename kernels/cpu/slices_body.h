@@ -19,7 +19,7 @@ enum {
 _Static_assert((int)ROWS_BLOCK <= (int)KERNEL_SCRATCH_BYTES, "a block of rows");
 
 #define SLICE_ROWS(rows)                                                                                                           \
-    static void slice_rows_##rows(struct slice_pass *pass) {                                                                       \
+    static __attribute__((noinline)) void slice_rows_##rows(struct slice_pass *pass) {                                             \
         slice_rows(pass, rows);                                                                                                    \
     }
 #define SLICE_NAME(rows) slice_rows_##rows,
