@@ -7,14 +7,10 @@
 #include <xxhash.h>
 
 #include "base/err.h"
+#include "expert/gathered_rows.h"
 
 _Static_assert(sizeof(XXH3_state_t) <= DIGEST_STATE_BYTES, "a digest must hold XXH3's state");
 _Static_assert(_Alignof(XXH3_state_t) <= _Alignof(struct digest), "XXH3's state must be aligned");
-
-// Rows gathered at a time from a matrix that lies by columns: 64 two-byte codes are two whole cache lines of each column.
-// Columns go through a tile, 32 at a time: rows of a power of two bytes lie in one cache set, and writing 64 of them element by
-// element would evict each line before the next element of its row.
-enum { GATHER_ROWS = 64, GATHER_COLUMNS = 32 };
 
 static XXH3_state_t *state_of(struct digest *digest) {
     return (XXH3_state_t *)(void *)digest->state;
@@ -54,43 +50,8 @@ void digest_text(struct digest *digest, const char *text) {
     digest_update(digest, text, length);
 }
 
-static size_t gather_rows(size_t n) {
-    return n < GATHER_ROWS ? n : GATHER_ROWS;
-}
-
 size_t digest_scratch_bytes(const struct weight_source *source, size_t n, size_t k) {
-    return source->k_stride == 1 ? 0 : gather_rows(n) * k * dtype_size(source->dtype);
-}
-
-// dst[rows][k] = the rows of src that begin at element `first`. `size` is a constant at each call, so that the copies are moves.
-static inline __attribute__((always_inline)) void gather_sized(const struct weight_source *source, size_t first, size_t rows,
-                                                               size_t k, unsigned char *dst, size_t size) {
-    unsigned char tile[GATHER_COLUMNS][GATHER_ROWS * sizeof(float)];
-    const unsigned char *src = (const unsigned char *)source->data + first * source->n_stride * size;
-    for (size_t c0 = 0; c0 < k; c0 += GATHER_COLUMNS) {
-        size_t columns = k - c0 < GATHER_COLUMNS ? k - c0 : GATHER_COLUMNS;
-        for (size_t c = 0; c < columns; c++) {
-            const unsigned char *column = src + (c0 + c) * source->k_stride * size;
-            for (size_t r = 0; r < rows; r++) {
-                memcpy(&tile[c][r * size], column + r * source->n_stride * size, size);
-            }
-        }
-        for (size_t r = 0; r < rows; r++) {
-            for (size_t c = 0; c < columns; c++) {
-                memcpy(dst + (r * k + c0 + c) * size, &tile[c][r * size], size);
-            }
-        }
-    }
-}
-
-static void gather(const struct weight_source *source, size_t first, size_t rows, size_t k, unsigned char *dst) {
-    size_t size = dtype_size(source->dtype);
-    INVARIANT(size == sizeof(uint16_t) || size == sizeof(float));
-    if (size == sizeof(uint16_t)) {
-        gather_sized(source, first, rows, k, dst, sizeof(uint16_t));
-    } else {
-        gather_sized(source, first, rows, k, dst, sizeof(float));
-    }
+    return source->k_stride == 1 ? 0 : gathered_rows_at_once(n) * k * dtype_size(source->dtype);
 }
 
 void digest_matrix(struct digest *digest, const struct weight_source *source, size_t n, size_t k, void *scratch) {
@@ -100,13 +61,13 @@ void digest_matrix(struct digest *digest, const struct weight_source *source, si
         digest_update(digest, data, n * k * size);
         return;
     }
-    size_t step = source->k_stride == 1 ? 1 : gather_rows(n);
+    size_t step = source->k_stride == 1 ? 1 : gathered_rows_at_once(n);
     for (size_t row = 0; row < n; row += step) {
         size_t rows = n - row < step ? n - row : step;
         if (source->k_stride == 1) {
             digest_update(digest, data + row * source->n_stride * size, k * size);
         } else {
-            gather(source, row, rows, k, scratch);
+            gather_rows(source, row, rows, k, scratch);
             digest_update(digest, scratch, rows * k * size);
         }
     }

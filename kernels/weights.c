@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "kernels/convert.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/pack.h"
 #include "kernels/packed_i8.h"
 #include "kernels/packed_layout.h"
@@ -173,7 +174,8 @@ static void pack_panels(const struct weight_source *source, size_t k, size_t n, 
     }
 }
 
-// A run of words at a time, by way of a panel in L1: packing is bound by what comes from memory.
+// A run of words at a time, by way of a panel in L1, and from there past the caches: packing is bound by what goes to memory and
+// comes from it.
 static void pack_slices(const struct weight_source *source, size_t k, size_t n, enum dtype dtype, enum packed_layout layout,
                         char *dst) {
     _Alignas(64) uint32_t run[RUN_K][KERNEL_PANEL];
@@ -188,11 +190,12 @@ static void pack_slices(const struct weight_source *source, size_t k, size_t n, 
             for (size_t column = 0; column < KERNEL_PANEL; column += columns_together) {
                 char *slice = dst + packed_word_at(layout, words, k0 / together, column) * sizeof **run;
                 for (size_t word = 0; word < div_up(depth, together); word++, slice += columns_together * sizeof **run) {
-                    memcpy(slice, run[word] + column, columns_together * sizeof **run);
+                    stream_bytes(slice, run[word] + column, columns_together * sizeof **run);
                 }
             }
         }
     }
+    stream_end();
 }
 
 // clang 14 keeps the sums of AVX2's tiles of five and six rows in memory, gcc 12 in registers.
