@@ -11,7 +11,7 @@
 
 enum {
     FEW_K = 256, // of a chunk of one panel: the rows and the scales stay in L1 beside the codes
-    TURN_K = 64, // of several panels in turns, or a longer scale's: what four have on their way stays in L1 beside the rows
+    TURN_K = 64, // of several panels in turns: what four have on their way stays in L1 beside the rows
     FOUND_UNIT = 64,
     SCALE_K_LEAST = 16,
     // Of a row and k: f32, digits, a share of a scale's description.
@@ -163,8 +163,7 @@ static void multiply_chunk(struct few_work *work, const struct chunk *c, size_t 
 static __attribute__((noinline)) bool multiply_panels(struct few_work *work, size_t first, size_t count) {
     bool all = work->found->all;
     struct chunk c = chunk_of(work);
-    size_t limit = takes_whole(work, &c.layout) && c.layout.scale_k > TURN_K ? c.layout.scale_k : TURN_K; // whole scales
-    while (chunk_next(&c, count == 1 ? FEW_K : limit)) {
+    while (chunk_next(&c, count == 1 ? FEW_K : TURN_K)) {
         if (!all && !find_rows(work, &c, 0, 0)) {
             return false;
         }
@@ -173,11 +172,9 @@ static __attribute__((noinline)) bool multiply_panels(struct few_work *work, siz
     return true;
 }
 
-// Where all is by fmas, panels in turns are a gain only where rows are laid out for them.
+// Panels in turns are a gain only where rows are laid out for them.
 static bool multiply_all(struct few_work *work) {
-    struct quantised_layout layout = quantised_layout(work->format, work->args.k);
-    bool turns = takes_whole(work, &layout) || work->args.rows >= work->decoder->turn_rows;
-    size_t count = turns ? work->count : 1;
+    size_t count = work->args.rows >= work->decoder->turn_rows ? work->count : 1;
     for (size_t p = 0; p < work->count; p++) {
         if (quantised_has_special(work->panels[p])) {
             return false;

@@ -105,7 +105,7 @@ PANEL_INLINE void whole_close(const struct few_args *a, const struct place *p, c
 PANEL_INLINE void whole_columns(const struct place *p, const struct whole_item *w, size_t rows, size_t digits, size_t vecs,
                                 size_t column, const struct tables *t, __m256i sums[][WHOLE_DIGITS][VECS]) {
     const struct whole_line *x[WHOLE_ROWS];
-    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES), *ahead = p->ahead + column * (LINE_BYTES / LANES);
+    const uint8_t *codes = p->codes + column * (LINE_BYTES / LANES), *ahead = p->ahead + column * (LINE_BYTES / LANES) * w->lines;
     const size_t lines = w->lines;
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = w->x[r];
@@ -116,7 +116,7 @@ PANEL_INLINE void whole_columns(const struct place *p, const struct whole_item *
             }
         }
     }
-    for (size_t i = 0; i < lines; i++, codes += ROW_BYTES, ahead += ROW_BYTES) {
+    for (size_t i = 0; i < lines; i++, codes += ROW_BYTES, ahead += vecs * LINE_BYTES) {
         few_fetch(ahead, vecs * LINE_BYTES);
         whole_half(x, rows, digits, vecs, codes, i, 0, t, sums);
         whole_half(x, rows, digits, vecs, codes, i, 1, t, sums);
