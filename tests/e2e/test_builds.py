@@ -17,11 +17,11 @@ def run(*arguments):
 
 
 def test_a_build_beside_itself_has_its_bits():
-    done = run("--before", BUILD, "--after", BUILD, "--shape", "tiny", "--dtype", "bf16,f32,i8,mxfp4,nvfp4,int4-32,int8-32", "--seconds",
+    done = run("--before", BUILD, "--after", BUILD, "--shape", "tiny", "--dtype", "bf16,f32,i8,mxfp4,nvfp4,mxfp8,int4-32,int8-32", "--seconds",
                "0.1", "--threads", "1", "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert [row["dtype"] for row in rows] == ["bf16", "f32", "i8", "mxfp4", "nvfp4", "int4-32", "int8-32"]
+    assert [row["dtype"] for row in rows] == ["bf16", "f32", "i8", "mxfp4", "nvfp4", "mxfp8", "int4-32", "int8-32"]
     for row in rows:
         assert row["same_bits"] and row["pairs"] >= 5
         assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"]

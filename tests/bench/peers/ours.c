@@ -34,6 +34,7 @@ static const struct product_dtype PRODUCT_DTYPES[] = {
     {"i8", .rows = DTYPE_I8}, // to int32
     {"mxfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}, 4},
     {"nvfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .scale_k = 16}, 4},
+    {"mxfp8", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F8_E8M0, .scale_k = 32}, 8}, // without a peer
     {"int4-32", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 32}, 4},
     {"int8-32", DTYPE_BF16, true, {.code = CODE_INT8, .scale = DTYPE_F16, .scale_k = 32}, 8},
 };
