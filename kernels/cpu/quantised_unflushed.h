@@ -50,9 +50,9 @@ struct few_args {
 typedef void few_function(const struct few_args *args);
 
 struct unflushed_decoder {
-    size_t line_k;      // k of a line of codes
-    float fold, unfold; // what rows, and partial sums, are multiplied by: powers of 2, from 2^-24 to UNFLUSHED_FOLD_GREATEST
-    size_t turn_rows;   // from so many on a call's panels take turns; fewer take a panel after the other
+    size_t line_k;            // k of a line of codes
+    float fold, unfold;       // what rows, and partial sums, are multiplied by: powers of 2, from 2^-24 to UNFLUSHED_FOLD_GREATEST
+    size_t turn_rows;         // from so many on a call's panels take turns; fewer take a panel after the other
     struct whole_codes whole; // of the codes before they are divided by the fold
     // wide[k] = the values of `lines` lines over the panel, divided by fold and unfold
     void (*widen)(const uint8_t *codes, const uint8_t *zeros, size_t lines, panel_row *wide);
