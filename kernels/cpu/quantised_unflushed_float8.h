@@ -19,7 +19,7 @@ enum {
 };
 
 #define BYTES_FOLD UNFLUSHED_FOLD_GREATEST
-#define BYTES_TURN_ROWS 3 // two rows: .94 to 1.0 of a panel after the other
+#define BYTES_TURN_ROWS 4 // three rows: .72 to .81 of a panel after the other
 #define BYTES_UNFOLD (1.0f * (1ll << FLOAT8_UNFOLD))
 
 struct tables {
