@@ -22,6 +22,7 @@ from shared_file import SharedFile
 from shapes import ROTATE_BYTES, SHAPES, TOKENS
 
 PAIRS_MIN, PAIRS_MAX = 5, 400
+PATIENCE_SECONDS = 30  # with a peer that takes seconds for one repetition: fewer pairs then
 TOLERANCE = 0.02  # of the greatest absolute value: bf16 outputs of bf16 sums
 JOB = json.loads(sys.argv[1])  # kind, name, dtype, peers, done, seconds, threads, program, folder
 
@@ -46,7 +47,8 @@ def pairs(ours, theirs):
     ours(0), theirs(0)
     mine, its = [], []
     end = time.monotonic() + JOB["seconds"]
-    while len(mine) < PAIRS_MAX and (len(mine) < PAIRS_MIN or time.monotonic() < end):
+    while len(mine) < PAIRS_MAX and (time.monotonic() < end or not mine
+                                     or len(mine) < PAIRS_MIN and time.monotonic() < end + PATIENCE_SECONDS):
         mine.append(ours(len(mine) + 1))
         its.append(theirs(len(its) + 1))
     return mine, its
