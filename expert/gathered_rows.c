@@ -1,6 +1,5 @@
 #include "expert/gathered_rows.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 

@@ -82,6 +82,8 @@ for peer in ("good", "broken", "last"):
     if peer == "broken":
         os.kill(os.getpid(), signal.SIGILL)
     print(json.dumps({"row": dict(row, missing=f"would be measured in {job['folder']}")}), flush=True)
+print(json.dumps({"finished": True}), flush=True)
+os.kill(os.getpid(), signal.SIGSEGV)  # as libraries may at their end
 """
 
 

@@ -204,6 +204,7 @@ def main():
         product(JOB["name"], JOB["dtype"], JOB["folder"])
     else:
         layer(JOB["name"], JOB["folder"])
+    say(finished=True)  # what a library does to the process from here on costs no row
 
 
 main()
