@@ -20,13 +20,12 @@ enum {
     ROW_BYTES = KERNEL_PANEL / LANES * LINE_BYTES,
 };
 
-// Where things of a panel's scale lie.
+// Where things of a scale of the panel lie: of a call's one panel (unflushed_decoder.turn_rows).
 struct place {
     const uint8_t *codes, *zeros;
     const float *scale;
     size_t index, k;      // of the scale, and of its first k, in the call's chunk
     size_t lines;         //
-    size_t column;        // of the panel's first sum in a row of sums
     bool starts, ends;    // struct few_args'
     const uint8_t *ahead; // the codes that are fetched meanwhile
 };
@@ -77,7 +76,7 @@ PANEL_INLINE void few_columns(const struct few_args *a, const struct place *p, s
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         zero[j] = zeros_load(p->zeros ? p->zeros + column + j * LANES : NULL);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = p->starts ? _mm256_setzero_ps() : _mm256_load_ps(a->partials[row + r] + p->column + column + j * LANES);
+            sums[r][j] = p->starts ? _mm256_setzero_ps() : _mm256_load_ps(a->partials[row + r] + column + j * LANES);
         }
     }
     for (size_t i = 0; i < p->lines; i++, codes += ROW_BYTES, ahead += vecs * LINE_BYTES) {
@@ -90,7 +89,7 @@ PANEL_INLINE void few_columns(const struct few_args *a, const struct place *p, s
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         __m256 scale = _mm256_load_ps(p->scale + column + j * LANES);
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            size_t at = p->column + column + j * LANES;
+            size_t at = column + j * LANES;
             float *partial = a->partials[row + r] + at, *sum = a->sums[row + r] + at;
             if (p->ends) {
                 _mm256_store_ps(sum, _mm256_fmadd_ps(sums[r][j], scale, _mm256_load_ps(sum)));
@@ -109,21 +108,18 @@ PANEL_INLINE void few_panel(const struct few_args *a, const struct place *p, siz
     }
 }
 
-// A scale's place, and the rest of it, in a panel.
 PANEL_INLINE struct place few_place(const struct few_args *a, size_t s) {
-    return (struct place){.index = s,
+    const bool last = s + 1 == a->scales;
+    const uint8_t *codes = a->codes[0] + s * a->stride;
+    return (struct place){.codes = codes,
+                          .zeros = a->zeros ? codes + (last ? a->last_zeros : a->zeros) : NULL,
+                          .scale = a->scale[0][s],
+                          .index = s,
                           .k = s * a->scale_k,
-                          .lines = (s + 1 == a->scales ? a->last_k : a->scale_k) / UNFLUSHED_LINE_K,
+                          .lines = (last ? a->last_k : a->scale_k) / UNFLUSHED_LINE_K,
                           .starts = a->starts,
-                          .ends = a->ends};
-}
-
-PANEL_INLINE void few_place_in(const struct few_args *a, size_t panel, struct place *p) {
-    p->codes = a->codes[panel] + p->index * a->stride;
-    p->zeros = a->zeros ? p->codes + (p->index + 1 == a->scales ? a->last_zeros : a->zeros) : NULL;
-    p->scale = a->scale[panel][p->index];
-    p->ahead = a->ahead[panel] + p->index * a->stride;
-    p->column = panel * KERNEL_PANEL;
+                          .ends = a->ends,
+                          .ahead = a->ahead[0] + s * a->stride};
 }
 
 // The last line of a scale's scales and zero points, behind the codes that are fetched line by line.
@@ -152,19 +148,16 @@ PANEL_INLINE bool whole_taken(const struct few_args *a, const struct place *p, c
 }
 #endif
 
-// Scale by scale, the panels in turns.
+// Scale by scale.
 PANEL_INLINE void few_multiply(const struct few_args *a, size_t rows) {
     const struct tables t = tables_load();
     struct whole_plan plan = {.count = 0};
     for (size_t s = 0; s < a->scales; s++) {
-        struct place p = few_place(a, s);
+        const struct place p = few_place(a, s);
         whole_plan_make(a, s, p.k, p.lines, rows, &plan);
-        for (size_t panel = 0; panel < a->panels; panel++) {
-            few_place_in(a, panel, &p);
-            few_fetch_scales(a, &p);
-            if (!whole_taken(a, &p, &plan, rows, &t)) {
-                few_panel(a, &p, 0, rows, &t);
-            }
+        few_fetch_scales(a, &p);
+        if (!whole_taken(a, &p, &plan, rows, &t)) {
+            few_panel(a, &p, 0, rows, &t);
         }
     }
 }

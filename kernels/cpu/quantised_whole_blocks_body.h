@@ -1,18 +1,18 @@
 // A scale of several blocks of whole numbers (quantised_whole.h), against one row: written once for each way of decoding, a part of
 // quantised_whole_body.h.
 //
-// Block by block, the panels in turns. All partial sums are kept, and that one of them reached a limit is only looked at behind the
+// Block by block. All partial sums are kept, and that one of them reached a limit is only looked at behind the
 // last block: a branch behind each would be waited for (1.5 times the speed of fmas with it, 1.7 without, normal rows). Then the
 // panel goes on by fmas from where it was exact.
 
 enum { WHOLE_BLOCKS = WHOLE_SCALE_K / WHOLE_BLOCK_K };
 
-// A scale, of all panels of the call.
+// A scale.
 struct whole_run {
-    float none[KERNEL_PANEL] __attribute__((aligned(32)));                  // +0
-    float partials[WHOLE_BLOCKS][KERNEL_SUMS] __attribute__((aligned(32))); // after each block
-    __m256 most[KERNEL_GROUP];                                              // of their magnitudes, after the last block
-    __m256 over[KERNEL_GROUP];                                              // not 0: a limit was reached
+    float none[KERNEL_PANEL] __attribute__((aligned(32)));                   // +0
+    float partials[WHOLE_BLOCKS][KERNEL_PANEL] __attribute__((aligned(32))); // after each block
+    __m256 most;                                                             // of their magnitudes, after the last block
+    __m256 over;                                                             // not 0: a limit was reached
 };
 
 // The partials after a block, along columns from `column` on, and the greatest of their magnitudes and `most`.
@@ -30,37 +30,28 @@ PANEL_INLINE __m256 whole_add_block(const struct place *p, const struct whole_bl
     return most;
 }
 
-// A block of a panel; `p` is the block's place.
-PANEL_INLINE void whole_panel_block(const struct place *p, const struct whole_item *w, size_t digits, size_t vecs, size_t panel,
-                                    size_t index, struct whole_run *run, const struct tables *t) {
-    const float *before = index > 0 ? run->partials[index - 1] + p->column : run->none;
+PANEL_INLINE void whole_block(const struct place *scale, const struct whole_item *w, size_t digits, size_t vecs, size_t index,
+                              struct whole_run *run, const struct tables *t) {
+    const float *before = index > 0 ? run->partials[index - 1] : run->none;
+    struct place p = *scale;
+    p.codes += index * WHOLE_BLOCK_LINES * ROW_BYTES, p.ahead += index * WHOLE_BLOCK_LINES * ROW_BYTES;
     __m256 most = _mm256_setzero_ps();
     for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {
         __m256i sums[WHOLE_ROWS][WHOLE_DIGITS][VECS];
-        whole_columns(p, w, 1, digits, vecs, column, t, sums);
-        most = whole_add_block(p, w->block[0], digits, vecs, column, sums[0], before, run->partials[index] + p->column, most);
+        whole_columns(&p, w, 1, digits, vecs, column, t, sums);
+        most = whole_add_block(&p, w->block[0], digits, vecs, column, sums[0], before, run->partials[index], most);
     }
-    __m256 limit = _mm256_set1_ps(w->block[0]->limit), greatest = _mm256_max_ps(most, run->most[panel]);
-    run->over[panel] = _mm256_or_ps(run->over[panel], _mm256_cmp_ps(greatest, limit, _CMP_NLT_UQ));
-    run->most[panel] = most;
+    __m256 limit = _mm256_set1_ps(w->block[0]->limit), greatest = _mm256_max_ps(most, run->most);
+    run->over = _mm256_or_ps(run->over, _mm256_cmp_ps(greatest, limit, _CMP_NLT_UQ));
+    run->most = most;
 }
 
-PANEL_INLINE void whole_panels_block(const struct few_args *a, const struct place *scale, const struct whole_item *w, size_t digits,
-                                     size_t vecs, size_t index, struct whole_run *run, const struct tables *t) {
-    for (size_t panel = 0; panel < a->panels; panel++) {
-        struct place p = *scale;
-        few_place_in(a, panel, &p);
-        p.codes += index * WHOLE_BLOCK_LINES * ROW_BYTES, p.ahead += index * WHOLE_BLOCK_LINES * ROW_BYTES;
-        whole_panel_block(&p, w, digits, vecs, panel, index, run, t);
-    }
-}
-
-// The blocks of a panel whose partials are below their limits, before and after: up to the first one that reached it.
-PANEL_INLINE size_t whole_exact(const struct whole_block *blocks, float (*partials)[KERNEL_SUMS], size_t column) {
+// The blocks whose partials are below their limits, before and after: up to the first one that reached it.
+PANEL_INLINE size_t whole_exact(const struct whole_block *blocks, float (*partials)[KERNEL_PANEL]) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     for (size_t done = 0;; done++) {
         __m256 limit = _mm256_set1_ps(blocks[done].limit), over = _mm256_setzero_ps();
-        for (size_t c = column; c < column + KERNEL_PANEL; c += LANES) {
+        for (size_t c = 0; c < KERNEL_PANEL; c += LANES) {
             __m256 after = _mm256_andnot_ps(sign, _mm256_load_ps(partials[done] + c));
             __m256 before = done > 0 ? _mm256_andnot_ps(sign, _mm256_load_ps(partials[done - 1] + c)) : after;
             over = _mm256_or_ps(over, _mm256_cmp_ps(_mm256_max_ps(after, before), limit, _CMP_NLT_UQ));
@@ -71,54 +62,51 @@ PANEL_INLINE size_t whole_exact(const struct whole_block *blocks, float (*partia
     }
 }
 
-// The end of a panel's scale, `lines` lines of which are summed: it is closed, or goes on by fmas.
-PANEL_INLINE void whole_end(const struct few_args *a, const struct place *p, const struct whole_block *blocks, size_t panel,
-                            size_t lines, struct whole_run *run, const struct tables *t) {
+// The end of a scale, `lines` lines of which are summed: it is closed, or goes on by fmas.
+PANEL_INLINE void whole_end(const struct few_args *a, const struct place *p, const struct whole_block *blocks, size_t lines,
+                            struct whole_run *run, const struct tables *t) {
     size_t done = (lines + WHOLE_BLOCK_LINES - 1) / WHOLE_BLOCK_LINES;
-    if (_mm256_movemask_ps(run->over[panel])) {
-        done = whole_exact(blocks, run->partials, p->column);
+    if (_mm256_movemask_ps(run->over)) {
+        done = whole_exact(blocks, run->partials);
         lines = done * WHOLE_BLOCK_LINES;
     }
-    const float *last = done > 0 ? run->partials[done - 1] + p->column : run->none, *scale = p->scale;
+    const float *last = done > 0 ? run->partials[done - 1] : run->none, *scale = p->scale;
     if (lines < p->lines) {
         struct place rest = *p;
         rest.codes += lines * ROW_BYTES, rest.ahead += lines * ROW_BYTES;
         rest.k += lines * UNFLUSHED_LINE_K;
         rest.lines -= lines;
         rest.starts = lines == 0;
-        memcpy(a->partials[0] + p->column, last, KERNEL_PANEL * sizeof *last);
+        memcpy(a->partials[0], last, KERNEL_PANEL * sizeof *last);
         few_panel(a, &rest, 0, 1, t);
         return;
     }
-    float *total = a->sums[0] + p->column;
+    float *total = a->sums[0];
     PANEL_UNROLL for (size_t v = 0; v < KERNEL_PANEL; v += LANES) {
         __m256 factor = _mm256_load_ps(scale + v), before = _mm256_load_ps(total + v);
         _mm256_store_ps(total + v, _mm256_fmadd_ps(_mm256_load_ps(last + v), factor, before));
     }
 }
 
-// A scale of several blocks, of all panels.
+// A scale of several blocks.
 PANEL_INLINE void whole_scale(const struct few_args *a, const struct place *p, const struct tables *t) {
     const struct whole_block *blocks = a->whole_blocks[0] + p->index * whole_blocks(a->scale_k);
     struct whole_run run;
-    memset(run.none, 0, sizeof run.none), memset(run.most, 0, sizeof run.most), memset(run.over, 0, sizeof run.over);
+    memset(&run.none, 0, sizeof run.none);
+    run.most = run.over = _mm256_setzero_ps();
+    few_fetch_scales(a, p);
     size_t lines = 0;
     for (size_t index = 0; lines == index * WHOLE_BLOCK_LINES && lines < p->lines; index++) {
         const struct whole_line *x = a->whole_lines[0] + p->k / WHOLE_LINE_K + lines;
         const struct whole_item w = {1, blocks[index].digits, blocks[index].lines, {0}, {&blocks[index]}, {x}};
         lines += w.lines;
         if (w.lines > 0 && w.digits == 2) {
-            whole_panels_block(a, p, &w, 2, 4, index, &run, t);
+            whole_block(p, &w, 2, 4, index, &run, t);
         } else if (w.lines > 0) {
-            whole_panels_block(a, p, &w, WHOLE_DIGITS, 2, index, &run, t);
+            whole_block(p, &w, WHOLE_DIGITS, 2, index, &run, t);
         }
     }
-    for (size_t panel = 0; panel < a->panels; panel++) {
-        struct place of_panel = *p;
-        few_place_in(a, panel, &of_panel);
-        few_fetch_scales(a, &of_panel);
-        whole_end(a, &of_panel, blocks, panel, lines, &run, t);
-    }
+    whole_end(a, p, blocks, lines, &run, t);
 }
 
 // Not inlined: the kernel of scales of one block is .95 to .98 as fast with this beside it.

@@ -82,19 +82,18 @@ PANEL_INLINE void whole_values(const struct place *p, const struct whole_block *
 // Of a scale that is one block: partials are left where it has more lines than these, else closed.
 PANEL_INLINE void whole_close(const struct few_args *a, const struct place *p, const struct whole_item *w, size_t r, size_t digits,
                               size_t vecs, size_t column, __m256i sums[WHOLE_DIGITS][VECS]) {
-    const size_t at = p->column + column;
     const __m256 unit = _mm256_set1_ps(w->block[r]->unit);
     const float *scale = p->scale + column;
     __m256 values[VECS];
     whole_values(p, w->block[r], digits, vecs, column, sums, values);
     if (w->lines < p->lines) {
-        float *partials = a->partials[w->row[r]] + at;
+        float *partials = a->partials[w->row[r]] + column;
         PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
             _mm256_store_ps(partials + j * LANES, _mm256_mul_ps(values[j], unit));
         }
         return;
     }
-    float *total = a->sums[w->row[r]] + at;
+    float *total = a->sums[w->row[r]] + column;
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         __m256 factor = _mm256_load_ps(scale + j * LANES), before = _mm256_load_ps(total + j * LANES);
         _mm256_store_ps(total + j * LANES, _mm256_fmadd_ps(_mm256_mul_ps(values[j], unit), factor, before));
