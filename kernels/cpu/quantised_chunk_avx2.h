@@ -104,8 +104,29 @@ static inline bool widen_scales_e4m3(const struct chunk *c, const struct scale_p
     return true;
 }
 
+// Of E8M0 the codes are exponents of f32, but for 0 and for NaN. False where one of these is among them: nothing is done.
+static inline bool widen_scales_e8m0(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, panel_row *out) {
+    if (c->format->scale_of_panel) {
+        return false;
+    }
+    for (size_t s = 0; s < c->scales; s++) {
+        const uint8_t *scales = panel + scale_place(c, at, s);
+        if (scales_e8m0_special(scales) || scales_e8m0_special(scales + KERNEL_PANEL / 2)) {
+            return false;
+        }
+        PANEL_UNROLL for (size_t v = 0; v < KERNEL_PANEL; v += LANES) {
+            __m256i exponents = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(scales + v)));
+            _mm256_store_ps(&out[s][v], _mm256_castsi256_ps(_mm256_slli_epi32(exponents, 23)));
+        }
+    }
+    return true;
+}
+
 PANEL_INLINE void widen_scales(const struct chunk *c, const struct scale_places *at, const uint8_t *panel, enum dtype dtype,
                                panel_row *out) {
+    if (dtype == DTYPE_F8_E8M0 && widen_scales_e8m0(c, at, panel, out)) {
+        return;
+    }
     if (dtype != DTYPE_F8_E4M3 || c->format->global == GLOBAL_NONE) {
         widen_scales_of(c, at, panel, dtype, GLOBAL_NONE, out);
     } else if (widen_scales_e4m3(c, at, panel, out)) {

@@ -42,6 +42,13 @@ static inline __m256 scale_e4m3_less_bias(const uint8_t *p) {
     return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0x87f00000)));
 }
 
+// Is there a 0 (2^-127, a subnormal) or a NaN among 32 of E8M0?
+static inline bool scales_e8m0_special(const uint8_t *p) {
+    __m256i codes = _mm256_loadu_si256((const __m256i *)p), one = _mm256_set1_epi8(1);
+    __m256i above = _mm256_add_epi8(codes, one); // 1 and 0
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(above, one), above)) != 0;
+}
+
 // Is there a NaN among 32 of E4M3?
 static inline bool scales_e4m3_nan(const uint8_t *p) {
     __m256i codes = _mm256_loadu_si256((const __m256i *)p), twice = _mm256_add_epi8(codes, codes);
