@@ -45,6 +45,13 @@ static void answer_empty(struct serve_request *r) {
     serve_step(r, REQUEST_COMPUTED, ERR_OK);
 }
 
+// A refusal may wait long for a peer that does not read, and is in no account: it keeps its id alone.
+static void drop_message(struct serve_request *r) {
+    rpc_buffer_release(r->serve->server, r->message);
+    r->message = NULL;
+    request_regions_release(&r->regions, r->serve->regions);
+}
+
 // Read: decode it, check it, weigh it, queue it; or say why not.
 static void take_in(struct serve_request *r) {
     serve_give_slot(r);
@@ -55,6 +62,7 @@ static void take_in(struct serve_request *r) {
     }
     if (err_is(e)) {
         err_save(e, &r->error);
+        drop_message(r);
         serve_step(r, REQUEST_REFUSED, e.code);
         return;
     }
@@ -172,13 +180,22 @@ void serve_no_memory(struct call *call) {
     serve_finish_call(call, &error);
 }
 
+static void end_stream(struct call *call) {
+    struct serve_request *last = call->last;
+    call->last = NULL;
+    serve_finish_call(call, last ? &last->error : NULL);
+    if (last) {
+        serve_step(last, REQUEST_WRITTEN, ERR_OK);
+    }
+}
+
 void serve_stream_read(struct call *call) {
     if (call->closed || call->finished || call->reading) {
         return;
     }
-    if (call->half_closed) {
+    if (call->half_closed || call->last) {
         if (call->inflight == 0) {
-            serve_finish_call(call, NULL);
+            end_stream(call);
         }
         return;
     }

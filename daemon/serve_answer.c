@@ -127,7 +127,7 @@ static void send_stream_answer(struct call *call, struct serve_request *r) {
 
 void serve_pump(struct call *call) {
     struct serve_request *r = STAILQ_FIRST(&call->answers);
-    if (!r || call->writing || call->closed) {
+    if (!r || call->writing || call->closed || call->finished) { // finished: those that are left go when it is closed
         return;
     }
     STAILQ_REMOVE_HEAD(&call->answers, answer);
@@ -178,6 +178,11 @@ bool serve_fail(struct serve_request *r) {
     if (r->is_stream && r->counted) {
         STAILQ_INSERT_TAIL(&call->answers, r, answer);
         serve_pump(call);
+        return true;
+    }
+    if (r->is_stream && call->inflight > 0 && !call->finished) { // not before the answers that are under way
+        call->last = r;
+        call->reading = NULL;
         return true;
     }
     serve_finish_call(call, &r->error); // unary, or a stream that cannot go on

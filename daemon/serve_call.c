@@ -248,6 +248,10 @@ static void on_closed(void *context, struct rpc_call *rpc, bool cancelled) {
         STAILQ_REMOVE_HEAD(&call->answers, answer);
         serve_step(r, REQUEST_WRITTEN, ERR_OK);
     }
+    if ((r = call->last)) {
+        call->last = NULL;
+        serve_step(r, REQUEST_WRITTEN, ERR_OK);
+    }
     struct serve_request *next;
     for (r = TAILQ_FIRST(&serve->threads[call->thread].active); r; r = next) {
         next = TAILQ_NEXT(r, active); // stepping may free r, and r alone

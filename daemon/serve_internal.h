@@ -63,6 +63,7 @@ struct call {
     uint32_t inflight;            // read and not yet let go
     STAILQ_HEAD(, serve_request) answers;
     struct serve_request *writing; // handed to the transport
+    struct serve_request *last;    // whose error ends the stream, once the answers under way have left
     int64_t write_deadline_ns;
     // other methods
     struct proto_bytes reply; // borrowed by the transport until written
@@ -104,7 +105,7 @@ struct serve {
 void serve_step(struct serve_request *r, enum request_event_kind kind, enum err_code error);
 struct serve_request *serve_request_create(struct call *call); // NULL: no memory
 void serve_no_memory(struct call *call);                       // ends the call for that
-void serve_stream_read(struct call *call);                     // asks for the stream's next message where it may have one
+void serve_stream_read(struct call *call);                     // the stream's next message, where it may have one, or its end
 
 // ---- serve_intake.c: from bytes to a checked request
 FALLIBLE serve_intake(struct serve_request *r);

@@ -195,6 +195,33 @@ def test_sigterm_lets_a_running_call_finish_and_refuses_new_ones(start_daemon):
 
 
 @pytest.mark.threads
+def test_a_drain_among_streams_that_never_rest_ends_well(start_daemon):
+    """Each sends its next request, which is refused at once, when the one before is answered."""
+    for _ in range(4):
+        daemon = start_daemon(model="synthetic:tiny")
+        with daemon.client() as client:
+            feeds = [Feed() for _ in range(8)]
+
+            def run(feed):
+                try:
+                    feed.send(pb.ForwardRequest(layer=999))
+                    for _ in client.stream(feed):
+                        feed.send(pb.ForwardRequest(layer=999))
+                except grpc.RpcError:
+                    pass
+
+            threads = [threading.Thread(target=run, args=(feed,)) for feed in feeds]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.2)
+            daemon.signal()
+            assert daemon.wait_exit() == 0, daemon.log
+            for feed, thread in zip(feeds, threads):
+                feed.close()
+                thread.join()
+
+
+@pytest.mark.threads
 def test_a_drain_that_takes_too_long_is_cut_off(start_daemon):
     daemon, client, layer = start_slow(start_daemon, "--drain-timeout-ms", 200)
     running = client.stub.Forward.future(layer.lasting(3.0), timeout=120 * SLOW)

@@ -9,15 +9,16 @@ import grpc
 import numpy as np
 import pytest
 
-from harness import slow
+from harness import http2, slow
 from harness.daemon import CALL_SECONDS, Daemon, Feed
 from harness.errors import failure_of_answer, failure_of_call
-from harness.paths import ROOT, SLOW
+from harness.paths import ROOT, SANITIZER, SLOW
 from harness.protos import pb
 from harness.tensors import tensor
 from harness.waiting import eventually
 
 LAYER, HIDDEN = 1, 96
+TINY_HIDDEN = 256  # of synthetic:tiny
 
 
 def request(random, tokens=3, **fields):
@@ -141,12 +142,64 @@ def test_a_cancelled_stream_leaves_nothing_behind(slow_daemon, slow_layer):
         assert client.forward(slow_layer.request(1)).output.data
 
 
+def tiny(rows, **fields):
+    layer = fields.pop("layer", 0)
+    return pb.ForwardRequest(layer=layer, hidden=tensor(np.full((rows, TINY_HIDDEN), 0.5, np.float32)), **fields)
+
+
+def lazy_client(daemon):
+    """Whose windows are filled by a few answers."""
+    return daemon.client(options=[("grpc.http2.lookahead_bytes", 4096), ("grpc.http2.bdp_probe", 0)])
+
+
+@pytest.mark.threads
+def test_a_message_that_is_too_large_ends_its_stream_behind_the_answers(start_daemon):
+    daemon = start_daemon("--max-message-bytes", "64KiB", model="synthetic:tiny")
+    with lazy_client(daemon) as client:
+        for _ in range(3):
+            call = client.stream(Feed(*[tiny(50, id=number) for number in range(12)], tiny(1000)))
+            time.sleep(0.3)  # the answers wait for this reader when the end is found
+            answers = []
+            with pytest.raises(grpc.RpcError) as caught:
+                for answer in call:
+                    answers.append(answer.id)
+            assert failure_of_call(caught.value).code == "RESOURCE_EXHAUSTED"
+            assert sorted(answers) == list(range(12))
+        assert client.forward(tiny(1)).output.data
+        daemon.wait_metric("expertd_open_calls", 0)
+
+
+@pytest.mark.threads
+def test_a_stream_whose_deadline_passes_among_its_answers_ends_alone(start_daemon):
+    daemon = start_daemon(model="synthetic:tiny")
+    with daemon.client() as client:
+        for attempt in range(16):
+            call = client.stream(Feed(*[tiny(2000, id=number) for number in range(14)]), timeout=0.05 + 0.013 * attempt)
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call)
+            assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        daemon.wait_metric("expertd_open_calls", 0)
+        assert client.forward(tiny(1)).output.data
+
+
+def test_refusals_that_nobody_reads_hold_no_messages(start_daemon):
+    daemon = start_daemon("--max-message-bytes", 4 << 20, "--max-inflight", 32, model="synthetic:tiny")
+    with http2.Peer(daemon.socket, window=0) as peer:
+        stream = peer.open("/expertd.v1.Experts/Stream")
+        refused = tiny((3 << 20) // (4 * TINY_HIDDEN), layer=999).SerializeToString()
+        before = daemon.memory()["rss"]
+        for _ in range(28):
+            peer.send(stream, refused)
+        eventually(lambda: daemon.metric("expertd_calls_total", 'method="Stream"') == 28)
+        assert daemon.memory()["rss"] - before < (48 << 20) * (3 if SANITIZER else 1)
+
+
 DYING_CLIENT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 import grpc
 from harness.protos import pb, rpc
-from harness import slow
+from harness import http2, slow
 import numpy as np
 stub = rpc.ExpertsStub(grpc.insecure_channel("unix:" + sys.argv[2], options=[("grpc.max_send_message_length", -1)]))
 layer = slow.SlowLayer.__new__(slow.SlowLayer)
