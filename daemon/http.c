@@ -11,6 +11,7 @@
 enum {
     BACKLOG = 64,
     HANDLES = 2,      // of a connection
+    SILENT_MS = 1000, // without a request: from then on a connection makes room for a newcomer
     LINGER_MS = 1000, // a refused client gets that long to take its answer and close
     ANSWER_HEAD_MAX = 512,
     STATUS_NOT_ALLOWED = 405,
@@ -32,6 +33,7 @@ struct connection {
     struct http_server *server;
     struct connection *previous, *next; // of the open ones; `next` alone of the free ones
     enum connection_state state;
+    uint64_t silent_since_ms; // of the loop: when it began to wait for a request
     bool keep_alive;
     struct http_request *request;
     char in[HTTP_HEAD_MAX]; // [0, in_length): read and not yet taken by the request
@@ -223,6 +225,7 @@ static void answer_request(struct connection *connection, const struct http_requ
 
 static void read_on(struct connection *connection) {
     connection->state = CONNECTION_READING;
+    connection->silent_since_ms = uv_now(connection->server->listener.loop);
     uv_timer_start(&connection->timer, on_timeout, connection->server->timeout_ms, 0);
     if (uv_read_start((uv_stream_t *)&connection->tcp, on_alloc, on_read) != 0) {
         close_connection(connection);
@@ -272,10 +275,28 @@ static void link_connection(struct http_server *server, struct connection *conne
     }
     server->first = connection;
     server->open++;
+    connection->state = CONNECTION_READING;
+    connection->silent_since_ms = uv_now(server->listener.loop);
     connection->in_length = 0;
     uv_tcp_init(server->listener.loop, &connection->tcp);
     uv_timer_init(server->listener.loop, &connection->timer);
     connection->tcp.data = connection->timer.data = connection;
+}
+
+// A newcomer, which is the first of the list, takes the place of the one that has been silent longest. False where none has been
+// for SILENT_MS.
+static bool make_room(struct http_server *server) {
+    struct connection *oldest = NULL;
+    for (struct connection *c = server->first->next; c; c = c->next) {
+        if (c->state != CONNECTION_WRITING && (!oldest || c->silent_since_ms < oldest->silent_since_ms)) {
+            oldest = c;
+        }
+    }
+    if (!oldest || uv_now(server->listener.loop) - oldest->silent_since_ms < SILENT_MS) {
+        return false;
+    }
+    close_connection(oldest);
+    return true;
 }
 
 static void on_connection(uv_stream_t *listener, int status) {
@@ -291,7 +312,7 @@ static void on_connection(uv_stream_t *listener, int status) {
     link_connection(server, connection);
     if (uv_accept(listener, (uv_stream_t *)&connection->tcp) != 0) {
         close_connection(connection);
-    } else if (server->open > server->max_connections) {
+    } else if (server->open > server->max_connections && !make_room(server)) {
         answer_request(connection, &(struct http_request_state){.done = true, .refused = STATUS_UNAVAILABLE});
     } else {
         take_request(connection);

@@ -150,6 +150,15 @@ def test_connections_are_bounded_by_the_descriptors_there_are(daemon_of):
         eventually(lambda: is_served(address, timeout=1 * SLOW))
 
 
+def test_a_probe_is_answered_among_http_connections_that_say_nothing(daemon_of):
+    daemon = daemon_of()
+    host, port = daemon.http.rsplit(":", 1)
+    with contextlib.ExitStack() as silent:
+        for _ in range(64):
+            silent.enter_context(socket.create_connection((host, int(port))))
+        eventually(lambda: daemon.get("/health/live")[0] == 200, seconds=5 * SLOW)  # before they are closed for being slow
+
+
 @pytest.mark.threads
 def test_floods_of_http_and_admin_connections_pass(daemon_of):
     daemon = daemon_of(listen=(BOTH[0], "unix:{folder}/s.sock"))
