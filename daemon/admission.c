@@ -102,6 +102,45 @@ void admission_give_call(struct admission *admission, struct admission_share *sh
     share->calls--;
 }
 
+FALLIBLE admission_take_check(struct admission *admission, struct admission_share *share) {
+    if (share->checks >= CHECKS_OF_CONNECTION) {
+        admission->refused[REFUSED_SHARE]++;
+        FAIL(ERR_QUEUE_FULL, "this connection has %u health checks open, the most of one", share->checks);
+    }
+    if (admission->checks >= CHECKS_MAX) {
+        FAIL(ERR_QUEUE_FULL, "%u health checks are open, the most that this server takes", admission->checks);
+    }
+    admission->checks++;
+    share->checks++;
+    return OK;
+}
+
+void admission_give_check(struct admission *admission, struct admission_share *share) {
+    INVARIANT(admission->checks > 0 && share->checks > 0);
+    admission->checks--;
+    share->checks--;
+}
+
+FALLIBLE admission_take_watch(struct admission *admission, struct admission_share *share) {
+    if (share->watches >= share_of(admission, WATCHES_MAX)) {
+        admission->refused[REFUSED_SHARE]++;
+        FAIL(ERR_QUEUE_FULL, "this connection has %u watches open, the share of one (max_connection_share of %d)", share->watches,
+             WATCHES_MAX);
+    }
+    if (admission->watches >= WATCHES_MAX) {
+        FAIL(ERR_QUEUE_FULL, "%u watches are open, the most that this server takes", admission->watches);
+    }
+    admission->watches++;
+    share->watches++;
+    return OK;
+}
+
+void admission_give_watch(struct admission *admission, struct admission_share *share) {
+    INVARIANT(admission->watches > 0 && share->watches > 0);
+    admission->watches--;
+    share->watches--;
+}
+
 bool admission_slot_free(const struct admission *admission) {
     return admission->slots_used < admission->limits.read_slots;
 }

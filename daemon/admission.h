@@ -15,6 +15,9 @@
 
 #include "base/err.h"
 
+// Health checks, which no limit below counts: a full server still says how it is.
+enum { CHECKS_MAX = 1024, CHECKS_OF_CONNECTION = 16, WATCHES_MAX = 256 };
+
 struct admission_limits {
     uint32_t max_calls;       // open at once; the transport keeps the count of all, this is for the share
     uint32_t read_slots;      // unary messages being read at once
@@ -26,7 +29,7 @@ struct admission_limits {
 
 // What one connection holds; zeroed at first, the caller's memory.
 struct admission_share {
-    uint32_t calls, slots, streams, queued;
+    uint32_t calls, checks, watches, slots, streams, queued;
     uint64_t queued_bytes;
 };
 
@@ -45,7 +48,7 @@ const char *admission_refusal_name(enum admission_refusal refusal); // "queue": 
 
 struct admission {
     struct admission_limits limits;
-    uint32_t slots_used, streams, queued;
+    uint32_t checks, watches, slots_used, streams, queued;
     uint64_t queued_bytes;
     uint32_t holders;    // connections that hold a place in the queue
     uint32_t contenders; // holders and those turned away, until contended_until_ns
@@ -74,6 +77,12 @@ FALLIBLE admission_open(struct admission *admission, const struct admission_shar
 // ERR_QUEUE_FULL where the connection has its share of calls.
 FALLIBLE admission_take_call(struct admission *admission, struct admission_share *share);
 void admission_give_call(struct admission *admission, struct admission_share *share);
+
+// ERR_QUEUE_FULL where there are too many, or the connection has its share. Watches are calls besides.
+FALLIBLE admission_take_check(struct admission *admission, struct admission_share *share);
+void admission_give_check(struct admission *admission, struct admission_share *share);
+FALLIBLE admission_take_watch(struct admission *admission, struct admission_share *share);
+void admission_give_watch(struct admission *admission, struct admission_share *share);
 
 bool admission_slot_free(const struct admission *admission);
 // False: none is free, or the connection has its share; wait unread.

@@ -30,8 +30,7 @@ struct health {
     unsigned thread_count;
     struct health_thread *threads;
     atomic_bool serving, ending;
-    atomic_uint version; // grows with every change
-    atomic_uint watches;
+    atomic_uint version;   // grows with every change
     pthread_mutex_t mutex; // guards models[] and model_count; nothing is taken under it
     char *models[HEALTH_MODELS_MAX];
     size_t model_count;
@@ -181,16 +180,10 @@ void *health_opened(struct health *health, struct rpc_call *call, enum rpc_metho
         return NULL;
     }
     *watch = (struct watch){.health = health, .call = call, .thread = thread, .is_watch = method == RPC_HEALTH_WATCH, .sent = -1};
-    if (!watch->is_watch) {
-        rpc_read(call);
-        return watch;
+    if (watch->is_watch) {
+        LIST_INSERT_HEAD(&health->threads[thread].watches, watch, link);
     }
-    LIST_INSERT_HEAD(&health->threads[thread].watches, watch, link);
-    if (atomic_fetch_add(&health->watches, 1) >= HEALTH_WATCHES_MAX) {
-        fail(watch, err_record(ERR_QUEUE_FULL, NULL, "%d watches are open, the most that this server takes", HEALTH_WATCHES_MAX));
-    } else {
-        rpc_read(call);
-    }
+    rpc_read(call);
     return watch;
 }
 
@@ -239,7 +232,6 @@ void health_released(void *opened) {
     }
     if (watch->is_watch) {
         LIST_REMOVE(watch, link);
-        atomic_fetch_sub(&watch->health->watches, 1);
     }
     free(watch->service);
     free(watch);

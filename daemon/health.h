@@ -12,7 +12,7 @@
 
 struct health;
 
-enum { HEALTH_MODELS_MAX = 16, HEALTH_WATCHES_MAX = 256 };
+enum { HEALTH_MODELS_MAX = 16 };
 
 // Every service is NOT_SERVING at first. The server is borrowed; it may be destroyed before the health is.
 FALLIBLE health_create(struct rpc_server *server, unsigned threads, struct health **out);

@@ -113,7 +113,7 @@ static size_t encode_error(const struct serve_request *r, uint8_t *header, size_
 // From here the peer has the send timeout to take the answer.
 static void await_reader(struct call *call) {
     call->write_deadline_ns = clock_add_ns(clock_now_ns(), call->serve->options.send_timeout_ns);
-    serve_due(call->serve, call->thread, call->write_deadline_ns);
+    serve_call_due(call, call->write_deadline_ns);
 }
 
 static void send_stream_answer(struct call *call, struct serve_request *r) {

@@ -2,23 +2,39 @@
 #include "base/clock.h"
 #include "daemon/serve_internal.h"
 
-// A full server still says how it is: these count against nothing.
-static bool is_counted(const struct call *call) {
-    return call->method != RPC_HEALTH_CHECK;
+// A full server still says how it is: checks count by themselves.
+static FALLIBLE take_place(struct admission *admission, struct admission_share *share, enum rpc_method method) {
+    if (method == RPC_HEALTH_CHECK) {
+        return admission_take_check(admission, share);
+    }
+    TRY(admission_take_call(admission, share));
+    err_t e = method == RPC_HEALTH_WATCH ? admission_take_watch(admission, share) : OK;
+    if (err_is(e)) {
+        admission_give_call(admission, share);
+    }
+    return e;
+}
+
+static void give_place(struct admission *admission, struct admission_share *share, enum rpc_method method) {
+    if (method == RPC_HEALTH_CHECK) {
+        admission_give_check(admission, share);
+        return;
+    }
+    if (method == RPC_HEALTH_WATCH) {
+        admission_give_watch(admission, share);
+    }
+    admission_give_call(admission, share);
 }
 
 FALLIBLE serve_enter_call(struct call *call) {
     struct serve *serve = call->serve;
-    if (!is_counted(call)) {
-        return OK;
-    }
     pthread_mutex_lock(&serve->mutex);
     err_t e = OK;
     call->connection = connections_open(&serve->connections, rpc_call_peer(call->rpc));
     if (!call->connection) {
         e = err_record(ERR_QUEUE_FULL, NULL, "more connections have calls open than this server keeps account of");
     } else {
-        e = admission_take_call(&serve->admission, &call->connection->share);
+        e = take_place(&serve->admission, &call->connection->share, call->method);
         call->has_place = !err_is(e);
     }
     pthread_mutex_unlock(&serve->mutex);
@@ -35,7 +51,7 @@ void serve_leave_call(struct call *call) {
         admission_give_stream(&serve->admission, &call->connection->share);
     }
     if (call->has_place) {
-        admission_give_call(&serve->admission, &call->connection->share);
+        give_place(&serve->admission, &call->connection->share, call->method);
     }
     connections_close(&serve->connections, call->connection);
     call->connection = NULL;

@@ -6,6 +6,8 @@
 #include "daemon/log.h"
 #include "daemon/serve_internal.h"
 
+#define MESSAGE_NS (10 * (int64_t)NS_PER_S)
+
 static void refuse_call(struct call *call, err_t e) {
     struct err_copy error;
     err_save(e, &error);
@@ -102,11 +104,18 @@ static struct call *call_create(struct serve *serve, struct rpc_call *rpc, enum 
     call->method = method;
     call->thread = thread;
     call->deadline_ns = deadline_ns;
-    call->write_deadline_ns = CLOCK_NEVER;
+    call->write_deadline_ns = call->message_deadline_ns = CLOCK_NEVER;
     STAILQ_INIT(&call->answers);
     TAILQ_INSERT_TAIL(&serve->threads[thread].calls, call, open);
     atomic_fetch_add(&serve->open_calls, 1);
     return call;
+}
+
+// A small message, which comes with its call or soon after: nobody holds a call without one.
+static void await_message(struct call *call) {
+    int64_t wait_ns = call->serve->options.send_timeout_ns < MESSAGE_NS ? call->serve->options.send_timeout_ns : MESSAGE_NS;
+    call->message_deadline_ns = clock_add_ns(clock_now_ns(), wait_ns);
+    serve_call_due(call, call->message_deadline_ns);
 }
 
 static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method method, unsigned thread, int64_t deadline_ns) {
@@ -130,13 +139,16 @@ static void *on_opened(void *context, struct rpc_call *rpc, enum rpc_method meth
         break;
     case RPC_HEALTH_CHECK:
     case RPC_HEALTH_WATCH:
+        await_message(call);
         call->plugin = health_opened(serve->health, rpc, method, thread);
         break;
     case RPC_REFLECT_V1:
     case RPC_REFLECT_V1ALPHA:
+        await_message(call);
         call->plugin = reflection_opened(rpc);
         break;
     default:
+        await_message(call);
         rpc_read(rpc);
         break;
     }
@@ -181,6 +193,9 @@ static void on_forward_message(struct call *call, struct rpc_buffer *message, er
 static void on_message(void *context, struct rpc_call *rpc, struct rpc_buffer *message, err_t error) {
     struct serve *serve = context;
     struct call *call = rpc_call_data(rpc);
+    if (call) {
+        call->message_deadline_ns = CLOCK_NEVER;
+    }
     if (call && is_health(call)) {
         health_message(call->plugin, message, error);
     } else if (call && is_reflection(call)) {

@@ -52,8 +52,8 @@ struct call {
     struct serve *serve;
     struct rpc_call *rpc;
     enum rpc_method method;
-    struct connection *connection; // NULL: of a health check, or refused
-    bool has_place;                // among the connection's calls
+    struct connection *connection; // NULL: refused
+    bool has_place;                // among the connection's calls, or checks
     unsigned thread;
     int64_t deadline_ns;
     bool closed, finished;         // finished: our status is on its way
@@ -66,8 +66,9 @@ struct call {
     struct serve_request *last;    // whose error ends the stream, once the answers under way have left
     int64_t write_deadline_ns;
     // other methods
-    struct proto_bytes reply; // borrowed by the transport until written
-    void *plugin;             // health's or reflection's own
+    int64_t message_deadline_ns; // of the first one
+    struct proto_bytes reply;    // borrowed by the transport until written
+    void *plugin;                // health's or reflection's own
     TAILQ_ENTRY(call) open;
 };
 
@@ -75,7 +76,8 @@ struct serve_thread {
     TAILQ_HEAD(, serve_request) active;
     STAILQ_HEAD(, serve_request) slots; // FIFO of those that wait for a read slot
     TAILQ_HEAD(, call) calls;
-    int64_t due_ns; // when the next tick is to run at the latest
+    int64_t due_ns;       // when the next tick is to run at the latest
+    int64_t calls_due_ns; // not after the first deadline of a call's message or of its reader
     // Guards `finished` alone: the worker puts in, the thread takes out; taken with nothing else held.
     pthread_mutex_t mutex;
     STAILQ_HEAD(, serve_request) finished;
@@ -135,6 +137,7 @@ void serve_control_message(struct call *call, const uint8_t *bytes, size_t lengt
 
 // ---- serve_call.c: the transport's callbacks; serve_tick.c: what is due on a thread
 void serve_due(struct serve *serve, unsigned index, int64_t at_ns); // something is due then: its own thread only
+void serve_call_due(struct call *call, int64_t at_ns);              // one of the call's deadlines is
 void serve_grant_slots(struct serve *serve, unsigned thread);
 int64_t serve_tick(void *context, unsigned index, int64_t now_ns);
 

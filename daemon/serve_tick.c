@@ -52,25 +52,55 @@ static void end_stream(struct call *call) {
     serve_finish_call(call, &error);
 }
 
-// Peers that do not read lose their call; at the end idle streams are ended. Returns the next time to look.
+static void give_up_message(struct call *call) {
+    struct err_copy error;
+    err_save(err_record(ERR_DEADLINE, NULL, "no message came: it is to be sent with the call"), &error);
+    serve_finish_call(call, &error);
+}
+
+static void end_what_rests(struct call *call) {
+    if (call->has_stream && call->inflight == 0 && !call->closed) {
+        end_stream(call);
+    }
+    if (call->plugin && call->method != RPC_HEALTH_CHECK && call->method != RPC_HEALTH_WATCH) {
+        reflection_end(call->plugin);
+    }
+}
+
+// The first of a call's deadlines, none of which has passed then.
+static int64_t look_after_call(struct call *call, int64_t now_ns) {
+    if (call->write_deadline_ns <= now_ns) {
+        call->write_deadline_ns = CLOCK_NEVER;
+        rpc_cancel(call->rpc, 4, "the answer was not read within the send timeout");
+    }
+    if (call->message_deadline_ns <= now_ns) {
+        call->message_deadline_ns = CLOCK_NEVER;
+        give_up_message(call);
+    }
+    return call->write_deadline_ns < call->message_deadline_ns ? call->write_deadline_ns : call->message_deadline_ns;
+}
+
+// Peers that do not read, or send no message, lose their call; at the end idle streams are ended. Returns the next time to look.
 static int64_t look_after_calls(struct serve *serve, struct serve_thread *thread, int64_t now_ns) {
-    int64_t next_ns = CLOCK_NEVER;
     bool ending = atomic_load(&serve->ending);
+    if (!ending && now_ns < thread->calls_due_ns) {
+        return thread->calls_due_ns;
+    }
+    thread->calls_due_ns = CLOCK_NEVER;
     for (struct call *call = TAILQ_FIRST(&thread->calls); call; call = TAILQ_NEXT(call, open)) {
-        if (call->write_deadline_ns <= now_ns) {
-            call->write_deadline_ns = CLOCK_NEVER;
-            rpc_cancel(call->rpc, 4, "the answer was not read within the send timeout");
-        } else if (call->write_deadline_ns < next_ns) {
-            next_ns = call->write_deadline_ns;
-        }
-        if (ending && call->has_stream && call->inflight == 0 && !call->closed) {
-            end_stream(call);
-        }
-        if (ending && call->plugin && call->method != RPC_HEALTH_CHECK && call->method != RPC_HEALTH_WATCH) {
-            reflection_end(call->plugin);
+        int64_t due_ns = look_after_call(call, now_ns);
+        thread->calls_due_ns = due_ns < thread->calls_due_ns ? due_ns : thread->calls_due_ns;
+        if (ending) {
+            end_what_rests(call);
         }
     }
-    return next_ns;
+    return thread->calls_due_ns;
+}
+
+void serve_call_due(struct call *call, int64_t at_ns) {
+    struct serve_thread *thread = &call->serve->threads[call->thread];
+    thread->calls_due_ns = at_ns < thread->calls_due_ns ? at_ns : thread->calls_due_ns;
+    serve_due(call->serve, call->thread, at_ns);
 }
 
 void serve_due(struct serve *serve, unsigned index, int64_t at_ns) {

@@ -15,8 +15,9 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
         free(threads);
         FAIL(ERR_NOMEM, "no memory for the service");
     }
-    // Each is of an open call or, where its call is gone, of a request that is still computed.
-    err_t e = connections_init(&serve->connections, (size_t)options->admission.max_calls + options->admission.max_queue + 1);
+    // Each is of an open call or check or, where its call is gone, of a request that is still computed.
+    size_t connections = (size_t)options->admission.max_calls + CHECKS_MAX + options->admission.max_queue + 1;
+    err_t e = connections_init(&serve->connections, connections);
     if (err_is(e)) {
         free(serve);
         free(threads);
@@ -31,7 +32,7 @@ FALLIBLE serve_create(const struct serve_options *options, struct serve **out) {
         TAILQ_INIT(&threads[t].active);
         STAILQ_INIT(&threads[t].slots);
         TAILQ_INIT(&threads[t].calls);
-        threads[t].due_ns = CLOCK_NEVER;
+        threads[t].due_ns = threads[t].calls_due_ns = CLOCK_NEVER;
         STAILQ_INIT(&threads[t].finished);
         pthread_mutex_init(&threads[t].mutex, NULL);
     }

@@ -104,7 +104,7 @@ static void refuse_full(struct accept_slot *slot, int method) {
     free(details.data);
 }
 
-// Health/Check is left out of max_calls: a full server still says how it is, and the call is over at once.
+// Health/Check is left out of max_calls: a full server still says how it is. Admission bounds them by themselves.
 static bool is_counted(int method) {
     return method != RPC_HEALTH_CHECK;
 }

@@ -10,9 +10,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from grpc_tools import protoc
 
-from harness import slow
+from harness import http2, slow
 from harness.daemon import READY_SECONDS
 from harness.protos import PROTO, pb
+from harness.waiting import eventually
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -41,6 +42,30 @@ def test_watching_an_unknown_service_says_so_and_stays(client):
     assert next(call).status == UNKNOWN
     assert call.is_active()
     call.cancel()
+
+
+CHECKS_OF_CONNECTION, WATCHES_OF_CONNECTION = 16, 128  # of 256 watches the half
+
+
+@pytest.mark.threads
+def test_checks_and_watches_without_a_request_are_few_and_do_not_last(start_daemon, case):
+    daemon = start_daemon("--send-timeout-ms", 1500, model=case("mixtral").folder)
+    with daemon.client() as client, http2.Peer(daemon.socket) as peer:
+        for _ in range(200):
+            peer.open("/grpc.health.v1.Health/Check")
+        eventually(lambda: daemon.metric("expertd_open_calls") == CHECKS_OF_CONNECTION)
+        for _ in range(200):
+            peer.open("/grpc.health.v1.Health/Watch")
+        eventually(lambda: daemon.metric("expertd_open_calls") == CHECKS_OF_CONNECTION + WATCHES_OF_CONNECTION)
+        assert check(client.channel) == SERVING
+        watch = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert next(watch).status == SERVING
+        for method in ("Describe", "OpenRegion", "CloseRegion"):
+            peer.open(f"/expertd.v1.Experts/{method}")
+        peer.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+        daemon.wait_metric("expertd_open_calls", 1)  # the watch
+        assert watch.is_active()
+        watch.cancel()
 
 
 @pytest.mark.threads
