@@ -55,6 +55,7 @@ struct team {
     unsigned threads; // the owner counted
     unsigned started; // workers that run
     struct worker *workers;
+    pid_t process;         // where the workers are: a child of fork() has none
     struct arena scratch;  // [threads] TEAM_SCRATCH_BYTES
     struct team_pool pool; // run NULL: the team's own threads
 };
@@ -195,6 +196,7 @@ static FALLIBLE make_team(unsigned threads, struct team **out) {
     atomic_flag_clear(&team->running);
     team->threads = threads;
     team->workers = workers;
+    team->process = getpid();
     err_t e = arena_init(&team->scratch, (size_t)team->threads * TEAM_SCRATCH_BYTES);
     if (err_is(e)) {
         team_destroy(team);
@@ -225,14 +227,20 @@ FALLIBLE team_create_on(const struct team_pool *pool, struct team **out) {
     return OK;
 }
 
-void team_destroy(struct team *team) {
-    if (!team) {
-        return;
-    }
+static void stop_workers(struct team *team) {
     atomic_store(&team->stop, true);
     publish(team, team->threads);
     for (unsigned i = 0; i < team->started; i++) {
         pthread_join(team->workers[i].thread, NULL);
+    }
+}
+
+void team_destroy(struct team *team) {
+    if (!team) {
+        return;
+    }
+    if (team->process == getpid()) { // else fork() took along what pthread_t points to, but not the threads
+        stop_workers(team);
     }
     arena_deinit(&team->scratch);
     free(team->workers);

@@ -34,7 +34,8 @@ struct team_pool {
 // TEAM_SCRATCH_BYTES for each of the pool's threads. ERR_CONFIG and ERR_NOMEM as for team_create.
 FALLIBLE team_create_on(const struct team_pool *pool, struct team **out);
 
-void team_destroy(struct team *team);           // joins its threads; NULL is legal
+// Joins its threads; NULL is legal. A child of fork() has none of them: there the memory of a team that was idle is freed.
+void team_destroy(struct team *team);
 unsigned team_threads(const struct team *team); // 1 where team is NULL
 
 // Memory of one of the team's threads, for what runs on it: TEAM_SCRATCH_BYTES, 64-byte aligned, in huge pages where they are to be
@@ -43,7 +44,8 @@ enum { TEAM_SCRATCH_BYTES = 1 << 20 };
 void *team_scratch(struct team *team, unsigned thread);
 
 // body(context, task, thread) for every task in [0, tasks), each once, claimed in ascending order (a caller's pool: as it likes);
-// thread is in [0, team_threads). Returns when all are done. `team` NULL: all tasks run on the caller as thread 0.
+// thread is in [0, team_threads). Returns when all are done. `team` NULL: all tasks run on the caller as thread 0, and so do those
+// of a team with threads of its own in a child of fork().
 void team_run(struct team *team, size_t tasks, void (*body)(void *context, size_t task, unsigned thread), void *context);
 
 #endif

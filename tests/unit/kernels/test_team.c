@@ -309,6 +309,52 @@ static void a_team_that_is_used_twice_at_once_ends_the_program(void **state) {
     team_destroy(alone), team_destroy(many), team_destroy(on_pool);
 }
 
+// How a child of fork() ends that destroys the team, and runs tasks on it before.
+static int status_of_a_child(struct team *team, bool runs) {
+    pid_t child = fork();
+    if (child == 0) {
+        int touched[100] = {0}, wrong = 0;
+        alarm(60); // else one that waits for threads that are not there waits for ever
+        if (runs) {
+            team_run(team, COUNT_OF(touched), touch, touched);
+        }
+        for (size_t i = 0; i < COUNT_OF(touched); i++) {
+            wrong += touched[i] != runs;
+        }
+        team_destroy(team);
+        _exit(wrong != 0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void expect_children_that_use_and_destroy(struct team *team) {
+    int touched[100] = {0};
+    for (int i = 0; i < 4; i++) {
+        team_run(team, COUNT_OF(touched), touch, touched); // its threads look for more work when the first child begins
+        assert_int_equal(status_of_a_child(team, i % 2), 0);
+        nanosleep(&(struct timespec){0, 2 * NS_PER_MS}, NULL);
+        assert_int_equal(status_of_a_child(team, i % 2), 0); // and sleep by now
+    }
+    team_run(team, COUNT_OF(touched), touch, touched); // here it has its threads still
+    for (size_t i = 0; i < COUNT_OF(touched); i++) {
+        assert_int_equal(touched[i], 5);
+    }
+    team_destroy(team);
+}
+
+static void a_child_of_fork_uses_and_destroys_a_team_that_was_idle(void **state) {
+    (void)state;
+    static const unsigned THREADS_OF[] = {1, 2, 4, 32};
+    for (size_t i = 0; i < COUNT_OF(THREADS_OF); i++) {
+        expect_children_that_use_and_destroy(make_team(THREADS_OF[i], 50));
+    }
+    struct team *on_pool;
+    assert_false(err_is(team_create_on(&(struct team_pool){3, run_tasks_backward, NULL}, &on_pool)));
+    expect_children_that_use_and_destroy(on_pool);
+}
+
 static void impossible_sizes_are_refused(void **state) {
     (void)state;
     struct team *team = (struct team *)1;
@@ -329,6 +375,7 @@ int main(void) {
         cmocka_unit_test(a_callers_pool_runs_every_task_once),
         cmocka_unit_test(workers_have_the_stack_that_kernels_take),
         cmocka_unit_test(a_team_that_is_used_twice_at_once_ends_the_program),
+        cmocka_unit_test(a_child_of_fork_uses_and_destroys_a_team_that_was_idle),
         cmocka_unit_test(impossible_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
