@@ -2,6 +2,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/float_mode.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/grouped_gemm_shape.h"
 #include "kernels/matmul_check.h"
@@ -251,17 +252,32 @@ static float factor_at(const float *factor, size_t count, size_t group, float ab
     return factor ? factor[count == 1 ? 0 : group] : absent;
 }
 
+// Factors are compared by their bits: the caller may flush subnormals, which kernels do not, or trap NaN.
+static bool is_zero(float factor) {
+    return f32_bits(factor) << 1 == 0;
+}
+
+static bool is_one(float factor) {
+    return f32_bits(factor) == f32_bits(1.0f);
+}
+
+static FALLIBLE refuse_integer_factor(const char *name, size_t group, float factor, const char *wanted) {
+    float_mode before = float_mode_set_ieee(); // so that a subnormal is not said to be 0
+    (void)err_record(ERR_INVALID, name, "%s of group %zu is %g: of I32 it is %s; an out of F32, BF16 or F16 takes any", name, group,
+                     (double)factor, wanted);
+    float_mode_restore(before);
+    return (err_t){ERR_INVALID};
+}
+
 // What stays integer is neither scaled nor rounded.
 static FALLIBLE check_integer_factors(const struct grouped_gemm_args *args) {
     for (size_t g = 0; args->out_dtype == DTYPE_I32 && g < args->num_groups; g++) {
         float alpha = factor_at(args->alpha, args->alpha_count, g, 1.0f), beta = factor_at(args->beta, args->beta_count, g, 0.0f);
-        if (alpha != 1.0f) {
-            FAIL_FIELD(ERR_INVALID, "alpha", "alpha of group %zu is %g: of I32 it is 1; an out of F32, BF16 or F16 takes any", g,
-                       (double)alpha);
+        if (!is_one(alpha)) {
+            return refuse_integer_factor("alpha", g, alpha, "1");
         }
-        if (beta != 0.0f && beta != 1.0f) {
-            FAIL_FIELD(ERR_INVALID, "beta", "beta of group %zu is %g: of I32 it is 0 or 1; an out of F32, BF16 or F16 takes any", g,
-                       (double)beta);
+        if (!is_zero(beta) && !is_one(beta)) {
+            return refuse_integer_factor("beta", g, beta, "0 or 1");
         }
     }
     return OK;
@@ -272,7 +288,7 @@ static FALLIBLE check_c(const struct grouped_gemm_args *args) {
     bool read = false;
     for (size_t g = 0; g < args->num_groups; g++) {
         needed += (uint64_t)gemm_dim_at(&args->out_first, g) * (uint64_t)gemm_dim_at(&args->out_last, g);
-        read = read || factor_at(args->beta, args->beta_count, g, 0.0f) != 0.0f;
+        read = read || !is_zero(factor_at(args->beta, args->beta_count, g, 0.0f));
     }
     if (read && !args->c) {
         FAIL_FIELD(ERR_INVALID, "c", "c is missing, but a beta is not 0");

@@ -1,6 +1,7 @@
 // What a C program can hand over wrongly: pointers that are missing or misaligned, strides, sizes beyond memory, a workspace that
 // is none. Each is an error with the argument's name, before anything is read or written.
 #include "kernel_test.h"
+#include "odd_mode.h"
 
 #include "kernels/from_tensors.h"
 #include "kernels/grouped_gemm.h"
@@ -310,6 +311,35 @@ static void grouped_gemm_names_what_is_missing_or_misaligned(void **state) {
     p.gemm.num_groups = SIZE_MAX, refused(run_gemm, &p, "num_groups");
 }
 
+// What the operation says of these factors to a caller in any mode.
+static void factors_are_refused(const float *alpha, const float *beta, enum dtype dtype, const char *field, const char *words) {
+    static const float_mode MODES[] = {FLOAT_MODE_IEEE, FLOAT_MODE_FLUSHED, FLOAT_MODE_ODD, FLOAT_MODE_TRAPPING};
+    for (size_t i = 0; i < COUNT_OF(MODES); i++) {
+        struct problem p = right();
+        p.gemm.alpha = alpha, p.gemm.beta = beta;
+        p.gemm.alpha_count = p.gemm.beta_count = 1;
+        if (dtype == DTYPE_I32) {
+            p.gemm.a.dtype = p.gemm.b.dtype = DTYPE_I8, p.gemm.out_dtype = DTYPE_I32;
+        }
+        float_mode before = float_mode_set(MODES[i]);
+        err_t e = run_gemm(&p);
+        float_mode_restore(before);
+        assert_int_equal(e.code, ERR_INVALID);
+        assert_string_equal(err_field(), field);
+        assert_non_null(strstr(err_message(), words));
+    }
+}
+
+// Subnormals are flushed by some callers, and a signalling NaN ends others.
+static void factors_are_what_they_are_in_any_mode_of_the_callers(void **state) {
+    (void)state;
+    const float tiny = 0x1p-140f, signalling = f32_from_bits(0x7fa00000u), one = 1;
+    factors_are_refused(&one, &tiny, DTYPE_F32, "c", "c is missing");
+    factors_are_refused(&one, &signalling, DTYPE_F32, "c", "c is missing");
+    factors_are_refused(&one, &tiny, DTYPE_I32, "beta", "beta of group 0 is 7.17465e-43: of I32 it is 0 or 1");
+    factors_are_refused(&signalling, NULL, DTYPE_I32, "alpha", "alpha of group 0 is nan: of I32 it is 1;");
+}
+
 static void sizes_that_no_memory_has_do_not_wrap(void **state) {
     (void)state;
     static const struct quantised_format MXFP4 = {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32};
@@ -373,6 +403,7 @@ int main(void) {
         cmocka_unit_test(existing_out_is_whole_and_lies_as_out_does),
         cmocka_unit_test(transposed_grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(grouped_gemm_names_what_is_missing_or_misaligned),
+        cmocka_unit_test(factors_are_what_they_are_in_any_mode_of_the_callers),
         cmocka_unit_test(sizes_that_no_memory_has_do_not_wrap),
         cmocka_unit_test(a_workspace_that_is_none_is_refused),
         cmocka_unit_test(tensors_with_other_bytes_than_their_shape_are_refused),
