@@ -19,6 +19,11 @@ struct general {
     size_t next, next_row;         // local group that is taken next, and where its rows begin
 };
 
+// Workspace is asked for before the arguments are checked: a layout that is none is an index into nothing.
+static enum packed_layout known_layout(const struct packed_weights *packed) {
+    return (size_t)packed->layout < PACKED_LAYOUTS ? packed->layout : PACKED_PANELS;
+}
+
 static void general_init(const struct grouped_matmul_args *args, struct general *g) {
     *g = (struct general){.args = args, .options = args->options ? *args->options : matmul_options_default()};
     g->rhs = rhs_shape(&args->rhs);
@@ -30,7 +35,7 @@ static void general_init(const struct grouped_matmul_args *args, struct general 
         .b = {.dtype = g->rhs.dtype},
         .b_is_packed = packed,
         .b_format = packed && args->rhs.packed ? args->rhs.packed->format : NULL,
-        .b_layout = packed && args->rhs.packed ? args->rhs.packed->layout : PACKED_PANELS,
+        .b_layout = packed && args->rhs.packed ? known_layout(args->rhs.packed) : PACKED_PANELS,
         .out_dtype = matmul_out_dtype(lhs, args->out_dtype),
         .copy_lines_of_a = args->lhs_k_stride > 1,
         .options = &g->options,

@@ -135,6 +135,22 @@ static void layouts_that_are_not_read_are_refused(void **state) {
     }
 }
 
+// By way of the general engine too, whose workspace is asked for before the layout is looked at.
+static void layouts_that_are_none_are_refused_with_options_too(void **state) {
+    (void)state;
+    static const int LAYOUTS[] = {PACKED_LAYOUTS, 0x7000000, -1};
+    const struct matmul_options options = matmul_options_default();
+    for (size_t i = 0; i < COUNT_OF(LAYOUTS); i++) {
+        struct problem p = right();
+        p.matmul.options = &options, p.packed.data = p.groups;
+        p.matmul.rhs = rhs_packed(&p.packed);
+        const size_t bytes = grouped_matmul_workspace_bytes(&p.matmul, NULL);
+        p.packed.layout = (enum packed_layout)LAYOUTS[i];
+        assert_true(grouped_matmul_workspace_bytes(&p.matmul, NULL) == bytes);
+        refused(run_packed, &p, "rhs");
+    }
+}
+
 static void right_ones_are_accepted(void **state) {
     (void)state;
     struct problem p = right();
@@ -395,6 +411,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_ones_are_accepted),
         cmocka_unit_test(layouts_that_are_not_read_are_refused),
+        cmocka_unit_test(layouts_that_are_none_are_refused_with_options_too),
         cmocka_unit_test(grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(weights_that_are_none_are_named),
         cmocka_unit_test(a_group_without_rows_need_not_be_anywhere),
