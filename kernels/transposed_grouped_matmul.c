@@ -12,6 +12,20 @@ struct transposed {
     size_t next, next_row; // group that is taken next, and where its rows begin
 };
 
+// The rows of the largest group, which are asked for before the arguments are checked: 0 where sizes cannot be read.
+static size_t rows_of_largest(const struct transposed_grouped_matmul_args *args) {
+    const int32_t *sizes = args->group_sizes;
+    if (!sizes || (uintptr_t)sizes % sizeof *sizes != 0 || args->num_groups > PTRDIFF_MAX / sizeof *sizes) {
+        return 0;
+    }
+    size_t rows_max = 0;
+    for (size_t i = 0; i < args->num_actual_groups && args->group_offset + i < args->num_groups; i++) {
+        int32_t size = sizes[args->group_offset + i];
+        rows_max = size > 0 && (size_t)size > rows_max ? (size_t)size : rows_max;
+    }
+    return rows_max;
+}
+
 static void transposed_init(const struct transposed_grouped_matmul_args *args, struct transposed *t) {
     *t = (struct transposed){.args = args, .options = args->options ? *args->options : matmul_options_default()};
     t->product = (struct product){
@@ -22,14 +36,8 @@ static void transposed_init(const struct transposed_grouped_matmul_args *args, s
         .copy_lines_of_a = args->lhs_transposed || !t->options.compiler.fuse_transposed_lhs_in_matmul,
         .options = &t->options,
     };
-    size_t rows_max = 0;
-    size_t held = args->group_sizes ? args->num_actual_groups : 0; // asked before the arguments are checked
-    for (size_t i = 0; i < held && args->group_offset + i < args->num_groups; i++) {
-        int32_t size = args->group_sizes[args->group_offset + i];
-        rows_max = size > 0 && (size_t)size > rows_max ? (size_t)size : rows_max;
-    }
     if (args->k && args->n) {
-        t->limits = (struct product_limits){.m = args->k, .n = args->n, .k = rows_max};
+        t->limits = (struct product_limits){.m = args->k, .n = args->n, .k = rows_of_largest(args)};
     }
 }
 

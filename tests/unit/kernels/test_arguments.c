@@ -292,6 +292,8 @@ static void transposed_grouped_matmul_names_what_is_missing_or_misaligned(void *
     p.transposed.rhs_stride = N - 1, refused(run_transposed, &p, "rhs");
     p.transposed.rhs_transposed = true, p.transposed.rhs_stride = M - 1, refused(run_transposed, &p, "rhs");
     p.transposed.group_sizes = NULL, refused(run_transposed, &p, "group_sizes");
+    p.transposed.group_sizes = (const int32_t *)1, refused(run_transposed, &p, "group_sizes"); // where nothing can be read
+    p.transposed.num_groups = p.transposed.num_actual_groups = SIZE_MAX, refused(run_transposed, &p, "group_sizes");
     p.transposed.out = NULL, refused(run_transposed, &p, "out");
     p.transposed.out = out + 2, refused(run_transposed, &p, "out");
     p.transposed.existing_mode = EXISTING_ACCUMULATE, refused(run_transposed, &p, "existing_out");
