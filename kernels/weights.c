@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "kernels/convert.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/pack.h"
 #include "kernels/packed_i8.h"
@@ -230,11 +231,13 @@ void pack_weights(const struct weight_source *source, size_t k, size_t n, enum d
         return;
     }
     INVARIANT(dtype_is_float16_or_32(source->dtype) && (dtype == DTYPE_F32 || dtype == DTYPE_BF16));
+    float_mode before = float_mode_set_ieee(); // conversions meet NaN, and what a caller may trap
     if (layout == PACKED_PANELS) {
         pack_panels(source, k, n, dtype, dst);
     } else {
         pack_slices(source, k, n, dtype, layout, dst);
     }
+    float_mode_restore(before);
 }
 
 void unpack_weights(const struct packed_weights *packed, size_t group, void *dst) {

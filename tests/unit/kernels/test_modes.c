@@ -1,5 +1,5 @@
-// Whatever floating-point mode the caller is in, rounding upward or flushing subnormals, the library packs, multiplies, interprets,
-// routes, normalises and combines to the same bits.
+// Whatever floating-point mode the caller is in, rounding upward, flushing subnormals or with every exception a signal, the library
+// packs, multiplies, interprets, routes, normalises and combines to the same bits.
 #include "odd_mode.h"
 #include "quantised_case.h"
 
@@ -163,7 +163,7 @@ static void fill(struct data *data) {
 }
 
 static void check_backend(const struct kernel_backend *backend) {
-    static const float_mode MODES[] = {FLOAT_MODE_ODD, FLOAT_MODE_FLUSHED | FLOAT_MODE_FLAGS};
+    static const float_mode MODES[] = {FLOAT_MODE_ODD, FLOAT_MODE_FLUSHED | FLOAT_MODE_FLAGS, FLOAT_MODE_TRAPPING};
     static struct data data;
     static struct results want, got;
     fill(&data);
