@@ -78,7 +78,7 @@ FALLIBLE grouped_gemm(const struct grouped_gemm_args *args, struct team *team, v
 
 // Do the arguments fit together? Where two disagree, the later of: a, b, trans_a, trans_b, a_first_dims, a_last_dims, b_first_dims,
 // b_last_dims, out_first_dims, out_last_dims, scaling_a, scaling_b, a_scale, b_scale, alpha, beta, c, preferred_element_type, out.
-// A dimension that is the same for all groups has its operand's name.
+// num_groups is named where there are too many. A dimension that is the same for all groups has its operand's name.
 FALLIBLE grouped_gemm_check(const struct grouped_gemm_args *args);
 
 // The scalar twin: equal bits, one thread, no workspace.

@@ -56,9 +56,9 @@ size_t grouped_matmul_workspace_bytes(const struct grouped_matmul_args *args, co
 // allocation. ERR_INVALID names the argument or option at fault; out is then untouched.
 FALLIBLE grouped_matmul(const struct grouped_matmul_args *args, struct team *team, void *workspace);
 
-// Do the arguments fit together, and is every pointer there and aligned? ERR_INVALID with the argument as the field: m, lhs, rhs,
-// group_sizes, group_offset, num_actual_groups, existing_out, out, schedule, preferred_element_type. grouped_matmul and its twin
-// ask it first.
+// Do the arguments fit together, and is every pointer there and aligned? ERR_INVALID with the argument as the field: m, lhs,
+// lhs_rows, rhs, group_sizes, group_offset, num_actual_groups, existing_out, out, schedule, preferred_element_type. grouped_matmul
+// and its twin ask it first.
 FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args);
 
 // The scalar twin: the same contract in plain portable C, one thread, no scratch, in the arithmetic of the chosen backend. What

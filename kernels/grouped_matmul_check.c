@@ -22,14 +22,33 @@ static FALLIBLE check_layout(const struct packed_weights *rhs) {
     return OK;
 }
 
-static FALLIBLE check_packed(const struct packed_weights *rhs) {
-    bool known = rhs->dtype == DTYPE_F32 || rhs->dtype == DTYPE_BF16 || (rhs->dtype == DTYPE_I8 && !rhs->format);
-    if (!known) {
+static FALLIBLE check_packed_dtype(const struct packed_weights *rhs) {
+    bool is_float = rhs->dtype == DTYPE_F32 || rhs->dtype == DTYPE_BF16;
+    if (rhs->format && !is_float) {
+        FAIL_FIELD(ERR_INVALID, "rhs", "rhs is codes for %s: rows that quantised weights are packed for are F32 or BF16",
+                   dtype_name(rhs->dtype));
+    }
+    if (!is_float && rhs->dtype != DTYPE_I8) {
         FAIL_FIELD(ERR_INVALID, "rhs", "rhs is %s: weights are packed as F32, BF16 or I8", dtype_name(rhs->dtype));
     }
+    return OK;
+}
+
+static FALLIBLE check_format(const struct quantised_format *format) {
+    err_t e = quantised_check(format);
+    if (err_is(e)) {
+        struct err_copy why;
+        err_save(e, &why);
+        FAIL_FIELD(ERR_INVALID, "rhs", "format of rhs: %.512s", why.message);
+    }
+    return OK;
+}
+
+static FALLIBLE check_packed(const struct packed_weights *rhs) {
+    TRY(check_packed_dtype(rhs));
     TRY(check_layout(rhs));
     if (rhs->format) {
-        TRY(quantised_check(rhs->format));
+        TRY(check_format(rhs->format));
     }
     size_t bytes =
         rhs->format ? quantised_group_bytes(rhs->format, rhs->k, rhs->n) : packed_group_bytes(rhs->dtype, rhs->k, rhs->n);

@@ -41,7 +41,7 @@ size_t transposed_grouped_matmul_workspace_bytes(const struct transposed_grouped
 FALLIBLE transposed_grouped_matmul(const struct transposed_grouped_matmul_args *args, struct team *team, void *workspace);
 
 // Do the arguments fit together? ERR_INVALID with the argument as the field: lhs, rhs, group_sizes, group_offset,
-// num_actual_groups, existing_out, preferred_element_type.
+// num_actual_groups, existing_out, out, preferred_element_type.
 FALLIBLE transposed_grouped_matmul_check(const struct transposed_grouped_matmul_args *args);
 
 // The scalar twin: equal bits, one thread, no workspace.

@@ -135,6 +135,21 @@ static void layouts_that_are_not_read_are_refused(void **state) {
     }
 }
 
+static void formats_that_are_none_are_refused_as_rhs(void **state) {
+    (void)state;
+    struct quantised_format format = {.code = CODE_INT8, .scale = DTYPE_F32};
+    struct problem p = right();
+    p.packed.dtype = DTYPE_I8, p.packed.format = &format;
+    refused(run_packed, &p, "rhs");
+    assert_string_equal(err_message(), "rhs is codes for I8: rows that quantised weights are packed for are F32 or BF16");
+    format.code = CODE_COUNT, p.packed.format = &format;
+    refused(run_packed, &p, "rhs");
+    assert_non_null(strstr(err_message(), "format of rhs: code 5 of quantised weights is unknown"));
+    format = (struct quantised_format){.code = CODE_INT8, .scale = DTYPE_F32, .scale_k = 40}, p.packed.format = &format;
+    refused(run_packed, &p, "rhs");
+    assert_non_null(strstr(err_message(), "format of rhs: a scale of quantised weights spans 40 k"));
+}
+
 // By way of the general engine too, whose workspace is asked for before the layout is looked at.
 static void layouts_that_are_none_are_refused_with_options_too(void **state) {
     (void)state;
@@ -414,6 +429,7 @@ int main(void) {
         cmocka_unit_test(right_ones_are_accepted),
         cmocka_unit_test(layouts_that_are_not_read_are_refused),
         cmocka_unit_test(layouts_that_are_none_are_refused_with_options_too),
+        cmocka_unit_test(formats_that_are_none_are_refused_as_rhs),
         cmocka_unit_test(grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(weights_that_are_none_are_named),
         cmocka_unit_test(a_group_without_rows_need_not_be_anywhere),
