@@ -1,5 +1,6 @@
-# The kernels for programs that know nothing of the daemon: one static library with base in it (a program links what it needs), the
-# public headers, and expertd-kernels for pkg-config and for CMake's find_package, which find them wherever the prefix is moved.
+# The kernels for programs that know nothing of the daemon: one static library with base in it, which needs libm, threads and dlopen
+# (of libdl, where libc is without it), the public headers, and expertd-kernels for pkg-config and for CMake's find_package, which find
+# them wherever the prefix is moved.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -41,7 +42,8 @@ add_custom_command(
 add_library(expertd_kernels STATIC ${whole})
 set_target_properties(expertd_kernels PROPERTIES LINKER_LANGUAGE C EXPORT_NAME kernels)
 target_include_directories(expertd_kernels INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(expertd_kernels INTERFACE $<INSTALL_INTERFACE:Threads::Threads> $<INSTALL_INTERFACE:m>)
+target_link_libraries(expertd_kernels INTERFACE $<INSTALL_INTERFACE:Threads::Threads> $<INSTALL_INTERFACE:${CMAKE_DL_LIBS}>
+                                                $<INSTALL_INTERFACE:m>)
 
 install(DIRECTORY ${installed}/expertd DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS expertd_kernels EXPORT expertd-kernels ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -49,6 +51,7 @@ install(FILES examples/grouped_matmul.c examples/quantised_weights.c DESTINATION
 install(FILES README.md MEASUREMENTS.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/kernels)
 
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+list(TRANSFORM CMAKE_DL_LIBS PREPEND -l OUTPUT_VARIABLE dl_flags)
 configure_file(expertd-kernels.pc.in expertd-kernels.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/expertd-kernels.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
