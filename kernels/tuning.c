@@ -26,6 +26,9 @@ const struct matmul_schedule *tuning_find(const struct tuning_table *table, cons
 }
 
 bool tuning_put(struct tuning_table *table, const struct tuning_entry *entry) {
+    if (!schedule_is_valid(&entry->schedule) || dtype_size(entry->found_for.dtype) == 0) {
+        return false;
+    }
     for (size_t i = 0; i < table->count; i++) {
         if (schedule_class_equal(&table->entries[i].found_for, &entry->found_for)) {
             table->entries[i] = *entry;

@@ -28,7 +28,8 @@ struct tuning_table {
 // NULL where the table has nothing for the class.
 const struct matmul_schedule *tuning_find(const struct tuning_table *table, const struct schedule_class *wanted);
 
-// Adds or replaces; false where the table is full.
+// Adds or replaces; false, with the table as it was, where it is full or the entry is none that a file could hold: its schedule is
+// none that schedule.h allows, or its dtype none.
 bool tuning_put(struct tuning_table *table, const struct tuning_entry *entry);
 
 // From now on products of all threads take their schedules from `table`, by the heuristic where it has none. NULL: by the heuristic
@@ -78,8 +79,9 @@ void tuning_cpu_name(FILE *cpuinfo, char name[TUNING_NAME_MAX]);
 FALLIBLE tuning_load(const char *path, const struct tuning_identity *identity, struct tuning_table *table);
 
 // Whole or not at all: written beside the file, flushed to the disk and renamed over it. The file keeps its mode, its links and,
-// where the program may give it away, its owner; of two that write at once the last one wins. ERR_IO, also where what is there is
-// no file; the old one is then as it was. table: as tuning_put made it.
+// where the program may give it away, its owner; a new one has 0644 less the umask. Of two that write at once the last one wins.
+// ERR_IO, also where what is there is no file; ERR_INVALID where the identity is no line of text, and so could not be read back;
+// the old file is then as it was. table: as tuning_put made it.
 FALLIBLE tuning_store(const char *path, const struct tuning_identity *identity, const struct tuning_table *table);
 
 #endif

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "kernels/backend.h"
 #include "kernels/tuning.h"
 
@@ -77,6 +78,11 @@ void tuning_identity_read(struct tuning_identity *out) {
     }
 }
 
+// A line of the file holds nothing else, for parts of it may be shown.
+static bool is_shown(char c) {
+    return (unsigned char)c >= ' ' && c != 0x7f;
+}
+
 // ---- reading
 
 static FALLIBLE read_file(const char *path, char *text, size_t *bytes) {
@@ -101,8 +107,8 @@ static FALLIBLE read_file(const char *path, char *text, size_t *bytes) {
     text[count] = '\0';
     *bytes = (size_t)count;
     bool is_text = strlen(text) == *bytes;
-    for (size_t i = 0; i < *bytes; i++) { // of which parts may be shown
-        is_text = is_text && (text[i] == '\n' || ((unsigned char)text[i] >= ' ' && text[i] != 0x7f));
+    for (size_t i = 0; i < *bytes; i++) {
+        is_text = is_text && (text[i] == '\n' || is_shown(text[i]));
     }
     if (!is_text) {
         FAIL(ERR_INVALID, "%s: holds bytes that are no text", path);
@@ -270,9 +276,10 @@ static void flush_folder(const char *path) {
     }
 }
 
-// Where the file is, behind links, and whose it is. What is there and no file is left alone, a link to nothing too.
+// Where the file is, behind links, and whose it is; of mode 0 where there is none. What is there and no file is left alone, a link
+// to nothing too.
 static FALLIBLE find_place(const char *path, char place[PATH_BYTES], struct stat *old) {
-    *old = (struct stat){.st_mode = 0644, .st_uid = geteuid(), .st_gid = getegid()};
+    *old = (struct stat){0};
     if (snprintf(place, PATH_BYTES, "%s", path) >= PATH_BYTES) {
         FAIL(ERR_IO, "%.200s...: the path is too long", path);
     }
@@ -293,21 +300,40 @@ static FALLIBLE find_place(const char *path, char place[PATH_BYTES], struct stat
     return OK;
 }
 
+// A file of a name that is free, which the caller's umask applies to, as it does not to mkostemp's; -1 with errno where there is
+// none.
+static int make_beside(const char *path, mode_t mode, char beside[PATH_BYTES]) {
+    enum { NAMES_MAX = 100 }; // each of another moment
+    int fd = -1;
+    errno = EEXIST;
+    for (int i = 0; i < NAMES_MAX && fd < 0 && errno == EEXIST; i++) {
+        if (snprintf(beside, PATH_BYTES, "%s.%08" PRIx32, path, (uint32_t)clock_now_ns()) >= PATH_BYTES) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    }
+    return fd;
+}
+
+// An old file's owner and mode. A folder of ours may hold another's file: it is ours from now on.
+static bool take_after(int fd, const struct stat *old) {
+    if (fchown(fd, old->st_uid, old->st_gid) != 0) {
+        errno = 0;
+    }
+    return fchmod(fd, old->st_mode & 0777) == 0;
+}
+
 static FALLIBLE write_beside(const char *given, const char *text, size_t bytes) {
     char beside[PATH_BYTES], path[PATH_BYTES];
     struct stat old;
     TRY(find_place(given, path, &old));
-    if (snprintf(beside, sizeof beside, "%s.XXXXXX", path) >= (int)sizeof beside) {
-        FAIL(ERR_IO, "%.200s...: the path is too long", path);
-    }
-    int fd = mkostemp(beside, O_CLOEXEC);
+    bool is_new = old.st_mode == 0;
+    int fd = make_beside(path, is_new ? 0644 : 0600, beside);
     if (fd < 0) {
         FAIL(ERR_IO, "%s: cannot be made: %s", beside, strerror(errno));
     }
-    if (fchown(fd, old.st_uid, old.st_gid) != 0) {
-        errno = 0; // another's file in a folder of ours: it is ours from now on
-    }
-    bool written = write_all(fd, text, bytes) && fchmod(fd, old.st_mode & 0777) == 0 && fsync(fd) == 0;
+    bool written = write_all(fd, text, bytes) && (is_new || take_after(fd, &old)) && fsync(fd) == 0;
     written = close(fd) == 0 && written;
     if (!written || rename(beside, path) != 0) {
         int failure = errno;
@@ -318,7 +344,22 @@ static FALLIBLE write_beside(const char *given, const char *text, size_t bytes) 
     return OK;
 }
 
+static FALLIBLE check_name(const char *path, const char *what, const char name[TUNING_NAME_MAX]) {
+    size_t length = strnlen(name, TUNING_NAME_MAX);
+    bool is_line = length < TUNING_NAME_MAX;
+    for (size_t i = 0; i < length; i++) {
+        is_line = is_line && is_shown(name[i]);
+    }
+    if (!is_line) {
+        FAIL_FIELD(ERR_INVALID, "identity", "%s: not written: the name of the %s is no line of text, and so could not be read back",
+                   path, what);
+    }
+    return OK;
+}
+
 FALLIBLE tuning_store(const char *path, const struct tuning_identity *identity, const struct tuning_table *table) {
+    TRY(check_name(path, "CPU", identity->cpu));
+    TRY(check_name(path, "kernels", identity->kernels));
     INVARIANT(table->count <= TUNING_ENTRIES_MAX); // tuning_put's doing
     char *text = malloc(FILE_BYTES_MAX);
     if (!text) {

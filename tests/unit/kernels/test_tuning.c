@@ -114,7 +114,7 @@ static void a_full_table_takes_no_more_classes(void **state) {
     (void)state;
     static struct tuning_table table;
     table.count = 0;
-    struct tuning_entry entry = entry_of(1, 1);
+    struct tuning_entry entry = entry_of(1, SCHEDULE_CALL_ROWS_MIN);
     for (uint32_t k = 0; k < TUNING_ENTRIES_MAX; k++) {
         entry.found_for.k = k;
         assert_true(tuning_put(&table, &entry));
@@ -122,6 +122,23 @@ static void a_full_table_takes_no_more_classes(void **state) {
     assert_true(tuning_put(&table, &entry)); // one that is there
     entry.found_for.k = TUNING_ENTRIES_MAX;
     assert_false(tuning_put(&table, &entry));
+}
+
+static void put_takes_nothing_that_a_file_could_not_hold(void **state) {
+    (void)state;
+    static struct tuning_table table;
+    struct tuning_entry entry = entry_of(2, SCHEDULE_CALL_ROWS_MIN - 1);
+    fill(&table, 2);
+    assert_false(tuning_put(&table, &entry)); // not in the place of the one that is there either
+    entry.schedule = (struct matmul_schedule){0};
+    assert_false(tuning_put(&table, &entry));
+    entry = entry_of(4, SCHEDULE_CALL_ROWS_MIN), entry.found_for.dtype = DTYPE_NONE;
+    assert_false(tuning_put(&table, &entry));
+    entry.found_for.dtype = DTYPE_COUNT;
+    assert_false(tuning_put(&table, &entry));
+    assert_int_equal(table.count, 2);
+    entry = entry_of(2, 0);
+    assert_int_equal(tuning_find(&table, &entry.found_for)->call_rows, SCHEDULE_CALL_ROWS_MIN + 1);
 }
 
 static void schedules_in_force_come_from_the_table_and_else_from_the_heuristic(void **state) {
@@ -314,6 +331,45 @@ static void what_is_there_keeps_its_mode_its_name_and_its_kind(void **state) {
     assert_int_equal(unlink(link_to_it), 0);
 }
 
+static void an_identity_that_could_not_be_read_back_is_not_written(void **state) {
+    const struct folder *folder = *state;
+    static const char *const NAMES[] = {"a\tb", "a\nkernels scalar", "\x7f", "\x1b[2J"};
+    static struct tuning_table table;
+    fill(&table, 2);
+    struct tuning_identity identity = HERE;
+    for (size_t i = 0; i < COUNT_OF(NAMES); i++) {
+        identity = HERE, snprintf(identity.cpu, sizeof identity.cpu, "%s", NAMES[i]);
+        assert_int_equal(tuning_store(folder->file, &identity, &table).code, ERR_INVALID);
+        identity = HERE, snprintf(identity.kernels, sizeof identity.kernels, "%s", NAMES[i]);
+        assert_int_equal(tuning_store(folder->file, &identity, &table).code, ERR_INVALID);
+        assert_non_null(strstr(err_message(), "the name of the kernels"));
+        assert_string_equal(err_field(), "identity");
+    }
+    identity = HERE, memset(identity.cpu, 'a', sizeof identity.cpu); // without an end
+    assert_int_equal(tuning_store(folder->file, &identity, &table).code, ERR_INVALID);
+    assert_int_equal(access(folder->file, F_OK), -1);
+    snprintf(identity.cpu, sizeof identity.cpu, "\xc3\xa9"); // an e with an accent
+    assert_false(err_is(tuning_store(folder->file, &identity, &table)));
+    assert_false(err_is(tuning_load(folder->file, &identity, &table)));
+}
+
+static void a_new_file_has_the_mode_that_the_umask_leaves(void **state) {
+    const struct folder *folder = *state;
+    static const mode_t MASKS[][2] = {{0077, 0600}, {0022, 0644}, {0, 0644}}; // and what comes of it
+    static struct tuning_table table;
+    fill(&table, 2);
+    for (size_t i = 0; i < COUNT_OF(MASKS); i++) {
+        struct stat status;
+        mode_t before = umask(MASKS[i][0]);
+        err_t e = tuning_store(folder->file, &HERE, &table);
+        assert_int_equal(umask(before), MASKS[i][0]); // which is the whole process's
+        assert_false(err_is(e));
+        assert_int_equal(stat(folder->file, &status), 0);
+        assert_int_equal(status.st_mode & 0777, MASKS[i][1]);
+        assert_int_equal(unlink(folder->file), 0);
+    }
+}
+
 struct writer {
     const char *path;
     struct tuning_table table;
@@ -414,6 +470,7 @@ int main(void) {
         cmocka_unit_test(every_candidate_is_valid_and_unlike_the_others),
         cmocka_unit_test(put_replaces_what_was_found_for_the_class),
         cmocka_unit_test(a_full_table_takes_no_more_classes),
+        cmocka_unit_test(put_takes_nothing_that_a_file_could_not_hold),
         cmocka_unit_test(schedules_in_force_come_from_the_table_and_else_from_the_heuristic),
         IN_FOLDER(a_table_comes_back_from_its_file),
         IN_FOLDER(a_missing_file_and_what_is_no_file_are_said),
@@ -422,6 +479,8 @@ int main(void) {
         IN_FOLDER(a_whole_file_with_wrong_content_is_refused),
         IN_FOLDER(a_folder_that_is_not_there_is_said_and_the_old_file_stays),
         IN_FOLDER(what_is_there_keeps_its_mode_its_name_and_its_kind),
+        IN_FOLDER(an_identity_that_could_not_be_read_back_is_not_written),
+        IN_FOLDER(a_new_file_has_the_mode_that_the_umask_leaves),
         IN_FOLDER(a_full_disk_leaves_the_old_file_and_nothing_beside_it),
         IN_FOLDER(writers_at_once_leave_a_whole_file_of_one_of_them),
         cmocka_unit_test(cpu_is_named_by_its_model_or_by_numbers),
