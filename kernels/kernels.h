@@ -17,11 +17,12 @@
 //   around it, row by row          routing.h, combine.h, normalise.h
 //   the operations on a GPU        devices.h, device_operations.h, which this header does not bring
 //
-// Memory. Nothing allocates but team_create, and tuning_load, tuning_store and the first choice of kernels for their length: every
-// operation says how much workspace it needs, and the caller lends it for the length of the call. Operands, options and what they
-// point to are borrowed for the length of the call; packed weights hold no reference to what they were packed from.
-// vmem_limit_bytes (options.h) bounds what a thread keeps in the workspace; a team's threads have TEAM_SCRATCH_BYTES each beside
-// it. A caller's stack need have no more than 512 KiB left, but 1 MiB where packed weights are multiplied without a team.
+// Memory. Nothing allocates but team_create and team_create_on, and for their length tuning_load, tuning_store,
+// tuning_identity_read and the first choice of kernels: every operation says how much workspace it needs, and the caller lends it
+// for the length of the call. Operands, options and what they point to are borrowed for the length of the call; packed weights hold
+// no reference to what they were packed from. vmem_limit_bytes (options.h) bounds what a thread keeps in the workspace; a team's
+// threads have TEAM_SCRATCH_BYTES each beside it. A caller's stack need have no more than 512 KiB left, but 1 MiB where packed
+// weights are multiplied without a team.
 //
 // Threads. Operations may run at the same time in any number of threads, each with a workspace and a team of its own (or none); a
 // team is used by one thread at a time, which is checked and ends the program. kernel_select and tuning_use set what the whole

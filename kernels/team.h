@@ -44,8 +44,9 @@ enum { TEAM_SCRATCH_BYTES = 1 << 20 };
 void *team_scratch(struct team *team, unsigned thread);
 
 // body(context, task, thread) for every task in [0, tasks), each once, claimed in ascending order (a caller's pool: as it likes);
-// thread is in [0, team_threads). Returns when all are done. `team` NULL: all tasks run on the caller as thread 0, and so do those
-// of a team with threads of its own in a child of fork().
+// thread is in [0, team_threads). Returns when all are done. tasks: UINT32_MAX at most where the team has threads of its own, which
+// is checked and ends the program. `team` NULL: all tasks run on the caller as thread 0, and so do those of a team with threads of
+// its own in a child of fork().
 void team_run(struct team *team, size_t tasks, void (*body)(void *context, size_t task, unsigned thread), void *context);
 
 #endif

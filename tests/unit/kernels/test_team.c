@@ -284,14 +284,13 @@ static void run_again(void *context, size_t task, unsigned thread) {
     team_run(context, 1, run_again, context);
 }
 
-// Whatever the team has: threads, none, or a pool; and however few the tasks.
-static void expect_the_end_of_a_second_run(struct team *team) {
+static void expect_the_end(struct team *team, size_t tasks, void (*body)(void *, size_t, unsigned)) {
     pid_t child = fork();
     if (child == 0) {
         setrlimit(RLIMIT_CORE, &(struct rlimit){0});
         fclose(stderr);
         signal(SIGABRT, SIG_DFL);
-        team_run(team, 1, run_again, team);
+        team_run(team, tasks, body, team);
         _exit(0);
     }
     int status;
@@ -299,14 +298,27 @@ static void expect_the_end_of_a_second_run(struct team *team) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
+// Whatever the team has: threads, none, or a pool; and however few the tasks.
 static void a_team_that_is_used_twice_at_once_ends_the_program(void **state) {
     (void)state;
     struct team *alone = make_team(1, 0), *many = make_team(2, 0), *on_pool;
     assert_false(err_is(team_create_on(&(struct team_pool){3, run_tasks_backward, NULL}, &on_pool)));
-    expect_the_end_of_a_second_run(alone);
-    expect_the_end_of_a_second_run(many);
-    expect_the_end_of_a_second_run(on_pool);
+    expect_the_end(alone, 1, run_again);
+    expect_the_end(many, 1, run_again);
+    expect_the_end(on_pool, 1, run_again);
     team_destroy(alone), team_destroy(many), team_destroy(on_pool);
+}
+
+static void end_well(void *context, size_t task, unsigned thread) {
+    (void)context, (void)task, (void)thread;
+    _exit(0);
+}
+
+static void more_tasks_than_a_team_numbers_end_the_program(void **state) {
+    (void)state;
+    struct team *team = make_team(2, 0);
+    expect_the_end(team, (size_t)UINT32_MAX + 1, end_well);
+    team_destroy(team);
 }
 
 // How a child of fork() ends that destroys the team, and runs tasks on it before.
@@ -375,6 +387,7 @@ int main(void) {
         cmocka_unit_test(a_callers_pool_runs_every_task_once),
         cmocka_unit_test(workers_have_the_stack_that_kernels_take),
         cmocka_unit_test(a_team_that_is_used_twice_at_once_ends_the_program),
+        cmocka_unit_test(more_tasks_than_a_team_numbers_end_the_program),
         cmocka_unit_test(a_child_of_fork_uses_and_destroys_a_team_that_was_idle),
         cmocka_unit_test(impossible_sizes_are_refused),
     };
