@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -76,6 +77,30 @@ static void one_connection_never_holds_more_than_its_share_of_calls_slots_and_st
     assert_int_equal(a.refused[REFUSED_SHARE], 2);
     admission_give_call(&a, &greedy);
     assert_false(err_is(admission_take_call(&a, &greedy)));
+}
+
+static void health_checks_and_watches_are_bounded_by_connection_and_in_all(void **state) {
+    (void)state;
+    enum { CONNECTIONS = CHECKS_MAX / CHECKS_OF_CONNECTION };
+    struct admission a = small_admission();
+    struct admission_share shares[CONNECTIONS + 1] = {{0}};
+    for (size_t c = 0; c < CONNECTIONS; c++) {
+        for (int i = 0; i < CHECKS_OF_CONNECTION; i++) {
+            assert_false(err_is(admission_take_check(&a, &shares[c])));
+        }
+        assert_int_equal(admission_take_check(&a, &shares[c]).code, ERR_QUEUE_FULL);
+    }
+    assert_int_equal(admission_take_check(&a, &shares[CONNECTIONS]).code, ERR_QUEUE_FULL);
+    admission_give_check(&a, &shares[0]);
+    assert_false(err_is(admission_take_check(&a, &shares[CONNECTIONS])));
+    for (int i = 0; i < WATCHES_MAX; i++) {
+        assert_false(err_is(admission_take_watch(&a, &shares[i % 2])));
+    }
+    assert_int_equal(admission_take_watch(&a, &shares[0]).code, ERR_QUEUE_FULL);
+    assert_non_null(strstr(err_message(), "this connection has 128 watches open"));
+    assert_int_equal(admission_take_watch(&a, &shares[2]).code, ERR_QUEUE_FULL);
+    admission_give_watch(&a, &shares[0]);
+    assert_false(err_is(admission_take_watch(&a, &shares[2])));
 }
 
 static void a_share_is_one_at_least(void **state) {
@@ -365,6 +390,7 @@ int main(void) {
         cmocka_unit_test(nobody_comes_in_while_loading_and_while_draining),
         cmocka_unit_test(slots_and_streams_are_bounded_in_all),
         cmocka_unit_test(one_connection_never_holds_more_than_its_share_of_calls_slots_and_streams),
+        cmocka_unit_test(health_checks_and_watches_are_bounded_by_connection_and_in_all),
         cmocka_unit_test(a_share_is_one_at_least),
         cmocka_unit_test(requests_and_bytes_are_bounded_and_come_back),
         cmocka_unit_test(a_lone_connection_fills_the_queue_and_yields_once_somebody_was_turned_away),
