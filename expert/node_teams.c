@@ -1,10 +1,11 @@
 #include "expert/node_teams.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/thread_signals.h"
 
 struct leader {
     struct node_teams *teams;
@@ -84,11 +85,10 @@ static FALLIBLE await_end(struct node_teams *teams) {
     return OK;
 }
 
-// Signals are the loop thread's: leaders take none.
+// The process's signals are the loop thread's: leaders take none.
 static FALLIBLE start_leaders(struct node_teams *teams) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    thread_signals_block(&before);
     int failure = 0;
     for (uint32_t n = 0; n < teams->count && !failure; n++) {
         teams->leaders[n] = (struct leader){.teams = teams, .node = n};
@@ -98,7 +98,7 @@ static FALLIBLE start_leaders(struct node_teams *teams) {
             teams->started++;
         }
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    thread_signals_restore(&before);
     if (failure) {
         FAIL(ERR_UNAVAILABLE, "cannot start the thread of memory node %u: %s", teams->started, strerror(failure));
     }

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/thread_signals.h"
 #include "kernels/cpu/float_mode.h"
 
 #if defined(__x86_64__)
@@ -154,13 +154,12 @@ static void ask_for_stack(pthread_attr_t *attributes) {
     }
 }
 
-// Signals are the loop thread's: workers take none.
+// The process's signals are the loop thread's: workers take none.
 static FALLIBLE start_workers(struct team *team) {
     pthread_attr_t attributes;
     ask_for_stack(&attributes);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    thread_signals_block(&before);
     int failure = 0;
     for (unsigned i = 0; i + 1 < team->threads && !failure; i++) {
         team->workers[i] = (struct worker){.team = team, .index = i + 1};
@@ -170,7 +169,7 @@ static FALLIBLE start_workers(struct team *team) {
             team->started++;
         }
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    thread_signals_restore(&before);
     pthread_attr_destroy(&attributes);
     if (failure) {
         FAIL(ERR_UNAVAILABLE, "cannot start thread %u of a team of %u: %s; ask for fewer threads or raise the limit on processes",

@@ -1,11 +1,11 @@
 // The life of a completion-queue thread: tags, ticks, and what other threads hand it.
 #include <grpc/support/time.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/thread_signals.h"
 #include "daemon/grpc/core.h"
 
 // The queue that the calling thread owns.
@@ -137,12 +137,11 @@ static void *thread_main(void *argument) {
 }
 
 err_t thread_start(struct rpc_thread *thread) {
-    // Signals are for the loop thread; a new thread inherits the mask it is made under.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    // The process's signals are for the loop thread; a new thread inherits the mask it is made under.
+    sigset_t before;
+    thread_signals_block(&before);
     int failed = pthread_create(&thread->id, NULL, thread_main, thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    thread_signals_restore(&before);
     if (failed) {
         FAIL(ERR_UNAVAILABLE, "no thread for completion queue %u: %s", thread->index, strerror(failed));
     }

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -62,7 +63,8 @@ struct fixture {
     char peers[4][64];                        // of the first calls; each is read after `opened` grew past it
     struct fixture_call calls[FIXTURE_CALLS]; // thread 0 only: these fixtures have one thread, or no command
     uint8_t *flood;
-    bool zeros; // ECHO sends zeros back after the header; set before the first call
+    sigset_t mask; // of thread 0, since its first tick
+    bool zeros;    // ECHO sends zeros back after the header; set before the first call
 };
 
 static inline bool fixture_is_health(const struct rpc_call *call) {
@@ -223,6 +225,9 @@ static inline void fixture_released(void *context, struct rpc_call *rpc) {
 static inline int64_t fixture_tick(void *context, unsigned thread, int64_t now_ns) {
     struct fixture *fixture = context;
     (void)now_ns;
+    if (thread == 0 && fixture->ticks == 0) {
+        pthread_sigmask(SIG_SETMASK, NULL, &fixture->mask);
+    }
     fixture->ticks++;
     int command = thread == 0 ? fixture->command : COMMAND_NONE;
     for (int i = 0; i < FIXTURE_CALLS && (command == COMMAND_CANCEL || command == COMMAND_END); i++) {

@@ -511,6 +511,15 @@ static void the_sockets_that_a_client_adopts_carry_large_messages(void **state) 
     fixture_stop(f);
 }
 
+static void a_thread_takes_the_signals_of_its_own_faults_alone(void **state) {
+    (void)state;
+    struct fixture *f = fixture_start(MIB, 8);
+    assert_true(fixture_wait(&f->ticks, 1));
+    assert_false(sigismember(&f->mask, SIGBUS));
+    assert_true(sigismember(&f->mask, SIGTERM));
+    fixture_stop(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_unary_message_comes_back_whole_whatever_its_size),
@@ -535,6 +544,7 @@ int main(void) {
         cmocka_unit_test(a_server_without_threads_is_refused),
         cmocka_unit_test(wakes_from_any_thread_coalesce_and_none_is_lost),
         cmocka_unit_test(a_tick_comes_back_when_it_asked_to),
+        cmocka_unit_test(a_thread_takes_the_signals_of_its_own_faults_alone),
         cmocka_unit_test(a_shutdown_waits_for_open_calls_and_refuses_new_ones),
         cmocka_unit_test(after_the_grace_period_what_is_open_is_cancelled),
         cmocka_unit_test(the_sockets_that_a_client_adopts_carry_large_messages),

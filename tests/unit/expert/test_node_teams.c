@@ -1,5 +1,6 @@
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -120,11 +121,31 @@ static void a_node_whose_cpus_are_not_there_is_refused(void **state) {
     node_teams_destroy(NULL);
 }
 
+static err_t see_mask(void *context, uint32_t node, struct team *team) {
+    (void)team;
+    pthread_sigmask(SIG_SETMASK, NULL, &((sigset_t *)context)[node]);
+    return OK;
+}
+
+// Leaders read mapped checkpoints too: the handler of SIGBUS is to name a file that shrinks.
+static void leaders_take_the_signals_of_their_own_faults_alone(void **state) {
+    (void)state;
+    sigset_t masks[NODES];
+    struct node_teams *teams = start(NODES);
+    assert_false(err_is(node_teams_run(teams, see_mask, masks)));
+    for (uint32_t n = 0; n < NODES; n++) {
+        assert_false(sigismember(&masks[n], SIGBUS));
+        assert_true(sigismember(&masks[n], SIGTERM));
+    }
+    node_teams_destroy(teams);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_node_runs_once_on_its_cpus),
         cmocka_unit_test(nodes_run_at_the_same_time),
         cmocka_unit_test(the_lowest_nodes_error_is_reported_and_the_next_run_is_clean),
+        cmocka_unit_test(leaders_take_the_signals_of_their_own_faults_alone),
         cmocka_unit_test(a_node_whose_cpus_are_not_there_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

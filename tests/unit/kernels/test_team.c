@@ -3,12 +3,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/mapped.h"
 #include "kernels/team.h"
 
 enum { THREADS = 4, TASKS_MAX = 2000 };
@@ -376,6 +378,77 @@ static void impossible_sizes_are_refused(void **state) {
     assert_non_null(strstr(err_message(), "1048576"));
 }
 
+// A file that shrinks while a worker reads it: the handler of SIGBUS names it, which it cannot where the signal is blocked.
+static void read_on_workers(void *context, size_t task, unsigned thread) {
+    const char *bytes = context;
+    (void)task;
+    if (thread != 0) { // not the owner, whose signals are the program's
+        _exit(((volatile const char *)bytes)[0]);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+}
+
+static void read_what_shrank(int errors, int file) {
+    void *bytes = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0);
+    dup2(errors, STDERR_FILENO);
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    mapped_add(bytes, 4096, "the file that shrank");
+    if (bytes == MAP_FAILED || err_is(mapped_install_handler()) || ftruncate(file, 0) != 0) {
+        _exit(1);
+    }
+    team_run(make_team(2, 20), TASKS_MAX, read_on_workers, bytes);
+    _exit(2);
+}
+
+static void a_file_that_shrinks_under_a_worker_is_named(void **state) {
+    (void)state;
+    char text[512] = "";
+    int ends[2], status, file = memfd_create("shrinks", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(file, 4096), 0);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        read_what_shrank(ends[1], file);
+    }
+    close(ends[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(read(ends[0], text, sizeof text - 1) >= 0);
+    close(ends[0]), close(file);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), MAPPED_EXIT_CODE);
+    assert_non_null(strstr(text, "the file that shrank changed or became unreadable"));
+}
+
+static void see_mask(void *context, size_t task, unsigned thread) {
+    sigset_t *masks = context;
+    (void)task;
+    pthread_sigmask(SIG_SETMASK, NULL, &masks[thread]);
+    nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL); // the others come too
+}
+
+static void workers_take_the_signals_of_their_own_faults_alone(void **state) {
+    (void)state;
+    sigset_t masks[THREADS], callers;
+    memset(masks, 0, sizeof masks);
+    struct team *team = make_team(THREADS, 20);
+    pthread_sigmask(SIG_SETMASK, NULL, &callers);
+    assert_false(sigismember(&callers, SIGTERM)); // which is as it was
+    while (!sigismember(&masks[1], SIGTERM) || !sigismember(&masks[2], SIGTERM) || !sigismember(&masks[3], SIGTERM)) {
+        team_run(team, 4 * THREADS, see_mask, masks);
+    }
+    static const int OWN[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}, OTHERS[] = {SIGINT, SIGHUP, SIGCHLD};
+    for (unsigned t = 1; t < THREADS; t++) {
+        for (size_t i = 0; i < COUNT_OF(OWN); i++) {
+            assert_false(sigismember(&masks[t], OWN[i]));
+        }
+        for (size_t i = 0; i < COUNT_OF(OTHERS); i++) {
+            assert_true(sigismember(&masks[t], OTHERS[i]));
+        }
+    }
+    team_destroy(team);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_runs_once_in_ascending_claims),
@@ -389,6 +462,8 @@ int main(void) {
         cmocka_unit_test(a_team_that_is_used_twice_at_once_ends_the_program),
         cmocka_unit_test(more_tasks_than_a_team_numbers_end_the_program),
         cmocka_unit_test(a_child_of_fork_uses_and_destroys_a_team_that_was_idle),
+        cmocka_unit_test(a_file_that_shrinks_under_a_worker_is_named),
+        cmocka_unit_test(workers_take_the_signals_of_their_own_faults_alone),
         cmocka_unit_test(impossible_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
