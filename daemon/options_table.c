@@ -6,6 +6,7 @@
 
 #include "base/suggest.h"
 #include "daemon/options.h"
+#include "daemon/rpc.h"
 
 #define FIELD(name) offsetof(struct options, name)
 #define KIB (1ull << 10)
@@ -327,7 +328,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                             .offset = FIELD(rpc_threads),
                             .fallback = "1",
                             .least = 1,
-                            .greatest = 64,
+                            .greatest = RPC_THREADS_MAX,
                             .value = "N",
                             .help = "Threads that serve gRPC."},
     [OPTION_DRAIN_TIMEOUT_MS] = {.name = "drain_timeout_ms",

@@ -38,7 +38,7 @@ const char *rpc_method_name(enum rpc_method method); // "expertd.v1.Experts/Forw
 struct rpc_server;
 struct rpc_call;
 
-enum { RPC_PEER_MAX = 80 };
+enum { RPC_PEER_MAX = 80, RPC_THREADS_MAX = 16 };
 
 // One whole message in one contiguous pooled buffer, owned by the receiver until rpc_buffer_release (any thread). Its body (see
 // `body_of`) is still with the transport, and undefined here, until rpc_buffer_fill.
@@ -82,7 +82,7 @@ enum rpc_plane { RPC_PLANE_PUBLIC, RPC_PLANE_ADMIN };
 
 struct rpc_options {
     enum rpc_plane plane;
-    unsigned threads;           // completion-queue threads
+    unsigned threads;           // completion-queue threads, 1 to RPC_THREADS_MAX
     uint64_t max_message_bytes; // larger ones are refused with ERR_TOO_LARGE: the call fails, the connection stays
     unsigned max_calls;         // calls open at once; more are refused with RESOURCE_EXHAUSTED
     const struct rpc_handler *handler;

@@ -15,7 +15,7 @@
 #include "daemon/rpc.h"
 
 enum {
-    THREADS_MAX = 16,
+    THREADS_MAX = RPC_THREADS_MAX,
     ACCEPTS_PER_THREAD = 32, // requests for a call that are always outstanding: a burst finds one
     CALLS_KEPT = 1024,       // idle call structs that a thread keeps for reuse
 };

@@ -98,6 +98,7 @@ static const struct refusal FLAGS[] = {
                                       "unix:/run/expertd/expertd.sock"},
     {"--model m --listen unix:@x", "--listen: \"unix:@x\" names an abstract socket, which every user may take first: write "
                                    "unix:PATH"},
+    {"--model m --rpc-threads 17", "--rpc-threads: \"17\" is not a whole number from 1 to 16"},
     {"--model m --listen a:1 --listen a:1", "--listen: \"a:1\" is there twice"},
     {"--model m --http unix:/x", "--http: \"unix:/x\" has no port from 0 to 65535 after its host: write HOST:PORT, as in "
                                  "127.0.0.1:7411"},

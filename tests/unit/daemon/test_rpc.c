@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/options_table.h"
+
 static uint8_t *pattern(size_t length) {
     uint8_t *bytes = malloc(length + 1);
     uint32_t x = 12345;
@@ -397,6 +399,20 @@ static void a_server_without_threads_is_refused(void **state) {
     rpc_destroy(NULL);
 }
 
+// As many as an option may ask for, with what refuses more.
+static void a_server_has_as_many_threads_as_may_be_asked_for(void **state) {
+    (void)state;
+    const struct options_row *row = &OPTIONS_ROWS[OPTION_RPC_THREADS];
+    struct fixture none = {0};
+    struct rpc_options options = {.max_message_bytes = MIB, .max_calls = 1, .handler = fixture_handler(&none)};
+    struct rpc_server *server;
+    options.threads = (unsigned)row->greatest;
+    assert_false(err_is(rpc_create(&options, &server)));
+    rpc_destroy(server);
+    options.threads++;
+    assert_int_equal(rpc_create(&options, &server).code, ERR_CONFIG);
+}
+
 static void *wake_often(void *context) {
     struct fixture *f = context;
     for (int i = 0; i < 1000; i++) {
@@ -542,6 +558,7 @@ int main(void) {
         cmocka_unit_test(many_short_connections_leave_nothing_behind),
         cmocka_unit_test(a_watched_server_serves_beside_its_watcher),
         cmocka_unit_test(a_server_without_threads_is_refused),
+        cmocka_unit_test(a_server_has_as_many_threads_as_may_be_asked_for),
         cmocka_unit_test(wakes_from_any_thread_coalesce_and_none_is_lost),
         cmocka_unit_test(a_tick_comes_back_when_it_asked_to),
         cmocka_unit_test(a_thread_takes_the_signals_of_its_own_faults_alone),
