@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -314,6 +315,17 @@ static size_t format_header(const struct tensor_view *view, char text[HEADER_TEX
     return whole;
 }
 
+// A file that was not there, be it as somebody's link to another; NULL with errno.
+static FILE *create(const char *path) {
+    (void)unlink(path); // an earlier process of this number may have left one
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    FILE *file = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (fd >= 0 && !file) {
+        close(fd);
+    }
+    return file;
+}
+
 FALLIBLE npy_write(const char *path, const struct tensor_view *view) {
     if (!descr_kind(view->dtype)) {
         FAIL(ERR_DTYPE_UNSUPPORTED, "%s: NumPy has no type for %s", path, dtype_name(view->dtype));
@@ -322,10 +334,10 @@ FALLIBLE npy_write(const char *path, const struct tensor_view *view) {
     char header[HEADER_TEXT_MAX];
     size_t header_bytes = format_header(view, header);
     char *temporary = NULL;
-    if (asprintf(&temporary, "%s.tmp", path) < 0) {
+    if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
         FAIL(ERR_NOMEM, "%s: no memory for its name", path);
     }
-    FILE *file = fopen(temporary, "wbe");
+    FILE *file = create(temporary);
     bool whole = file && fwrite(header, 1, header_bytes, file) == header_bytes &&
                  fwrite(view->bytes ? view->data : header, 1, view->bytes, file) == view->bytes && fflush(file) == 0 &&
                  fsync(fileno(file)) == 0;

@@ -27,7 +27,7 @@ FALLIBLE npy_open(const char *path, struct npy *out);
 FALLIBLE npy_parse(const char *path, const void *bytes, uint64_t size, struct npy *out);
 void npy_close(struct npy *file); // legal on a zeroed struct
 
-// Writes a new file (path.tmp, fsync, rename): whole or not at all. `view` is dense; BF16 is written as <u2, F8 as |u1.
+// Writes a new file (path.PID.tmp, fsync, rename): whole or not at all. `view` is dense; BF16 is written as <u2, F8 as |u1.
 FALLIBLE npy_write(const char *path, const struct tensor_view *view);
 
 #endif

@@ -232,6 +232,45 @@ static void npy_write_leaves_nothing_where_it_fails(void **state) {
     remove_folder_of(path);
 }
 
+static void write_text(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void assert_holds(const char *path, const char *text) {
+    char found[16] = "";
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(fread(found, 1, sizeof found - 1, file) > 0);
+    fclose(file);
+    assert_string_equal(found, text);
+}
+
+// Neither a file of the user's beside it nor what a link that has the temporary's name leads to.
+static void npy_write_touches_no_file_but_its_own(void **state) {
+    (void)state;
+    char path[64], older[96], other[96], planted[96];
+    const float one = 1;
+    struct tensor_view view = {.dtype = DTYPE_F32, .rank = 1, .shape = {1}, .data = &one, .bytes = sizeof one};
+    in_a_folder(path, "a.npy");
+    snprintf(older, sizeof older, "%s.tmp", path);
+    snprintf(other, sizeof other, "%s.other", path);
+    snprintf(planted, sizeof planted, "%s.%ld.tmp", path, (long)getpid());
+    write_text(older, "mine");
+    write_text(other, "mine too");
+    assert_int_equal(symlink(other, planted), 0);
+    assert_false(err_is(npy_write(path, &view)));
+    assert_holds(older, "mine");
+    assert_holds(other, "mine too");
+    struct npy npy;
+    assert_false(err_is(npy_open(path, &npy)));
+    npy_close(&npy);
+    unlink(older), unlink(other);
+    remove_folder_of(path);
+}
+
 static void npy_open_refuses_what_is_no_regular_file(void **state) {
     (void)state;
     char path[64];
@@ -262,6 +301,7 @@ int main(void) {
         cmocka_unit_test(npy_reads_back_what_it_wrote),
         cmocka_unit_test(npy_writes_the_header_that_numpy_writes),
         cmocka_unit_test(npy_write_leaves_nothing_where_it_fails),
+        cmocka_unit_test(npy_write_touches_no_file_but_its_own),
         cmocka_unit_test(npy_open_refuses_what_is_no_regular_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
