@@ -70,3 +70,12 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
     *bytes = text;
     return OK;
 }
+
+FALLIBLE regular_file_make(const char *path, int *fd) {
+    (void)unlink(path);
+    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (*fd < 0) {
+        FAIL(ERR_IO, "%s", strerror(errno));
+    }
+    return OK;
+}

@@ -1,12 +1,13 @@
 #include "base/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/regular_file.h"
 
 enum { HEADER_ALIGN = 8 }; // the header is padded with spaces, so that the data begins aligned
 
@@ -130,11 +131,8 @@ static FALLIBLE write_contents(int fd, const struct safetensors_entry *entries, 
 }
 
 static FALLIBLE write_file(const char *temporary, const char *path, const struct safetensors_entry *entries, size_t count) {
-    (void)unlink(temporary); // an earlier process of this number may have left one
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) {
-        FAIL(ERR_IO, "%s", strerror(errno));
-    }
+    int fd;
+    TRY(regular_file_make(temporary, &fd));
     err_t e = write_contents(fd, entries, count);
     if (close(fd) != 0 && !err_is(e)) {
         e = err_record(ERR_IO, NULL, "%s", strerror(errno));

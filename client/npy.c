@@ -2,7 +2,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -315,15 +314,40 @@ static size_t format_header(const struct tensor_view *view, char text[HEADER_TEX
     return whole;
 }
 
-// A file that was not there, be it as somebody's link to another; NULL with errno.
-static FILE *create(const char *path) {
-    (void)unlink(path); // an earlier process of this number may have left one
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    FILE *file = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    if (fd >= 0 && !file) {
+static FALLIBLE write_contents(int fd, const struct tensor_view *view) {
+    char header[HEADER_TEXT_MAX];
+    size_t header_bytes = format_header(view, header);
+    FILE *file = fdopen(fd, "wb");
+    if (!file) {
+        int cause = errno;
         close(fd);
+        FAIL(ERR_IO, "%s", strerror(cause));
     }
-    return file;
+    bool whole = fwrite(header, 1, header_bytes, file) == header_bytes &&
+                 fwrite(view->bytes ? view->data : header, 1, view->bytes, file) == view->bytes && fflush(file) == 0 &&
+                 fsync(fileno(file)) == 0;
+    int cause = errno;
+    if (fclose(file) != 0 && whole) {
+        cause = errno;
+        whole = false;
+    }
+    if (!whole) {
+        FAIL(ERR_IO, "%s", strerror(cause));
+    }
+    return OK;
+}
+
+static FALLIBLE write_file(const char *temporary, const char *path, const struct tensor_view *view) {
+    int fd;
+    TRY(regular_file_make(temporary, &fd));
+    err_t e = write_contents(fd, view);
+    if (!err_is(e) && rename(temporary, path) != 0) {
+        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+    }
+    if (err_is(e)) {
+        (void)unlink(temporary);
+    }
+    return e;
 }
 
 FALLIBLE npy_write(const char *path, const struct tensor_view *view) {
@@ -331,31 +355,11 @@ FALLIBLE npy_write(const char *path, const struct tensor_view *view) {
         FAIL(ERR_DTYPE_UNSUPPORTED, "%s: NumPy has no type for %s", path, dtype_name(view->dtype));
     }
     INVARIANT(view->rank <= TENSOR_RANK_MAX);
-    char header[HEADER_TEXT_MAX];
-    size_t header_bytes = format_header(view, header);
     char *temporary = NULL;
     if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
         FAIL(ERR_NOMEM, "%s: no memory for its name", path);
     }
-    FILE *file = create(temporary);
-    bool whole = file && fwrite(header, 1, header_bytes, file) == header_bytes &&
-                 fwrite(view->bytes ? view->data : header, 1, view->bytes, file) == view->bytes && fflush(file) == 0 &&
-                 fsync(fileno(file)) == 0;
-    int cause = errno;
-    if (file && fclose(file) != 0 && whole) {
-        cause = errno;
-        whole = false;
-    }
-    if (whole && rename(temporary, path) != 0) {
-        cause = errno;
-        whole = false;
-    }
-    if (file && !whole) {
-        unlink(temporary);
-    }
+    err_t e = write_file(temporary, path, view);
     free(temporary);
-    if (!whole) {
-        FAIL(ERR_IO, "%s: cannot be written: %s", path, strerror(cause));
-    }
-    return OK;
+    return err_context(e, "%s: cannot be written", path);
 }
