@@ -16,7 +16,10 @@ static FALLIBLE refuse_held(int fd, const char *path) {
     ssize_t length = pread(fd, pid, sizeof pid - 1, 0);
     size_t digits = length > 0 ? strspn(pid, "0123456789") : 0;
     pid[digits] = '\0';
-    FAIL(ERR_UNAVAILABLE, "process %s holds %s: stop it, or choose another address", digits ? pid : "(unknown)", path);
+    // Of this number is this process, or another one in a container of its own.
+    bool own = digits && strtol(pid, NULL, 10) == (long)getpid();
+    FAIL(ERR_UNAVAILABLE, "process %s%s holds %s: stop it, or choose another address", digits ? pid : "(unknown)",
+         own ? " (this one's number: do two of its addresses lie there?)" : "", path);
 }
 
 // Whether the locked file still is the one at the path: its last holder may have removed it between our open and our lock.

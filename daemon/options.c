@@ -121,6 +121,43 @@ static FALLIBLE check_piece(struct options *options) {
          options->origins[OPTION_MAX_BATCH_TOKENS]);
 }
 
+// What the daemon makes beside a Unix socket: its lock, and beside the first that callers have one for regions, with a lock too.
+struct beside {
+    const char *suffix, *what;
+    bool of_regions;
+};
+static const struct beside BESIDE[] = {
+    {".lock", "its lock", false},
+    {".regions", "the socket of its regions", true},
+    {".regions.lock", "the lock of its regions' socket", true},
+};
+
+// An address is no such file of the socket `whose`.
+static FALLIBLE check_not_beside(const struct options *options, enum options_key key, const char *address, enum options_key whose,
+                                 const char *socket, bool has_regions) {
+    size_t length = strlen(socket);
+    for (size_t i = 0; i < sizeof BESIDE / sizeof *BESIDE; i++) {
+        if ((has_regions || !BESIDE[i].of_regions) && strncmp(address, socket, length) == 0 &&
+            strcmp(address + length, BESIDE[i].suffix) == 0) {
+            FAIL(blame(options, key, whose), "%s (%s) is %s, where %s (%s), %s, has %s: give one another path",
+                 OPTIONS_ROWS[key].name, options->origins[key], address, OPTIONS_ROWS[whose].name, options->origins[whose], socket,
+                 BESIDE[i].what);
+        }
+    }
+    return OK;
+}
+
+static FALLIBLE check_beside(const struct options *options, enum options_key key, const char *address) {
+    bool has_regions = options->max_region_bytes > 0;
+    for (size_t i = 0; i < options->listen_count; i++) {
+        if (options_unix_path(options->listen[i])) {
+            TRY(check_not_beside(options, key, address, OPTION_LISTEN, options->listen[i], has_regions));
+            has_regions = false;
+        }
+    }
+    return options_unix_path(options->admin) ? check_not_beside(options, key, address, OPTION_ADMIN, options->admin, false) : OK;
+}
+
 static FALLIBLE check_addresses(const struct options *options) {
     for (size_t i = 0; i < options->listen_count; i++) {
         if (strcmp(options->listen[i], options->http) == 0 && options_address_port(options->http) != 0) {
@@ -132,7 +169,10 @@ static FALLIBLE check_addresses(const struct options *options) {
                  options->origins[OPTION_LISTEN], options->origins[OPTION_ADMIN], options->admin);
         }
     }
-    return OK;
+    for (size_t i = 0; i < options->listen_count; i++) {
+        TRY(check_beside(options, OPTION_LISTEN, options->listen[i]));
+    }
+    return check_beside(options, OPTION_ADMIN, options->admin);
 }
 
 static FALLIBLE check_placement(const struct options *options) {

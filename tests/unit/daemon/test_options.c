@@ -98,6 +98,22 @@ static void the_admin_socket_lies_beside_the_first_unix_socket(void **state) {
     }
 }
 
+// A name that looks like it lies beside another is the user's own where nothing of ours lies there.
+static void names_beside_a_socket_are_taken_where_nothing_lies_there(void **state) {
+    (void)state;
+    static const char *const FLAGS[] = {
+        "--model m --listen unix:/a --listen unix:/b --listen unix:/b.regions", // regions are beside the first alone
+        "--model m --listen unix:/a --listen unix:/a.regions --max-region-bytes 0",
+        "--model m --listen unix:/a --admin unix:/b --listen unix:/b.regions",
+        "--model m --listen unix:/a --listen unix:/a.regions.sock --listen unix:/a.locks",
+    };
+    for (size_t i = 0; i < sizeof FLAGS / sizeof *FLAGS; i++) {
+        struct options o;
+        expect_ok(FLAGS[i], "", &o);
+        options_deinit(&o);
+    }
+}
+
 static void an_admin_socket_with_too_long_a_path_is_off(void **state) {
     (void)state;
     char flags[256];
@@ -507,6 +523,7 @@ int main(void) {
         cmocka_unit_test(defaults_are_those_documented),
         cmocka_unit_test(a_runtime_folder_adds_the_unix_socket),
         cmocka_unit_test(the_admin_socket_lies_beside_the_first_unix_socket),
+        cmocka_unit_test(names_beside_a_socket_are_taken_where_nothing_lies_there),
         cmocka_unit_test(an_admin_socket_with_too_long_a_path_is_off),
         cmocka_unit_test(a_runtime_folder_too_long_for_a_socket_leaves_tcp),
         cmocka_unit_test(the_hub_cache_is_found_as_its_tools_find_it),

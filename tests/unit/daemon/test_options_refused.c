@@ -109,6 +109,17 @@ static const struct refusal FLAGS[] = {
                                      "unix:/run/expertd/expertd.sock"},
     {"--model m --listen unix:/x --admin unix:/x",
      "listen (flag --listen) and admin (flag --admin) are both unix:/x: give one another path"},
+    {"--model m --listen unix:/y.sock --listen unix:/y.sock.regions",
+     "listen (flag --listen) is unix:/y.sock.regions, where listen (flag --listen), unix:/y.sock, has the socket of its regions: "
+     "give one another path"},
+    {"--model m --listen unix:y.sock.lock --listen h:1 --listen unix:y.sock",
+     "listen (flag --listen) is unix:y.sock.lock, where listen (flag --listen), unix:y.sock, has its lock: give one another path"},
+    {"--model m --listen unix:/y.sock --admin unix:/y.sock.regions.lock",
+     "admin (flag --admin) is unix:/y.sock.regions.lock, where listen (flag --listen), unix:/y.sock, has the lock of its regions' "
+     "socket: give one another path"},
+    {"--model m --listen unix:/y.sock --listen unix:/y-admin.sock.lock",
+     "listen (flag --listen) is unix:/y-admin.sock.lock, where admin (default), unix:/y-admin.sock, has its lock: give one another "
+     "path"},
     {"--model a\tb", "--model: the value holds a control character or bytes that are not UTF-8, at byte 1"},
     {"--model \xff", "--model: the value holds a control character or bytes that are not UTF-8, at byte 0"},
     {"--model \xc0\xaf", "--model: the value holds a control character or bytes that are not UTF-8, at byte 0"},

@@ -232,8 +232,11 @@ static void a_second_daemon_fails_at_once_and_names_the_first(void **state) {
     struct fixture *f = *state;
     char message[512];
     start(f, "self");
-    snprintf(message, sizeof message, "cannot listen on %s: process %ld holds %s: stop it, or choose another address", f->path,
-             (long)getpid(), f->lock);
+    snprintf(
+        message, sizeof message,
+        "cannot listen on %s: process %ld (this one's number: do two of its addresses lie there?) holds %s: stop it, or choose "
+        "another address",
+        f->path, (long)getpid(), f->lock);
     expect_refused(f, message);
     int fd = dial_and_speak(f->path); // the first is not disturbed
     assert_true(fd >= 0);
