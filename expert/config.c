@@ -218,13 +218,18 @@ const char *config_text_bytes(const struct config *config, size_t *length) {
 
 enum { VALUE_TEXT_MAX = 64 };
 
+// What is printed to terminals and logs.
+static void without_controls(char *text) {
+    for (char *c = text; *c; c++) {
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    }
+}
+
 static void value_text(const json_t *value, char *out, size_t out_bytes) {
     const struct bare_number *bare = bare_number_of(value);
     if (bare || json_is_string(value)) {
         snprintf(out, out_bytes, "%s", bare ? bare->written : json_string_value(value));
-        for (char *c = out; *c; c++) {
-            *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c; // it is printed to terminals and logs
-        }
+        without_controls(out);
         return;
     }
     memset(out, 0, out_bytes); // a text that does not fit is written as far as it does
@@ -404,11 +409,27 @@ size_t config_list_length(const struct config *config, const char *key) {
     return json_array_size(look_up(config->object, key));
 }
 
-const char *config_object_key(const struct config *config, const char *key, size_t i) {
+size_t config_object_size(const struct config *config, const char *key) {
+    return json_object_size(look_up(config->object, key));
+}
+
+enum { NAME_SHOWN_MAX = 128 };
+
+// A member's name as messages show it, after what it is a member of; NULL: no memory.
+static char *member_path(const struct config *config, const char *key, const char *name) {
+    char shown[NAME_SHOWN_MAX + 1], *path;
+    snprintf(shown, sizeof shown, "%s", name);
+    without_controls(shown);
+    return asprintf(&path, "%s: %s.%s", config->path, key, shown) < 0 ? NULL : path;
+}
+
+FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context) {
     json_t *object = (json_t *)(uintptr_t)look_up(config->object, key); // jansson's iterators take what they do not change
-    void *at = json_object_iter(object);
-    for (; at && i > 0; i--) {
-        at = json_object_iter_next(object, at);
+    err_t e = OK;
+    for (void *at = json_object_iter(object); at && !err_is(e); at = json_object_iter_next(object, at)) {
+        struct config member = {.path = member_path(config, key, json_object_iter_key(at)), .object = json_object_iter_value(at)};
+        e = member.path ? visit(context, &member) : err_record(ERR_NOMEM, NULL, "no memory for a path");
+        free(member.path);
     }
-    return at ? json_object_iter_key(at) : NULL;
+    return e;
 }

@@ -38,8 +38,11 @@ FALLIBLE config_u32_list(const struct config *config, const char *const *keys, u
 FALLIBLE config_string_at(const struct config *config, const char *const *keys, size_t index, const char **out, bool *found);
 bool config_has(const struct config *config, const char *key);           // present and not null
 size_t config_list_length(const struct config *config, const char *key); // 0 where there is no list
-// The i-th key of the object at `key`, in the order of the file; NULL past the last, and where there is no object. Borrowed.
-const char *config_object_key(const struct config *config, const char *key, size_t i);
+size_t config_object_size(const struct config *config, const char *key); // 0 where there is no object
+// Visits each member of the object at `key`, whatever its name, as a configuration of its own, in the order of the file, until one
+// returns an error. `member` is borrowed for the visit; one that is no object holds nothing. No object: no visit.
+typedef err_t config_visitor(void *context, const struct config *member);
+FALLIBLE config_each_member(const struct config *config, const char *key, config_visitor *visit, void *context);
 // A value as it stands in the file (`silu`, `true`, `2.5`, `[8, 8]`), cut to fit; false where it is not there or null.
 bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes);
 // The file's name, for messages.

@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_MAX = 256, ENTRY_MAX = 512 };
+enum {
+    KEY_MAX = 256,
+    ENTRY_MAX = 512,
+    GROUPS_MAX = 1024, // of modules; known models have one to three
+};
 
 // A key of the section.
 struct key {
@@ -112,30 +116,32 @@ static FALLIBLE read_strategy(const struct quantisation *q, const char *name, st
     return OK;
 }
 
-// compressed-tensors and ModelOpt: any number of named groups of modules.
+// A group of modules. One of activations alone says nothing here.
+static err_t read_group(void *context, const struct config *group) {
+    struct quantisation *q = context;
+    const struct quantisation weights = {.config = group, .section = "weights"}; // read as a section of its own
+    if (config_object_size(group, weights.section) == 0) {
+        return OK;
+    }
+    if (q->count == QUANTISATION_SETTINGS_MAX) {
+        FAIL(ERR_CHECKPOINT, "%s: more than %d groups have weights", config_path(group), QUANTISATION_SETTINGS_MAX);
+    }
+    struct quantisation_setting *setting = &q->settings[q->count++];
+    TRY(read_size(&weights, "num_bits", &setting->bits));
+    TRY(read_size(&weights, "group_size", &setting->group_k));
+    TRY(read_block(&weights, "block_structure", setting));
+    return read_strategy(&weights, "strategy", setting);
+}
+
+// compressed-tensors and ModelOpt.
 static FALLIBLE read_groups(struct quantisation *q) {
     struct key groups = key_of(q, "config_groups");
-    const char *group;
-    for (size_t i = 0; (group = config_object_key(q->config, groups.text, i)) != NULL; i++) {
-        static const char *const NAMES[] = {"num_bits", "group_size", "block_structure", "strategy"};
-        char names[4][2 * KEY_MAX], weights[2 * KEY_MAX];
-        snprintf(weights, sizeof weights, "%s.%.128s.weights", groups.text, group);
-        if (!config_object_key(q->config, weights, 0)) {
-            continue; // of activations alone
-        }
-        for (size_t j = 0; j < 4; j++) {
-            snprintf(names[j], sizeof names[j], "config_groups.%.128s.weights.%s", group, NAMES[j]);
-        }
-        if (q->count == QUANTISATION_SETTINGS_MAX) {
-            FAIL(ERR_CHECKPOINT, "%s: %s has more than %d groups", config_path(q->config), groups.text, QUANTISATION_SETTINGS_MAX);
-        }
-        struct quantisation_setting *setting = &q->settings[q->count++];
-        TRY(read_size(q, names[0], &setting->bits));
-        TRY(read_size(q, names[1], &setting->group_k));
-        TRY(read_block(q, names[2], setting));
-        TRY(read_strategy(q, names[3], setting));
+    size_t count = config_object_size(q->config, groups.text);
+    if (count > GROUPS_MAX) {
+        FAIL(ERR_CHECKPOINT, "%s: %s has %zu groups, at most %d are read: is it damaged? Download it again", config_path(q->config),
+             groups.text, count, GROUPS_MAX);
     }
-    return OK;
+    return config_each_member(q->config, groups.text, read_group, q);
 }
 
 static FALLIBLE read_whole(struct quantisation *q) {
@@ -145,7 +151,7 @@ static FALLIBLE read_whole(struct quantisation *q) {
     TRY(read_block(q, "weight_block_size", &setting));
     bool said = setting.bits || setting.group_k || setting.block_n;
     struct key dynamic = key_of(q, "dynamic");
-    bool varies = config_object_key(q->config, dynamic.text, 0) != NULL; // GPTQModel: other sizes for some modules
+    bool varies = config_object_size(q->config, dynamic.text) > 0; // GPTQModel: other sizes for some modules
     if (said && !varies) {
         q->settings[q->count++] = setting;
     }
@@ -170,7 +176,7 @@ FALLIBLE quantisation_read(const struct config *config, struct quantisation *out
     }
     TRY(read_text(out, "quant_method", out->method, sizeof out->method));
     struct key transform = key_of(out, "transform_config.config_groups");
-    if (config_object_key(out->config, transform.text, 0)) {
+    if (config_object_size(out->config, transform.text) > 0) {
         FAIL(ERR_CHECKPOINT, "%s: %s rotates what goes in and out of the experts, which is not computed here",
              config_path(out->config), transform.text);
     }

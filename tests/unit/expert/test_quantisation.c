@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -13,7 +14,7 @@
 static struct config *config;
 
 static err_t read_text(const char *section, struct quantisation *out) {
-    char text[4096];
+    static char text[64 << 10];
     config_destroy(config);
     config = NULL;
     snprintf(text, sizeof text, "{\"model_type\":\"m\"%s%s}", section[0] ? "," : "", section);
@@ -62,12 +63,19 @@ static void sizes_are_found_where_each_method_has_them(void **state) {
     assert_true(q.settings[2].block_n == 128 && q.settings[2].block_k == 64);
 }
 
-static void sizes_that_vary_by_module_are_left_to_the_tensors(void **state) {
+// A group's name is any text: with dots in it, which separate keys elsewhere, or longer than a key is.
+static void a_groups_name_may_be_any_text(void **state) {
     (void)state;
     struct quantisation q;
-    assert_false(
-        err_is(read_text(SAYS("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128,\"dynamic\":{\"+:x\":{\"bits\":8}}"), &q)));
-    assert_int_equal(q.count, 0);
+    char section[1024], name[301];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    snprintf(section, sizeof section,
+             SAYS("\"config_groups\":{\"model.layers.0\":{\"weights\":{\"num_bits\":4}},\"%s\":{\"weights\":{\"num_bits\":8}},"
+                  "\"\":{\"weights\":{\"num_bits\":3}}}"),
+             name);
+    assert_false(err_is(read_text(section, &q)));
+    assert_true(q.count == 3 && q.settings[0].bits == 4 && q.settings[1].bits == 8 && q.settings[2].bits == 3);
 }
 
 static void refuse(const char *section, const char *words) {
@@ -77,6 +85,39 @@ static void refuse(const char *section, const char *words) {
         fail_msg("\"%s\" does not say \"%s\"", err_message(), words);
     }
 }
+
+static void groups_without_end_are_refused_before_they_are_read(void **state) {
+    (void)state;
+    enum { GROUPS = 1025, EACH = 40 };
+    char *section = malloc(GROUPS * EACH + 64);
+    struct quantisation q;
+    for (int groups = GROUPS - 1; groups <= GROUPS; groups++) {
+        size_t used = (size_t)sprintf(section, "\"quantization_config\":{\"config_groups\":{");
+        for (int i = 0; i < groups; i++) {
+            used += (size_t)sprintf(section + used, "%s\"g%d\":{\"input_activations\":0}", i ? "," : "", i);
+        }
+        sprintf(section + used, "}}");
+        if (groups == GROUPS) {
+            refuse(section, "config.json: quantization_config.config_groups has 1025 groups, at most 1024 are read");
+        } else {
+            assert_false(err_is(read_text(section, &q)));
+            assert_int_equal(q.count, 0);
+        }
+    }
+    free(section);
+}
+
+static void sizes_that_vary_by_module_are_left_to_the_tensors(void **state) {
+    (void)state;
+    struct quantisation q;
+    assert_false(
+        err_is(read_text(SAYS("\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128,\"dynamic\":{\"+:x\":{\"bits\":8}}"), &q)));
+    assert_int_equal(q.count, 0);
+}
+
+#define GROUP(name) "\"" name "\":{\"weights\":{\"num_bits\":4}}"
+#define EIGHT_GROUPS                                                                                                               \
+    GROUP("a") "," GROUP("b") "," GROUP("c") "," GROUP("d") "," GROUP("e") "," GROUP("f") "," GROUP("g") "," GROUP("h")
 
 static void what_means_other_tensors_is_refused(void **state) {
     (void)state;
@@ -89,7 +130,10 @@ static void what_means_other_tensors_is_refused(void **state) {
     refuse(SAYS("\"weight_block_size\":[128]"), "weight_block_size");
     refuse(SAYS("\"weight_block_size\":[128,0]"), "weight_block_size");
     refuse(SAYS("\"config_groups\":{\"a\":{\"weights\":{\"num_bits\":8,\"block_structure\":\"4294967297x64\"}}}"),
-           "block_structure");
+           "config.json: quantization_config.config_groups.a: weights.block_structure is 4294967297x64");
+    refuse(SAYS("\"config_groups\":{\"a\\u001b\":{\"weights\":{\"num_bits\":true}}}"),
+           "config_groups.a?: weights.num_bits is true");
+    refuse(SAYS("\"config_groups\":{" EIGHT_GROUPS "," GROUP("i") "}"), "config_groups.i: more than 8 groups have weights");
     refuse(SAYS("\"quant_method\":7"), "quant_method is 7");
     refuse(SAYS("\"transform_config\":{\"config_groups\":{\"u\":{}}}"), "transform_config");
 }
@@ -124,6 +168,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_configuration_that_says_nothing_is_fine, end),
         cmocka_unit_test_teardown(sizes_are_found_where_each_method_has_them, end),
+        cmocka_unit_test_teardown(a_groups_name_may_be_any_text, end),
+        cmocka_unit_test_teardown(groups_without_end_are_refused_before_they_are_read, end),
         cmocka_unit_test_teardown(sizes_that_vary_by_module_are_left_to_the_tensors, end),
         cmocka_unit_test_teardown(what_means_other_tensors_is_refused, end),
         cmocka_unit_test_teardown(modules_are_left_out_by_name_and_by_pattern, end),
