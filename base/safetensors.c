@@ -353,6 +353,7 @@ static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file
     if (!file->text) {
         FAIL(ERR_NOMEM, "no memory for a header of %" PRIu64 " bytes", length);
     }
+    file->header_bytes = length;
     struct parser p = {.file = file, .data = bytes + LENGTH_BYTES + length, .data_bytes = size - LENGTH_BYTES - length};
     json_reader_init(&p.json, bytes + LENGTH_BYTES, length);
     TRY_IN(parse_header(&p), "header");

@@ -21,7 +21,8 @@ struct safetensors {
     size_t count;
     char **metadata; // [2 * metadata_count] key, value of __metadata__
     size_t metadata_count;
-    char *text; // the names and the metadata lie here
+    uint64_t header_bytes;
+    char *text; // [header_bytes + 1] the names and the metadata lie here
 };
 
 enum {

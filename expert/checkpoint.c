@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -22,6 +23,8 @@ struct checkpoint {
     struct config *config;
     struct safetensors *shards; // [shard_count]; fixed once open, so that entries may be pointed to
     size_t shard_count;
+    uint64_t header_bytes;                    // of all shards
+    size_t tensors;                           // in all shards
     const struct safetensors_entry **entries; // ascending by name, into the shards
     size_t count;
 };
@@ -103,6 +106,8 @@ static FALLIBLE open_shard(struct checkpoint *c, const struct checkpoint_bytes *
         TRY(safetensors_open(path, shard));
     }
     c->shard_count++;
+    c->header_bytes += shard->header_bytes;
+    c->tensors += shard->count;
     return OK;
 }
 
@@ -113,13 +118,9 @@ static int compare_entry(const void *left, const void *right) {
 
 // All tensors of all shards into one sorted list.
 static FALLIBLE list_entries(struct checkpoint *c) {
-    size_t count = 0;
-    for (size_t s = 0; s < c->shard_count; s++) {
-        count += c->shards[s].count;
-    }
-    c->entries = calloc(count + 1, sizeof(*c->entries));
+    c->entries = calloc(c->tensors + 1, sizeof(*c->entries));
     if (!c->entries) {
-        FAIL(ERR_NOMEM, "no memory for the names of %zu tensors", count);
+        FAIL(ERR_NOMEM, "no memory for the names of %zu tensors", c->tensors);
     }
     for (size_t s = 0; s < c->shard_count; s++) {
         for (size_t i = 0; i < c->shards[s].count; i++) {
@@ -154,26 +155,72 @@ static FALLIBLE keep_listed(struct checkpoint *c, const struct shard_index *inde
     return OK;
 }
 
-static FALLIBLE check_shard_is_there(const struct checkpoint *c, const struct shard_index *index, const char *file) {
+// What a path leads to, whatever it is called. Zeroed: not known.
+struct identity {
+    dev_t device;
+    ino_t inode;
+};
+
+// The shard is there, and is none of those before it by another name: each would be read again, and no tensor lies in two.
+static FALLIBLE check_file(const struct checkpoint *c, const struct shard_index *index, size_t i, struct identity *seen) {
+    const char *file = index->files[i];
     char path[PATH_MAX];
     struct stat status;
     TRY(join_path(c->path, file, path));
-    if (stat(path, &status) != 0 && errno == ENOENT) {
-        FAIL(ERR_CHECKPOINT, "%s lists shard %s (of %zu), which is not in the folder: download it", INDEX_NAME, file,
-             index->file_count);
+    if (stat(path, &status) != 0) {
+        if (errno == ENOENT) {
+            FAIL(ERR_CHECKPOINT, "%s lists shard %s (of %zu), which is not in the folder: download it", INDEX_NAME, file,
+                 index->file_count);
+        }
+        return OK; // what else is wrong is said where it is opened
+    }
+    seen[i] = (struct identity){status.st_dev, status.st_ino};
+    for (size_t j = 0; j < i; j++) {
+        if (seen[j].device == seen[i].device && seen[j].inode == seen[i].inode) {
+            FAIL(ERR_CHECKPOINT, "%s lists shards %s and %s, which are links to one file: download the two again", INDEX_NAME,
+                 index->files[j], file);
+        }
+    }
+    return OK;
+}
+
+// Before the first is opened: what is listed costs nothing until all of it is there.
+static FALLIBLE check_files(const struct checkpoint *c, const struct shard_index *index) {
+    struct identity *seen = calloc(index->file_count, sizeof *seen);
+    if (!seen) {
+        FAIL(ERR_NOMEM, "no memory for %zu shards", index->file_count);
+    }
+    err_t e = OK;
+    for (size_t i = 0; i < index->file_count && !err_is(e); i++) {
+        e = check_file(c, index, i, seen);
+    }
+    free(seen);
+    return e;
+}
+
+// The shards that are open, after each: so they pass the bounds by one file's at most.
+static FALLIBLE check_totals(const struct checkpoint *c, const struct shard_index *index) {
+    bool too_many = c->tensors > CHECKPOINT_TENSORS_MAX;
+    if (too_many || c->header_bytes > CHECKPOINT_HEADER_BYTES_MAX) {
+        FAIL(ERR_CHECKPOINT,
+             "the shards to %s (%zu of %zu) have %" PRIu64
+             " %s, more than the %d that are read of one checkpoint: do they belong to "
+             "one? Download it again",
+             index->files[c->shard_count - 1], c->shard_count, index->file_count, too_many ? c->tensors : c->header_bytes,
+             too_many ? "tensors" : "bytes of headers", too_many ? CHECKPOINT_TENSORS_MAX : CHECKPOINT_HEADER_BYTES_MAX);
     }
     return OK;
 }
 
 static FALLIBLE open_listed(struct checkpoint *c, const struct checkpoint_bytes *bytes, const struct shard_index *index) {
     TRY(make_shards(c, index->file_count));
+    TRY(bytes ? OK : check_files(c, index));
     for (size_t i = 0; i < index->file_count; i++) {
-        if (!bytes) {
-            TRY(check_shard_is_there(c, index, index->files[i]));
-        } else if (strcmp(index->files[i], MEMORY_SHARD) != 0) {
+        if (bytes && strcmp(index->files[i], MEMORY_SHARD) != 0) {
             FAIL(ERR_CHECKPOINT, "%s is not there", index->files[i]);
         }
         TRY(open_shard(c, bytes, index->files[i]));
+        TRY(check_totals(c, index));
     }
     TRY(list_entries(c));
     return keep_listed(c, index);

@@ -11,10 +11,14 @@
 #include "base/safetensors.h"
 #include "expert/config.h"
 
+// Of all shards together: what is kept of them in memory, and looked through, before it is known whether they are a model's. The
+// largest known (Kimi-K2 in 4 bits) has some 210000 tensors in headers of some 30 MB.
+enum { CHECKPOINT_TENSORS_MAX = 1 << 20, CHECKPOINT_HEADER_BYTES_MAX = 128 << 20 };
+
 struct checkpoint; // owns the maps, the names and the configuration
 
 // Opens a folder. ERR_CHECKPOINT names the file, the tensor and the rule broken, and says what was looked for where a file is
-// missing; ERR_IO where one cannot be read.
+// missing; ERR_IO where one cannot be read. Names may be links, as in a hub cache, but no two shards are one file.
 FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out);
 void checkpoint_close(struct checkpoint *checkpoint); // NULL is legal; every pointer into the checkpoint dies with it
 

@@ -223,6 +223,70 @@ static void too_many_shards_are_refused_before_they_are_opened(void **state) {
     refuse("names 4097 files, at most 4096 are opened");
 }
 
+// As in a hub cache, where each name leads to a blob.
+static void links_to_files_of_their_own_are_shards(void **state) {
+    (void)state;
+    assert_int_equal(mkdir(path_of("blobs"), 0700), 0);
+    builder_write(&builder, 0, 1, folder, "blobs/01");
+    builder_write(&builder, 1, 2, folder, "blobs/23");
+    assert_int_equal(symlink("blobs/01", path_of("s1.safetensors")), 0);
+    assert_int_equal(symlink("blobs/23", path_of("s2.safetensors")), 0);
+    index_text("\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\"");
+    struct checkpoint *c = open_whole();
+    assert_true(first_value(c, "a") == 1 && first_value(c, "b") == 10);
+    checkpoint_close(c);
+}
+
+static void shards_that_are_one_file_are_refused_before_any_is_opened(void **state) {
+    (void)state;
+    char hard[256];
+    builder_write_text(folder, "s1.safetensors", "which would be refused once it is opened");
+    index_text("\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\"");
+    assert_int_equal(symlink("s1.safetensors", path_of("s2.safetensors")), 0);
+    refuse("lists shards s1.safetensors and s2.safetensors, which are links to one file: download the two again");
+    assert_int_equal(unlink(path_of("s2.safetensors")), 0);
+    snprintf(hard, sizeof hard, "%s", path_of("s2.safetensors"));
+    assert_int_equal(link(path_of("s1.safetensors"), hard), 0);
+    refuse("lists shards s1.safetensors and s2.safetensors, which are links to one file: download the two again");
+}
+
+// A file of so many empty tensors, whose header is padded to so many bytes at least.
+static void write_many(const char *name, const char *prefix, int tensors, size_t bytes) {
+    char *header = NULL;
+    size_t length = 0;
+    FILE *text = open_memstream(&header, &length), *file = fopen(path_of(name), "w");
+    assert_true(text && file);
+    fputc('{', text);
+    for (int i = 0; i < tensors; i++) {
+        fprintf(text, "%s\"%s%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", i ? "," : "", prefix, i);
+    }
+    fputc('}', text);
+    fflush(text);
+    for (size_t padded = length; padded < bytes; padded++) {
+        fputc(' ', text);
+    }
+    fclose(text);
+    uint64_t before = length; // little-endian, as all that is tested
+    assert_int_equal(fwrite(&before, sizeof before, 1, file), 1);
+    assert_int_equal(fwrite(header, 1, length, file), length);
+    fclose(file);
+    free(header);
+}
+
+static void more_tensors_or_headers_than_any_model_has_are_refused(void **state) {
+    (void)state;
+    index_text("\"a0\":\"s1\",\"b0\":\"s2\",\"c0\":\"s3\"");
+    write_many("s3", "c", 1, 0);
+    write_many("s1", "a", CHECKPOINT_TENSORS_MAX / 2, 0);
+    write_many("s2", "b", CHECKPOINT_TENSORS_MAX / 2 + 1, 0);
+    refuse("the shards to s2 (2 of 3) have 1048577 tensors, more than the 1048576 that are read of one checkpoint");
+    write_many("s1", "a", 1, CHECKPOINT_HEADER_BYTES_MAX / 2);
+    write_many("s2", "b", 1, CHECKPOINT_HEADER_BYTES_MAX / 2 + 1);
+    refuse("the shards to s2 (2 of 3) have 134217729 bytes of headers, more than the 134217728 that are read of one checkpoint");
+    write_many("s2", "b", 1, CHECKPOINT_HEADER_BYTES_MAX / 4);
+    checkpoint_close(open_whole());
+}
+
 static void a_damaged_shard_is_named(void **state) {
     (void)state;
     builder_write(&builder, 0, 3, folder, "model.safetensors");
@@ -266,6 +330,9 @@ int main(void) {
         TEST(a_missing_shard_and_a_misplaced_tensor_are_named),
         TEST(an_index_that_lies_is_refused),
         TEST(too_many_shards_are_refused_before_they_are_opened),
+        TEST(links_to_files_of_their_own_are_shards),
+        TEST(shards_that_are_one_file_are_refused_before_any_is_opened),
+        TEST(more_tensors_or_headers_than_any_model_has_are_refused),
         TEST(a_damaged_shard_is_named),
         TEST(memory_is_opened_like_a_folder),
     };
