@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 // A signal handler is given no context, so this one table is the process's own. A slot belongs to whoever moved `start` from FREE
@@ -17,6 +18,7 @@ struct mapped_range {
 enum { FREE = 0, CLAIMED = 1 };
 
 static struct mapped_range ranges[MAPPED_RANGES_MAX];
+static atomic_flag spoken = ATOMIC_FLAG_INIT; // the handler's own
 
 void mapped_add(const void *start, size_t bytes, const char *path) {
     for (size_t i = 0; i < MAPPED_RANGES_MAX; i++) {
@@ -50,8 +52,13 @@ static const char *path_at(uintptr_t address) {
     return NULL;
 }
 
-static void say(const char *text) {
-    ssize_t written = write(STDERR_FILENO, text, strlen(text));
+// In one piece, beside whatever other threads write.
+static void say(const char *path) {
+    char before[] = "expertd: the file ";
+    char behind[] = " changed or became unreadable while it was read: do not write into a checkpoint that is being served\n";
+    const struct iovec parts[] = {
+        {before, sizeof before - 1}, {(char *)(uintptr_t)path, strlen(path)}, {behind, sizeof behind - 1}};
+    ssize_t written = writev(STDERR_FILENO, parts, sizeof parts / sizeof *parts);
     (void)written; // the process ends anyway
 }
 
@@ -62,9 +69,11 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         signal(number, SIG_DFL); // not a file of ours: the fault happens again, with the default's core dump
         return;
     }
-    say("expertd: the file ");
+    // A team reads a file with all its threads, and they all come here: the first speaks and ends the process.
+    while (atomic_flag_test_and_set(&spoken)) {
+        pause();
+    }
     say(path);
-    say(" changed or became unreadable while it was read: do not write into a checkpoint that is being served\n");
     _exit(MAPPED_EXIT_CODE);
 }
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -19,9 +20,10 @@
 #include "base/mapped.h"
 #include "base/safetensors.h"
 
-enum { LARGE = 1 << 20 };
+enum { LARGE = 1 << 20, READERS = 8 };
 
 static char path[64];
+static pthread_barrier_t all_here;
 
 static int make_file(void **state) {
     (void)state;
@@ -87,6 +89,43 @@ static void a_mapped_file_that_shrinks_is_named_and_ends_with_65(void **state) {
     assert_non_null(strstr(text, "changed or became unreadable while it was read"));
 }
 
+static void *read_once_all_are_here(void *context) {
+    const struct tensor_view *view = context;
+    pthread_barrier_wait(&all_here);
+    return (void *)(uintptr_t)((const uint8_t *)view->data)[view->bytes - 1];
+}
+
+static void read_with_many_threads(void) {
+    struct safetensors file;
+    pthread_t threads[READERS];
+    err_t e = mapped_install_handler();
+    e = err_is(e) ? e : safetensors_open(path, &file);
+    if (err_is(e) || truncate(path, 4096) != 0 || pthread_barrier_init(&all_here, NULL, READERS) != 0) {
+        _exit(1);
+    }
+    for (int i = 0; i < READERS; i++) {
+        pthread_create(&threads[i], NULL, read_once_all_are_here, &file.entries[0].view);
+    }
+    pthread_join(threads[0], NULL);
+    _exit(2);
+}
+
+static void threads_that_find_it_at_once_say_it_once(void **state) {
+    char text[4096], expected[512];
+    for (int i = 0; i < 20; i++) {
+        int status = run_child(read_with_many_threads, text, sizeof text);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 65);
+        snprintf(expected, sizeof expected,
+                 "expertd: the file %s changed or became unreadable while it was read: do not write into a checkpoint that is "
+                 "being served\n",
+                 path);
+        assert_string_equal(text, expected);
+        remove_file(state); // it was cut
+        assert_int_equal(make_file(state), 0);
+    }
+}
+
 static void fault_elsewhere(void) {
     if (err_is(mapped_install_handler())) {
         _exit(1);
@@ -133,6 +172,7 @@ static void a_closed_file_is_not_blamed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_mapped_file_that_shrinks_is_named_and_ends_with_65, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(threads_that_find_it_at_once_say_it_once, make_file, remove_file),
         cmocka_unit_test(a_bus_error_elsewhere_keeps_its_default),
         cmocka_unit_test_teardown(a_closed_file_is_not_blamed, remove_file),
     };
