@@ -22,12 +22,15 @@ from harness.daemon import CHANNEL_OPTIONS, Client  # noqa: E402
 from harness.protos import pb  # noqa: E402
 from harness.tensors import rows_of, tensor  # noqa: E402
 
+MESSAGE_BYTES_MAX = 1 << 20  # of the daemon
+
 # What may be heard beside an answer. QUEUE_FULL is no fault anywhere: the load is a full one.
 EXPECTED_CODES = {"forward": (), "stream": (), "cancel": ("CANCELLED",), "deadline": ("DEADLINE_EXCEEDED",),
-                  "bad": ("INVALID_ARGUMENT",), "drop": ("CANCELLED",)}
-KINDS = [*["forward"] * 6, *["stream"] * 5, "cancel", "deadline", "bad", "drop"]
+                  "bad": ("INVALID_ARGUMENT",), "drop": ("CANCELLED",), "late": ("DEADLINE_EXCEEDED",), "large": ()}
+KINDS = [*["forward"] * 6, *["stream"] * 5, "cancel", "deadline", "bad", "drop", "late", "large"]
 FAULTS_KEPT = 5
 STREAM_REQUESTS = 12
+TOO_LARGE = pb.ForwardRequest(hidden=pb.Tensor(data=bytes(MESSAGE_BYTES_MAX)))
 
 
 class Layer:
@@ -78,13 +81,18 @@ class Callers:
         with self.lock:
             self.done["rows"] += len(rows)
 
-    def stream(self, client, chance):
+    def stream(self, client, chance, last=(), **options):
+        """`last` ends the stream with an error, behind the answers to what was asked before."""
         asked = [self.some(chance) for _ in range(chance.randrange(1, STREAM_REQUESTS))]
         requests = [layer.request(rows, routed, id=number) for number, (layer, rows, routed) in enumerate(asked)]
         seen = set()
-        for answer in client.stream(requests):
-            seen.add(answer.id)
-            self.check(answer, *asked[answer.id])
+        try:
+            for answer in client.stream([*requests, *last], **options):
+                seen.add(answer.id)
+                self.check(answer, *asked[answer.id])
+        except grpc.RpcError as error:
+            if not last or error.code() != grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
         if len(seen) != len(asked):
             with self.lock:
                 self.lost += len(asked) - len(seen)
@@ -97,6 +105,10 @@ class Callers:
             self.check(client.forward(request), layer, rows, routed)
         elif kind == "stream":
             self.stream(client, chance)
+        elif kind == "late":
+            self.stream(client, chance, timeout=chance.random() / 20)
+        elif kind == "large":
+            self.stream(client, chance, last=[TOO_LARGE])
         elif kind == "cancel":
             call = client.stub.Forward.future(request)
             self.stop.wait(chance.random() / 500)
