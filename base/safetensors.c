@@ -333,10 +333,15 @@ static uint64_t header_length(const unsigned char *bytes) {
     return length;
 }
 
+static const char LFS_POINTER[] = "version https://git-lfs.github.com/spec/";
+
 static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file) {
     if (size < LENGTH_BYTES) {
         FAIL(ERR_CHECKPOINT, "%" PRIu64 " bytes are no safetensors file%s", size,
              size ? "" : ": it is empty (an unfinished download?); download it again");
+    }
+    if (size >= sizeof LFS_POINTER - 1 && !memcmp(bytes, LFS_POINTER, sizeof LFS_POINTER - 1)) {
+        FAIL(ERR_CHECKPOINT, "this is Git LFS's pointer to the file, not the file: fetch it with `git lfs pull`");
     }
     uint64_t length = header_length((const unsigned char *)bytes);
     if (length > SAFETENSORS_HEADER_BYTES_MAX) {

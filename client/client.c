@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <errno.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/address.h"
 #include "client/grpc/channel.h"
@@ -73,6 +75,12 @@ const struct proto_error_text *client_refusal(const struct client *client) {
 
 static FALLIBLE unreachable(const struct client *client, const char *cause) {
     const char *address = client->address.text;
+    if (strncmp(address, "unix:", 5) == 0 && strstr(cause, strerror(EACCES))) {
+        FAIL(ERR_UNAVAILABLE,
+             "%s may not be connected to by uid %u (%s): the daemon's allow_uids say who may, and its admin socket is its own "
+             "user's and root's",
+             address, (unsigned)geteuid(), cause);
+    }
     FAIL(ERR_UNAVAILABLE,
          "no daemon answers at %s (%s): start one with `expertd --model DIR --listen %s`, or give the address of one that runs",
          address, cause, address);

@@ -114,7 +114,7 @@ const char *options_variable(char *const *environment, const char *name) {
 }
 
 static bool is_others(const char *name) {
-    static const char *const OTHERS[] = {"EXPERTD_TEST_", "EXPERTD_SERVICE_", "EXPERTD_PORT=", "EXPERTD_PORT_"};
+    static const char *const OTHERS[] = {"EXPERTD_ADDRESS=", "EXPERTD_TEST_", "EXPERTD_SERVICE_", "EXPERTD_PORT=", "EXPERTD_PORT_"};
     for (size_t i = 0; i < sizeof OTHERS / sizeof OTHERS[0]; i++) {
         if (strncmp(name, OTHERS[i], strlen(OTHERS[i])) == 0) {
             return true;

@@ -14,7 +14,11 @@ install(FILES README.md LICENSE deploy/expertd.yaml DESTINATION ${CMAKE_INSTALL_
 install(CODE "set(here \"${CMAKE_SOURCE_DIR}\")\nset(build \"${CMAKE_BINARY_DIR}\")\nset(bin \"${CMAKE_INSTALL_BINDIR}\")")
 install(CODE [[
   file(READ "${here}/deploy/systemd/expertd.service" unit)
-  string(REPLACE "/usr/bin/expertd" "${CMAKE_INSTALL_PREFIX}/${bin}/expertd" unit "${unit}")
+  set(program "${CMAKE_INSTALL_PREFIX}/${bin}/expertd")
+  if(program MATCHES " ")
+    set(program "\"${program}\"")
+  endif()
+  string(REPLACE "/usr/bin/expertd" "${program}" unit "${unit}")
   file(WRITE "${build}/expertd.service" "${unit}")
   file(INSTALL "${build}/expertd.service" DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/systemd/system")
 ]])

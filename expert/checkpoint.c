@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/regular_file.h"
 #include "expert/shard_index.h"
@@ -258,11 +259,18 @@ static FALLIBLE open_weights(struct checkpoint *c) {
 
 static FALLIBLE open_folder(struct checkpoint *c) {
     struct stat status;
-    if (stat(c->path, &status) != 0) {
-        FAIL(ERR_CHECKPOINT, "%s: %s", c->path, strerror(errno));
+    bool there = stat(c->path, &status) == 0;
+    if (there && !S_ISDIR(status.st_mode)) {
+        FAIL(ERR_CHECKPOINT, "%s is no folder: %s", c->path,
+             has_suffix(c->path, ".gguf") ? "GGUF is not read: take the model's original checkpoint"
+                                          : "name the folder that holds config.json");
     }
-    if (!S_ISDIR(status.st_mode)) {
-        FAIL(ERR_CHECKPOINT, "%s is no folder: name the folder that holds %s", c->path, CONFIG_NAME);
+    if ((!there || access(c->path, R_OK | X_OK) != 0) && errno == EACCES) {
+        FAIL(ERR_CHECKPOINT, "%s: %s: let uid %u read it, or run this as another user", c->path, strerror(errno),
+             (unsigned)geteuid());
+    }
+    if (!there) {
+        FAIL(ERR_CHECKPOINT, "%s: %s", c->path, strerror(errno));
     }
     if (!has_name(c->path, CONFIG_NAME)) {
         FAIL(ERR_CHECKPOINT, "%s holds no %s: it is no checkpoint, or not all of one", c->path, CONFIG_NAME);

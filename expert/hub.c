@@ -12,6 +12,12 @@
 
 enum { REVISION_BYTES_MAX = 256 };
 
+// Is anything there, be it something that may not be looked at? What it is its opener says.
+static bool is_there(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 || errno == EACCES;
+}
+
 static bool is_folder(const char *path) {
     struct stat status;
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
@@ -118,8 +124,8 @@ static FALLIBLE resolve_repository(const char *model, const char *repository, ch
 
 FALLIBLE hub_resolve(const char *model, const char *cache, char *path, size_t path_bytes) {
     const char *slash = hub_slash(model);
-    if (is_folder(model) || !slash) {
-        if (!is_folder(model)) {
+    if (is_there(model) || !slash) {
+        if (!is_there(model)) {
             FAIL(ERR_CHECKPOINT, "there is no folder %s: a model is a folder, or ORG/NAME of the local Hugging Face cache", model);
         }
         if (strlen(model) >= path_bytes) {

@@ -101,9 +101,10 @@ static FALLIBLE load_module(const char *kind, struct devices *out) {
     if (access(path, R_OK) != 0) {
         FAIL(ERR_UNAVAILABLE, "no module: there is no %s%s, so this installation has no kernels for %s devices%s", path,
              access(path, F_OK) == 0 ? " that may be read" : "", kind,
-             strcmp(kind, "cuda") == 0 ? "; build it where nvcc is (deploy/install-deps --cuda fetches one) with cmake "
-                                         "-DEXPERTD_CUDA=ON, and install it from the same build"
-                                       : "; cmake --install puts it there");
+             strcmp(kind, "cuda") == 0
+                 ? "; build it where nvcc is (deploy/install-deps --cuda fetches one) with cmake "
+                   "-DEXPERTD_CUDA=ON, and install it from the same build"
+                 : "; `cmake --build BUILD --target expertd_sim` makes it, and cmake --install puts it there");
     }
     out->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!out->library) {

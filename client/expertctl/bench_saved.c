@@ -12,6 +12,9 @@ static FALLIBLE load_file(const char *path, json_t **out) {
     json_error_t error;
     *out = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (!*out) {
+        if (error.line < 1) {
+            FAIL(ERR_INVALID, "--compare %s: %s", path, error.text);
+        }
         FAIL(ERR_INVALID, "--compare %s: line %d: %s", path, error.line, error.text);
     }
     if (json_integer_value(json_object_get(*out, "bench")) != REPORT_VERSION) {

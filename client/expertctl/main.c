@@ -78,17 +78,18 @@ static int report(err_t e, const struct proto_error_text *refusal, const char *a
 
 // The admin socket as the daemon behind `client` names it: a path of this host only where a Unix socket led there.
 static FALLIBLE find_admin(struct client *client, const struct ctl_options *options, char out[ADMIN_ADDRESS_MAX]) {
-    if (strncmp(client_address(client), "unix:", 5) != 0) {
-        FAIL(ERR_USAGE,
-             "the admin socket is on the daemon's own host, and %s may be another: give its Unix socket with --address, "
-             "or the admin socket with --admin unix:PATH",
-             client_address(client));
-    }
     struct client_description description;
     TRY(client_describe(client, "", options->timeout_us, &description));
     err_t e = client_admin_address(&description, out);
     client_description_deinit(&description);
-    return e;
+    TRY(e);
+    if (strncmp(client_address(client), "unix:", 5) != 0) {
+        FAIL(ERR_USAGE,
+             "the admin socket is on the daemon's own host, and %s may be another: there give --admin %s, or the daemon's Unix "
+             "socket with --address",
+             client_address(client), out);
+    }
+    return OK;
 }
 
 static bool asks_admin(const struct ctl_options *options) {

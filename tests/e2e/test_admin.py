@@ -202,7 +202,10 @@ def test_expertctl_drain_says_what_is_wrong(case, start_daemon, tmp_path):
     done = ctl(daemon, "drain")
     assert done.returncode == 69 and "no admin socket" in done.stderr
     done = run_program("expertctl", "--address", daemon.tcp, "drain")
-    assert done.returncode == 64 and "--admin" in done.stderr
+    assert done.returncode == 69 and "no admin socket" in done.stderr
+    other = start_daemon(model=case("mixtral").folder)
+    done = run_program("expertctl", "--address", other.tcp, "drain")
+    assert done.returncode == 64 and f"give --admin {other.events('admin')[0]['address']}" in done.stderr
     done = ctl(daemon, "drain", "--admin", f"unix:{tmp_path}/none.sock", "--timeout", "2")
     assert done.returncode == 69 and f"{tmp_path}/none.sock" in done.stderr
     done = ctl(daemon, "drain", "--admin", f"unix:{daemon.socket}", "--timeout", "5")

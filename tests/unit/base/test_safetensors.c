@@ -228,6 +228,14 @@ static void bad_utf8_is_refused(void **state) {
     accept("{\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xf4\x8f\xbf\xbf\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1);
 }
 
+static void a_pointer_of_git_lfs_is_known_for_what_it_is(void **state) {
+    (void)state;
+    static const char POINTER[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4900000000\n";
+    struct safetensors file;
+    assert_int_equal(safetensors_parse("FILE", POINTER, sizeof POINTER - 1, &file).code, ERR_CHECKPOINT);
+    assert_non_null(strstr(err_message(), "FILE: this is Git LFS's pointer to the file"));
+}
+
 static void a_gap_an_overlap_and_a_lying_end_are_refused(void **state) {
     (void)state;
     refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":["
@@ -472,6 +480,7 @@ int main(void) {
         cmocka_unit_test(a_lying_header_length_is_refused_without_memory),
         cmocka_unit_test(bad_json_is_refused),
         cmocka_unit_test(bad_utf8_is_refused),
+        cmocka_unit_test(a_pointer_of_git_lfs_is_known_for_what_it_is),
         cmocka_unit_test(a_gap_an_overlap_and_a_lying_end_are_refused),
         cmocka_unit_test(a_size_that_is_not_the_shapes_is_refused),
         cmocka_unit_test(overflowing_shapes_are_refused),

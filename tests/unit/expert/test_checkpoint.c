@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "expert/checkpoint.h"
@@ -157,7 +158,45 @@ static void missing_files_are_named_with_what_to_do(void **state) {
     assert_int_equal(checkpoint_open(path_of("absent"), &c).code, ERR_CHECKPOINT);
     assert_non_null(strstr(err_message(), "absent: No such file"));
     assert_int_equal(checkpoint_open(path_of("pytorch_model.bin"), &c).code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "is no folder"));
+    assert_non_null(strstr(err_message(), "is no folder: name the folder that holds config.json"));
+    builder_write_text(folder, "model.gguf", "x");
+    assert_int_equal(checkpoint_open(path_of("model.gguf"), &c).code, ERR_CHECKPOINT);
+    assert_non_null(strstr(err_message(), "is no folder: GGUF is not read"));
+}
+
+static int open_as_somebody(const char *path) {
+    struct checkpoint *c;
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) {
+        return 1;
+    }
+    bool refused = checkpoint_open(path, &c).code == ERR_CHECKPOINT;
+    return refused && strstr(err_message(), "Permission denied: let uid ") ? 0 : 1;
+}
+
+// A child's, whose user root would not be.
+static void expect_no_permission(const char *path) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(open_as_somebody(path));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static void a_folder_that_may_not_be_read_is_not_said_to_be_empty(void **state) {
+    (void)state;
+    assert_int_equal(mkdir(path_of("closed"), 0700), 0);
+    assert_int_equal(mkdir(path_of("closed/model"), 0700), 0);
+    builder_write_text(path_of("closed/model"), "config.json", "{}");
+    assert_int_equal(chmod(path_of("closed/model"), 0), 0);
+    assert_int_equal(chmod(folder, 0755), 0);
+    assert_int_equal(chmod(path_of("closed"), 0755), 0);
+    expect_no_permission(path_of("closed/model"));
+    assert_int_equal(chmod(path_of("closed"), 0), 0);
+    expect_no_permission(path_of("closed/model"));
+    assert_int_equal(chmod(path_of("closed"), 0700), 0);
+    assert_int_equal(chmod(path_of("closed/model"), 0700), 0);
 }
 
 static void a_missing_shard_and_a_misplaced_tensor_are_named(void **state) {
@@ -327,6 +366,7 @@ int main(void) {
         TEST(links_to_regular_files_are_followed),
         TEST(a_link_to_nowhere_or_to_a_fifo_is_refused),
         TEST(missing_files_are_named_with_what_to_do),
+        TEST(a_folder_that_may_not_be_read_is_not_said_to_be_empty),
         TEST(a_missing_shard_and_a_misplaced_tensor_are_named),
         TEST(an_index_that_lies_is_refused),
         TEST(too_many_shards_are_refused_before_they_are_opened),
