@@ -12,6 +12,7 @@
 
 enum {
     DRAIN_STEP_MS = 10,
+    NOTICE_MS = 200,   // a call that comes within it is told DRAINING; gRPC, shutting down, would only cancel it
     GOODBYE_MS = 1000, // for a peer to answer the GOAWAY; gRPC itself gives it 20 s
 };
 
@@ -158,8 +159,9 @@ static void close_loop(struct app *app) {
 }
 
 static void drain_step(struct app *app) {
-    bool late = clock_now_ns() >= app->drain_deadline_ns;
-    if (app->phase == APP_DRAINING && (serve_active(app->serve) == 0 || late)) {
+    int64_t now_ns = clock_now_ns();
+    bool late = now_ns >= app->drain_deadline_ns, noticed = now_ns >= app->notice_until_ns;
+    if (app->phase == APP_DRAINING && ((serve_active(app->serve) == 0 && noticed) || late)) {
         close_transport(app);
     }
     if (app->phase == APP_CLOSING && late) {
@@ -195,6 +197,7 @@ void app_begin_drain(struct app *app, int exit_code) {
     app->exit_code = exit_code;
     notify_stopping("draining");
     log_line(LOG_LEVEL_INFO, "draining", "active=%llu", (unsigned long long)serve_active(app->serve));
+    bool connected = status_open_connections(&app->status) > 0; // which listeners that have stopped no longer know
     stop_listening(app);
     if (loading) { // nothing has been answered yet, and a load cannot be interrupted
         log_line(LOG_LEVEL_INFO, "stopped", "while=loading");
@@ -202,6 +205,7 @@ void app_begin_drain(struct app *app, int exit_code) {
     }
     app->phase = APP_DRAINING;
     app->drain_deadline_ns = clock_add_ns(clock_now_ns(), (int64_t)app->options.drain_timeout_ms * NS_PER_MS);
+    app->notice_until_ns = clock_add_ns(clock_now_ns(), connected ? (int64_t)NOTICE_MS * NS_PER_MS : 0);
     health_set_serving(app->health, false);
     serve_drain(app->serve);
     event_loop_start_timer(app->loop, DRAIN_STEP_MS);
@@ -210,7 +214,7 @@ void app_begin_drain(struct app *app, int exit_code) {
 // ---- the loop's events
 
 static void on_signal(void *context, int number) {
-    log_line(LOG_LEVEL_INFO, "signal", "name=%s", number == SIGTERM ? "SIGTERM" : "SIGINT");
+    log_line(LOG_LEVEL_INFO, "signal", "name=%s", number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGHUP");
     app_begin_drain(context, 0);
 }
 

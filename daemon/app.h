@@ -32,6 +32,7 @@ struct app {
     enum app_phase phase;
     int exit_code;
     struct event_loop *loop;
+    int64_t notice_until_ns; // of a drain: callers who are connected are told until then
     int64_t drain_deadline_ns;
     int64_t goodbye_deadline_ns; // while APP_CLOSING
     bool cancelled, rpc_is_down, admin_is_down;

@@ -7,7 +7,7 @@
 struct event_loop {
     uv_loop_t uv;
     struct event_loop_handler handler;
-    uv_signal_t terminate, interrupt;
+    uv_signal_t terminate, interrupt, hangup;
     uv_timer_t timer;
     uv_async_t messages[EVENT_LOOP_MESSAGES];
 };
@@ -27,6 +27,12 @@ static void on_message(uv_async_t *handle) {
     loop->handler.message(loop->handler.context, (enum event_loop_message)(handle - loop->messages));
 }
 
+// As nohup leaves it.
+static bool is_ignored(int number) {
+    struct sigaction action;
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 // libuv's calls here fail only for want of memory or descriptors, at start: nothing has been taken that the process's end does not
 // free.
 FALLIBLE event_loop_create(const struct event_loop_handler *handler, struct event_loop **out) {
@@ -36,10 +42,11 @@ FALLIBLE event_loop_create(const struct event_loop_handler *handler, struct even
         FAIL(ERR_NOMEM, "no memory for the event loop");
     }
     loop->handler = *handler;
-    loop->terminate.data = loop->interrupt.data = loop->timer.data = loop;
+    loop->terminate.data = loop->interrupt.data = loop->hangup.data = loop->timer.data = loop;
     int failed = uv_loop_init(&loop->uv);
     failed = failed ? failed : uv_signal_init(&loop->uv, &loop->terminate);
     failed = failed ? failed : uv_signal_init(&loop->uv, &loop->interrupt);
+    failed = failed ? failed : uv_signal_init(&loop->uv, &loop->hangup);
     failed = failed ? failed : uv_timer_init(&loop->uv, &loop->timer);
     for (int i = 0; i < EVENT_LOOP_MESSAGES; i++) {
         loop->messages[i].data = loop;
@@ -47,6 +54,9 @@ FALLIBLE event_loop_create(const struct event_loop_handler *handler, struct even
     }
     failed = failed ? failed : uv_signal_start(&loop->terminate, on_signal, SIGTERM);
     failed = failed ? failed : uv_signal_start(&loop->interrupt, on_signal, SIGINT);
+    if (!failed && !is_ignored(SIGHUP)) {
+        failed = uv_signal_start(&loop->hangup, on_signal, SIGHUP);
+    }
     if (failed) {
         FAIL(ERR_UNAVAILABLE, "cannot set up the event loop: %s", uv_strerror(failed));
     }
@@ -76,9 +86,11 @@ void event_loop_close(struct event_loop *loop) {
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     uv_close((uv_handle_t *)&loop->terminate, NULL);
     uv_close((uv_handle_t *)&loop->interrupt, NULL);
+    uv_close((uv_handle_t *)&loop->hangup, NULL);
     uv_close((uv_handle_t *)&loop->timer, NULL);
     for (int i = 0; i < EVENT_LOOP_MESSAGES; i++) {
         uv_close((uv_handle_t *)&loop->messages[i], NULL);

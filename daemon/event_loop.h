@@ -18,7 +18,7 @@ enum event_loop_message {
 // All on the loop thread.
 struct event_loop_handler {
     void *context;
-    void (*signalled)(void *context, int number); // SIGTERM, SIGINT
+    void (*signalled)(void *context, int number); // SIGTERM, SIGINT, SIGHUP
     void (*message)(void *context, enum event_loop_message message);
     void (*timer)(void *context);
 };

@@ -1,5 +1,6 @@
 #include "daemon/options_sources.h"
 
+#include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,13 +115,27 @@ const char *options_variable(char *const *environment, const char *name) {
 }
 
 static bool is_others(const char *name) {
-    static const char *const OTHERS[] = {"EXPERTD_ADDRESS=", "EXPERTD_TEST_", "EXPERTD_SERVICE_", "EXPERTD_PORT=", "EXPERTD_PORT_"};
+    static const char *const OTHERS[] = {"EXPERTD_ADDRESS=", "EXPERTD_TEST_"};
     for (size_t i = 0; i < sizeof OTHERS / sizeof OTHERS[0]; i++) {
         if (strncmp(name, OTHERS[i], strlen(OTHERS[i])) == 0) {
             return true;
         }
     }
     return false;
+}
+
+// Kubernetes gives each container of a namespace such variables of each Service there, by its name: "expertd", "expertd-http", ...
+static bool is_of_a_service(const char *entry) {
+    static const char PATTERN[] =
+        "^EXPERTD(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)="
+        "|^EXPERTD(_[A-Z0-9_]+)?_PORT=(tcp|udp|sctp)://";
+    regex_t pattern;
+    if (regcomp(&pattern, PATTERN, REG_EXTENDED | REG_NOSUB) != 0) {
+        return false;
+    }
+    bool matches = regexec(&pattern, entry, 0, NULL, 0) == 0;
+    regfree(&pattern);
+    return matches;
 }
 
 static const struct options_row *row_of_variable(const char *name, size_t length) {
@@ -168,6 +183,9 @@ static FALLIBLE read_variable(const char *entry, struct options_settings *out) {
     }
     size_t length = (size_t)(equals - entry);
     const struct options_row *row = row_of_variable(entry, length);
+    if (!row && is_of_a_service(entry)) {
+        return OK;
+    }
     if (!row || row->reach == OPTIONS_FLAG_ONLY) {
         return refuse_variable(entry, length, row);
     }

@@ -59,6 +59,10 @@ static void collect_refused(const struct status *status, const struct serve_coun
     out[REFUSED_COUNT + 1] = (struct metrics_count){"connections", connections_of(status->listeners).turned_away};
 }
 
+uint64_t status_open_connections(const struct status *status) {
+    return connections_of(status->listeners).open;
+}
+
 static uint64_t rebuilds_of(const struct status *status) {
     struct engine_exchange exchange;
     engine_exchange_state(status->engine, &exchange);

@@ -36,6 +36,8 @@ struct status {
 };
 
 // The http_page of the daemon; context is a struct status.
+uint64_t status_open_connections(const struct status *status); // now, on the addresses that are served
+
 struct http_answer status_page(void *context, const char *path, FILE *body);
 
 #endif

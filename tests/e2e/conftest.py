@@ -13,6 +13,7 @@ from harness.daemon import Daemon
 
 def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and its children's children would
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as nohup does
     config.addinivalue_line("markers", "threads: several threads or connections at once; also run under ThreadSanitizer")
 
 

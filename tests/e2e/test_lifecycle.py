@@ -152,7 +152,7 @@ def test_calls_while_loading_are_answered_loading(start_daemon):
         assert client.forward(small(layer, 2048)).output.data
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_loading_ends_it_at_once(start_daemon, number):
     daemon = start_daemon(model=LARGE, wait=False)
     daemon.wait_for("listening")
@@ -219,6 +219,41 @@ def test_a_drain_among_streams_that_never_rest_ends_well(start_daemon):
             for feed, thread in zip(feeds, threads):
                 feed.close()
                 thread.join()
+
+
+@pytest.mark.threads
+def test_callers_of_a_daemon_that_rests_are_told_that_it_drains(start_daemon):
+    """Their next calls come when the drain has begun already, and would find gRPC shutting down."""
+    codes = []
+    for _ in range(4):
+        daemon = start_daemon(model="synthetic:tiny")
+        request = pb.ForwardRequest(layer=0, hidden=tensor(np.ones((1, 256))), routes=pb.Routes(
+            ids=tensor(np.full((1, 1), -1), "I32"), weights=tensor(np.zeros((1, 1)))))
+
+        def run():
+            with daemon.client() as client:
+                try:
+                    while True:
+                        client.forward(request)
+                except grpc.RpcError as error:
+                    codes.append(error.code())
+
+        threads = [threading.Thread(target=run) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        daemon.signal()
+        assert daemon.wait_exit() == 0
+        for thread in threads:
+            thread.join()
+    assert codes == [grpc.StatusCode.UNAVAILABLE] * 32
+
+
+def test_a_hangup_that_was_ignored_stays_ignored(start_daemon):
+    daemon = start_daemon(model="synthetic:tiny", prefix=("nohup",))
+    daemon.signal(signal.SIGHUP)
+    time.sleep(0.2)
+    assert daemon.process.poll() is None and not daemon.events("signal")
 
 
 @pytest.mark.threads

@@ -343,7 +343,8 @@ static void variables_of_others_are_not_ours_to_refuse(void **state) {
     struct options o;
     expect_ok("--model m",
               "EXPERTD_TEST_FAULT=3 EXPERTD_PORT=tcp://10.0.0.1:7411 EXPERTD_PORT_7411_TCP=x EXPERTD_SERVICE_HOST=10.0.0.1 "
-              "EXPERTD_MODEL= EXPERTD_ADDRESS=127.0.0.1:1 PATH=/bin NOEQUALS EXPERTDX=1",
+              "EXPERTD_HTTP_SERVICE_HOST=10.0.0.1 EXPERTD_HTTP_SERVICE_PORT_STATUS=7412 EXPERTD_HTTP_PORT=tcp://10.0.0.1:7412 "
+              "EXPERTD_GRPC_PORT_7411_TCP_ADDR=10.0.0.1 EXPERTD_MODEL= EXPERTD_ADDRESS=127.0.0.1:1 PATH=/bin NOEQUALS EXPERTDX=1",
               &o);
     assert_string_equal(o.model, "m");
     options_deinit(&o);
