@@ -11,6 +11,7 @@
 struct config {
     char *path;
     const json_t *object; // borrowed from root
+    json_t *per_layer;    // keys that per_layer_config gives some layer another value of, each with that layer's number as written
     struct config *text;  // the text model's, where it is another object
     // of the whole only:
     json_t *root;
@@ -89,6 +90,28 @@ static const struct bare_number *bare_number_of(const json_t *value) {
     return NULL;
 }
 
+// ---- values in messages ----
+
+enum { VALUE_TEXT_MAX = 64 };
+
+// What is printed to terminals and logs.
+static void without_controls(char *text) {
+    for (char *c = text; *c; c++) {
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    }
+}
+
+static void value_text(const json_t *value, char *out, size_t out_bytes) {
+    const struct bare_number *bare = bare_number_of(value);
+    if (bare || json_is_string(value)) {
+        snprintf(out, out_bytes, "%s", bare ? bare->written : json_string_value(value));
+        without_controls(out);
+        return;
+    }
+    memset(out, 0, out_bytes); // a text that does not fit is written as far as it does
+    (void)json_dumpb(value, out, out_bytes - 1, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9) | JSON_ENSURE_ASCII);
+}
+
 // ---- opening ----
 
 static FALLIBLE load(struct config *config) {
@@ -126,6 +149,62 @@ static const json_t *look_up(const json_t *object, const char *key) {
     return NULL;
 }
 
+static bool same(const json_t *a, const json_t *b) {
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b);
+}
+
+static FALLIBLE note_layer(struct config *config, const char *layer, const json_t *own) {
+    char value[VALUE_TEXT_MAX];
+    const char *key;
+    json_t *its;
+    json_object_foreach((json_t *)(uintptr_t)own, key, its) { // which changes nothing
+        bool skips = strcmp(key, "skip") == 0 && !json_is_null(its) && !(json_is_array(its) && json_array_size(its) == 0);
+        if (skips) { // names of modules, each model's own: the block may be among them
+            value_text(its, value, sizeof value);
+            FAIL(ERR_CHECKPOINT, "per_layer_config.%s.skip is %s: layers without some of their parts are not served", layer, value);
+        }
+        if (!same(its, json_object_get(config->object, key)) &&
+            json_object_set_new(config->per_layer, key, json_string(layer)) != 0) {
+            FAIL(ERR_NOMEM, "no memory for per_layer_config");
+        }
+    }
+    return OK;
+}
+
+// Collects what `from` gives single layers, other than `config` has it.
+static FALLIBLE note_layers(struct config *config, const json_t *from) {
+    const json_t *layers = json_object_get(from, "per_layer_config");
+    char value[VALUE_TEXT_MAX];
+    const char *layer;
+    json_t *own;
+    if (layers && !json_is_null(layers) && !json_is_object(layers)) {
+        value_text(layers, value, sizeof value);
+        FAIL(ERR_CHECKPOINT, "per_layer_config is %s: an object of layers is wanted", value);
+    }
+    json_object_foreach((json_t *)(uintptr_t)layers, layer, own) {
+        snprintf(value, sizeof value, "%s", layer);
+        without_controls(value);
+        if (*layer == '\0' || layer[strspn(layer, "0123456789")] != '\0') {
+            FAIL(ERR_CHECKPOINT, "per_layer_config has a layer \"%s\": a layer's number is wanted", value);
+        }
+        if (!json_is_object(own)) {
+            FAIL(ERR_CHECKPOINT, "per_layer_config.%s is no object", value);
+        }
+        TRY(note_layer(config, value, own));
+    }
+    return OK;
+}
+
+// A wrapper's own entries count for its text model too: that is the one that has layers.
+static FALLIBLE find_per_layer(struct config *config, const json_t *root) {
+    config->per_layer = json_object();
+    if (!config->per_layer) {
+        FAIL(ERR_NOMEM, "no memory for per_layer_config");
+    }
+    TRY(note_layers(config, root));
+    return config->object == root ? OK : note_layers(config, config->object);
+}
+
 // Wrappers of a text model (vision, audio) keep its configuration in an object of their own.
 static FALLIBLE find_text(struct config *config) {
     static const char *const PLACES[] = {"text_config", "language_config", "llm_config", "thinker_config.text_config"};
@@ -157,6 +236,12 @@ static FALLIBLE config_take(const char *path, char *bytes, size_t length, struct
     err_t e = config->path ? load(config) : err_record(ERR_NOMEM, NULL, "no memory for a path");
     if (!err_is(e)) {
         e = find_text(config);
+    }
+    if (!err_is(e)) {
+        e = find_per_layer(config, config->root);
+    }
+    if (!err_is(e) && config->text) {
+        e = find_per_layer(config->text, config->root);
     }
     if (err_is(e)) {
         config_destroy(config);
@@ -195,6 +280,7 @@ void config_destroy(struct config *config) {
         return;
     }
     config_destroy(config->text); // which has no text of its own: one level
+    json_decref(config->per_layer);
     json_decref(config->root);
     free(config->bytes);
     free(config->path);
@@ -216,26 +302,6 @@ const char *config_text_bytes(const struct config *config, size_t *length) {
 
 // ---- values ----
 
-enum { VALUE_TEXT_MAX = 64 };
-
-// What is printed to terminals and logs.
-static void without_controls(char *text) {
-    for (char *c = text; *c; c++) {
-        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    }
-}
-
-static void value_text(const json_t *value, char *out, size_t out_bytes) {
-    const struct bare_number *bare = bare_number_of(value);
-    if (bare || json_is_string(value)) {
-        snprintf(out, out_bytes, "%s", bare ? bare->written : json_string_value(value));
-        without_controls(out);
-        return;
-    }
-    memset(out, 0, out_bytes); // a text that does not fit is written as far as it does
-    (void)json_dumpb(value, out, out_bytes - 1, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9) | JSON_ENSURE_ASCII);
-}
-
 bool config_value_text(const struct config *config, const char *key, char *out, size_t out_bytes) {
     const json_t *value = look_up(config->object, key);
     if (!value || json_is_null(value)) {
@@ -251,10 +317,20 @@ static err_t wrong(const struct config *config, const char *key, const json_t *v
     return err_record(ERR_CHECKPOINT, NULL, "%s: %s is %s: %s is wanted", config->path, key, text, wanted);
 }
 
+FALLIBLE config_same_in_all_layers(const struct config *config, const char *key) {
+    const json_t *layer = json_object_getn(config->per_layer, key, strcspn(key, "."));
+    if (layer) {
+        FAIL(ERR_CHECKPOINT, "%s: per_layer_config.%s overrides %s, which is not computed here: all layers must have the same",
+             config->path, json_string_value(layer), key);
+    }
+    return OK;
+}
+
 enum { NO_INDEX = -1 };
 
 // The value of a key, or the element of its list where there is an index; NULL where it is not there or null.
 static FALLIBLE value_of(const struct config *config, const char *key, int64_t index, const json_t **out) {
+    TRY(config_same_in_all_layers(config, key));
     const json_t *value = look_up(config->object, key);
     if (index != NO_INDEX && json_is_array(value)) {
         if ((size_t)index >= json_array_size(value)) {
@@ -265,10 +341,6 @@ static FALLIBLE value_of(const struct config *config, const char *key, int64_t i
     }
     *out = json_is_null(value) ? NULL : value;
     return OK;
-}
-
-static bool same(const json_t *a, const json_t *b) {
-    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b);
 }
 
 static FALLIBLE find(const struct config *config, const char *const *keys, int64_t index, const char **key, const json_t **out) {

@@ -23,7 +23,7 @@ enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_KEY_DEPTH_MAX = 6 };
 
 // `keys` is a list of alternatives, NULL-terminated: the first that is present and not null counts; two that are present and differ
 // are an error. "ffn_config.moe_top_k" looks into an object. *found false: none is there, *out untouched. ERR_CHECKPOINT for a
-// wrong type or range. config_f64 may give an infinity or NaN.
+// wrong type or range, and for a key that per_layer_config overrides. config_f64 may give an infinity or NaN.
 FALLIBLE config_u32(const struct config *config, const char *const *keys, uint32_t *out, bool *found);
 FALLIBLE config_f64(const struct config *config, const char *const *keys, double *out, bool *found);
 FALLIBLE config_bool(const struct config *config, const char *const *keys, bool *out, bool *found);
@@ -36,6 +36,10 @@ FALLIBLE config_f64_at(const struct config *config, const char *const *keys, siz
 FALLIBLE config_u32_list(const struct config *config, const char *const *keys, uint32_t *out, size_t max, size_t *count,
                          bool *found);
 FALLIBLE config_string_at(const struct config *config, const char *const *keys, size_t index, const char **out, bool *found);
+// per_layer_config (transformers 5.23) overrides keys for single layers: {"03": {"num_experts_per_tok": 2}}. What is asked for here
+// must be the same in all layers, since no model's own code reads more than attention's keys there; those are not asked for. All
+// getters above refuse such a key; before those below, which have no error, this says it. ERR_CHECKPOINT names layer and key.
+FALLIBLE config_same_in_all_layers(const struct config *config, const char *key);
 bool config_has(const struct config *config, const char *key);           // present and not null
 size_t config_list_length(const struct config *config, const char *key); // 0 where there is no list
 size_t config_object_size(const struct config *config, const char *key); // 0 where there is no object

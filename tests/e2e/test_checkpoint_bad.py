@@ -216,6 +216,10 @@ CONFIGS = {
     "experts_negative": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": -8'), "num_local_experts"),
     "experts_text": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": "8"'), "num_local_experts"),
     "experts_disagree": (lambda text: text.replace('"num_local_experts": 8', '"num_local_experts": 8, "num_experts": 6'), "num_experts"),
+    "top_k_of_one_layer": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "per_layer_config": '
+                                                     '{"00": {"num_experts_per_tok": 1}}'), "per_layer_config.00"),
+    "layer_no_number": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "per_layer_config": '
+                                                  '{"first": {}}'), "first"),
     "top_k_zero": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 0'), "num_experts_per_tok"),
     "top_k_past_the_experts": (lambda text: text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 9'), "chooses 9"),
     "hidden_size_lies": (lambda text: text.replace('"hidden_size": 64', '"hidden_size": 65'), None),
@@ -235,6 +239,14 @@ def test_a_config_that_lies_is_refused(folder, name):
     assert changed != text
     file.write_text(changed)
     refused(folder, *([named] if named else ["config.json"] if name in ("not_json", "empty", "a_list") else []))
+
+
+def test_layers_whose_attention_differs_are_served(folder, start_daemon):
+    file = folder / "config.json"
+    text = file.read_text()
+    file.write_text(text.replace('"num_experts_per_tok": 2', '"num_experts_per_tok": 2, "per_layer_config": '
+                                                             '{"0": {"num_attention_heads": 2, "num_experts_per_tok": 2}}'))
+    start_daemon(model=folder)
 
 
 def test_bare_infinity_and_nan_in_a_config_are_read(folder, start_daemon):

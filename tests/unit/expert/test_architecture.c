@@ -281,6 +281,25 @@ static void unusual_values_are_refused_by_key_and_value(void **state) {
     (void)params_at(MIXTRAL(",\"routed_scaling_factor\":1.0,\"n_group\":1,\"norm_topk_prob\":true,\"swiglu_limit\":null"), 0);
 }
 
+// No model's own code reads any but attention's keys by layer.
+static void what_the_block_reads_must_be_the_same_in_all_layers(void **state) {
+    (void)state;
+#define FOR_LAYER_5(more) ",\"per_layer_config\":{\"05\":{" more "}}"
+    static const char *const OWN[] = {"\"num_experts_per_tok\":2",   "\"moe_topk\":2",           "\"n_group\":2",
+                                      "\"routed_scaling_factor\":1", "\"norm_topk_prob\":false", "\"moe_intermediate_size\":8",
+                                      "\"n_routed_experts\":8",      "\"n_shared_experts\":1",   "\"topk_method\":\"greedy\"",
+                                      "\"scoring_func\":\"softmax\""};
+    for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++) {
+        char text[512];
+        snprintf(text, sizeof text, DEEPSEEK("deepseek_v3", ",\"n_group\":4,\"topk_group\":2" FOR_LAYER_5("%s")), OWN[i]);
+        refuse_params(text, "per_layer_config.05 overrides ");
+    }
+    refuse_params(DEEPSEEK("deepseek_v2", FOR_LAYER_5("\"topk_method\":\"group_limited_greedy\"")), "per_layer_config.05");
+    (void)params_at(DEEPSEEK("deepseek_v3", FOR_LAYER_5("\"num_attention_heads\":2,\"q_lora_rank\":8,\"n_shared_experts\":2")), 5);
+    refuse_layer("{\"model_type\":\"mixtral\"" FOR_LAYER_5("\"mlp_layer_types\":[]") "}", 0, "overrides mlp_layer_types");
+    refuse_layer("{\"model_type\":\"nemotron_h\"" FOR_LAYER_5("\"layers_block_type\":[]") "}", 0, "overrides layers_block_type");
+}
+
 // ---- layers ----
 
 static void layers_follow_each_rule(void **state) {
@@ -452,6 +471,7 @@ int main(void) {
         cmocka_unit_test(every_name_of_a_key_is_accepted_for_every_model),
         cmocka_unit_test(missing_and_impossible_sizes_are_named),
         cmocka_unit_test(unusual_values_are_refused_by_key_and_value),
+        cmocka_unit_test(what_the_block_reads_must_be_the_same_in_all_layers),
         cmocka_unit_test(layers_follow_each_rule),
         cmocka_unit_test(layer_lists_that_lie_are_refused),
         cmocka_unit_test(the_number_of_layers_is_read_and_bounded),

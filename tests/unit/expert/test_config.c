@@ -223,6 +223,41 @@ static void a_wrappers_text_model_is_found(void **state) {
     config_destroy(c);
 }
 
+static void a_key_that_one_layer_has_otherwise_is_refused_where_it_is_asked_for(void **state) {
+    (void)state;
+    struct config *c =
+        parse("{\"k\": 8, \"same\": 2, \"f\": {\"k\": 1}, \"heads\": 4, \"per_layer_config\": {\"0\": {}, \"03\": "
+              "{\"k\": 2, \"same\": 2.0, \"f\": {\"k\": 1}, \"other\": null, \"skip\": []}, \"4\": {\"f\": {\"k\": 2}}}}");
+    uint32_t u;
+    bool found, b;
+    assert_refused(config_u32(c, KEYS("k"), &u, &found), "FILE: per_layer_config.03 overrides k, which is not computed here");
+    assert_refused(config_u32_at(c, KEYS("k"), 0, &u, &found), "per_layer_config.03");
+    assert_refused(config_bool(c, KEYS("absent", "other"), &b, &found), "per_layer_config.03 overrides other");
+    assert_refused(config_u32(c, KEYS("f.k"), &u, &found), "per_layer_config.4 overrides f.k");
+    assert_false(err_is(config_u32(c, KEYS("same"), &u, &found)));
+    assert_int_equal(u, 2);
+    assert_false(err_is(config_u32(c, KEYS("heads"), &u, &found)));
+    config_destroy(c);
+    c = parse("{\"text_config\": {\"model_type\": \"lm\", \"k\": 8, \"l\": 8, \"per_layer_config\": {\"1\": {\"k\": 2}}},"
+              "\"per_layer_config\": {\"2\": {\"l\": 2}}}");
+    assert_refused(config_u32(config_text(c), KEYS("k"), &u, &found), "FILE: text_config: per_layer_config.1");
+    assert_refused(config_u32(config_text(c), KEYS("l"), &u, &found), "FILE: text_config: per_layer_config.2");
+    assert_false(err_is(config_u32(c, KEYS("k"), &u, &found)));
+    config_destroy(c);
+    config_destroy(parse("{\"per_layer_config\": null}"));
+}
+
+static void entries_for_a_layer_that_are_none_are_refused(void **state) {
+    (void)state;
+    refuse_text("{\"per_layer_config\": [1]}", "per_layer_config is [1]: an object of layers is wanted");
+    refuse_text("{\"per_layer_config\": {\"3a\": {}}}", "per_layer_config has a layer \"3a\": a layer's number is wanted");
+    refuse_text("{\"per_layer_config\": {\"\": {}}}", "has a layer \"\"");
+    refuse_text("{\"per_layer_config\": {\"-1\": {}}}", "has a layer \"-1\"");
+    refuse_text("{\"per_layer_config\": {\"3\": 2}}", "per_layer_config.3 is no object");
+    refuse_text("{\"per_layer_config\": {\"3\": {\"skip\": [\"mlp\"]}}}", "per_layer_config.3.skip is [\"mlp\"]");
+    refuse_text("{\"text_config\": {\"model_type\": \"lm\", \"per_layer_config\": 3}}", "per_layer_config is 3");
+}
+
 static void the_files_bytes_are_kept_as_they_are(void **state) {
     (void)state;
     static const char TEXT[] = "{ \"a\" :\tNaN }\n";
@@ -276,6 +311,8 @@ int main(void) {
         cmocka_unit_test(what_follows_a_nul_is_not_passed_over),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(a_wrappers_text_model_is_found),
+        cmocka_unit_test(a_key_that_one_layer_has_otherwise_is_refused_where_it_is_asked_for),
+        cmocka_unit_test(entries_for_a_layer_that_are_none_are_refused),
         cmocka_unit_test(the_files_bytes_are_kept_as_they_are),
         cmocka_unit_test(values_in_messages_carry_no_control_characters),
         cmocka_unit_test(files_are_opened_and_bounded),
