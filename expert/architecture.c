@@ -253,13 +253,13 @@ static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct c
 }
 
 static FALLIBLE resolve_norm_p(const struct config *config, struct routing *routing) {
-    double p = 0;
+    double p = 1; // DBRX's own, which a configuration may leave unsaid
     bool found;
     TRY(config_f64(config, NORM_P_KEYS, &p, &found));
-    if (found && p != 1 && p != 2) {
+    if (p != 1 && p != 2) {
         FAIL(ERR_CHECKPOINT, "%s: %s is %g, which is not computed here: 1 and 2 are", config_path(config), NORM_P_KEYS[0], p);
     }
-    routing->norm = found ? NORM_P : NORM_NONE;
+    routing->norm = config_is_null(config, NORM_P_KEYS[0]) ? NORM_NONE : NORM_P;
     routing->norm_p = (float)p;
     return OK;
 }

@@ -42,7 +42,7 @@ enum norm_rule {
     NORM_RULE_FLAG_OR_NO,  // the same; absent means no
     NORM_RULE_FLAG_OR_YES, // the same; absent means yes
     NORM_RULE_SIGMOID,     // where the scores are sigmoids, NORM_RULE_FLAG_OR_YES; else never
-    NORM_RULE_P,           // DBRX: moe_normalize_expert_weights is the p, null is none
+    NORM_RULE_P,           // DBRX: moe_normalize_expert_weights is the p; null is none, absent is 1
 };
 
 enum group_rule {

@@ -477,6 +477,10 @@ bool config_has(const struct config *config, const char *key) {
     return value && !json_is_null(value);
 }
 
+bool config_is_null(const struct config *config, const char *key) {
+    return json_is_null(look_up(config->object, key));
+}
+
 size_t config_list_length(const struct config *config, const char *key) {
     return json_array_size(look_up(config->object, key));
 }

@@ -40,6 +40,7 @@ FALLIBLE config_string_at(const struct config *config, const char *const *keys, 
 // must be the same in all layers, since no model's own code reads more than attention's keys there; those are not asked for. All
 // getters above refuse such a key; before those below, which have no error, this says it. ERR_CHECKPOINT names layer and key.
 FALLIBLE config_same_in_all_layers(const struct config *config, const char *key);
+bool config_is_null(const struct config *config, const char *key);       // present, and null
 bool config_has(const struct config *config, const char *key);           // present and not null
 size_t config_list_length(const struct config *config, const char *key); // 0 where there is no list
 size_t config_object_size(const struct config *config, const char *key); // 0 where there is no object

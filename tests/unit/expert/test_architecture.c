@@ -149,6 +149,11 @@ static void dbrx_reads_its_nested_keys_and_its_norm(void **state) {
     assert_int_equal(p.routing.norm, NORM_P);
     assert_true(p.routing.norm_p == 1);
     assert_int_equal(params_at(DBRX("null"), 0).routing.norm, NORM_NONE);
+    p = params_at(
+        "{\"model_type\":\"dbrx\",\"d_model\":64,\"ffn_config\":{\"moe_num_experts\":16,\"moe_top_k\":4,\"ffn_hidden_size\":96}}",
+        0);
+    assert_int_equal(p.routing.norm, NORM_P);
+    assert_true(p.routing.norm_p == 1);
     refuse_params(DBRX("3"), "moe_normalize_expert_weights is 3");
 }
 
