@@ -42,12 +42,21 @@ static const struct architecture ROWS[] = {
         SHARED_GATED,
     },
     {
-        .model_types = {"qwen3_moe", "mellum"},
-        .classes = {"Qwen3MoeForCausalLM", "MellumForCausalLM"},
+        .model_types = {"qwen3_moe"},
+        .classes = {"Qwen3MoeForCausalLM"},
         .names = &NAMES_MLP,
         .layers = LAYERS_SPARSE_STEP,
         .width_keys = {"moe_intermediate_size"},
         .norm_rule = NORM_RULE_FLAG_OR_NO,
+        .norm = NORM_SUM,
+    },
+    {
+        .model_types = {"mellum"},
+        .classes = {"MellumForCausalLM"},
+        .names = &NAMES_MLP,
+        .layers = LAYERS_SPARSE_STEP,
+        .width_keys = {"moe_intermediate_size"},
+        .norm_rule = NORM_RULE_FLAG_OR_YES,
         .norm = NORM_SUM,
     },
     {

@@ -30,6 +30,9 @@ static void qwens_norm_follows_the_flag_and_its_default(void **state) {
     assert_int_equal(params_at(QWEN("qwen2_moe", SHARED), 0).routing.norm, NORM_NONE);
     assert_int_equal(params_at(QWEN("qwen2_moe", SHARED ",\"norm_topk_prob\":true"), 0).routing.norm, NORM_SUM);
     assert_int_equal(params_at(QWEN("qwen3_moe", ",\"norm_topk_prob\":false"), 0).routing.norm, NORM_NONE);
+    assert_int_equal(params_at(QWEN("qwen3_moe", ""), 0).routing.norm, NORM_NONE);
+    assert_int_equal(params_at(QWEN("mellum", ""), 0).routing.norm, NORM_SUM);
+    assert_int_equal(params_at(QWEN("mellum", ",\"norm_topk_prob\":false"), 0).routing.norm, NORM_NONE);
     assert_int_equal(params_at(QWEN("qwen3_next", SHARED), 0).routing.norm, NORM_SUM);
     assert_int_equal(params_at(QWEN("qwen3_next", SHARED ",\"norm_topk_prob\":false"), 0).routing.norm, NORM_NONE);
     assert_int_equal(params_at(QWEN("qwen3_vl_moe_text", ""), 0).routing.norm, NORM_SUM);
