@@ -292,6 +292,22 @@ static FALLIBLE resolve_norm(const struct architecture *row, const struct config
     return OK;
 }
 
+// Null is not absent: where the author's default is a number, the author's code fails on null.
+static FALLIBLE resolve_num_groups(const struct architecture *row, const struct config *config, struct routing *routing) {
+    bool found, has_top, null = config_is_null(config, GROUP_KEYS[0]) || config_is_null(config, GROUP_KEYS[1]);
+    routing->num_groups = row->groups_default;
+    TRY(config_u32(config, GROUP_KEYS, &routing->num_groups, &found));
+    if (!found && (row->groups == GROUPS_TOPK_METHOD || (null && row->groups_default > 1))) {
+        return missing(config, GROUP_KEYS[0]);
+    }
+    if (routing->num_groups <= 1) {
+        return OK;
+    }
+    routing->top_groups = row->top_groups_default;
+    TRY(config_u32(config, TOP_GROUP_KEYS, &routing->top_groups, &has_top));
+    return has_top || (!found && !config_is_null(config, TOP_GROUP_KEYS[0])) ? OK : missing(config, TOP_GROUP_KEYS[0]);
+}
+
 static FALLIBLE resolve_groups(const struct architecture *row, const struct config *config, struct routing *routing) {
     char method[32] = "";
     bool limited = row->groups == GROUPS_ALWAYS;
@@ -299,18 +315,15 @@ static FALLIBLE resolve_groups(const struct architecture *row, const struct conf
         TRY(config_same_in_all_layers(config, "topk_method"));
         limited = config_value_text(config, "topk_method", method, sizeof method) && strcmp(method, "group_limited_greedy") == 0;
     }
-    bool found;
     if (!limited) {
         return OK;
     }
-    TRY(config_u32(config, GROUP_KEYS, &routing->num_groups, &found));
-    if (routing->num_groups <= 1) {
-        return OK;
+    TRY(resolve_num_groups(row, config, routing));
+    if (routing->num_groups > 1) {
+        routing->group_score = row->group_score;
+        routing->masked_groups_are_zero = row->masked_groups_are_zero;
     }
-    TRY(config_u32(config, TOP_GROUP_KEYS, &routing->top_groups, &found));
-    routing->group_score = row->group_score;
-    routing->masked_groups_are_zero = row->masked_groups_are_zero;
-    return found ? OK : missing(config, TOP_GROUP_KEYS[0]);
+    return OK;
 }
 
 static FALLIBLE resolve_scale(const struct architecture *row, const struct config *config, struct layer_params *p) {

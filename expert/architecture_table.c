@@ -15,6 +15,8 @@
     .norm = NORM_SUM, .norm_epsilon = 1e-20f, .groups = GROUPS_ALWAYS, .group_score = GROUP_TOP2_SUM, .scale = SCALE_WEIGHTS,      \
     .scale_keys = {"routed_scaling_factor"}
 
+#define EIGHT_GROUPS .groups_default = 8, .top_groups_default = 4
+
 // All of DeepSeek-V3's block; whether the weights are normalised is each row's own.
 #define DEEPSEEK_V3_BLOCK                                                                                                          \
     .names = &NAMES_MLP, .layers = LAYERS_FIRST_DENSE, .width_keys = {"moe_intermediate_size"}, .score = SCORE_SIGMOID,            \
@@ -281,6 +283,7 @@ static const struct architecture ROWS[] = {
         .classes = {"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "KimiK2ForCausalLM", "KimiK25ForConditionalGeneration"},
         .norm_rule = NORM_RULE_FLAG_OR_YES,
         DEEPSEEK_V3_BLOCK,
+        EIGHT_GROUPS,
     },
     {
         .model_types = {"glm4_moe", "glm4v_moe", "glm4v_moe_text", "glm4_moe_lite", "glm_moe_dsa", "dots1", "solar_open"},
@@ -399,6 +402,7 @@ static const struct architecture ROWS[] = {
         .norm = NORM_SUM,
         .norm_epsilon = 1e-20f,
         .groups = GROUPS_ALWAYS,
+        EIGHT_GROUPS,
         .group_score = GROUP_TOP2_SUM,
         .scale = SCALE_ROUTED_SUM,
         .scale_keys = {"routed_scaling_factor"},
@@ -446,6 +450,7 @@ static const struct architecture ROWS[] = {
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_ABOVE_ONE,
         DEEPSEEK_V3_CHOICE,
+        EIGHT_GROUPS,
         .has_selection_bias = true,
         SHARED_COUNTED,
         .expectations = {{"use_bias", "false"}, {"moe_router_enable_expert_bias", "true"}},

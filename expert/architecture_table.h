@@ -48,7 +48,7 @@ enum norm_rule {
 enum group_rule {
     GROUPS_NONE,
     GROUPS_ALWAYS,      // n_group, topk_group
-    GROUPS_TOPK_METHOD, // where topk_method is group_limited_greedy
+    GROUPS_TOPK_METHOD, // the same, where topk_method is group_limited_greedy; n_group must be there
 };
 
 enum scale_rule { SCALE_NONE, SCALE_WEIGHTS, SCALE_ROUTED_SUM };
@@ -113,6 +113,7 @@ struct architecture {
     float norm_epsilon;
     const char *norm_epsilon_key; // takes the place of norm_epsilon where it is there
     enum group_rule groups;
+    uint32_t groups_default, top_groups_default; // where config.json says neither: the author's own. 0: one group
     enum routing_group_score group_score;
     bool masked_groups_are_zero;
     enum scale_rule scale;

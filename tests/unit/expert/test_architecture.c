@@ -83,6 +83,27 @@ static void deepseek_v2_limits_groups_where_its_method_says(void **state) {
     refuse_params(DEEPSEEK("deepseek_v2", ",\"topk_method\":\"noaux_tc\""), "topk_method is noaux_tc");
 }
 
+static void groups_that_config_json_leaves_unsaid_are_the_authors(void **state) {
+    (void)state;
+#define GROUPED(type, more) DEEPSEEK(type, ",\"norm_topk_prob\":true" more)
+    struct layer_params eight[] = {params_at(GROUPED("deepseek_v3", ""), 1), params_at(GROUPED("deepseek_v32", ""), 1),
+                                   params_at(GROUPED("beam", ""), 1), params_at(GROUPED("bailing_hybrid", ""), 1),
+                                   params_at(GROUPED("bailing_moe_v2", ""), 1)};
+    for (size_t i = 0; i < sizeof eight / sizeof *eight; i++) {
+        assert_int_equal(eight[i].routing.num_groups, 8);
+        assert_int_equal(eight[i].routing.top_groups, 4);
+        assert_int_equal(eight[i].routing.group_score, GROUP_TOP2_SUM);
+    }
+    assert_int_equal(params_at(GROUPED("deepseek_v3", ",\"topk_group\":3"), 1).routing.top_groups, 3);
+    assert_int_equal(params_at(GROUPED("deepseek_v3", ",\"n_group\":1"), 1).routing.num_groups, 1);
+    assert_true(params_at(GROUPED("glm4_moe", ""), 1).routing.num_groups <= 1);
+    assert_true(params_at(GROUPED("axk2", ",\"n_group\":null,\"topk_group\":null"), 1).routing.num_groups <= 1);
+    refuse_params(GROUPED("deepseek_v3", ",\"n_group\":null"), "n_group is missing");
+    refuse_params(GROUPED("bailing_hybrid", ",\"num_expert_group\":null"), "n_group is missing");
+    refuse_params(GROUPED("deepseek_v3", ",\"topk_group\":null"), "topk_group is missing");
+    refuse_params(DEEPSEEK("deepseek_v2", ",\"topk_method\":\"group_limited_greedy\""), "n_group is missing");
+}
+
 static void gpt_oss_has_biases_and_a_clamped_swiglu(void **state) {
     (void)state;
 #define GPT_OSS(more)                                                                                                              \
@@ -466,6 +487,7 @@ int main(void) {
         cmocka_unit_test(qwens_norm_follows_the_flag_and_its_default),
         cmocka_unit_test(deepseek_v3_has_groups_bias_scale_and_shared_width),
         cmocka_unit_test(deepseek_v2_limits_groups_where_its_method_says),
+        cmocka_unit_test(groups_that_config_json_leaves_unsaid_are_the_authors),
         cmocka_unit_test(gpt_oss_has_biases_and_a_clamped_swiglu),
         cmocka_unit_test(llama4_weighs_the_input),
         cmocka_unit_test(gemmas_router_has_an_input_of_its_own),
