@@ -22,6 +22,12 @@
     .names = &NAMES_MLP, .layers = LAYERS_FIRST_DENSE, .width_keys = {"moe_intermediate_size"}, .score = SCORE_SIGMOID,            \
     DEEPSEEK_V3_CHOICE, .has_selection_bias = true, SHARED_COUNTED, .expectations = {{"topk_method", "noaux_tc"}}
 
+// All of Ling's block since its second generation; whether a single expert's weight is normalised is each row's own.
+#define BAILING_BLOCK                                                                                                              \
+    .names = &NAMES_BAILING, .layers = LAYERS_FIRST_DENSE, .width_keys = {"moe_intermediate_size"}, .score = SCORE_SIGMOID,        \
+    DEEPSEEK_V3_CHOICE, EIGHT_GROUPS, .has_selection_bias = true, SHARED_COUNTED,                                                  \
+    .expectations = {{"use_bias", "false"}, {"moe_router_enable_expert_bias", "true"}}
+
 static const struct architecture ROWS[] = {
     // softmax, then top-k
     {
@@ -442,18 +448,16 @@ static const struct architecture ROWS[] = {
         .expectations = {{"n_shared_experts", "1"}},
     },
     {
-        .model_types = {"bailing_moe_v2", "bailing_moe_v3", "bailing_hybrid"},
-        .classes = {"BailingMoeV2ForCausalLM", "BailingMoeV3ForCausalLM", "BailingHybridForCausalLM"},
-        .names = &NAMES_BAILING,
-        .layers = LAYERS_FIRST_DENSE,
-        .width_keys = {"moe_intermediate_size"},
-        .score = SCORE_SIGMOID,
+        .model_types = {"bailing_moe_v2", "bailing_moe_v3"},
+        .classes = {"BailingMoeV2ForCausalLM", "BailingMoeV3ForCausalLM"},
         .norm_rule = NORM_RULE_ABOVE_ONE,
-        DEEPSEEK_V3_CHOICE,
-        EIGHT_GROUPS,
-        .has_selection_bias = true,
-        SHARED_COUNTED,
-        .expectations = {{"use_bias", "false"}, {"moe_router_enable_expert_bias", "true"}},
+        BAILING_BLOCK,
+    },
+    {
+        .model_types = {"bailing_hybrid"},
+        .classes = {"BailingHybridForCausalLM"},
+        .norm_rule = NORM_RULE_ALWAYS,
+        BAILING_BLOCK,
     },
     {
         .model_types = {"afmoe"},

@@ -44,6 +44,7 @@ MODELS = {
     "aria": {},
     "cohere2_moe": {"num_shared_experts": 2},
     "cohere2_moe/sum": {"num_shared_experts": 1, "expert_selection_fn": "sigmoid", "shared_expert_combination_strategy": "sum"},
+    "bailing_hybrid/one": {"num_experts_per_tok": 1},
     "beam": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
     "deepseek_v4": {"mlp_layer_types": ["hash_moe", "hash_moe", "moe"], "swiglu_limit": 1.5},
     "deepseek_v2": {"topk_method": "group_limited_greedy"},
