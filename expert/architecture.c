@@ -390,12 +390,16 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
     return OK;
 }
 
-// The bound of the clamps; null, 0 and infinity mean that there is none.
-static FALLIBLE resolve_limit(const struct config *config, const char *key, uint32_t layer, float absent, float *out) {
+// The bound of the clamps; infinity means that there is none, and so do null and 0 but for gpt-oss's: its code fails on null, and
+// clamps to 0.
+static FALLIBLE resolve_limit(const struct config *config, const char *key, uint32_t layer, bool oai, float *out) {
     const char *const keys[] = {key, NULL};
-    double limit = absent;
+    double limit = oai ? LIMIT_DEFAULT : 0;
     bool found;
     TRY(config_f64_at(config, keys, layer, &limit, &found));
+    if (oai && (limit == 0 || config_is_null(config, key))) {
+        FAIL(ERR_CHECKPOINT, "%s: %s is %s: a positive number is wanted", config_path(config), key, limit == 0 ? "0" : "null");
+    }
     if (!(limit >= 0)) {
         FAIL(ERR_CHECKPOINT, "%s: %s is %g for layer %u: a positive number is wanted", config_path(config), key, limit, layer);
     }
@@ -417,7 +421,7 @@ static FALLIBLE resolve_activation(const struct architecture *row, const struct 
         a->alpha = (float)alpha;
     }
     if (limit_key) {
-        TRY(resolve_limit(config, limit_key, layer, oai ? LIMIT_DEFAULT : 0, &a->limit));
+        TRY(resolve_limit(config, limit_key, layer, oai, &a->limit));
     }
     if (limit_key && row->limit_required && a->limit == 0) {
         FAIL(ERR_CHECKPOINT, "%s: %s is missing or sets no limit: a positive number is wanted", config_path(config), limit_key);

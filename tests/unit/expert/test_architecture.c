@@ -130,6 +130,14 @@ static void gpt_oss_has_biases_and_a_clamped_swiglu(void **state) {
     p = params_at(GPT_OSS(",\"swiglu_alpha\":1.5,\"swiglu_limit\":9"), 0);
     assert_true(p.activation.alpha == 1.5f && p.activation.limit == 9);
     assert_true(params_at(GPT_OSS(",\"swiglu_limit\":Infinity"), 0).activation.limit == 0);
+    refuse_params(GPT_OSS(",\"swiglu_limit\":null"), "swiglu_limit is null: a positive number is wanted");
+    refuse_params(GPT_OSS(",\"swiglu_limit\":0.0"), "swiglu_limit is 0: a positive number is wanted");
+#define MINIMAX_M3(more)                                                                                                           \
+    "{\"model_type\":\"minimax_m3\",\"hidden_size\":80,\"intermediate_size\":48,\"num_local_experts\":6,\"num_experts_per_tok\":"  \
+    "3,\"routed_scaling_factor\":2,\"shared_intermediate_size\":48" more "}"
+    assert_true(params_at(MINIMAX_M3(""), 0).activation.limit == 7);
+    refuse_params(MINIMAX_M3(",\"swiglu_limit\":null"), "swiglu_limit is null");
+    refuse_params(MINIMAX_M3(",\"swiglu_limit\":0"), "swiglu_limit is 0");
     refuse_params(GPT_OSS(",\"swiglu_limit\":-1"), "swiglu_limit is -1");
     refuse_params(GPT_OSS(",\"swiglu_limit\":NaN"), "swiglu_limit is ");
 }
