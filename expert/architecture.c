@@ -249,6 +249,9 @@ static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct c
     bool found;
     *norm = row->norm_rule == NORM_RULE_FLAG_OR_YES || row->norm_rule == NORM_RULE_SIGMOID;
     TRY(config_bool(config, NORM_KEYS, norm, &found));
+    if (!found && *norm && (config_is_null(config, NORM_KEYS[0]) || config_is_null(config, NORM_KEYS[1]))) {
+        FAIL(ERR_CHECKPOINT, "%s: %s is null: true or false is wanted", config_path(config), NORM_KEYS[0]); // absent is yes
+    }
     return found || row->norm_rule != NORM_RULE_FLAG ? OK : missing(config, NORM_KEYS[0]);
 }
 

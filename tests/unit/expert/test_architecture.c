@@ -33,6 +33,8 @@ static void qwens_norm_follows_the_flag_and_its_default(void **state) {
     assert_int_equal(params_at(QWEN("qwen3_moe", ""), 0).routing.norm, NORM_NONE);
     assert_int_equal(params_at(QWEN("mellum", ""), 0).routing.norm, NORM_SUM);
     assert_int_equal(params_at(QWEN("mellum", ",\"norm_topk_prob\":false"), 0).routing.norm, NORM_NONE);
+    assert_int_equal(params_at(QWEN("qwen3_moe", ",\"norm_topk_prob\":null"), 0).routing.norm, NORM_NONE);
+    refuse_params(QWEN("mellum", ",\"norm_topk_prob\":null"), "norm_topk_prob is null: true or false is wanted");
     assert_int_equal(params_at(QWEN("qwen3_next", SHARED), 0).routing.norm, NORM_SUM);
     assert_int_equal(params_at(QWEN("qwen3_next", SHARED ",\"norm_topk_prob\":false"), 0).routing.norm, NORM_NONE);
     assert_int_equal(params_at(QWEN("qwen3_vl_moe_text", ""), 0).routing.norm, NORM_SUM);
