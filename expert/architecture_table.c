@@ -193,6 +193,7 @@ static const struct architecture ROWS[] = {
         .norm_rule = NORM_RULE_ALWAYS,
         DEEPSEEK_V3_CHOICE,
         SHARED_COUNTED,
+        .shared_count_default = 1,
     },
     // V1 of Ling; V2 has the same model_type on the hub, so its class tells
     {

@@ -15,6 +15,7 @@
 enum {
     ARCHITECTURE_ALIASES = 10, // of a name or a key, the terminating NULL counted
     ARCHITECTURE_EXPECTATIONS = 8,
+    TENSOR_NAME_ALTERNATIVES = 4, // the terminating NULL counted
     ARCHITECTURE_LAYERS_MAX = 4096,
 };
 
@@ -79,12 +80,12 @@ struct expectation {
 // Names below a layer ("model.layers.3."). Lists end with NULL; the first of a list is the one that an error names.
 struct tensor_names {
     const char *layers; // what stands before the layer's number; NULL: "layers"
-    const char *router[4];
+    const char *router[TENSOR_NAME_ALTERNATIVES];
     const char *router_bias;
-    const char *selection_bias[4];
-    const char *token_experts; // of a hash router: [tokens, K]
-    const char *experts[4];    // the experts' module; "" where the layer itself is
-    const char *shared[4];
+    const char *selection_bias[TENSOR_NAME_ALTERNATIVES];
+    const char *token_experts;                     // of a hash router: [tokens, K]
+    const char *experts[TENSOR_NAME_ALTERNATIVES]; // the experts' module; "" where the layer itself is
+    const char *shared[TENSOR_NAME_ALTERNATIVES];
     const char *shared_gate;
     const char *router_norm;  // [H] multiplies the router's normalised rows, and
     const char *expert_scale; // [E] its experts' weights: where the router has an input of its own

@@ -231,14 +231,32 @@ static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct tensor
     return OK;
 }
 
-// Nothing of the block ("mlp" of "mlp.experts") is left over.
-static FALLIBLE check_block(const struct tensor_finder *finder, const char *layer, const char *module,
+// Nothing is left over of the module ("mlp" of "mlp.experts.0") that the names' first components are.
+static FALLIBLE check_names(const struct tensor_finder *finder, const char *layer, const char *const *names, size_t count,
+                            const struct expert_numbers *experts) {
+    for (size_t i = 0; i < count && names[i]; i++) {
+        char block[TENSOR_NAME_MAX];
+        TRY(tensor_name(block, "%s.%.*s.", layer, (int)strcspn(names[i], "."), names[i]));
+        TRY(tensor_none_left(finder, block, experts));
+    }
+    return OK;
+}
+
+// Nothing of the block is left over, wherever its parts lie: some have them beside each other ("experts" and "shared_experts").
+static FALLIBLE check_block(const struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
                             const struct layer_tensors *out) {
-    char block[TENSOR_NAME_MAX];
-    TRY(tensor_name(block, "%s.%.*s.", layer, (int)strcspn(module, "."), module));
-    struct expert_numbers experts = {
+    const struct expert_numbers experts = {
         .module = out->prefix, .num_experts = out->params.num_experts, .num_identity_experts = out->params.num_zero_experts};
-    return tensor_none_left(finder, block, &experts);
+    const char *const alone[] = {names->router_bias, names->token_experts, names->shared_gate,
+                                 names->router_norm, names->expert_scale,  names->output_bias};
+    const char *const *const lists[] = {names->experts, names->router, names->selection_bias, names->shared};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        TRY(check_names(finder, layer, lists[i], TENSOR_NAME_ALTERNATIVES, &experts));
+    }
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        TRY(check_names(finder, layer, &alone[i], 1, &experts));
+    }
+    return OK;
 }
 
 static FALLIBLE resolve_layer(const struct survey *survey, struct tensor_finder *finder, uint32_t number,
@@ -257,7 +275,7 @@ static FALLIBLE resolve_layer(const struct survey *survey, struct tensor_finder 
     TRY(resolve_router(finder, row->names, layer, out));
     TRY(expert_layout_resolve(finder, row->interleaved, out));
     TRY(resolve_shared(finder, row->names, layer, out));
-    TRY(check_block(finder, layer, module, out));
+    TRY(check_block(finder, row->names, layer, out));
     out->stored_bytes = finder->bytes;
     return OK;
 }

@@ -109,6 +109,17 @@ static void aria_scores_its_choices_and_counts_its_shared_experts(void **state) 
     refuse_params(ARIA(",\"mlp_bias\":true"), "mlp_bias is true");
 }
 
+static void mistral_large_has_a_shared_expert_where_nothing_is_said(void **state) {
+    (void)state;
+#define MISTRAL_LARGE(more)                                                                                                        \
+    "{\"model_type\":\"mistral_large4\",\"hidden_size\":64,\"moe_intermediate_size\":24,\"n_routed_experts\":8,"                   \
+    "\"num_experts_per_tok\":2,\"routed_scaling_factor\":1" more "}"
+    assert_int_equal(params_at(MISTRAL_LARGE(""), 1).shared_intermediate_size, 24);
+    assert_int_equal(params_at(MISTRAL_LARGE(",\"n_shared_experts\":null"), 1).shared_intermediate_size, 24);
+    assert_int_equal(params_at(MISTRAL_LARGE(",\"n_shared_experts\":2"), 1).shared_intermediate_size, 48);
+    assert_int_equal(params_at(MISTRAL_LARGE(",\"n_shared_experts\":0"), 1).shared, SHARED_NONE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cohere_says_how_it_scores_and_how_its_shared_experts_join),
@@ -117,6 +128,7 @@ int main(void) {
         cmocka_unit_test(axk2_may_have_no_groups_and_fills_those_that_it_masks),
         cmocka_unit_test(kolibri_chooses_by_logits_and_bias),
         cmocka_unit_test(jetmoe_has_a_bias_where_others_have_a_shared_expert),
+        cmocka_unit_test(mistral_large_has_a_shared_expert_where_nothing_is_said),
         cmocka_unit_test(aria_scores_its_choices_and_counts_its_shared_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -315,12 +315,15 @@ static void stacked_parts_and_a_shared_expert_beside_the_block(void **state) {
     add_named("model.layers.0", "share_expert.gate_proj.weight", 2, 5, H);
     add_named("model.layers.0", "share_expert.up_proj.weight", 2, 5, H);
     add_named("model.layers.0", "share_expert.down_proj.weight", 2, H, 5);
-    open_whole("{\"model_type\":\"step3p5\",\"hidden_size\":6,\"moe_intermediate_size\":4,\"moe_num_experts\":3,\"moe_top_k\":2,"
-               "\"share_expert_dim\":5,\"moe_router_scaling_factor\":3,\"num_hidden_layers\":1}");
+#define STEP(width)                                                                                                                \
+    "{\"model_type\":\"step3p5\",\"hidden_size\":6,\"moe_intermediate_size\":4,\"moe_num_experts\":3,\"moe_top_k\":2,"             \
+    "\"share_expert_dim\":" width ",\"moe_router_scaling_factor\":3,\"num_hidden_layers\":1}"
+    open_whole(STEP("5"));
     ASSERT_MATRIX(2, PART_GATE, I, H, 2 * I * H + n * H + k);
     ASSERT_MATRIX(2, PART_DOWN, H, I, DOWN + 2 * I * H + n * I + k);
     assert_true(at(&layers[0].shared.weight[PART_DOWN], 5, 4) == 29);
     assert_true(bias_at(&layers[0].selection_bias, 1) == 1);
+    refuse(STEP("0"), "tensor model.layers.0.share_expert.down_proj.weight lies in the MoE block");
 }
 
 static void experts_that_are_not_gated_have_no_gate(void **state) {
@@ -469,6 +472,23 @@ static void a_tensor_of_the_block_that_nobody_understands_is_refused(void **stat
     refuse(QWEN3("1"), "tensor model.layers.0.mlp.experts.1.up_proj.bias lies in the MoE block");
 }
 
+static void parts_that_lie_beside_the_experts_are_not_left_out(void **state) {
+    (void)state;
+    add_separate("layers.0", "experts", "w1", "w3", "w2");
+    add_named("layers.0", "gate.weight", 2, E, H);
+    add_named("layers.0", "shared_experts.w1.weight", 2, I, H);
+    add_named("layers.0", "shared_experts.w3.weight", 2, I, H);
+    add_named("layers.0", "shared_experts.w2.weight", 2, H, I);
+#define MISTRAL_LARGE(more)                                                                                                        \
+    "{\"model_type\":\"mistral_large4\",\"hidden_size\":6,\"moe_intermediate_size\":4,\"n_routed_experts\":3,"                     \
+    "\"num_experts_per_tok\":2,\"routed_scaling_factor\":1,\"num_hidden_layers\":1" more "}"
+    open_whole(MISTRAL_LARGE("")); // its authors' default is one
+    assert_true(at(&layers[0].shared.weight[PART_DOWN], H - 1, I - 1) == H * I - 1);
+    refuse(MISTRAL_LARGE(",\"n_shared_experts\":0"), "tensor layers.0.shared_experts.w1.weight lies in the MoE block");
+    add_named("layers.0", "gate.bias", 1, E, 0);
+    refuse(MISTRAL_LARGE(""), "tensor layers.0.gate.bias lies in the MoE block, but its architecture has none of that name");
+}
+
 static void other_types_and_mixed_types_are_refused(void **state) {
     (void)state;
     add_qwen3_layer("model.layers.0");
@@ -532,6 +552,7 @@ int main(void) {
         TEST(weights_of_identity_experts_are_read_over),
         TEST(a_missing_expert_and_one_too_many_are_named),
         TEST(a_tensor_of_the_block_that_nobody_understands_is_refused),
+        TEST(parts_that_lie_beside_the_experts_are_not_left_out),
         TEST(other_types_and_mixed_types_are_refused),
         TEST(quantised_tensors_are_refused_by_method),
         TEST(a_long_prefix_is_refused),
