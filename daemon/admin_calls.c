@@ -113,12 +113,6 @@ static uint32_t copies_between(const struct mover_placement *now, const struct m
     return copies;
 }
 
-// As computed with, without the packed panels' padding: what an operator weighs a move by. A move's own progress is exact.
-static uint64_t expert_bytes(const struct model *model, const struct layer_params *p) {
-    uint64_t values = (activation_is_gated(&p->activation) ? 3 : 2) * (uint64_t)p->intermediate_size * p->hidden_size;
-    return values * (model->compute_dtype == DTYPE_F32 ? 4 : 2);
-}
-
 static const struct proto_counts *find_counts(const struct proto_plan_request *request, uint32_t layer) {
     for (size_t i = 0; i < request->num_counts; i++) {
         if (request->counts[i].layer == layer) {
@@ -149,7 +143,7 @@ static FALLIBLE plan_layer(const struct admin *admin, const struct proto_plan_re
     INVARIANT(kept[0].num_experts == kept[1].num_experts);
     *out = (struct proto_plan){
         .now = placement_view(&kept[0]), .planned = placement_view(&kept[1]), .copies = copies_between(&kept[0], &kept[1])};
-    out->copy_bytes = out->copies * expert_bytes(admin->backend.model, &layer->params);
+    out->copy_bytes = out->copies * (uint64_t)layer->shape.bytes; // as the move's progress counts them
     return OK;
 }
 

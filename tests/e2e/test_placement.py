@@ -162,7 +162,8 @@ def test_a_balanced_plan_is_more_even_and_applies(placed):
         assert 1 <= plan.planned.imbalance < 1.5
         assert sum(plan.planned.copies) == experts + SHARDS
         assert plan.copies > 0 and plan.copy_bytes > 0
-        assert admin.apply(plan.planned)[-1].done
+        steps = admin.apply(plan.planned)
+        assert steps[-1].done and steps[-1].moved_bytes == plan.copy_bytes
         assert experts_of(admin.show(layer)[0]) == experts_of(plan.planned)
 
 

@@ -23,7 +23,7 @@
 #define DRAIN "expertd.admin.v1.Admin/Drain"
 #define LOAD "expertd.admin.v1.Admin/GetLoad"
 
-enum { EXPERTS = 4, RANKS = 2, LAYERS = 2, STEPS = 4, EXPERT_BYTES = 3 * 8 * 16 * 2 };
+enum { EXPERTS = 4, RANKS = 2, LAYERS = 2, STEPS = 4, EXPERT_BYTES = 3 * 8 * 16 / 2 + 64 };
 
 // ---- a mover of the test's
 
@@ -150,6 +150,7 @@ static void make_ready(struct fixture *f, bool with_mover) {
     for (uint32_t i = 0; i < LAYERS; i++) {
         f->layers[i].params =
             (struct layer_params){.layer = 3 + 2 * i, .num_experts = EXPERTS, .hidden_size = 8, .intermediate_size = 16};
+        f->layers[i].shape.bytes = EXPERT_BYTES; // less than in the compute dtype: codes stay quantised
     }
     f->model = (struct model){.layers = f->layers, .num_layers = LAYERS, .compute_dtype = DTYPE_BF16};
     struct admin_backend backend = {.model = &f->model};
