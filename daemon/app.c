@@ -78,7 +78,9 @@ static void begin_serving(struct app *app) {
     }
     health_set_model(app->health, loaded->model.name);
     health_set_serving(app->health, true);
-    log_line(LOG_LEVEL_INFO, "ready", "model=%s layers=%zu", loaded->model.name, loaded->model.num_layers);
+    char quoted[2 * ERR_MESSAGE_MAX];
+    log_line(LOG_LEVEL_INFO, "ready", "model=%s layers=%zu", log_quote(loaded->model.name, quoted, sizeof quoted),
+             loaded->model.num_layers);
     notify_ready("serving");
 }
 

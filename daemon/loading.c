@@ -84,10 +84,11 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     }
     placement_file_deinit(&placing.counts);
     TRY(e);
+    char quoted[2 * ERR_MESSAGE_MAX];
     log_line(LOG_LEVEL_INFO, "loaded",
              "model=%s architecture=%s layers=%zu quantisation=%s shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f",
-             out->model.name, out->model.model_type, out->model.num_layers, model_quantisation(&out->model), out->model.ranks,
-             out->model.numerics_id, (size_t)model_weights_bytes(&out->model),
+             log_quote(out->model.name, quoted, sizeof quoted), out->model.model_type, out->model.num_layers,
+             model_quantisation(&out->model), out->model.ranks, out->model.numerics_id, (size_t)model_weights_bytes(&out->model),
              (double)(clock_now_ns() - progress.started_ns) / NS_PER_S);
     return OK;
 }

@@ -57,12 +57,19 @@ static size_t put_head(char *line, size_t size, enum log_level level, const char
     return used < 0 ? 0 : (size_t)used < size ? (size_t)used : size - 1;
 }
 
-// A control byte that slipped in unquoted must not forge a second line or drive a terminal.
+// U+0080 to U+009F in UTF-8: U+009B drives a terminal as ESC [ does.
+static bool is_c1(const unsigned char *p) {
+    return p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f;
+}
+
+// A control character that slipped in unquoted must not forge a second line or drive a terminal.
 static void flatten(char *line, size_t length) {
     for (size_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)line[i];
         if (c < 0x20 || c == 0x7f) {
             line[i] = ' ';
+        } else if (i + 1 < length && is_c1((const unsigned char *)line + i)) {
+            line[i] = line[i + 1] = ' ';
         }
     }
 }
@@ -96,7 +103,7 @@ static bool is_bare(const char *text) {
         return false;
     }
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p <= ' ' || *p == '"' || *p == '=' || *p == '\\' || *p == 0x7f) {
+        if (*p <= ' ' || *p == '"' || *p == '=' || *p == '\\' || *p == 0x7f || is_c1(p)) {
             return false;
         }
     }
@@ -123,6 +130,10 @@ static unsigned piece(const unsigned char *p, char out[8]) {
     if (*p < 0x20 || *p == 0x7f) {
         snprintf(out, 8, "\\u00%c%c", HEX[*p >> 4], HEX[*p & 15]);
         return 1;
+    }
+    if (is_c1(p)) {
+        snprintf(out, 8, "\\u00%c%c", HEX[p[1] >> 4], HEX[p[1] & 15]);
+        return 2;
     }
     unsigned length = *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : *p >= 0xc0 ? 2 : 1;
     unsigned used = 0;

@@ -13,7 +13,7 @@ bool log_level_parse(const char *text, enum log_level *out);
 void log_init(enum log_level level, bool journal_prefixes);
 
 // log_line(LOG_LEVEL_INFO, "loaded", "layers=%zu bytes=%" PRIu64, n, b): writes `time=… level=info event=loaded layers=… bytes=…`.
-// String values that may hold spaces are passed through log_quote by the caller.
+// String values that may hold spaces, as names of files and models do, are passed through log_quote by the caller.
 void log_line(enum log_level level, const char *event, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 // Quotes text as a logfmt value into `out` (cut to its size); returns out.

@@ -95,6 +95,11 @@ static unsigned connections_of_each(const struct options *o) {
     return bound;
 }
 
+static void log_address(const char *event, const char *address) {
+    char quoted[512];
+    log_line(LOG_LEVEL_INFO, event, "address=%s", log_quote(address, quoted, sizeof quoted));
+}
+
 static FALLIBLE listen_unix(struct app *app, const char *address, unsigned max_connections, struct unix_listener **out) {
     struct unix_listener_options options = {
         .loop = event_loop_uv(app->loop),
@@ -105,7 +110,7 @@ static FALLIBLE listen_unix(struct app *app, const char *address, unsigned max_c
         .context = app,
     };
     TRY(unix_listener_start(&options, out));
-    log_line(LOG_LEVEL_INFO, "listening", "address=%s", address);
+    log_address("listening", address);
     return OK;
 }
 
@@ -205,7 +210,7 @@ static FALLIBLE listen_admin(struct app *app) {
         .context = app,
     };
     TRY(unix_listener_start(&options, &app->admin_listener));
-    log_line(LOG_LEVEL_INFO, "admin", "address=%s", app->options.admin);
+    log_address("admin", app->options.admin);
     return OK;
 }
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from harness import slow
+from harness.checkpoints import copy_case
 from harness.daemon import Daemon, Feed, clean_environment, run_program
 from harness.errors import check, failure_of_call, raises
 from harness.paths import BIN, ROOT, SANITIZER, SLOW
@@ -374,6 +375,17 @@ def test_the_start_up_log_says_what_is_served_and_with_what(served):
     for word in ("qwen2_moe", "kernels=", "numerics"):
         assert word in served.log, word
     assert all("event=" in line for line in served.log.splitlines()), "every line is key=value"
+
+
+def test_a_name_with_spaces_forges_no_field_of_the_log(tmp_path, start_daemon):
+    model = copy_case("mixtral", tmp_path).rename(tmp_path / "m level=error event=load_failed x")
+    folder = tmp_path / "a event=ready model=z"
+    folder.mkdir()
+    daemon = start_daemon(model=model, listen=[f"unix:{folder}/d.sock"])
+    for event, key, value in (("loaded", "model", model.name), ("ready", "model", model.name),
+                              ("listening", "address", f"unix:{folder}/d.sock"), ("admin", "address", f"unix:{folder}/d-admin.sock")):
+        assert [pairs[key] for pairs in daemon.events(event)] == [value], daemon.log
+    assert not daemon.events("load_failed")
 
 
 def test_http_pages(served, client):

@@ -87,10 +87,11 @@ static void control_bytes_forge_no_second_line(void **state) {
     (void)state;
     struct capture capture;
     begin(&capture);
-    log_line(LOG_LEVEL_INFO, "e", "name=%s", "a\nlevel=error\x1b[31m");
+    log_line(LOG_LEVEL_INFO, "e", "name=%s", "a\nlevel=error\x1b[31m\xc2\x9b");
     const char *text = end(&capture);
     assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
     assert_null(strchr(text, '\x1b'));
+    assert_null(strstr(text, "\xc2\x9b"));
 }
 
 static void an_endless_line_is_cut_and_still_ends(void **state) {
@@ -142,10 +143,18 @@ static void quoting_keeps_a_value_one_value(void **state) {
     static const struct {
         const char *text, *quoted;
     } CASES[] = {
-        {"plain-1.2:/x", "plain-1.2:/x"},        {"", "\"\""},
-        {"two words", "\"two words\""},          {"a=b", "\"a=b\""},
-        {"say \"hi\"", "\"say \\\"hi\\\"\""},    {"back\\slash", "\"back\\\\slash\""},
-        {"a\nb\tc\x01", "\"a\\nb\\tc\\u0001\""}, {"\xc3\xa4 \xe2\x82\xac", "\"\xc3\xa4 \xe2\x82\xac\""},
+        {"plain-1.2:/x", "plain-1.2:/x"},
+        {"", "\"\""},
+        {"two words", "\"two words\""},
+        {"a=b", "\"a=b\""},
+        {"say \"hi\"", "\"say \\\"hi\\\"\""},
+        {"back\\slash", "\"back\\\\slash\""},
+        {"a\nb\tc\x01", "\"a\\nb\\tc\\u0001\""},
+        {"\xc3\xa4 \xe2\x82\xac", "\"\xc3\xa4 \xe2\x82\xac\""},
+        {"\xc2\x9bmode", "\"\\u009bmode\""},
+        {"\xc2\x80\xc2\x9f", "\"\\u0080\\u009f\""},
+        {"\xc2\xa0", "\xc2\xa0"},
+        {"\xc2", "\xc2"},
     };
     char out[64];
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
