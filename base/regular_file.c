@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -71,11 +72,95 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
     return OK;
 }
 
-FALLIBLE regular_file_make(const char *path, int *fd) {
-    (void)unlink(path);
-    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (*fd < 0) {
+// ---- writing
+
+static FALLIBLE make_temporary(struct regular_file_new *file, const char *place) {
+    if (asprintf(&file->temporary, "%s.%ld.tmp", place, (long)getpid()) < 0) {
+        file->temporary = NULL;
+        FAIL(ERR_NOMEM, "no memory for a path");
+    }
+    (void)unlink(file->temporary);
+    file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (file->fd < 0) {
         FAIL(ERR_IO, "%s", strerror(errno));
     }
     return OK;
+}
+
+static bool is_written_into(const struct stat *status) {
+    return S_ISFIFO(status->st_mode) || S_ISCHR(status->st_mode);
+}
+
+// A FIFO waits here for its reader, as it does for any program.
+static FALLIBLE open_in_place(struct regular_file_new *file, const char *path) {
+    struct stat status;
+    file->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (file->fd < 0) {
+        FAIL(ERR_IO, "%s", strerror(errno));
+    }
+    if (fstat(file->fd, &status) != 0 || !is_written_into(&status)) {
+        FAIL(ERR_IO, "another file took its place");
+    }
+    return OK;
+}
+
+static FALLIBLE begin(struct regular_file_new *file, const char *path) {
+    struct stat status;
+    if (lstat(path, &status) != 0) {
+        file->place = strdup(path); // what else is wrong shows when the file beside it is made
+    } else if (stat(path, &status) != 0) {
+        FAIL(ERR_IO, "it is a link to nothing, and is left as it is");
+    } else if (is_written_into(&status)) {
+        return open_in_place(file, path);
+    } else if (!S_ISREG(status.st_mode)) {
+        FAIL(ERR_IO, "it is neither a file nor a pipe, and is left as it is");
+    } else {
+        file->place = realpath(path, NULL);
+    }
+    if (!file->place) {
+        FAIL(ERR_IO, "%s", strerror(errno));
+    }
+    return make_temporary(file, file->place);
+}
+
+FALLIBLE regular_file_begin(const char *path, struct regular_file_new *out) {
+    *out = (struct regular_file_new){.fd = -1};
+    err_t e = begin(out, path);
+    return err_is(e) ? regular_file_end(out, e) : OK;
+}
+
+FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size) {
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t written = write(fd, at, size);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            FAIL(ERR_IO, "%s", strerror(written < 0 ? errno : ENOSPC));
+        }
+        at += written;
+        size -= (uint64_t)written;
+    }
+    return OK;
+}
+
+FALLIBLE regular_file_end(struct regular_file_new *file, err_t e) {
+    bool replaces = file->place && file->fd >= 0;
+    if (!err_is(e) && replaces && fsync(file->fd) != 0) {
+        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+    }
+    if (file->fd >= 0 && close(file->fd) != 0 && !err_is(e)) {
+        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+    }
+    if (!err_is(e) && replaces && rename(file->temporary, file->place) != 0) {
+        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+    }
+    if (err_is(e) && replaces) {
+        (void)unlink(file->temporary);
+    }
+    free(file->temporary);
+    free(file->place);
+    *file = (struct regular_file_new){.fd = -1};
+    return e;
 }

@@ -1,5 +1,5 @@
 // Opening and reading files whose folder somebody else filled: never blocks on a FIFO, never touches a device, never reads past a
-// bound. And making one there, which is nobody else's.
+// bound. And writing one there: whole or not at all, and no file but that one.
 #ifndef EXPERTD_BASE_REGULAR_FILE_H
 #define EXPERTD_BASE_REGULAR_FILE_H
 
@@ -15,9 +15,24 @@ FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size);
 // The whole file, with a NUL after it; the caller frees *bytes. ERR_CHECKPOINT above bytes_max (nothing is read then).
 FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, size_t *length);
 
-// Makes a file and opens it for writing, the one that is renamed once it is whole: `path` holds the process's number. Never a file
-// that was there, nor what a link leads to: what an earlier process of that number left is removed first. The caller closes *fd.
-// ERR_IO says why, not the path.
-FALLIBLE regular_file_make(const char *path, int *fd);
+// A file that is being written.
+struct regular_file_new {
+    int fd;          // to write to
+    char *place;     // the file that is replaced at the end, behind links; NULL where `fd` is a FIFO or a device, written into
+    char *temporary; // beside it, what `fd` is till then
+};
+
+// Opens for writing what `path` will hold. A file is written beside its place, under a name with the process's number, and takes
+// the place once it is whole; what an earlier process of that number left there is removed first, never written to or through. A
+// link at `path` itself is followed. Into a FIFO (whose reader is waited for) or a character device the bytes go as they come; what
+// else lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is due.
+FALLIBLE regular_file_begin(const char *path, struct regular_file_new *out);
+
+// All bytes, or ERR_IO.
+FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size);
+
+// `e` is how the writing went: on an error the place keeps what it had and nothing is left beside it. Returns that error, or
+// ERR_IO where the file cannot be closed or put in its place.
+FALLIBLE regular_file_end(struct regular_file_new *file, err_t e);
 
 #endif

@@ -1,11 +1,9 @@
 #include "base/safetensors.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/regular_file.h"
 
@@ -98,52 +96,17 @@ static FALLIBLE make_header(const struct safetensors_entry *entries, size_t coun
     return OK;
 }
 
-static FALLIBLE write_all(int fd, const void *bytes, uint64_t size) {
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t written = write(fd, at, size);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            FAIL(ERR_IO, "%s", strerror(written < 0 ? errno : ENOSPC));
-        }
-        at += written;
-        size -= (uint64_t)written;
-    }
-    return OK;
-}
-
 static FALLIBLE write_contents(int fd, const struct safetensors_entry *entries, size_t count) {
     char *header;
     size_t length;
     TRY(make_header(entries, count, &header, &length));
-    err_t e = write_all(fd, header, length);
+    err_t e = regular_file_write(fd, header, length);
     free(header);
     TRY(e);
     for (size_t i = 0; i < count; i++) {
-        TRY(write_all(fd, entries[i].view.data, entries[i].view.bytes));
-    }
-    if (fsync(fd) != 0) {
-        FAIL(ERR_IO, "%s", strerror(errno));
+        TRY(regular_file_write(fd, entries[i].view.data, entries[i].view.bytes));
     }
     return OK;
-}
-
-static FALLIBLE write_file(const char *temporary, const char *path, const struct safetensors_entry *entries, size_t count) {
-    int fd;
-    TRY(regular_file_make(temporary, &fd));
-    err_t e = write_contents(fd, entries, count);
-    if (close(fd) != 0 && !err_is(e)) {
-        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
-    }
-    if (!err_is(e) && rename(temporary, path) != 0) {
-        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
-    }
-    if (err_is(e)) {
-        (void)unlink(temporary);
-    }
-    return e;
 }
 
 FALLIBLE safetensors_write(const char *path, const struct safetensors_entry *entries, size_t count) {
@@ -151,11 +114,10 @@ FALLIBLE safetensors_write(const char *path, const struct safetensors_entry *ent
     for (size_t i = 0; i < count; i++) {
         TRY_IN(check_view(&entries[i]), "%s", path);
     }
-    char *temporary;
-    if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
-        FAIL(ERR_NOMEM, "no memory for a path");
+    struct regular_file_new file;
+    err_t e = regular_file_begin(path, &file);
+    if (!err_is(e)) {
+        e = regular_file_end(&file, write_contents(file.fd, entries, count));
     }
-    err_t e = write_file(temporary, path, entries, count);
-    free(temporary);
     return err_context(e, "cannot write %s", path);
 }

@@ -316,38 +316,8 @@ static size_t format_header(const struct tensor_view *view, char text[HEADER_TEX
 
 static FALLIBLE write_contents(int fd, const struct tensor_view *view) {
     char header[HEADER_TEXT_MAX];
-    size_t header_bytes = format_header(view, header);
-    FILE *file = fdopen(fd, "wb");
-    if (!file) {
-        int cause = errno;
-        close(fd);
-        FAIL(ERR_IO, "%s", strerror(cause));
-    }
-    bool whole = fwrite(header, 1, header_bytes, file) == header_bytes &&
-                 fwrite(view->bytes ? view->data : header, 1, view->bytes, file) == view->bytes && fflush(file) == 0 &&
-                 fsync(fileno(file)) == 0;
-    int cause = errno;
-    if (fclose(file) != 0 && whole) {
-        cause = errno;
-        whole = false;
-    }
-    if (!whole) {
-        FAIL(ERR_IO, "%s", strerror(cause));
-    }
-    return OK;
-}
-
-static FALLIBLE write_file(const char *temporary, const char *path, const struct tensor_view *view) {
-    int fd;
-    TRY(regular_file_make(temporary, &fd));
-    err_t e = write_contents(fd, view);
-    if (!err_is(e) && rename(temporary, path) != 0) {
-        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
-    }
-    if (err_is(e)) {
-        (void)unlink(temporary);
-    }
-    return e;
+    TRY(regular_file_write(fd, header, format_header(view, header)));
+    return regular_file_write(fd, view->data, view->bytes);
 }
 
 FALLIBLE npy_write(const char *path, const struct tensor_view *view) {
@@ -355,11 +325,10 @@ FALLIBLE npy_write(const char *path, const struct tensor_view *view) {
         FAIL(ERR_DTYPE_UNSUPPORTED, "%s: NumPy has no type for %s", path, dtype_name(view->dtype));
     }
     INVARIANT(view->rank <= TENSOR_RANK_MAX);
-    char *temporary = NULL;
-    if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
-        FAIL(ERR_NOMEM, "%s: no memory for its name", path);
+    struct regular_file_new file;
+    err_t e = regular_file_begin(path, &file);
+    if (!err_is(e)) {
+        e = regular_file_end(&file, write_contents(file.fd, view));
     }
-    err_t e = write_file(temporary, path, view);
-    free(temporary);
     return err_context(e, "%s: cannot be written", path);
 }

@@ -2,11 +2,8 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/regular_file.h"
 #include "client/expertctl/json_out.h"
@@ -41,33 +38,22 @@ json_t *plan_file_entry(const struct proto_placement *placement) {
                      "rows", rows_json(placement));
 }
 
-static FALLIBLE write_file(const char *temporary, const char *path, const json_t *object) {
-    int fd;
-    TRY(regular_file_make(temporary, &fd));
-    bool written = json_dumpfd(object, fd, JSON_INDENT(1) | JSON_ENSURE_ASCII) == 0 && fsync(fd) == 0;
-    int why = errno;
-    if (close(fd) != 0 && written) {
-        why = errno;
-        written = false;
-    }
-    if (written && rename(temporary, path) != 0) {
-        why = errno;
-        written = false;
-    }
-    if (!written) {
-        (void)unlink(temporary);
-        FAIL(ERR_IO, "%s", strerror(why));
+static FALLIBLE write_object(int fd, const json_t *object) {
+    if (json_dumpfd(object, fd, JSON_INDENT(1) | JSON_ENSURE_ASCII) != 0) {
+        FAIL(ERR_IO, "%s", strerror(errno));
     }
     return OK;
 }
 
 FALLIBLE plan_file_write_take(const char *path, json_t *object) {
-    char temporary[PATH_MAX];
     if (!object) {
         FAIL(ERR_NOMEM, "no memory for the plan");
     }
-    bool fits = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) < (int)sizeof temporary;
-    err_t e = fits ? write_file(temporary, path, object) : err_record(ERR_IO, NULL, "%s", strerror(ENAMETOOLONG));
+    struct regular_file_new file;
+    err_t e = regular_file_begin(path, &file);
+    if (!err_is(e)) {
+        e = regular_file_end(&file, write_object(file.fd, object));
+    }
     json_decref(object);
     return err_context(e, "%s: cannot be written", path);
 }

@@ -462,6 +462,23 @@ static void a_full_disk_leaves_the_old_file_and_no_other(void **state) {
     safetensors_close(&file);
 }
 
+static void a_link_is_followed_by_what_is_written(void **state) {
+    (void)state;
+    char link[128];
+    struct stat there;
+    const struct safetensors_entry entry = entry_of("a", DTYPE_U8, "abc", 3);
+    assert_false(err_is(safetensors_write(path_of("behind"), NULL, 0)));
+    snprintf(link, sizeof link, "%s", path_of("link"));
+    assert_int_equal(symlink("behind", link), 0);
+    assert_false(err_is(safetensors_write(link, &entry, 1)));
+    assert_int_equal(lstat(link, &there), 0);
+    assert_true(S_ISLNK(there.st_mode));
+    struct safetensors file;
+    assert_false(err_is(safetensors_open(path_of("behind"), &file)));
+    assert_non_null(safetensors_find(&file, "a"));
+    safetensors_close(&file);
+}
+
 static void a_folder_that_is_not_there_is_named(void **state) {
     (void)state;
     const struct safetensors_entry entry = entry_of("a", DTYPE_U8, "abc", 3);
@@ -494,6 +511,7 @@ int main(void) {
         cmocka_unit_test(what_was_written_reads_back),
         cmocka_unit_test(views_that_lie_are_not_written),
         cmocka_unit_test(a_full_disk_leaves_the_old_file_and_no_other),
+        cmocka_unit_test(a_link_is_followed_by_what_is_written),
         cmocka_unit_test(a_folder_that_is_not_there_is_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

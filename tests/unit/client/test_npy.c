@@ -271,6 +271,26 @@ static void npy_write_touches_no_file_but_its_own(void **state) {
     remove_folder_of(path);
 }
 
+static void npy_write_follows_a_link(void **state) {
+    (void)state;
+    char path[64], link[96];
+    struct stat there;
+    const float one = 1;
+    struct tensor_view view = {.dtype = DTYPE_F32, .rank = 1, .shape = {1}, .data = &one, .bytes = sizeof one};
+    in_a_folder(path, "a.npy");
+    snprintf(link, sizeof link, "%s.link", path);
+    write_text(path, "old");
+    assert_int_equal(symlink(path, link), 0);
+    assert_false(err_is(npy_write(link, &view)));
+    assert_int_equal(lstat(link, &there), 0);
+    assert_true(S_ISLNK(there.st_mode));
+    struct npy npy;
+    assert_false(err_is(npy_open(path, &npy)));
+    npy_close(&npy);
+    unlink(link);
+    remove_folder_of(path);
+}
+
 static void npy_open_refuses_what_is_no_regular_file(void **state) {
     (void)state;
     char path[64];
@@ -302,6 +322,7 @@ int main(void) {
         cmocka_unit_test(npy_writes_the_header_that_numpy_writes),
         cmocka_unit_test(npy_write_leaves_nothing_where_it_fails),
         cmocka_unit_test(npy_write_touches_no_file_but_its_own),
+        cmocka_unit_test(npy_write_follows_a_link),
         cmocka_unit_test(npy_open_refuses_what_is_no_regular_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

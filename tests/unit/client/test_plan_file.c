@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <jansson.h>
 
 #include "client/expertctl/plan_file.h"
@@ -154,6 +155,30 @@ static void no_file_but_the_plan_is_written(void **state) {
     assert_true(S_ISREG(there.st_mode));
 }
 
+static void a_plan_goes_into_a_pipe_and_behind_a_link(void **state) {
+    (void)state;
+    char link[96], pipe[96], text[8];
+    struct stat there;
+    snprintf(link, sizeof link, "%s.link", path);
+    snprintf(pipe, sizeof pipe, "%s.pipe", path);
+    write_text("old");
+    assert_int_equal(symlink(path, link), 0);
+    assert_false(err_is(plan_file_write_take(link, json_object())));
+    assert_int_equal(lstat(link, &there), 0);
+    assert_true(S_ISLNK(there.st_mode));
+    assert_int_equal(lstat(path, &there), 0);
+    assert_int_equal(there.st_size, 2);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    int reader = open(pipe, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_false(err_is(plan_file_write_take(pipe, json_object())));
+    assert_int_equal(read(reader, text, sizeof text), 2);
+    assert_memory_equal(text, "{}", 2);
+    close(reader);
+    assert_int_equal(lstat(pipe, &there), 0);
+    assert_true(S_ISFIFO(there.st_mode));
+    unlink(link), unlink(pipe);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_that_is_written_reads_back),
@@ -161,6 +186,7 @@ int main(void) {
         cmocka_unit_test(counts_that_are_none_are_refused_by_place),
         cmocka_unit_test(a_place_that_cannot_be_written_leaves_nothing),
         cmocka_unit_test(no_file_but_the_plan_is_written),
+        cmocka_unit_test(a_plan_goes_into_a_pipe_and_behind_a_link),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

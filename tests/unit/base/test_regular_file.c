@@ -1,0 +1,150 @@
+// What a file that is written does to what lay at its place: a file, a link, a FIFO, a device, a folder, a socket.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/regular_file.h"
+
+static char folder[64];
+
+static int make_folder(void **state) {
+    (void)state;
+    strcpy(folder, "/tmp/expertd-regular-XXXXXX");
+    return mkdtemp(folder) && chdir(folder) == 0 ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static err_t write_text(const char *path, const char *text) {
+    struct regular_file_new file;
+    TRY(regular_file_begin(path, &file));
+    return regular_file_end(&file, regular_file_write(file.fd, text, strlen(text)));
+}
+
+static void assert_holds(const char *path, const char *text) {
+    char *found;
+    size_t length;
+    assert_false(err_is(regular_file_read(path, 100, &found, &length)));
+    assert_string_equal(found, text);
+    free(found);
+}
+
+static mode_t type_of(const char *path) {
+    struct stat status;
+    assert_int_equal(lstat(path, &status), 0);
+    return status.st_mode & S_IFMT;
+}
+
+static void assert_nothing_is_left_beside(const char *path) {
+    char temporary[128];
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    assert_int_equal(access(temporary, F_OK), -1);
+}
+
+static void a_file_is_replaced_whole(void **state) {
+    (void)state;
+    struct regular_file_new file;
+    assert_false(err_is(write_text("kept", "old")));
+    assert_false(err_is(regular_file_begin("kept", &file)));
+    assert_false(err_is(regular_file_write(file.fd, "new", 3)));
+    assert_holds("kept", "old");
+    assert_false(err_is(regular_file_end(&file, OK)));
+    assert_holds("kept", "new");
+    assert_nothing_is_left_beside("kept");
+}
+
+static void what_failed_leaves_the_old_file_and_no_other(void **state) {
+    (void)state;
+    struct regular_file_new file;
+    assert_false(err_is(write_text("kept", "old")));
+    assert_false(err_is(regular_file_begin("kept", &file)));
+    assert_int_equal(regular_file_end(&file, err_record(ERR_NOMEM, NULL, "it failed")).code, ERR_NOMEM);
+    assert_holds("kept", "old");
+    assert_nothing_is_left_beside("kept");
+}
+
+static void a_link_stays_and_its_file_is_replaced(void **state) {
+    (void)state;
+    assert_int_equal(mkdir("far", 0700), 0);
+    assert_false(err_is(write_text("far/real", "old")));
+    assert_int_equal(symlink("far/real", "near"), 0);
+    assert_int_equal(symlink("near", "nearer"), 0);
+    assert_false(err_is(write_text("nearer", "new")));
+    assert_int_equal(type_of("nearer"), S_IFLNK);
+    assert_int_equal(type_of("near"), S_IFLNK);
+    assert_int_equal(type_of("far/real"), S_IFREG);
+    assert_holds("far/real", "new");
+    assert_nothing_is_left_beside("far/real");
+}
+
+static void a_fifo_gets_the_bytes_and_stays(void **state) {
+    (void)state;
+    char found[8] = "";
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    int reader = open("pipe", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    assert_false(err_is(write_text("pipe", "bytes")));
+    assert_int_equal(read(reader, found, sizeof found), 5);
+    assert_string_equal(found, "bytes");
+    close(reader);
+    assert_int_equal(type_of("pipe"), S_IFIFO);
+    assert_nothing_is_left_beside("pipe");
+}
+
+static void a_device_stays_one_behind_a_link_too(void **state) {
+    (void)state;
+    assert_int_equal(symlink("/dev/null", "null"), 0);
+    assert_false(err_is(write_text("null", "bytes")));
+    assert_int_equal(type_of("null"), S_IFLNK);
+    assert_int_equal(type_of("/dev/null"), S_IFCHR);
+}
+
+static void refused(const char *path, mode_t type, const char *cause) {
+    assert_int_equal(write_text(path, "bytes").code, ERR_IO);
+    assert_non_null(strstr(err_message(), cause));
+    assert_int_equal(type_of(path), type);
+    assert_nothing_is_left_beside(path);
+}
+
+static void what_cannot_be_written_is_left_as_it_is(void **state) {
+    (void)state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "socket"};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(mkdir("folder", 0700), 0);
+    assert_int_equal(symlink("nowhere", "dangling"), 0);
+    refused("socket", S_IFSOCK, "neither a file nor a pipe");
+    refused("folder", S_IFDIR, "neither a file nor a pipe");
+    refused("dangling", S_IFLNK, "a link to nothing");
+    assert_int_equal(access("nowhere", F_OK), -1);
+    assert_int_equal(write_text("no/such/folder", "bytes").code, ERR_IO);
+    close(fd);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_is_replaced_whole),
+        cmocka_unit_test(what_failed_leaves_the_old_file_and_no_other),
+        cmocka_unit_test(a_link_stays_and_its_file_is_replaced),
+        cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
+        cmocka_unit_test(a_device_stays_one_behind_a_link_too),
+        cmocka_unit_test(what_cannot_be_written_is_left_as_it_is),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
