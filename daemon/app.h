@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "daemon/admin.h"
 #include "daemon/event_loop.h"
@@ -41,6 +42,7 @@ struct app {
     struct health *health;
     struct http_server *http;
     struct listeners listeners;
+    uint64_t unix_peers;             // that have come so far
     struct region_registry *regions; // NULL: memory is not shared
     struct region_socket *region_socket;
     char region_path[REGION_SOCKET_PATH_MAX];

@@ -1,4 +1,5 @@
 // expertd: builds the daemon bottom-up, runs its loop, takes it down in reverse.
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -61,14 +62,15 @@ static void adopt(struct app *app, int fd, const char *peer) {
     }
 }
 
-// Peers of a Unix socket have no address of their own.
-static void name_unix_peer(int fd, uid_t uid, char out[RPC_PEER_MAX]) {
-    snprintf(out, RPC_PEER_MAX, "unix:uid=%u,fd=%d", (unsigned)uid, fd);
+// Peers of a Unix socket have no address of their own. They are numbered: a descriptor is used again, and whoever comes with it
+// next is not to answer for the regions that outlast its first user's connection.
+static void name_unix_peer(struct app *app, int fd, uid_t uid, char out[RPC_PEER_MAX]) {
+    snprintf(out, RPC_PEER_MAX, "unix:uid=%u,fd=%d,number=%" PRIu64, (unsigned)uid, fd, ++app->unix_peers);
 }
 
 static void on_unix_peer(void *context, int fd, uid_t uid) {
     char peer[RPC_PEER_MAX];
-    name_unix_peer(fd, uid, peer);
+    name_unix_peer(context, fd, uid, peer);
     adopt(context, fd, peer);
 }
 
@@ -152,7 +154,10 @@ static FALLIBLE share_regions(struct app *app) {
                  log_quote(o->listen[first] + 5, quoted, sizeof quoted));
         return OK;
     }
-    TRY(region_registry_create(&(struct region_limits){o->max_region_bytes, o->max_regions}, &app->regions));
+    uint32_t each = o->max_regions * o->max_connection_share / 100; // both have bounds: no overflow
+    struct region_limits limits = {
+        .max_bytes = o->max_region_bytes, .max_regions = o->max_regions, .max_regions_each = each > 0 ? each : 1};
+    TRY(region_registry_create(&limits, &app->regions));
     serve_share(app->serve, app->regions, app->region_path);
     return OK;
 }
@@ -182,7 +187,7 @@ static void on_drain_asked(void *context) {
 static void on_admin_peer(void *context, int fd, uid_t uid) {
     struct app *app = context;
     char peer[RPC_PEER_MAX];
-    name_unix_peer(fd, uid, peer);
+    name_unix_peer(app, fd, uid, peer);
     err_t e = admin_adopt(app->admin, fd, peer);
     if (err_is(e)) {
         log_adopt_failed(peer);

@@ -46,7 +46,7 @@ struct options {
     uint32_t max_inflight;         // unanswered requests of one stream, 16
     uint32_t max_queue;            // requests admitted and not answered, 256
     uint64_t max_queue_bytes;      // their bytes in all, 256 MiB; at least max_message_bytes
-    uint32_t max_connection_share; // percent of calls, streams, slots and queue that one connection may hold, 50
+    uint32_t max_connection_share; // percent of calls, streams, slots, regions and queue that one connection may hold, 50
     uint32_t max_connections;      // of each address, 1024
     uint32_t read_slots;           // messages being read at once, 8
     uint64_t max_region_bytes;     // of one shared-memory region, 256 MiB; 0: none are shared

@@ -287,8 +287,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                      .least = 1,
                                      .greatest = 100,
                                      .value = "PERCENT",
-                                     .help = "Percentage of max_calls, max_streams and read_slots that one connection may hold, "
-                                             "and of the queue while others wait; one of each at least."},
+                                     .help = "Percentage of max_calls, max_streams, read_slots and max_regions that one connection "
+                                             "may hold, and of the queue while others wait; one of each at least."},
     [OPTION_MAX_CONNECTIONS] = {.name = "max_connections",
                                 .type = OPTIONS_NUMBER,
                                 .offset = FIELD(max_connections),

@@ -4,14 +4,24 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "daemon/rpc.h"
+
+// A peer that regions were made for.
+struct holder {
+    char peer[RPC_PEER_MAX];
+    uint32_t held; // 0: the place is free
+};
+
 struct region {
-    uint64_t id; // 0 is none
+    uint64_t id;           // 0 is none
+    struct holder *holder; // the registry's
     uint64_t bytes;
     uint8_t *data;
     // guarded by the registry's mutex
@@ -31,19 +41,23 @@ struct region_registry {
     struct region **open; // [num_open], of max_regions
     uint32_t num_open, held;
     uint64_t held_bytes;
+    struct holder *holders; // [max_regions]
 };
 
 FALLIBLE region_registry_create(const struct region_limits *limits, struct region_registry **out) {
     *out = NULL;
     struct region_registry *registry = calloc(1, sizeof *registry);
     struct region **open = calloc(limits->max_regions, sizeof *open);
-    if (!registry || !open) {
+    struct holder *holders = calloc(limits->max_regions, sizeof *holders);
+    if (!registry || !open || !holders) {
         free(registry);
         free(open);
+        free(holders);
         FAIL(ERR_NOMEM, "no memory for a registry of %u regions", limits->max_regions);
     }
     registry->limits = *limits;
     registry->open = open;
+    registry->holders = holders;
     pthread_mutex_init(&registry->mutex, NULL);
     *out = registry;
     return OK;
@@ -155,8 +169,9 @@ static struct region *unlist(struct region_registry *registry, uint32_t place) {
     return region->pins == 0 ? region : NULL;
 }
 
-static void give_room(struct region_registry *registry, uint64_t bytes) {
+static void give_room(struct region_registry *registry, struct holder *holder, uint64_t bytes) {
     pthread_mutex_lock(&registry->mutex);
+    holder->held--;
     registry->held--;
     registry->held_bytes -= bytes;
     pthread_mutex_unlock(&registry->mutex);
@@ -168,8 +183,9 @@ static void reclaim(struct region_registry *registry, struct region *region) {
         return;
     }
     uint64_t bytes = region->bytes;
+    struct holder *holder = region->holder;
     region_free(region);
-    give_room(registry, bytes);
+    give_room(registry, holder, bytes);
 }
 
 void region_registry_destroy(struct region_registry *registry) {
@@ -184,12 +200,49 @@ void region_registry_destroy(struct region_registry *registry) {
     INVARIANT(registry->held == 0);
     pthread_mutex_destroy(&registry->mutex);
     free(registry->open);
+    free(registry->holders);
     free(registry);
 }
 
 // ---- offered, owned, closed
 
-static FALLIBLE take_room(struct region_registry *registry, uint64_t bytes) {
+// The place of a peer, which may be a free one. There is one: fewer regions are held than there are places.
+static struct holder *holder_of(const struct region_registry *registry, const char *peer) {
+    struct holder *free_one = NULL;
+    for (uint32_t i = 0; i < registry->limits.max_regions; i++) {
+        struct holder *holder = &registry->holders[i];
+        if (holder->held > 0 && strncmp(holder->peer, peer, sizeof holder->peer - 1) == 0) {
+            return holder;
+        }
+        free_one = holder->held == 0 ? holder : free_one;
+    }
+    INVARIANT(free_one);
+    snprintf(free_one->peer, sizeof free_one->peer, "%s", peer);
+    return free_one;
+}
+
+// *holder is the peer's place, in which the region counts. Under the mutex.
+static FALLIBLE count_in(struct region_registry *registry, const char *peer, uint64_t bytes, struct holder **holder) {
+    const struct region_limits *limits = &registry->limits;
+    if (registry->held >= limits->max_regions) {
+        FAIL(ERR_QUEUE_FULL, "%u regions are held, as many as there may be: close one, or raise --max-regions",
+             limits->max_regions);
+    }
+    struct holder *its = holder_of(registry, peer);
+    if (its->held >= limits->max_regions_each) {
+        FAIL(ERR_QUEUE_FULL,
+             "this connection holds %u regions, the share of one (max_connection_share of max_regions, %u): close one, or raise "
+             "--max-regions",
+             its->held, limits->max_regions);
+    }
+    its->held++;
+    registry->held++;
+    registry->held_bytes += bytes;
+    *holder = its;
+    return OK;
+}
+
+static FALLIBLE take_room(struct region_registry *registry, const char *peer, uint64_t bytes, struct holder **holder) {
     const struct region_limits *limits = &registry->limits;
     if (bytes == 0) {
         FAIL_FIELD(ERR_INVALID, "bytes", "bytes: a region has at least one");
@@ -199,27 +252,22 @@ static FALLIBLE take_room(struct region_registry *registry, uint64_t bytes) {
                    limits->max_bytes);
     }
     pthread_mutex_lock(&registry->mutex);
-    bool full = registry->held >= limits->max_regions;
-    if (!full) {
-        registry->held++;
-        registry->held_bytes += bytes;
-    }
+    err_t e = count_in(registry, peer, bytes, holder);
     pthread_mutex_unlock(&registry->mutex);
-    if (full) {
-        FAIL(ERR_QUEUE_FULL, "%u regions are held, as many as there may be: close one, or raise --max-regions",
-             limits->max_regions);
-    }
-    return OK;
+    return e;
 }
 
-FALLIBLE region_offer(struct region_registry *registry, uint64_t bytes, int64_t now_ns, struct region_offer *out) {
+FALLIBLE region_offer(struct region_registry *registry, const char *peer, uint64_t bytes, int64_t now_ns,
+                      struct region_offer *out) {
     struct region *region;
-    TRY(take_room(registry, bytes));
+    struct holder *holder;
+    TRY(take_room(registry, peer, bytes, &holder));
     err_t e = make_region(bytes, &region);
     if (err_is(e)) {
-        give_room(registry, bytes);
+        give_room(registry, holder, bytes);
         return e;
     }
+    region->holder = holder;
     region->expires_ns = clock_add_ns(now_ns, REGION_OFFER_NS);
     region->open = true;
     out->id = region->id;

@@ -5,6 +5,8 @@
 // *owned* from then until its owner's connection ends (region_socket.h), or until it is closed by its id. Closing unlists it at
 // once: no new request finds it. Its memory goes when the last request that had pinned it lets go.
 //
+// No connection takes all regions: those that it asked for count for it until their memory goes, whoever owns them then.
+//
 // The bytes are the caller's and may change at any moment: whoever reads them twice may read two different things.
 //
 // Threads: all functions may be called from any thread. One mutex, for walks over at most max_regions entries; nothing is
@@ -27,8 +29,9 @@ struct region_registry;
 struct region; // one mapping
 
 struct region_limits {
-    uint64_t max_bytes;   // of one region, > 0
-    uint32_t max_regions; // whose memory is held, closed ones in use included
+    uint64_t max_bytes;        // of one region, > 0
+    uint32_t max_regions;      // whose memory is held, closed ones in use included
+    uint32_t max_regions_each; // of them those that one peer asked for
 };
 
 FALLIBLE region_registry_create(const struct region_limits *limits, struct region_registry **out);
@@ -46,8 +49,9 @@ struct region_offer {
     uint8_t token[REGION_TOKEN_BYTES];
 };
 
-// Makes a region of zeros. ERR_INVALID (no bytes), ERR_TOO_LARGE, ERR_QUEUE_FULL (as many as there may be), ERR_NOMEM.
-FALLIBLE region_offer(struct region_registry *registry, uint64_t bytes, int64_t now_ns, struct region_offer *out);
+// Makes a region of zeros. peer: the name of the connection that asks, of which the first RPC_PEER_MAX - 1 bytes count. ERR_INVALID
+// (no bytes), ERR_TOO_LARGE, ERR_QUEUE_FULL (as many as there may be, or as one peer may have), ERR_NOMEM.
+FALLIBLE region_offer(struct region_registry *registry, const char *peer, uint64_t bytes, int64_t now_ns, struct region_offer *out);
 // What the token buys: the region is owned now, and *fd is the caller's to close. ERR_PERMISSION: no such token, used, or too late.
 FALLIBLE region_redeem(struct region_registry *registry, const uint8_t token[REGION_TOKEN_BYTES], int64_t now_ns, uint64_t *id,
                        int *fd);

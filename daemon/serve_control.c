@@ -150,7 +150,7 @@ static FALLIBLE open_region(struct call *call, const uint8_t *bytes, size_t leng
     pthread_mutex_unlock(&serve->mutex);
     TRY(e);
     TRY(proto_decode_open_region_request(bytes, length, &region_bytes));
-    TRY(region_offer(serve->regions, region_bytes, clock_now_ns(), &offer));
+    TRY(region_offer(serve->regions, rpc_call_peer(call->rpc), region_bytes, clock_now_ns(), &offer));
     struct open_region_response response = {.region = offer.id};
     memcpy(response.socket, serve->region_path, sizeof response.socket);
     memcpy(response.token, offer.token, sizeof response.token);

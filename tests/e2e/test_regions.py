@@ -27,7 +27,7 @@ from harness.waiting import eventually
 
 LAYER, HIDDEN, EXPERTS = 1, 96, 8
 MIB = 1 << 20
-DAEMON_OPTIONS = ("--max-region-bytes", 8 * MIB, "--max-regions", 8)
+DAEMON_OPTIONS = ("--max-region-bytes", 8 * MIB, "--max-regions", 8, "--max-connection-share", 100)
 
 ROWS = np.random.default_rng(1).standard_normal((32, HIDDEN)).astype(np.float32)
 
@@ -326,6 +326,30 @@ def test_too_many_regions_are_refused_until_one_goes(client):
         for region in regions:
             region.release()
     eventually(lambda: opens(client))
+
+
+def test_one_connection_leaves_regions_to_others(start_daemon):
+    daemon = start_daemon("--max-regions", 8, model="synthetic:tiny")
+    with daemon.client() as greedy, daemon.client() as other:
+        regions = [Region(greedy, 4096) for _ in range(4)]
+        with raises("RESOURCE_EXHAUSTED", "QUEUE_FULL") as raised:
+            offer(greedy, 4096)
+        assert "this connection holds 4 regions" in raised.failure.message
+        with Region(other, 4096):
+            regions.pop().close()
+            regions.append(Region(greedy, 4096))
+        for region in regions:
+            region.release()
+
+
+def test_a_connection_does_not_answer_for_regions_of_one_that_ended(start_daemon):
+    daemon = start_daemon("--max-regions", 8, "--max-connection-share", 13, model="synthetic:tiny", tcp=False)
+    with daemon.client() as ended:
+        region = Region(ended, 4096)
+    time.sleep(0.2 * SLOW)  # its descriptor is closed, and the next to be used
+    with daemon.client() as other, Region(other, 4096):
+        pass
+    region.release()
 
 
 def opens(client):

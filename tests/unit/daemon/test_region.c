@@ -26,13 +26,13 @@ static void assert_ok(err_t e) {
 
 static struct region_registry *make_registry(void) {
     struct region_registry *registry;
-    assert_ok(region_registry_create(&(struct region_limits){MAX_BYTES, MAX_REGIONS}, &registry));
+    assert_ok(region_registry_create(&(struct region_limits){MAX_BYTES, MAX_REGIONS, MAX_REGIONS}, &registry));
     return registry;
 }
 
 static struct region_offer offer_at(struct region_registry *registry, uint64_t bytes, int64_t now_ns) {
     struct region_offer offer;
-    assert_ok(region_offer(registry, bytes, now_ns, &offer));
+    assert_ok(region_offer(registry, "unix:1", bytes, now_ns, &offer));
     return offer;
 }
 
@@ -102,25 +102,60 @@ static void sizes_and_numbers_are_bounded(void **state) {
     (void)state;
     struct region_registry *registry = make_registry();
     struct region_offer offers[MAX_REGIONS], none;
-    assert_int_equal(region_offer(registry, 0, 0, &none).code, ERR_INVALID);
+    assert_int_equal(region_offer(registry, "unix:1", 0, 0, &none).code, ERR_INVALID);
     assert_string_equal(err_field(), "bytes");
-    assert_int_equal(region_offer(registry, MAX_BYTES + 1, 0, &none).code, ERR_TOO_LARGE);
-    assert_int_equal(region_offer(registry, UINT64_MAX, 0, &none).code, ERR_TOO_LARGE);
+    assert_int_equal(region_offer(registry, "unix:1", MAX_BYTES + 1, 0, &none).code, ERR_TOO_LARGE);
+    assert_int_equal(region_offer(registry, "unix:1", UINT64_MAX, 0, &none).code, ERR_TOO_LARGE);
     for (int i = 0; i < MAX_REGIONS; i++) {
         offers[i] = offer_at(registry, MAX_BYTES, 0);
     }
-    assert_int_equal(region_offer(registry, 1, 0, &none).code, ERR_QUEUE_FULL);
+    assert_int_equal(region_offer(registry, "unix:1", 1, 0, &none).code, ERR_QUEUE_FULL);
     struct region *region;
     uint8_t *data;
     assert_ok(region_pin(registry, offers[0].id, 0, 1, &region, &data));
     assert_ok(region_close(registry, offers[0].id));
-    assert_int_equal(region_offer(registry, 1, 0, &none).code, ERR_QUEUE_FULL); // its memory is still held
+    assert_int_equal(region_offer(registry, "unix:1", 1, 0, &none).code, ERR_QUEUE_FULL); // its memory is still held
     region_unpin(registry, region);
     offer_at(registry, 1, 0);
     struct region_counts counts = region_counts(registry);
     assert_int_equal(counts.open, MAX_REGIONS);
     assert_int_equal(counts.held, MAX_REGIONS);
     assert_int_equal(counts.bytes, (uint64_t)(MAX_REGIONS - 1) * MAX_BYTES + 1);
+    region_registry_destroy(registry);
+}
+
+// Until its memory goes a region counts for the peer that asked for it: offered, owned, or closed and in use.
+static void no_peer_takes_all_regions(void **state) {
+    (void)state;
+    enum { EACH = 2 };
+    struct region_registry *registry;
+    struct region_offer offers[EACH], none;
+    struct region *region;
+    uint8_t *data;
+    uint64_t id;
+    int fd;
+    assert_ok(region_registry_create(&(struct region_limits){MAX_BYTES, MAX_REGIONS, EACH}, &registry));
+    for (int i = 0; i < EACH; i++) {
+        assert_ok(region_offer(registry, "unix:1", PAGE, 0, &offers[i]));
+    }
+    assert_int_equal(region_offer(registry, "unix:1", PAGE, 0, &none).code, ERR_QUEUE_FULL);
+    assert_non_null(strstr(err_message(), "this connection holds 2 regions"));
+    for (int i = 0; i < EACH; i++) {
+        assert_ok(region_offer(registry, "unix:11", PAGE, 0, &none));
+    }
+    assert_ok(region_redeem(registry, offers[0].token, 1, &id, &fd));
+    close(fd);
+    assert_ok(region_pin(registry, id, 0, 1, &region, &data));
+    assert_ok(region_close(registry, id));
+    assert_int_equal(region_offer(registry, "unix:1", PAGE, 1, &none).code, ERR_QUEUE_FULL);
+    region_unpin(registry, region);
+    assert_ok(region_offer(registry, "unix:1", PAGE, 1, &none));
+    assert_int_equal(region_expire(registry, REGION_OFFER_NS), REGION_OFFER_NS + 1); // all of time 0
+    for (int i = 1; i < EACH; i++) {
+        assert_ok(region_offer(registry, "unix:1", PAGE, 1, &none));
+    }
+    assert_int_equal(region_offer(registry, "unix:1", PAGE, 1, &none).code, ERR_QUEUE_FULL);
+    assert_ok(region_offer(registry, "unix:12", PAGE, 1, &none));
     region_registry_destroy(registry);
 }
 
@@ -333,7 +368,7 @@ static void *live(void *context) {
         uint8_t *data;
         uint64_t id;
         int fd;
-        if (err_is(region_offer(registry, PAGE, clock_now_ns(), &offer))) {
+        if (err_is(region_offer(registry, "unix:1", PAGE, clock_now_ns(), &offer))) {
             continue; // full for now
         }
         if (round % 3 > 0) {
@@ -372,6 +407,7 @@ int main(void) {
         cmocka_unit_test(a_descriptor_is_the_same_memory_and_sealed),
         cmocka_unit_test(extents_are_held_to_their_region),
         cmocka_unit_test(sizes_and_numbers_are_bounded),
+        cmocka_unit_test(no_peer_takes_all_regions),
         cmocka_unit_test(a_token_works_once_and_in_time),
         cmocka_unit_test(offers_and_ends_are_told),
         cmocka_unit_test(every_order_of_events_keeps_the_books),

@@ -67,14 +67,14 @@ static void leases_that_are_open_at_the_end_are_ended(void **state) {
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/s", folder);
     assert_int_equal(uv_loop_init(&loop), 0);
-    assert_false(err_is(region_registry_create(&(struct region_limits){4096, 4}, &registry)));
+    assert_false(err_is(region_registry_create(&(struct region_limits){4096, 4, 4}, &registry)));
     struct region_socket_options options = {
         .loop = &loop, .path = path, .allow_uids = "self", .registry = registry, .max_regions = 4};
     assert_false(err_is(region_socket_start(&options, &socket)));
 
     struct region_offer lost, held;
-    assert_false(err_is(region_offer(registry, 4096, clock_now_ns(), &lost)));
-    assert_false(err_is(region_offer(registry, 4096, clock_now_ns(), &held)));
+    assert_false(err_is(region_offer(registry, "unix:1", 4096, clock_now_ns(), &lost)));
+    assert_false(err_is(region_offer(registry, "unix:1", 4096, clock_now_ns(), &held)));
     int loser = connect_to(path), holder = connect_to(path), newcomer = connect_to(path);
     assert_int_equal(send(loser, lost.token, sizeof lost.token, 0), sizeof lost.token);
     assert_int_equal(send(holder, held.token, sizeof held.token, 0), sizeof held.token);

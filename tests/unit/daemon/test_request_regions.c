@@ -27,8 +27,8 @@ static void assert_ok(err_t e) {
 static struct fixture begin(void) {
     struct fixture f;
     struct region_offer offer;
-    assert_ok(region_registry_create(&(struct region_limits){BYTES, 1}, &f.registry));
-    assert_ok(region_offer(f.registry, BYTES, 0, &offer));
+    assert_ok(region_registry_create(&(struct region_limits){BYTES, 1, 1}, &f.registry));
+    assert_ok(region_offer(f.registry, "unix:1", BYTES, 0, &offer));
     f.id = offer.id;
     assert_ok(region_pin(f.registry, f.id, 0, BYTES, &f.pin, &f.memory));
     return f;
