@@ -11,7 +11,7 @@
 enum {
     BACKLOG = 64,
     HANDLES = 2,      // of a connection
-    SILENT_MS = 1000, // without a request: from then on a connection makes room for a newcomer
+    SILENT_MS = 1000, // without a request, or without reading its answer: from then on a connection makes room for a newcomer
     LINGER_MS = 1000, // a refused client gets that long to take its answer and close
     ANSWER_HEAD_MAX = 512,
     STATUS_NOT_ALLOWED = 405,
@@ -33,7 +33,7 @@ struct connection {
     struct http_server *server;
     struct connection *previous, *next; // of the open ones; `next` alone of the free ones
     enum connection_state state;
-    uint64_t silent_since_ms; // of the loop: when it began to wait for a request
+    uint64_t silent_since_ms; // of the loop: when it began to wait for a request, or for its answer to be read
     bool keep_alive;
     struct http_request *request;
     char in[HTTP_HEAD_MAX]; // [0, in_length): read and not yet taken by the request
@@ -189,6 +189,7 @@ static void send_answer(struct connection *connection, const struct http_answer 
     uv_buf_t parts[] = {uv_buf_init(connection->head, (unsigned)put_head(connection, answer)),
                         uv_buf_init(connection->body, (unsigned)connection->body_length)};
     connection->state = CONNECTION_WRITING;
+    connection->silent_since_ms = uv_now(connection->server->listener.loop);
     uv_read_stop(stream);
     uv_timer_start(&connection->timer, on_timeout, connection->server->timeout_ms, 0);
     connection->write.data = connection;
@@ -288,7 +289,7 @@ static void link_connection(struct http_server *server, struct connection *conne
 static bool make_room(struct http_server *server) {
     struct connection *oldest = NULL;
     for (struct connection *c = server->first->next; c; c = c->next) {
-        if (c->state != CONNECTION_WRITING && (!oldest || c->silent_since_ms < oldest->silent_since_ms)) {
+        if (!oldest || c->silent_since_ms < oldest->silent_since_ms) {
             oldest = c;
         }
     }

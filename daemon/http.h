@@ -1,7 +1,8 @@
 // A small HTTP/1.1 listener on the libuv loop, for operators and monitors: GET and HEAD only, no bodies in, bounded everything
 // (connections, header bytes, time), parsed by a packaged library. Loop thread only.
 //
-// Where all connections are taken, one that has sent no whole request for a second makes room: silent ones keep no probe out.
+// Where all connections are taken, one that for a second has sent no whole request, or has not read its
+// answer, makes room: such ones keep no probe out.
 #ifndef EXPERTD_DAEMON_HTTP_H
 #define EXPERTD_DAEMON_HTTP_H
 
