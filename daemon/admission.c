@@ -108,6 +108,7 @@ FALLIBLE admission_take_check(struct admission *admission, struct admission_shar
         FAIL(ERR_QUEUE_FULL, "this connection has %u health checks open, the most of one", share->checks);
     }
     if (admission->checks >= CHECKS_MAX) {
+        admission->refused[REFUSED_QUEUE]++;
         FAIL(ERR_QUEUE_FULL, "%u health checks are open, the most that this server takes", admission->checks);
     }
     admission->checks++;
@@ -121,6 +122,10 @@ void admission_give_check(struct admission *admission, struct admission_share *s
     share->checks--;
 }
 
+bool admission_checks_crowded(const struct admission *admission) {
+    return admission->checks > CHECKS_MAX / 2;
+}
+
 FALLIBLE admission_take_watch(struct admission *admission, struct admission_share *share) {
     if (share->watches >= share_of(admission, WATCHES_MAX)) {
         admission->refused[REFUSED_SHARE]++;
@@ -128,6 +133,7 @@ FALLIBLE admission_take_watch(struct admission *admission, struct admission_shar
              WATCHES_MAX);
     }
     if (admission->watches >= WATCHES_MAX) {
+        admission->refused[REFUSED_QUEUE]++;
         FAIL(ERR_QUEUE_FULL, "%u watches are open, the most that this server takes", admission->watches);
     }
     admission->watches++;

@@ -37,7 +37,7 @@ struct admission_share {
 enum admission_refusal {
     REFUSED_LOADING,
     REFUSED_DRAINING,
-    REFUSED_QUEUE,    // max_queue, max_queue_bytes
+    REFUSED_QUEUE,    // max_queue, max_queue_bytes; CHECKS_MAX, WATCHES_MAX
     REFUSED_SHARE,    // the connection holds its share
     REFUSED_ESTIMATE, // its deadline comes before its turn would
     REFUSED_DEADLINE, // already past
@@ -81,6 +81,8 @@ void admission_give_call(struct admission *admission, struct admission_share *sh
 // ERR_QUEUE_FULL where there are too many, or the connection has its share. Watches are calls besides.
 FALLIBLE admission_take_check(struct admission *admission, struct admission_share *share);
 void admission_give_check(struct admission *admission, struct admission_share *share);
+// Whether so many checks are open that one is to send its message sooner: those that never do keep no probe out.
+bool admission_checks_crowded(const struct admission *admission);
 FALLIBLE admission_take_watch(struct admission *admission, struct admission_share *share);
 void admission_give_watch(struct admission *admission, struct admission_share *share);
 

@@ -58,6 +58,13 @@ void serve_leave_call(struct call *call) {
     pthread_mutex_unlock(&serve->mutex);
 }
 
+bool serve_checks_crowded(struct serve *serve) {
+    pthread_mutex_lock(&serve->mutex);
+    bool is_crowded = admission_checks_crowded(&serve->admission);
+    pthread_mutex_unlock(&serve->mutex);
+    return is_crowded;
+}
+
 void serve_enter_request(struct serve_request *r) {
     pthread_mutex_lock(&r->serve->mutex);
     r->connection = r->call->connection;

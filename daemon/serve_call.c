@@ -7,6 +7,7 @@
 #include "daemon/serve_internal.h"
 
 #define MESSAGE_NS (10 * (int64_t)NS_PER_S)
+#define MESSAGE_CROWDED_NS ((int64_t)NS_PER_S) // of a health check where many are open
 
 static void refuse_call(struct call *call, err_t e) {
     struct err_copy error;
@@ -113,7 +114,9 @@ static struct call *call_create(struct serve *serve, struct rpc_call *rpc, enum 
 
 // A small message, which comes with its call or soon after: nobody holds a call without one.
 static void await_message(struct call *call) {
-    int64_t wait_ns = call->serve->options.send_timeout_ns < MESSAGE_NS ? call->serve->options.send_timeout_ns : MESSAGE_NS;
+    bool is_crowded = call->method == RPC_HEALTH_CHECK && serve_checks_crowded(call->serve);
+    int64_t limit_ns = is_crowded ? MESSAGE_CROWDED_NS : MESSAGE_NS;
+    int64_t wait_ns = call->serve->options.send_timeout_ns < limit_ns ? call->serve->options.send_timeout_ns : limit_ns;
     call->message_deadline_ns = clock_add_ns(clock_now_ns(), wait_ns);
     serve_call_due(call, call->message_deadline_ns);
 }

@@ -115,6 +115,7 @@ FALLIBLE serve_intake(struct serve_request *r);
 // ---- serve_budget.c: what calls and requests hold of the budgets
 FALLIBLE serve_enter_call(struct call *call); // ERR_QUEUE_FULL: its connection has its share
 void serve_leave_call(struct call *call);
+bool serve_checks_crowded(struct serve *serve);
 void serve_enter_request(struct serve_request *r);
 void serve_leave_request(struct serve_request *r); // everything that it held but its slot
 FALLIBLE serve_take_stream(struct call *call);

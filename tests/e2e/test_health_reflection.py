@@ -1,5 +1,8 @@
 """The standard services, asked by the standard Python packages; and the project's own .proto files beside the published ones."""
 
+import contextlib
+import time
+
 import grpc
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, duration_pb2
@@ -44,7 +47,7 @@ def test_watching_an_unknown_service_says_so_and_stays(client):
     call.cancel()
 
 
-CHECKS_OF_CONNECTION, WATCHES_OF_CONNECTION = 16, 128  # of 256 watches the half
+CHECKS, CHECKS_OF_CONNECTION, WATCHES_OF_CONNECTION = 1024, 16, 128  # of 256 watches the half
 
 
 @pytest.mark.threads
@@ -66,6 +69,22 @@ def test_checks_and_watches_without_a_request_are_few_and_do_not_last(start_daem
         daemon.wait_metric("expertd_open_calls", 1)  # the watch
         assert watch.is_active()
         watch.cancel()
+
+
+@pytest.mark.threads
+def test_checks_without_a_request_keep_no_other_check_out_for_long(start_daemon, case):
+    """As many as there may be, of many connections: half of them have a second, not ten, to send their message."""
+    daemon = start_daemon(model=case("mixtral").folder)
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(http2.Peer(daemon.socket)) for _ in range(CHECKS // CHECKS_OF_CONNECTION)]
+        begun = time.monotonic()
+        for peer in peers:
+            for _ in range(CHECKS_OF_CONNECTION):
+                peer.open("/grpc.health.v1.Health/Check")
+        daemon.wait_metric("expertd_open_calls", CHECKS // 2)
+        assert time.monotonic() - begun < 9, "before those who came first have had their ten seconds"
+        with daemon.client() as client:
+            assert check(client.channel) == SERVING
 
 
 @pytest.mark.threads

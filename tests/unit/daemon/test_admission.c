@@ -90,7 +90,9 @@ static void health_checks_and_watches_are_bounded_by_connection_and_in_all(void 
         }
         assert_int_equal(admission_take_check(&a, &shares[c]).code, ERR_QUEUE_FULL);
     }
+    assert_int_equal(a.refused[REFUSED_QUEUE], 0);
     assert_int_equal(admission_take_check(&a, &shares[CONNECTIONS]).code, ERR_QUEUE_FULL);
+    assert_int_equal(a.refused[REFUSED_QUEUE], 1);
     admission_give_check(&a, &shares[0]);
     assert_false(err_is(admission_take_check(&a, &shares[CONNECTIONS])));
     for (int i = 0; i < WATCHES_MAX; i++) {
@@ -99,8 +101,24 @@ static void health_checks_and_watches_are_bounded_by_connection_and_in_all(void 
     assert_int_equal(admission_take_watch(&a, &shares[0]).code, ERR_QUEUE_FULL);
     assert_non_null(strstr(err_message(), "this connection has 128 watches open"));
     assert_int_equal(admission_take_watch(&a, &shares[2]).code, ERR_QUEUE_FULL);
+    assert_int_equal(a.refused[REFUSED_QUEUE], 2);
     admission_give_watch(&a, &shares[0]);
     assert_false(err_is(admission_take_watch(&a, &shares[2])));
+}
+
+static void checks_are_crowded_where_more_than_half_are_taken(void **state) {
+    (void)state;
+    struct admission a = small_admission();
+    struct admission_share shares[CHECKS_MAX / CHECKS_OF_CONNECTION] = {{0}};
+    for (size_t i = 0; i < CHECKS_MAX / 2; i++) {
+        assert_false(err_is(admission_take_check(&a, &shares[i / CHECKS_OF_CONNECTION])));
+    }
+    assert_false(admission_checks_crowded(&a));
+    struct admission_share *last = &shares[CHECKS_MAX / CHECKS_OF_CONNECTION - 1];
+    assert_false(err_is(admission_take_check(&a, last)));
+    assert_true(admission_checks_crowded(&a));
+    admission_give_check(&a, last);
+    assert_false(admission_checks_crowded(&a));
 }
 
 static void a_share_is_one_at_least(void **state) {
@@ -391,6 +409,7 @@ int main(void) {
         cmocka_unit_test(slots_and_streams_are_bounded_in_all),
         cmocka_unit_test(one_connection_never_holds_more_than_its_share_of_calls_slots_and_streams),
         cmocka_unit_test(health_checks_and_watches_are_bounded_by_connection_and_in_all),
+        cmocka_unit_test(checks_are_crowded_where_more_than_half_are_taken),
         cmocka_unit_test(a_share_is_one_at_least),
         cmocka_unit_test(requests_and_bytes_are_bounded_and_come_back),
         cmocka_unit_test(a_lone_connection_fills_the_queue_and_yields_once_somebody_was_turned_away),
