@@ -31,6 +31,7 @@ struct admission_limits {
 struct admission_share {
     uint32_t calls, checks, watches, slots, streams, queued;
     uint64_t queued_bytes;
+    int64_t slot_taken_ns; // the last one, while it has calls
 };
 
 // Why requests were refused, beyond their own faults.

@@ -105,19 +105,46 @@ FALLIBLE serve_may_open(struct serve_request *r) {
     return e;
 }
 
-bool serve_take_slot(struct serve_request *r) {
-    struct serve *serve = r->serve;
-    pthread_mutex_lock(&serve->mutex);
-    r->has_slot = admission_take_slot(&serve->admission, &r->connection->share);
-    pthread_mutex_unlock(&serve->mutex);
+// Under the mutex.
+static bool take_slot(struct serve_request *r) {
+    r->has_slot = admission_take_slot(&r->serve->admission, &r->connection->share);
+    if (r->has_slot) {
+        r->connection->share.slot_taken_ns = clock_now_ns();
+    }
     return r->has_slot;
 }
 
-bool serve_slot_free(struct serve *serve) {
+bool serve_take_slot(struct serve_request *r) {
+    pthread_mutex_lock(&r->serve->mutex);
+    bool taken = take_slot(r);
+    pthread_mutex_unlock(&r->serve->mutex);
+    return taken;
+}
+
+// Whether r's turn is before other's: its connection holds fewer slots, or has waited longer since its last, or since r came.
+static bool goes_before(const struct serve_request *r, const struct serve_request *other) {
+    const struct admission_share *a = &r->connection->share, *b = &other->connection->share;
+    if (a->slots != b->slots) {
+        return a->slots < b->slots;
+    }
+    int64_t since_ns = r->opened_ns > a->slot_taken_ns ? r->opened_ns : a->slot_taken_ns;
+    return since_ns < (other->opened_ns > b->slot_taken_ns ? other->opened_ns : b->slot_taken_ns);
+}
+
+// Where the connection whose turn it is has its share, all others have. The walk is bounded by max_calls.
+struct serve_request *serve_grant_slot(struct serve *serve, unsigned thread) {
+    struct serve_request *r, *next = NULL;
     pthread_mutex_lock(&serve->mutex);
-    bool is_free = admission_slot_free(&serve->admission);
+    if (admission_slot_free(&serve->admission)) {
+        STAILQ_FOREACH(r, &serve->threads[thread].slots, slot) {
+            if (!next || goes_before(r, next)) {
+                next = r;
+            }
+        }
+    }
+    bool taken = next && take_slot(next);
     pthread_mutex_unlock(&serve->mutex);
-    return is_free;
+    return taken ? next : NULL;
 }
 
 void serve_give_slot(struct serve_request *r) {

@@ -30,17 +30,16 @@ static void read_with_slot(struct serve_request *r) {
     serve_step(r, REQUEST_SLOT_GRANTED, ERR_OK);
 }
 
-// In the order of arrival, but for those whose connection has its share of slots already. The walk is bounded by max_calls.
+// Each free slot goes to the connection that holds the fewest, and of equals to the one that has waited longest for its turn: in
+// the order of arrival alone, a few connections with many slow messages would keep all others waiting. Every thread does so among
+// its own; between threads the first to look takes it.
 void serve_grant_slots(struct serve *serve, unsigned thread) {
-    struct serve_request *next;
-    for (struct serve_request *r = STAILQ_FIRST(&serve->threads[thread].slots); r && serve_slot_free(serve); r = next) {
-        next = STAILQ_NEXT(r, slot);
-        if (serve_take_slot(r)) {
-            STAILQ_REMOVE(&serve->threads[thread].slots, r, serve_request, slot);
-            r->waits_for_slot = false;
-            atomic_fetch_sub(&serve->slot_waiters, 1);
-            read_with_slot(r);
-        }
+    struct serve_request *r;
+    while ((r = serve_grant_slot(serve, thread))) {
+        STAILQ_REMOVE(&serve->threads[thread].slots, r, serve_request, slot);
+        r->waits_for_slot = false;
+        atomic_fetch_sub(&serve->slot_waiters, 1);
+        read_with_slot(r);
     }
 }
 
@@ -53,14 +52,14 @@ static void open_unary(struct call *call) {
     err_t e = serve_may_open(r);
     if (err_is(e)) {
         refuse(r, e);
-    } else if (serve_take_slot(r)) {
+    } else if (STAILQ_EMPTY(&call->serve->threads[call->thread].slots) && serve_take_slot(r)) {
         read_with_slot(r);
     } else {
         r->waits_for_slot = true;
         atomic_fetch_add(&call->serve->slot_waiters, 1);
         serve_due(call->serve, call->thread, r->deadline_ns);
         STAILQ_INSERT_TAIL(&call->serve->threads[call->thread].slots, r, slot);
-        rpc_wake(call->serve->server, call->thread); // a slot given back before we were counted told nobody
+        rpc_wake(call->serve->server, call->thread); // the tick grants: a slot given back before we were counted told nobody
     }
 }
 

@@ -74,7 +74,7 @@ struct call {
 
 struct serve_thread {
     TAILQ_HEAD(, serve_request) active;
-    STAILQ_HEAD(, serve_request) slots; // FIFO of those that wait for a read slot
+    STAILQ_HEAD(, serve_request) slots; // those that wait for a read slot, by arrival
     TAILQ_HEAD(, call) calls;
     int64_t due_ns;       // when the next tick is to run at the latest
     int64_t calls_due_ns; // not after the first deadline of a call's message or of its reader
@@ -121,7 +121,7 @@ void serve_leave_request(struct serve_request *r); // everything that it held bu
 FALLIBLE serve_take_stream(struct call *call);
 FALLIBLE serve_may_open(struct serve_request *r); // unread
 bool serve_take_slot(struct serve_request *r);
-bool serve_slot_free(struct serve *serve);
+struct serve_request *serve_grant_slot(struct serve *serve, unsigned thread); // to a waiting one, still in the list; NULL: none may
 void serve_give_slot(struct serve_request *r);
 FALLIBLE serve_admit(struct serve_request *r); // read
 void serve_leave_backlog(struct serve_request *r);

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from harness import slow
+from harness import http2, slow
 from harness.daemon import CALL_SECONDS, Feed
 from harness.errors import failure_of_call, raises
 from harness.paths import SLOW
@@ -309,6 +309,21 @@ def test_a_caller_that_sends_no_message_keeps_nobody_waiting(start_daemon, case)
             call.cancel()
             feed.close()
     daemon.wait_metric("expertd_read_slots_used", 0)
+
+
+@pytest.mark.threads
+def test_callers_that_wait_without_a_message_leave_the_next_slot_to_others(start_daemon, case):
+    """Two connections have both slots and many calls that wait: who holds none comes before them, though it came last."""
+    daemon = start_daemon("--read-slots", 2, "--rpc-threads", 1, "--send-timeout-ms", 1000, model=case("qwen2_moe").folder)
+    with http2.Peer(daemon.socket) as one, http2.Peer(daemon.socket) as two, daemon.client() as other:
+        for peer in (one, two):
+            for _ in range(100):
+                peer.open("/expertd.v1.Experts/Forward")
+        daemon.wait_metric("expertd_open_calls", 200)
+        daemon.wait_metric("expertd_read_slots_used", 2)
+        for _ in range(3):
+            assert other.forward(layer=1, hidden=tensor(np.ones((2, 96))), timeout=10 * SLOW).output.data
+        assert daemon.metric("expertd_open_calls") > 100, "most of them wait still"
 
 
 @pytest.mark.threads
