@@ -146,7 +146,7 @@ FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size) {
 }
 
 FALLIBLE regular_file_end(struct regular_file_new *file, err_t e) {
-    bool replaces = file->place && file->fd >= 0;
+    bool replaces = file->temporary && file->fd >= 0;
     if (!err_is(e) && replaces && fsync(file->fd) != 0) {
         e = err_record(ERR_IO, NULL, "%s", strerror(errno));
     }
