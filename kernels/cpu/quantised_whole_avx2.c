@@ -69,41 +69,23 @@ struct progress {
     float least; // unit of the blocks before
 };
 
-// Is the sum of such lines, a block's first ones, whole? Then their unit, and the limit of partial sums.
-static inline bool is_whole(const struct spread *s, uint32_t code_max, const struct progress *before, float *unit, float *limit) {
-    float least = least_of(s->least), most = sum_of(s->sum) * (float)code_max;
-    float room = 0x1p24f * (least < before->least ? least : before->least) - 0.5f * most;
-    if (!(least >= UNIT_LEAST && most < 0x1p24f * least) || !(before->first || room > LIKELY * most)) {
-        return false;
-    }
-    *unit = least;
-    *limit = before->first ? INFINITY : LIMIT_ROUNDED * room;
-    return true;
-}
-
-static inline void spread_add_lines(struct spread *s, const float *x, size_t lines) {
-    for (size_t i = 0; i < lines; i++) {
-        spread_add(s, x + i * WHOLE_LINE_K);
-    }
-}
-
-// The first lines of a block that are whole, their unit, and the limit of partial sums. Mostly all are: that is looked at first.
+// The first lines of a block that are whole, their unit, and the limit of partial sums.
 static size_t whole_lines(const float *x, size_t lines, uint32_t code_max, const struct progress *before, float *unit,
                           float *limit) {
-    const struct spread none = {_mm256_set1_ps(UNIT_GREATEST), _mm256_setzero_ps()};
-    struct spread all = none, some = none;
-    size_t most = lines / WHOLE_LINES * WHOLE_LINES;
-    spread_add_lines(&all, x, most);
-    if (is_whole(&all, code_max, before, unit, limit)) {
-        return most;
-    }
-    for (size_t i = 0; i < most; i += WHOLE_LINES) {
-        spread_add_lines(&some, x + i * WHOLE_LINE_K, WHOLE_LINES);
-        if (!is_whole(&some, code_max, before, unit, limit)) {
+    struct spread s = {_mm256_set1_ps(UNIT_GREATEST), _mm256_setzero_ps()};
+    for (size_t i = 0; i + WHOLE_LINES <= lines; i += WHOLE_LINES) {
+        for (size_t j = i; j < i + WHOLE_LINES; j++) {
+            spread_add(&s, x + j * WHOLE_LINE_K);
+        }
+        float least = least_of(s.least), most = sum_of(s.sum) * (float)code_max;
+        float room = 0x1p24f * (least < before->least ? least : before->least) - 0.5f * most;
+        if (!(least >= UNIT_LEAST && most < 0x1p24f * least) || !(before->first || room > LIKELY * most)) {
             return i;
         }
+        *unit = least;
+        *limit = before->first ? INFINITY : LIMIT_ROUNDED * room;
     }
-    return most;
+    return lines / WHOLE_LINES * WHOLE_LINES;
 }
 
 // The digits of 8 X, each a byte of its 32 bits, to a line's order.
