@@ -11,6 +11,7 @@
 #include "base/mapped.h"
 #include "daemon/app.h"
 #include "daemon/log.h"
+#include "expert/synthetic.h"
 #include "kernels/kernel_select.h"
 
 enum { ADMIN_CONNECTIONS = 32, HTTP_CONNECTIONS = 64, DESCRIPTORS_OF_OURS = 256 };
@@ -332,6 +333,23 @@ static int serve_until_the_end(struct app *app) {
     return app->exit_code;
 }
 
+// The options are valid by themselves. A synthetic model is all name, so it is looked at too; a folder's files are not.
+static int check_config(const struct options *options) {
+    if (options->model && synthetic_is(options->model)) {
+        struct layer_tensors_options layers = {
+            .have_layers = options->have_layers, .first_layer = options->first_layer, .last_layer = options->last_layer};
+        struct supply supply;
+        err_t e = synthetic_supply(options->model, &layers, &supply);
+        if (err_is(e)) {
+            return report(e);
+        }
+        supply_close(&supply);
+    }
+    printf("the configuration is valid%s\n",
+           options->model ? "" : ", but names no model: a start needs --model or EXPERTD_MODEL too");
+    return 0;
+}
+
 // What the command line asks for instead of serving; -1: serve.
 static int answer_and_leave(const struct options *options) {
     if (options->help) {
@@ -346,11 +364,7 @@ static int answer_and_leave(const struct options *options) {
         options_print(options, stdout);
         return 0;
     }
-    if (options->check_config) {
-        printf("the configuration is valid\n");
-        return 0;
-    }
-    return -1;
+    return options->check_config ? check_config(options) : -1;
 }
 
 int main(int argc, char **argv) {

@@ -364,7 +364,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                              .type = OPTIONS_SWITCH,
                              .offset = FIELD(check_config),
                              .reach = OPTIONS_FLAG_ONLY,
-                             .help = "Check the configuration and exit."},
+                             .help = "Check the configuration, but for a model's files, and exit."},
     [OPTION_PRINT_CONFIG] = {.name = "print_config",
                              .type = OPTIONS_SWITCH,
                              .offset = FIELD(print_config),

@@ -134,6 +134,15 @@ def test_an_unknown_preset_exits_78_with_the_known_ones():
     assert done.returncode == 78 and "qwen3-30b-a3b" in done.stderr
 
 
+def test_a_check_knows_that_a_synthetic_model_is_none_and_says_where_there_is_no_model():
+    for arguments, named in ((("synthetic:qwen9",), "qwen3-30b-a3b"), (("synthetic:tiny,layers=99",), "layers=99"),
+                             (("synthetic:tiny", "--layers", "0-99"), "0-3")):
+        done = check_config("--model", *arguments)
+        assert done.returncode == 78 and named in done.stderr, (arguments, done.stderr)
+    done = check_config("--shards", 1)
+    assert done.returncode == 0 and "--model" in done.stdout
+
+
 def test_layers_past_the_models_last_are_refused_with_those_that_there_are(case):
     for model, layers, there in (("synthetic:tiny", "0-99", "0-3"), (case("mixtral").folder, "0-2", "0-1")):
         done = run_program("expertd", "--model", str(model), "--layers", layers, "--http", "off", "--listen", "127.0.0.1:0")
