@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size) {
     struct stat status;
     *fd = -1;
@@ -74,17 +76,46 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
 
 // ---- writing
 
-static FALLIBLE make_temporary(struct regular_file_new *file, const char *place) {
-    if (asprintf(&file->temporary, "%s.%ld.tmp", place, (long)getpid()) < 0) {
-        file->temporary = NULL;
-        FAIL(ERR_NOMEM, "no memory for a path");
+// Processes of one number may share a folder, from containers of their own: so the moment is part of the name.
+static FALLIBLE make_temporary(struct regular_file_new *file, mode_t mode) {
+    enum { NAMES_MAX = 100 };
+    errno = EEXIST;
+    for (int i = 0; i < NAMES_MAX && file->fd < 0 && errno == EEXIST; i++) {
+        free(file->temporary);
+        if (asprintf(&file->temporary, "%s.%ld-%08" PRIx32 ".tmp", file->place, (long)getpid(), (uint32_t)clock_now_ns()) < 0) {
+            file->temporary = NULL;
+            FAIL(ERR_NOMEM, "no memory for a path");
+        }
+        file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     }
-    (void)unlink(file->temporary);
-    file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (file->fd < 0) {
         FAIL(ERR_IO, "%s", strerror(errno));
     }
     return OK;
+}
+
+// An old file's owner and mode. A folder of ours may hold another's file: it is ours from now on.
+static FALLIBLE take_after(int fd, const struct stat *old) {
+    if (fchown(fd, old->st_uid, old->st_gid) != 0) {
+        errno = 0;
+    }
+    if (fchmod(fd, old->st_mode & 0777) != 0) {
+        FAIL(ERR_IO, "%s", strerror(errno));
+    }
+    return OK;
+}
+
+// The rename itself is on the disk once its folder is. One that cannot be flushed may lose the new file, never the old content.
+static void flush_folder(char *place) {
+    char *slash = strrchr(place, '/');
+    if (slash) {
+        slash[slash == place] = '\0';
+    }
+    int fd = open(slash ? place : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd);
+        close(fd);
+    }
 }
 
 static bool is_written_into(const struct stat *status) {
@@ -104,28 +135,29 @@ static FALLIBLE open_in_place(struct regular_file_new *file, const char *path) {
     return OK;
 }
 
-static FALLIBLE begin(struct regular_file_new *file, const char *path) {
+static FALLIBLE begin(struct regular_file_new *file, const char *path, enum regular_file_takes takes) {
     struct stat status;
     if (lstat(path, &status) != 0) {
         file->place = strdup(path); // what else is wrong shows when the file beside it is made
     } else if (stat(path, &status) != 0) {
         FAIL(ERR_IO, "it is a link to nothing, and is left as it is");
-    } else if (is_written_into(&status)) {
+    } else if (takes == REGULAR_FILE_OR_STREAM && is_written_into(&status)) {
         return open_in_place(file, path);
     } else if (!S_ISREG(status.st_mode)) {
-        FAIL(ERR_IO, "it is neither a file nor a pipe, and is left as it is");
+        FAIL(ERR_IO, "it is %s, and is left as it is", takes == REGULAR_FILE_ONLY ? "no file" : "neither a file nor a pipe");
     } else {
+        file->old = status;
         file->place = realpath(path, NULL);
     }
     if (!file->place) {
         FAIL(ERR_IO, "%s", strerror(errno));
     }
-    return make_temporary(file, file->place);
+    return make_temporary(file, file->old.st_mode ? 0600 : 0666);
 }
 
-FALLIBLE regular_file_begin(const char *path, struct regular_file_new *out) {
+FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, struct regular_file_new *out) {
     *out = (struct regular_file_new){.fd = -1};
-    err_t e = begin(out, path);
+    err_t e = begin(out, path, takes);
     return err_is(e) ? regular_file_end(out, e) : OK;
 }
 
@@ -147,6 +179,9 @@ FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size) {
 
 FALLIBLE regular_file_end(struct regular_file_new *file, err_t e) {
     bool replaces = file->temporary && file->fd >= 0;
+    if (!err_is(e) && replaces && file->old.st_mode) {
+        e = take_after(file->fd, &file->old);
+    }
     if (!err_is(e) && replaces && fsync(file->fd) != 0) {
         e = err_record(ERR_IO, NULL, "%s", strerror(errno));
     }
@@ -156,8 +191,10 @@ FALLIBLE regular_file_end(struct regular_file_new *file, err_t e) {
     if (!err_is(e) && replaces && rename(file->temporary, file->place) != 0) {
         e = err_record(ERR_IO, NULL, "%s", strerror(errno));
     }
-    if (err_is(e) && replaces) {
+    if (replaces && err_is(e)) {
         (void)unlink(file->temporary);
+    } else if (replaces) {
+        flush_folder(file->place);
     }
     free(file->temporary);
     free(file->place);

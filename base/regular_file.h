@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "base/err.h"
 
@@ -20,19 +21,23 @@ struct regular_file_new {
     int fd;          // to write to
     char *place;     // the file that is replaced at the end, behind links; NULL where `fd` is a FIFO or a device, written into
     char *temporary; // beside it, what `fd` is till then
+    struct stat old; // of mode 0 where there is none
 };
 
-// Opens for writing what `path` will hold. A file is written beside its place, under a name with the process's number, and takes
-// the place once it is whole; what an earlier process of that number left there is removed first, never written to or through. A
-// link at `path` itself is followed. Into a FIFO (whose reader is waited for) or a character device the bytes go as they come; what
-// else lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is due.
-FALLIBLE regular_file_begin(const char *path, struct regular_file_new *out);
+// Where the bytes may go: a FIFO's reader is waited for.
+enum regular_file_takes { REGULAR_FILE_ONLY, REGULAR_FILE_OR_STREAM };
+
+// Opens for writing what `path` will hold. A file is written beside its place, under a name that nothing has, and takes the place
+// once it is whole, with the old file's mode and, where that is allowed, owner; a new one's mode is 0666 and the umask. A link at
+// `path` itself is followed. Into a FIFO or a character device the bytes go as they come, with REGULAR_FILE_OR_STREAM; what else
+// lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is due.
+FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, struct regular_file_new *out);
 
 // All bytes, or ERR_IO.
 FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size);
 
 // `e` is how the writing went: on an error the place keeps what it had and nothing is left beside it. Returns that error, or
-// ERR_IO where the file cannot be closed or put in its place.
+// ERR_IO where the file cannot be closed or put in its place. After OK the file is on the disk, under its name.
 FALLIBLE regular_file_end(struct regular_file_new *file, err_t e);
 
 #endif

@@ -115,7 +115,7 @@ FALLIBLE safetensors_write(const char *path, const struct safetensors_entry *ent
         TRY_IN(check_view(&entries[i]), "%s", path);
     }
     struct regular_file_new file;
-    err_t e = regular_file_begin(path, &file);
+    err_t e = regular_file_begin(path, REGULAR_FILE_OR_STREAM, &file);
     if (!err_is(e)) {
         e = regular_file_end(&file, write_contents(file.fd, entries, count));
     }

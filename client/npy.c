@@ -326,7 +326,7 @@ FALLIBLE npy_write(const char *path, const struct tensor_view *view) {
     }
     INVARIANT(view->rank <= TENSOR_RANK_MAX);
     struct regular_file_new file;
-    err_t e = regular_file_begin(path, &file);
+    err_t e = regular_file_begin(path, REGULAR_FILE_OR_STREAM, &file);
     if (!err_is(e)) {
         e = regular_file_end(&file, write_contents(file.fd, view));
     }

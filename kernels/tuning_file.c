@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/regular_file.h"
 #include "kernels/backend.h"
 #include "kernels/tuning.h"
 
-enum { VERSION = 2, LINE_BYTES = 320, FILE_BYTES_MAX = TUNING_ENTRIES_MAX * LINE_BYTES + 1024, PATH_BYTES = 4096 };
+enum { VERSION = 2, LINE_BYTES = 320, FILE_BYTES_MAX = TUNING_ENTRIES_MAX * LINE_BYTES + 1024 };
 
 static const char HEAD[] = "expertd-tuning";
 
@@ -249,99 +249,13 @@ static size_t print_table(char *text, const struct tuning_identity *identity, co
     return used + print_end(text + used, FILE_BYTES_MAX - used, table->count, text, used);
 }
 
-static bool write_all(int fd, const char *text, size_t bytes) {
-    while (bytes > 0) {
-        ssize_t count = write(fd, text, bytes);
-        if (count < 0 && errno == EINTR) {
-            continue;
-        }
-        if (count <= 0) {
-            return false;
-        }
-        text += count;
-        bytes -= (size_t)count;
+static FALLIBLE write_file(const char *path, const char *text, size_t bytes) {
+    struct regular_file_new file;
+    err_t e = regular_file_begin(path, REGULAR_FILE_ONLY, &file);
+    if (!err_is(e)) {
+        e = regular_file_end(&file, regular_file_write(file.fd, text, bytes));
     }
-    return true;
-}
-
-// The rename itself is on the disk once its folder is.
-static void flush_folder(const char *path) {
-    char folder[PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash && slash > path ? (int)(slash - path) : 1, slash ? path : ".");
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)fsync(fd); // a folder that cannot be flushed may lose the new file, never the old one's content
-        close(fd);
-    }
-}
-
-// Where the file is, behind links, and whose it is; of mode 0 where there is none. What is there and no file is left alone, a link
-// to nothing too.
-static FALLIBLE find_place(const char *path, char place[PATH_BYTES], struct stat *old) {
-    *old = (struct stat){0};
-    if (snprintf(place, PATH_BYTES, "%s", path) >= PATH_BYTES) {
-        FAIL(ERR_IO, "%.200s...: the path is too long", path);
-    }
-    struct stat there;
-    if (lstat(path, &there) != 0) {
-        return OK; // what else is wrong shows where it is written
-    }
-    if (stat(path, &there) != 0 || !S_ISREG(there.st_mode)) {
-        FAIL(ERR_IO, "%s is there, but is no file: it is left as it is; name a file", path);
-    }
-    *old = there;
-    char *real = realpath(path, NULL);
-    int length = snprintf(place, PATH_BYTES, "%s", real ? real : path);
-    free(real);
-    if (length >= PATH_BYTES) {
-        FAIL(ERR_IO, "%.200s...: the path is too long", path);
-    }
-    return OK;
-}
-
-// A file of a name that is free, which the caller's umask applies to, as it does not to mkostemp's; -1 with errno where there is
-// none.
-static int make_beside(const char *path, mode_t mode, char beside[PATH_BYTES]) {
-    enum { NAMES_MAX = 100 }; // each of another moment
-    int fd = -1;
-    errno = EEXIST;
-    for (int i = 0; i < NAMES_MAX && fd < 0 && errno == EEXIST; i++) {
-        if (snprintf(beside, PATH_BYTES, "%s.%08" PRIx32, path, (uint32_t)clock_now_ns()) >= PATH_BYTES) {
-            errno = ENAMETOOLONG;
-            return -1;
-        }
-        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-    }
-    return fd;
-}
-
-// An old file's owner and mode. A folder of ours may hold another's file: it is ours from now on.
-static bool take_after(int fd, const struct stat *old) {
-    if (fchown(fd, old->st_uid, old->st_gid) != 0) {
-        errno = 0;
-    }
-    return fchmod(fd, old->st_mode & 0777) == 0;
-}
-
-static FALLIBLE write_beside(const char *given, const char *text, size_t bytes) {
-    char beside[PATH_BYTES], path[PATH_BYTES];
-    struct stat old;
-    TRY(find_place(given, path, &old));
-    bool is_new = old.st_mode == 0;
-    int fd = make_beside(path, is_new ? 0644 : 0600, beside);
-    if (fd < 0) {
-        FAIL(ERR_IO, "%s: cannot be made: %s", beside, strerror(errno));
-    }
-    bool written = write_all(fd, text, bytes) && (is_new || take_after(fd, &old)) && fsync(fd) == 0;
-    written = close(fd) == 0 && written;
-    if (!written || rename(beside, path) != 0) {
-        int failure = errno;
-        unlink(beside);
-        FAIL(ERR_IO, "%s: cannot be written: %s", path, strerror(failure));
-    }
-    flush_folder(path);
-    return OK;
+    return err_is(e) ? err_context(e, "%s: cannot be written", path) : OK;
 }
 
 static FALLIBLE check_name(const char *path, const char *what, const char name[TUNING_NAME_MAX]) {
@@ -365,7 +279,7 @@ FALLIBLE tuning_store(const char *path, const struct tuning_identity *identity, 
     if (!text) {
         FAIL(ERR_NOMEM, "no memory to write %s", path);
     }
-    err_t e = write_beside(path, text, print_table(text, identity, table));
+    err_t e = write_file(path, text, print_table(text, identity, table));
     free(text);
     return e;
 }

@@ -50,7 +50,7 @@ FALLIBLE plan_file_write_take(const char *path, json_t *object) {
         FAIL(ERR_NOMEM, "no memory for the plan");
     }
     struct regular_file_new file;
-    err_t e = regular_file_begin(path, &file);
+    err_t e = regular_file_begin(path, REGULAR_FILE_OR_STREAM, &file);
     if (!err_is(e)) {
         e = regular_file_end(&file, write_object(file.fd, object));
     }

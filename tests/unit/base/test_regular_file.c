@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -33,7 +34,7 @@ static int remove_folder(void **state) {
 
 static err_t write_text(const char *path, const char *text) {
     struct regular_file_new file;
-    TRY(regular_file_begin(path, &file));
+    TRY(regular_file_begin(path, REGULAR_FILE_OR_STREAM, &file));
     return regular_file_end(&file, regular_file_write(file.fd, text, strlen(text)));
 }
 
@@ -52,16 +53,17 @@ static mode_t type_of(const char *path) {
 }
 
 static void assert_nothing_is_left_beside(const char *path) {
-    char temporary[128];
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    assert_int_equal(access(temporary, F_OK), -1);
+    char pattern[128];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s.*", path);
+    assert_int_equal(glob(pattern, 0, NULL, &found), GLOB_NOMATCH);
 }
 
 static void a_file_is_replaced_whole(void **state) {
     (void)state;
     struct regular_file_new file;
     assert_false(err_is(write_text("kept", "old")));
-    assert_false(err_is(regular_file_begin("kept", &file)));
+    assert_false(err_is(regular_file_begin("kept", REGULAR_FILE_ONLY, &file)));
     assert_false(err_is(regular_file_write(file.fd, "new", 3)));
     assert_holds("kept", "old");
     assert_false(err_is(regular_file_end(&file, OK)));
@@ -69,11 +71,30 @@ static void a_file_is_replaced_whole(void **state) {
     assert_nothing_is_left_beside("kept");
 }
 
+static void an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks(void **state) {
+    (void)state;
+    static const mode_t MASKS[][2] = {{0077, 0600}, {0022, 0644}, {0, 0666}}; // and what comes of it
+    struct stat status;
+    for (size_t i = 0; i < sizeof MASKS / sizeof *MASKS; i++) {
+        mode_t before = umask(MASKS[i][0]);
+        err_t e = write_text("masked", "new");
+        umask(before);
+        assert_false(err_is(e));
+        assert_int_equal(stat("masked", &status), 0);
+        assert_int_equal(status.st_mode & 0777, MASKS[i][1]);
+        assert_int_equal(chmod("masked", 0640), 0);
+        assert_false(err_is(write_text("masked", "newer")));
+        assert_int_equal(stat("masked", &status), 0);
+        assert_int_equal(status.st_mode & 0777, 0640);
+        assert_int_equal(unlink("masked"), 0);
+    }
+}
+
 static void what_failed_leaves_the_old_file_and_no_other(void **state) {
     (void)state;
     struct regular_file_new file;
     assert_false(err_is(write_text("kept", "old")));
-    assert_false(err_is(regular_file_begin("kept", &file)));
+    assert_false(err_is(regular_file_begin("kept", REGULAR_FILE_ONLY, &file)));
     assert_int_equal(regular_file_end(&file, err_record(ERR_NOMEM, NULL, "it failed")).code, ERR_NOMEM);
     assert_holds("kept", "old");
     assert_nothing_is_left_beside("kept");
@@ -105,6 +126,15 @@ static void a_fifo_gets_the_bytes_and_stays(void **state) {
     close(reader);
     assert_int_equal(type_of("pipe"), S_IFIFO);
     assert_nothing_is_left_beside("pipe");
+}
+
+static void a_fifo_is_refused_where_a_file_is_wanted(void **state) {
+    (void)state;
+    struct regular_file_new file;
+    assert_int_equal(mkfifo("unread", 0600), 0);
+    assert_int_equal(regular_file_begin("unread", REGULAR_FILE_ONLY, &file).code, ERR_IO); // a writer would wait for its reader
+    assert_non_null(strstr(err_message(), "it is no file"));
+    assert_int_equal(type_of("unread"), S_IFIFO);
 }
 
 static void a_device_stays_one_behind_a_link_too(void **state) {
@@ -140,9 +170,11 @@ static void what_cannot_be_written_is_left_as_it_is(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_replaced_whole),
+        cmocka_unit_test(an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks),
         cmocka_unit_test(what_failed_leaves_the_old_file_and_no_other),
         cmocka_unit_test(a_link_stays_and_its_file_is_replaced),
         cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
+        cmocka_unit_test(a_fifo_is_refused_where_a_file_is_wanted),
         cmocka_unit_test(a_device_stays_one_behind_a_link_too),
         cmocka_unit_test(what_cannot_be_written_is_left_as_it_is),
     };
