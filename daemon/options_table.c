@@ -137,7 +137,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                                  .value = "FILE",
                                  .help =
                                      "JSON file of rows per expert, for placement balanced: {\"layers\": {\"3\": [120, 7, ...]}} "
-                                     "with a count for each expert of every layer that is served."},
+                                     "with a count for each expert of every layer that is served, or what expertctl placement show "
+                                     "--json printed."},
     [OPTION_REPLICAS] = {.name = "replicas",
                          .type = OPTIONS_NUMBER,
                          .offset = FIELD(replicas),

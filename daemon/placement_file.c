@@ -1,5 +1,6 @@
 #include "daemon/placement_file.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,13 +24,14 @@ static FALLIBLE read_key(struct json_reader *reader, char key[KEY_MAX]) {
 
 static FALLIBLE read_rows(struct json_reader *reader, struct placement_counts *out) {
     size_t room = 0;
+    out->num_rows = 0;
     TRY(json_reader_expect(reader, '['));
     do {
         if (out->num_rows == room) {
             room = room ? 2 * room : 64;
             uint64_t *rows = room > ROWS_MAX ? NULL : realloc(out->rows, room * sizeof *rows);
             if (!rows) {
-                FAIL(ERR_CONFIG, "layer %u: more than %zu counts", out->layer, out->num_rows);
+                FAIL(ERR_CONFIG, "more than %zu counts", out->num_rows);
             }
             out->rows = rows;
         }
@@ -39,44 +41,99 @@ static FALLIBLE read_rows(struct json_reader *reader, struct placement_counts *o
     return json_reader_expect(reader, ']');
 }
 
-static FALLIBLE read_layer(struct json_reader *reader, struct placement_file *out) {
+// Takes over the rows where it is OK.
+static FALLIBLE add_layer(struct placement_file *file, const struct placement_counts *layer) {
+    for (size_t i = 0; i < file->count; i++) {
+        if (file->layers[i].layer == layer->layer) {
+            FAIL(ERR_CONFIG, "layer %u stands there twice", layer->layer);
+        }
+    }
+    if (file->count == LAYERS_MAX) {
+        FAIL(ERR_CONFIG, "more than %d layers", LAYERS_MAX);
+    }
+    struct placement_counts *layers = realloc(file->layers, (file->count + 1) * sizeof *layers);
+    if (!layers) {
+        FAIL(ERR_NOMEM, "no memory for the counts of %zu layers", file->count + 1);
+    }
+    file->layers = layers;
+    layers[file->count++] = *layer;
+    return OK;
+}
+
+// "3": [120, 7, ...]
+static FALLIBLE read_member(struct json_reader *reader, struct placement_counts *out) {
     char key[KEY_MAX], *end;
     TRY(read_key(reader, key));
     unsigned long layer = strtoul(key, &end, 10);
     if (key[0] < '0' || key[0] > '9' || *end || layer >= UINT32_MAX) {
         FAIL(ERR_CONFIG, "byte %td: \"%s\" is no layer's number", reader->at - reader->start, key);
     }
-    for (size_t i = 0; i < out->count; i++) {
-        if (out->layers[i].layer == layer) {
-            FAIL(ERR_CONFIG, "layer %lu stands there twice", layer);
+    out->layer = (uint32_t)layer;
+    err_t e = read_rows(reader, out);
+    return err_is(e) ? err_context(e, "layer %u", out->layer) : OK;
+}
+
+// {"layer": 3, "rows": [120, 7, ...], ...}: what else stands there is of no use here.
+static FALLIBLE read_element(struct json_reader *reader, struct placement_counts *out) {
+    char key[KEY_MAX];
+    uint64_t layer = UINT64_MAX;
+    const char *from = reader->at;
+    TRY(json_reader_expect(reader, '{'));
+    do {
+        TRY(read_key(reader, key));
+        if (strcmp(key, "layer") == 0) {
+            TRY(json_reader_u64(reader, &layer));
+        } else if (strcmp(key, "rows") == 0) {
+            TRY(read_rows(reader, out));
+        } else {
+            TRY(json_reader_skip(reader));
         }
+    } while (json_reader_accept(reader, ','));
+    TRY(json_reader_expect(reader, '}'));
+    if (layer >= UINT32_MAX || out->num_rows == 0) {
+        FAIL(ERR_CONFIG, "byte %td: this layer has no \"%s\"", from - reader->start, out->num_rows ? "layer" : "rows");
     }
-    if (out->count == LAYERS_MAX) {
-        FAIL(ERR_CONFIG, "more than %d layers", LAYERS_MAX);
-    }
-    struct placement_counts *layers = realloc(out->layers, (out->count + 1) * sizeof *layers);
-    if (!layers) {
-        FAIL(ERR_NOMEM, "no memory for the counts of %zu layers", out->count + 1);
-    }
-    out->layers = layers;
-    layers[out->count] = (struct placement_counts){.layer = (uint32_t)layer};
-    return read_rows(reader, &layers[out->count++]);
+    out->layer = (uint32_t)layer;
+    return OK;
+}
+
+// Of either form: an object's members or a list's elements.
+static FALLIBLE read_layers(struct json_reader *reader, struct placement_file *out) {
+    bool is_list = json_reader_accept(reader, '[');
+    TRY(is_list ? OK : json_reader_expect(reader, '{'));
+    do {
+        struct placement_counts layer = {0};
+        err_t e = is_list ? read_element(reader, &layer) : read_member(reader, &layer);
+        if (!err_is(e)) {
+            e = add_layer(out, &layer);
+        }
+        if (err_is(e)) {
+            free(layer.rows);
+            return e;
+        }
+    } while (json_reader_accept(reader, ','));
+    return json_reader_expect(reader, is_list ? ']' : '}');
 }
 
 static FALLIBLE read_all(struct json_reader *reader, struct placement_file *out) {
     char key[KEY_MAX];
     TRY(json_reader_expect(reader, '{'));
-    TRY(read_key(reader, key));
-    if (strcmp(key, "layers") != 0) {
-        FAIL(ERR_CONFIG, "unknown key \"%s\": \"layers\" is the only one", key);
-    }
-    TRY(json_reader_expect(reader, '{'));
     do {
-        TRY(read_layer(reader, out));
+        TRY(read_key(reader, key));
+        if (strcmp(key, "layers") == 0) {
+            TRY(read_layers(reader, out));
+        } else if (strcmp(key, "address") == 0) {
+            TRY(json_reader_skip(reader));
+        } else {
+            FAIL(ERR_CONFIG, "unknown key \"%s\": \"layers\" is wanted", key);
+        }
     } while (json_reader_accept(reader, ','));
     TRY(json_reader_expect(reader, '}'));
-    TRY(json_reader_expect(reader, '}'));
-    return json_reader_end(reader);
+    TRY(json_reader_end(reader));
+    if (out->count == 0) {
+        FAIL(ERR_CONFIG, "there are no \"layers\"");
+    }
+    return OK;
 }
 
 // Readers of files say ERR_CHECKPOINT; this one is configuration.

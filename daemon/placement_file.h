@@ -1,5 +1,6 @@
-// The rows per expert that `placement: balanced` starts from, as a file gives them: {"layers": {"3": [120, 7, ...], ...}}, by the
-// checkpoint's layer numbers. Read once, at load.
+// The rows per expert that `placement: balanced` starts from, as a file gives them, by the checkpoint's layer numbers:
+// {"layers": {"3": [120, 7, ...], ...}} or what `expertctl placement show --json` prints, {"layers": [{"layer": 3, "rows": [120, 7,
+// ...], ...}, ...]}. Read once, at load.
 #ifndef EXPERTD_DAEMON_PLACEMENT_FILE_H
 #define EXPERTD_DAEMON_PLACEMENT_FILE_H
 

@@ -191,6 +191,19 @@ def test_expertctl_plans_and_applies(placed, tmp_path):
     assert done.returncode != 0 and f"of {len(golden.layers)} layers are in force" in done.stderr, "planned from an earlier epoch"
 
 
+def test_what_show_printed_is_counts_for_the_next_start(placed, tmp_path):
+    daemon, golden = placed
+    shown = run_program("expertctl", "--address", f"unix:{daemon.socket}", "placement", "show", "--json")
+    counts = tmp_path / "counts.json"
+    counts.write_text(shown.stdout)
+    after = Daemon("--shards", SHARDS, "--placement", "balanced", "--placement-counts", counts, model=golden.folder)
+    try:
+        with admin_of(after) as admin:
+            assert [placement.layer for placement in admin.show()] == golden.layers
+    finally:
+        after.stop()
+
+
 # ---- what is refused, and what is stopped
 
 

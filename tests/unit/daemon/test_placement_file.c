@@ -28,6 +28,22 @@ static void counts_are_found_by_layer(void **state) {
     placement_file_deinit(&file);
 }
 
+static void what_show_prints_is_taken(void **state) {
+    (void)state;
+    static const char TEXT[] =
+        "{\"address\": \"unix:/a\", \"layers\": [{\"layer\": 3, \"epoch\": 1, \"experts\": [[0], [1]], \"imbalance\": "
+        "0.5, \"rows\": [5, 0]}, {\"rows\": [7], \"layer\": 11}]}";
+    struct placement_file file;
+    const uint64_t *rows;
+    assert_false(err_is(placement_file_parse(TEXT, strlen(TEXT), &file)));
+    assert_int_equal(file.count, 2);
+    assert_false(err_is(placement_file_find(&file, 3, 2, &rows)));
+    assert_int_equal(rows[0], 5);
+    assert_false(err_is(placement_file_find(&file, 11, 1, &rows)));
+    assert_int_equal(rows[0], 7);
+    placement_file_deinit(&file);
+}
+
 static void many_counts_are_taken(void **state) {
     (void)state;
     enum { COUNTS = 1000 };
@@ -60,9 +76,17 @@ static void what_is_no_such_file_is_refused_with_its_place(void **state) {
         {"{\"layers\": {\"1\": [1.5]}}", "byte"},
         {"{\"layers\": {\"1\": [-1]}}", "byte"},
         {"{\"layers\": {\"1\": [1], \"1\": [2]}}", "layer 1 stands there twice"},
-        {"{\"layers\": {\"1\": [1]}, \"more\": 2}", "byte"},
+        {"{\"layers\": {\"1\": [1]}, \"more\": 2}", "unknown key \"more\""},
         {"{\"layers\": {\"1\": [1]}} x", "byte"},
         {"{\"layers\": {\"1\": [1", "byte"},
+        {"{\"layers\": []}", "byte"},
+        {"{\"address\": 1}", "there are no \"layers\""},
+        {"{\"layers\": [{\"rows\": [1]}]}", "byte 12: this layer has no \"layer\""},
+        {"{\"layers\": [{\"layer\": 1}]}", "byte 12: this layer has no \"rows\""},
+        {"{\"layers\": [{\"layer\": 4294967295, \"rows\": [1]}]}", "no \"layer\""},
+        {"{\"layers\": [{\"layer\": 1, \"rows\": [1], \"rows\": [2]}, {\"layer\": 1, \"rows\": [1]}]}",
+         "layer 1 stands there twice"},
+        {"{\"layers\": [{\"layer\": 1, \"rows\": [1]}, 7]}", "byte"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
         struct placement_file file;
@@ -80,6 +104,7 @@ static void what_is_no_such_file_is_refused_with_its_place(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_are_found_by_layer),
+        cmocka_unit_test(what_show_prints_is_taken),
         cmocka_unit_test(many_counts_are_taken),
         cmocka_unit_test(what_is_no_such_file_is_refused_with_its_place),
     };
