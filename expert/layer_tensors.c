@@ -9,10 +9,11 @@
 #include "expert/tensor_finder.h"
 
 // Parts of a model that are not its decoder, by a component of their names: towers for images and sound, multi-token prediction,
-// speech output, draft heads.
+// speech output, draft heads. Multi-token prediction has one of its own for each kind: mtp_dspark, ...
 static const char *const OTHER_PARTS[] = {"visual", "vision_tower",  "vision_model", "vision_encoder", "vision",
                                           "audio",  "audio_encoder", "audio_tower",  "audio_model",    "mtp",
                                           "talker", "code2wav",      "token2wav",    "draft",          "eagle"};
+static const char OTHER_PARTS_START[] = "mtp_";
 
 // What the tensor names say.
 struct survey {
@@ -27,13 +28,20 @@ struct survey {
 
 // ---- which layers ----
 
+static bool is_other_component(const char *component, size_t length) {
+    for (size_t i = 0; i < sizeof OTHER_PARTS / sizeof *OTHER_PARTS; i++) {
+        if (strlen(OTHER_PARTS[i]) == length && memcmp(component, OTHER_PARTS[i], length) == 0) {
+            return true;
+        }
+    }
+    return strncmp(component, OTHER_PARTS_START, sizeof OTHER_PARTS_START - 1) == 0; // it holds no '.', so neither does the match
+}
+
 static bool is_other_part(const char *prefix, size_t length) {
     for (size_t at = 0; at < length;) {
         size_t component = strcspn(prefix + at, ".");
-        for (size_t i = 0; i < sizeof OTHER_PARTS / sizeof *OTHER_PARTS; i++) {
-            if (strlen(OTHER_PARTS[i]) == component && memcmp(prefix + at, OTHER_PARTS[i], component) == 0) {
-                return true;
-            }
+        if (is_other_component(prefix + at, component)) {
+            return true;
         }
         at += component + 1;
     }

@@ -356,6 +356,8 @@ static void other_parts_of_the_model_and_layers_past_the_last_are_left_out(void 
     add_qwen3_layer("model.layers.0");
     add_named("model.layers.1", "mlp.experts.0.up_proj.weight", 2, 1, 1); // multi-token prediction
     add_named("mtp.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
+    add_named("mtp_dspark.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
+    add_named("model.mtp_2.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
     add_named("talker.model.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
     add_named("model.visual.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
     add_named("model.vision_encoder.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
@@ -381,6 +383,9 @@ static void qwen3_omnis_thinker_is_the_decoder(void **state) {
 static void two_decoders_are_refused(void **state) {
     (void)state;
     add_qwen3_layer("model.layers.0");
+    add_named("mtpx.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
+    refuse(QWEN3("1"), "both model.layers and mtpx.layers hold experts");
+    builder_remove(&builder, "mtpx.layers.0.mlp.experts.0.up_proj.weight");
     add_named("other.layers.0", "mlp.experts.0.up_proj.weight", 2, 1, 1);
     refuse(QWEN3("1"), "both model.layers and other.layers hold experts");
 }
