@@ -58,6 +58,16 @@ FALLIBLE json_reader_expect(struct json_reader *r, char c) {
     return bad(r, wanted);
 }
 
+bool json_reader_accept_null(struct json_reader *r) {
+    static const char WORD[] = {'n', 'u', 'l', 'l'};
+    skip_space(r);
+    if ((size_t)(r->end - r->at) < sizeof WORD || memcmp(r->at, WORD, sizeof WORD) != 0) {
+        return false;
+    }
+    r->at += sizeof WORD;
+    return true;
+}
+
 static int hex_digit(char c) {
     if (c >= '0' && c <= '9') {
         return c - '0';

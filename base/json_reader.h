@@ -23,6 +23,9 @@ bool json_reader_accept(struct json_reader *reader, char c);
 // The same, ERR_CHECKPOINT where something else comes.
 FALLIBLE json_reader_expect(struct json_reader *reader, char c);
 
+// Skips white space; true where null comes next, which is then consumed.
+bool json_reader_accept_null(struct json_reader *reader);
+
 // A string, unescaped, checked to be UTF-8 and NUL-terminated. `out` must hold as many bytes as the string takes in the text,
 // quotes included (it never grows); NULL: it is only checked. U+0000 is refused: it would cut the text short.
 FALLIBLE json_reader_string(struct json_reader *reader, char *out, size_t *length);

@@ -51,12 +51,16 @@ static FALLIBLE keep_string(struct parser *p, char **out, size_t *length) {
     return OK;
 }
 
+// null is none, as to the safetensors crate.
 static FALLIBLE parse_metadata(struct parser *p) {
     struct safetensors *file = p->file;
     if (p->saw_metadata) {
         FAIL(ERR_CHECKPOINT, "%s is there twice", METADATA);
     }
     p->saw_metadata = true;
+    if (json_reader_accept_null(&p->json)) {
+        return OK;
+    }
     TRY(json_reader_expect(&p->json, '{'));
     if (json_reader_accept(&p->json, '}')) {
         return OK;
@@ -121,6 +125,7 @@ static FALLIBLE parse_offsets(struct parser *p, struct entry_text *text) {
     return json_reader_expect(&p->json, ']');
 }
 
+// A key that the format does not have is passed over, as the safetensors crate does: some writers note things of their own.
 static FALLIBLE parse_member(struct parser *p, struct entry_text *text, struct tensor_view *view) {
     char *key;
     size_t length;
@@ -130,14 +135,14 @@ static FALLIBLE parse_member(struct parser *p, struct entry_text *text, struct t
                  : strcmp(key, "shape") == 0        ? &text->has_shape
                  : strcmp(key, "data_offsets") == 0 ? &text->has_offsets
                                                     : NULL;
-    if (!seen) {
-        FAIL(ERR_CHECKPOINT, "unknown key \"%.64s\"", key);
-    }
-    if (*seen) {
+    if (seen && *seen) {
         FAIL(ERR_CHECKPOINT, "%s is there twice", key);
     }
-    *seen = true;
     TRY(json_reader_expect(&p->json, ':'));
+    if (!seen) {
+        return json_reader_skip(&p->json);
+    }
+    *seen = true;
     return seen == &text->has_dtype   ? parse_dtype(p, text)
            : seen == &text->has_shape ? parse_shape(p, view)
                                       : parse_offsets(p, text);
