@@ -30,7 +30,7 @@ enum err_code {
     ERR_EXPERT_OUT_OF_RANGE,
     ERR_UNKNOWN_FIELD,
     ERR_TENSOR_BYTES,
-    ERR_INVALID, // any other argument that does not fit
+    ERR_INVALID, // any other argument that does not fit: of our own functions and the admin interface, never of expertd.v1
     ERR_WEIGHTS_CHANGED,
     ERR_NO_ROUTER,
     ERR_NO_SHARED_EXPERTS,

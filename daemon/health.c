@@ -190,7 +190,7 @@ void *health_opened(struct health *health, struct rpc_call *call, enum rpc_metho
 static err_t take_request(struct watch *watch, const struct rpc_buffer *message, err_t error) {
     TRY(error);
     if (!message) {
-        FAIL(ERR_INVALID, "the call carries no HealthCheckRequest");
+        FAIL(ERR_MALFORMED, "the call carries no HealthCheckRequest");
     }
     return proto_decode_health_request(message->data, message->length, &watch->service);
 }

@@ -245,7 +245,7 @@ static FALLIBLE count_in(struct region_registry *registry, const char *peer, uin
 static FALLIBLE take_room(struct region_registry *registry, const char *peer, uint64_t bytes, struct holder **holder) {
     const struct region_limits *limits = &registry->limits;
     if (bytes == 0) {
-        FAIL_FIELD(ERR_INVALID, "bytes", "bytes: a region has at least one");
+        FAIL_FIELD(ERR_TENSOR_BYTES, "bytes", "bytes: a region has at least one");
     }
     if (bytes > limits->max_bytes) {
         FAIL_FIELD(ERR_TOO_LARGE, "bytes", "bytes: %" PRIu64 ", at most %" PRIu64 " in one region (limits.max_region_bytes)", bytes,
@@ -370,7 +370,7 @@ FALLIBLE region_pin(struct region_registry *registry, uint64_t id, uint64_t offs
     *out = NULL;
     *data = NULL;
     if (offset % REGION_ALIGN != 0) {
-        FAIL(ERR_INVALID, "offset %" PRIu64 " is not a multiple of %d", offset, REGION_ALIGN);
+        FAIL(ERR_TENSOR_BYTES, "offset %" PRIu64 " is not a multiple of %d", offset, REGION_ALIGN);
     }
     pthread_mutex_lock(&registry->mutex);
     struct region *region = find(registry, id);

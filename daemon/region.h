@@ -49,8 +49,8 @@ struct region_offer {
     uint8_t token[REGION_TOKEN_BYTES];
 };
 
-// Makes a region of zeros. peer: the name of the connection that asks, of which the first RPC_PEER_MAX - 1 bytes count. ERR_INVALID
-// (no bytes), ERR_TOO_LARGE, ERR_QUEUE_FULL (as many as there may be, or as one peer may have), ERR_NOMEM.
+// Makes a region of zeros. peer: the name of the connection that asks, of which the first RPC_PEER_MAX - 1 bytes count.
+// ERR_TENSOR_BYTES (no bytes), ERR_TOO_LARGE, ERR_QUEUE_FULL (as many as there may be, or as one peer may have), ERR_NOMEM.
 FALLIBLE region_offer(struct region_registry *registry, const char *peer, uint64_t bytes, int64_t now_ns, struct region_offer *out);
 // What the token buys: the region is owned now, and *fd is the caller's to close. ERR_PERMISSION: no such token, used, or too late.
 FALLIBLE region_redeem(struct region_registry *registry, const uint8_t token[REGION_TOKEN_BYTES], int64_t now_ns, uint64_t *id,
@@ -61,7 +61,7 @@ bool region_is_open(struct region_registry *registry, uint64_t id);
 int64_t region_expire(struct region_registry *registry, int64_t now_ns);
 
 // A use of [offset, offset + length) until region_unpin. *data has that many bytes, aligned to REGION_ALIGN. ERR_REGION_UNKNOWN,
-// ERR_INVALID (offset is no multiple of REGION_ALIGN), ERR_TENSOR_BYTES (past the region's end).
+// ERR_TENSOR_BYTES (offset is no multiple of REGION_ALIGN, or past the region's end).
 FALLIBLE region_pin(struct region_registry *registry, uint64_t id, uint64_t offset, uint64_t length, struct region **out,
                     uint8_t **data);
 void region_unpin(struct region_registry *registry, struct region *region);

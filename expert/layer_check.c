@@ -148,7 +148,7 @@ static FALLIBLE check_token_ids(const struct layer_request *request, const struc
     for (uint64_t i = 0; i < ids->shape[0]; i++) {
         int64_t id = token_id_at(ids, i);
         if (id < 0 || id >= layer->params.num_token_ids) {
-            FAIL_FIELD(ERR_INVALID, "token_ids",
+            FAIL_FIELD(ERR_EXPERT_OUT_OF_RANGE, "token_ids",
                        "token_ids: %" PRId64 " at token %" PRIu64 ": the router of layer %u knows 0 to %u", id, i,
                        layer->params.layer, layer->params.num_token_ids - 1);
         }

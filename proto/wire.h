@@ -47,12 +47,14 @@ struct wire_request {
     struct wire_tensor hidden;
 };
 
-// Decodes one contiguous message. Errors: ERR_MALFORMED (truncated, bad wire type, overlong), ERR_UNKNOWN_FIELD (an unknown field,
-// two members of a oneof, a singular field twice; the message names field and number), ERR_DTYPE_UNSUPPORTED (an unknown enum
-// number, or a tensor's dtype is not given), ERR_TENSOR_BYTES (data is not the product of shape and dtype), ERR_SHAPE_MISMATCH
-// (rank, overflow), ERR_INVALID (a number over 32 bits, an unknown SharedExperts, a text too long, a misaligned extent, routes
-// without ids or weights), each with err_field() such as "routes.ids.shape". That `hidden` is there is the caller's to check. On
-// error `id` still holds the request's id wherever it lies in what can be read (Stream answers need it).
+// Decodes one contiguous message. Errors: ERR_MALFORMED (truncated, bad wire type, overlong, a priority over 32 bits, a
+// traceparent too long), ERR_UNKNOWN_FIELD (an unknown field, two members of a oneof, a singular field twice; the message names
+// field and number; an unknown SharedExperts), ERR_MODEL_UNKNOWN and ERR_LAYER_UNKNOWN (a name too long or a number too great to be
+// one), ERR_DTYPE_UNSUPPORTED (an unknown DType, or a tensor's is not given), ERR_TENSOR_BYTES (data is not the product of shape
+// and dtype, a misaligned extent), ERR_SHAPE_MISMATCH (rank, overflow, routes without ids or weights): reasons that the interface's
+// documents name, but for ERR_MALFORMED, of bytes that no protobuf library writes. Each has err_field() such as "routes.ids.shape".
+// That `hidden` is there is the caller's to check. On error `id` still holds the request's id wherever it lies in what can be read
+// (Stream answers need it).
 FALLIBLE wire_decode_request(const uint8_t *bytes, size_t length, struct wire_request *out);
 
 struct wire_timings {

@@ -57,9 +57,10 @@ static const struct wire_rule ROUTES_RULES[] = {
 };
 static const struct wire_message ROUTES = {"Routes", ROUTES_RULES, sizeof ROUTES_RULES / sizeof *ROUTES_RULES};
 
-static FALLIBLE read_text(struct wire_span span, const char *name, char out[WIRE_STRING_MAX]) {
+// too_long: what a text is that is none for its length.
+static FALLIBLE read_text(struct wire_span span, const char *name, enum err_code too_long, char out[WIRE_STRING_MAX]) {
     if (span.length >= WIRE_STRING_MAX) {
-        return wire_fail(ERR_INVALID, "", name, "%zu bytes of text; at most %d are taken", span.length, WIRE_STRING_MAX - 1);
+        return wire_fail(too_long, "", name, "%zu bytes of text; at most %d are taken", span.length, WIRE_STRING_MAX - 1);
     }
     if (!wire_text_valid(span.bytes, span.length)) {
         return wire_fail(ERR_MALFORMED, "", name, "the text is not UTF-8, or holds a NUL");
@@ -71,9 +72,19 @@ static FALLIBLE read_text(struct wire_span span, const char *name, char out[WIRE
 
 static FALLIBLE read_shared(uint64_t value, enum wire_shared *out) {
     if (value > WIRE_SHARED_EXCLUDE) {
-        return wire_fail(ERR_INVALID, "", "shared_experts", "%" PRId64 " is no SharedExperts; 0, 1 and 2 are", (int64_t)value);
+        return wire_fail(ERR_UNKNOWN_FIELD, "", "shared_experts", "%" PRId64 " is no SharedExperts; 0, 1 and 2 are",
+                         (int64_t)value);
     }
     *out = (enum wire_shared)value;
+    return OK;
+}
+
+// A number cut to size could name another layer.
+static FALLIBLE read_layer(uint64_t value, uint32_t *out) {
+    if (value > UINT32_MAX) {
+        return wire_fail(ERR_LAYER_UNKNOWN, "", "layer", "%" PRIu64 " is not served: layers are numbers of 32 bits", value);
+    }
+    *out = (uint32_t)value;
     return OK;
 }
 
@@ -100,8 +111,8 @@ static FALLIBLE read_routes(struct wire_span span, struct wire_request *out) {
                              ids ? &out->ids : &out->weights));
     }
     if (!out->ids.present || !out->weights.present) {
-        return wire_fail(ERR_INVALID, "routes", out->ids.present ? "weights" : "ids",
-                         "missing: routes are ids and weights together");
+        return wire_fail(ERR_SHAPE_MISMATCH, "routes", out->ids.present ? "weights" : "ids",
+                         "missing: routes are ids and weights, both [T, K]");
     }
     return OK;
 }
@@ -135,9 +146,9 @@ static FALLIBLE read_request_field(const struct wire_field *field, struct wire_r
         out->id = field->value;
         return OK;
     case REQUEST_MODEL:
-        return read_text(field->span, "model", out->model);
+        return read_text(field->span, "model", ERR_MODEL_UNKNOWN, out->model);
     case REQUEST_LAYER:
-        return wire_read_uint32(field->value, "", "layer", &out->layer);
+        return read_layer(field->value, &out->layer);
     case REQUEST_WEIGHTS_ID:
         out->weights_id = field->value;
         return OK;
@@ -159,7 +170,7 @@ static FALLIBLE read_request_field(const struct wire_field *field, struct wire_r
         out->timings = field->value != 0;
         return OK;
     case REQUEST_TRACEPARENT:
-        return read_text(field->span, "traceparent", out->traceparent);
+        return read_text(field->span, "traceparent", ERR_MALFORMED, out->traceparent);
     default:
         return read_tensor_field(field, out);
     }

@@ -41,7 +41,7 @@ FALLIBLE wire_read_dtype(uint64_t value, const char *path, const char *name, enu
 
 FALLIBLE wire_read_uint32(uint64_t value, const char *path, const char *name, uint32_t *out) {
     if (value > UINT32_MAX) {
-        return wire_fail(ERR_INVALID, path, name, "%" PRIu64 " does not fit its 32 bits", value);
+        return wire_fail(ERR_MALFORMED, path, name, "%" PRIu64 " does not fit its 32 bits", value);
     }
     *out = (uint32_t)value;
     return OK;
@@ -63,11 +63,11 @@ FALLIBLE wire_read_extent(struct wire_span span, enum wire_unknown unknown, cons
         *member = field.value;
     }
     if (out->offset % WIRE_EXTENT_ALIGN != 0) {
-        return wire_fail(ERR_INVALID, path, "offset", "%" PRIu64 " is not a multiple of %d", out->offset, WIRE_EXTENT_ALIGN);
+        return wire_fail(ERR_TENSOR_BYTES, path, "offset", "%" PRIu64 " is not a multiple of %d", out->offset, WIRE_EXTENT_ALIGN);
     }
     uint64_t end;
     if (__builtin_add_overflow(out->offset, out->length, &end)) {
-        return wire_fail(ERR_INVALID, path, "length", "offset %" PRIu64 " and length %" PRIu64 " pass 2^64", out->offset,
+        return wire_fail(ERR_TENSOR_BYTES, path, "length", "offset %" PRIu64 " and length %" PRIu64 " pass 2^64", out->offset,
                          out->length);
     }
     return OK;

@@ -9,14 +9,14 @@
 enum { WIRE_EXTENT_ALIGN = 64 };
 
 // A whole Tensor: its dtype is known, its rank in bounds, and data or extent are exactly the bytes of its shape. Both may be
-// missing where the shape has no elements. ERR_DTYPE_UNSUPPORTED, ERR_SHAPE_MISMATCH, ERR_TENSOR_BYTES, ERR_INVALID (a misaligned
+// missing where the shape has no elements. ERR_DTYPE_UNSUPPORTED, ERR_SHAPE_MISMATCH, ERR_TENSOR_BYTES (also of a misaligned
 // extent, or one past 2^64), and those of wire_next.
 FALLIBLE wire_read_tensor(struct wire_span span, enum wire_unknown unknown, const char *path, struct wire_tensor *out);
 FALLIBLE wire_read_extent(struct wire_span span, enum wire_unknown unknown, const char *path, struct wire_extent *out);
 
 // A DType's number; ERR_DTYPE_UNSUPPORTED where the interface has none such. DTYPE_NONE is unspecified.
 FALLIBLE wire_read_dtype(uint64_t value, const char *path, const char *name, enum dtype *out);
-// ERR_INVALID above 32 bits: a number cut to size could name another layer.
+// ERR_MALFORMED above 32 bits: a number cut to size could name another layer.
 FALLIBLE wire_read_uint32(uint64_t value, const char *path, const char *name, uint32_t *out);
 
 #endif

@@ -201,9 +201,9 @@ BAD_EXTENTS = {  # (offset, length, reason)
     "one_byte_past_the_end": (MIB - SIZE + 64, SIZE, "TENSOR_BYTES"),
     "at_the_end": (MIB, SIZE, "TENSOR_BYTES"),
     "far_past_the_end": (1 << 62, SIZE, "TENSOR_BYTES"),
-    "end_wraps_round": ((1 << 64) - 64, SIZE, None),
-    "misaligned": (32, SIZE, None),
-    "misaligned_by_one": (1, SIZE, None),
+    "end_wraps_round": ((1 << 64) - 64, SIZE, "TENSOR_BYTES"),
+    "misaligned": (32, SIZE, "TENSOR_BYTES"),
+    "misaligned_by_one": (1, SIZE, "TENSOR_BYTES"),
     "too_short": (0, SIZE - 4, "TENSOR_BYTES"),
     "too_long": (0, SIZE + 4, "TENSOR_BYTES"),
     "empty": (0, 0, "TENSOR_BYTES"),
@@ -271,7 +271,7 @@ def test_a_bad_extent_leaves_its_stream_up(client, region):
 
 
 def test_sizes_out_of_bounds_are_refused(client):
-    with raises("INVALID_ARGUMENT", None, "bytes"):
+    with raises("INVALID_ARGUMENT", "TENSOR_BYTES", "bytes"):
         offer(client, 0)
     for size in (8 * MIB + 1, 1 << 63, (1 << 64) - 1):
         with raises("RESOURCE_EXHAUSTED", "TOO_LARGE", "bytes"):

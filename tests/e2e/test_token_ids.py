@@ -137,9 +137,9 @@ WRONG = {
     "one too few": (lambda r: r.token_ids.CopyFrom(tensor(np.zeros(TOKENS - 1), "I32")), "SHAPE_MISMATCH", "token_ids.shape"),
     "a matrix": (lambda r: r.token_ids.CopyFrom(tensor(np.zeros((TOKENS, 1)), "I32")), "SHAPE_MISMATCH", "token_ids.shape"),
     "floats": (lambda r: r.token_ids.CopyFrom(tensor(np.zeros(TOKENS), "F32")), "DTYPE_UNSUPPORTED", "token_ids.dtype"),
-    "past the table": (lambda r: r.token_ids.CopyFrom(tensor(np.full(TOKENS, VOCABULARY), "I64")), "INVALID", "token_ids"),
-    "negative": (lambda r: r.token_ids.CopyFrom(tensor(np.full(TOKENS, -1), "I32")), "INVALID", "token_ids"),
-    "past 32 bits": (lambda r: r.token_ids.CopyFrom(tensor(np.full(TOKENS, 1 << 32), "I64")), "INVALID", "token_ids"),
+    "past the table": (lambda r: r.token_ids.CopyFrom(tensor(np.full(TOKENS, VOCABULARY), "I64")), "EXPERT_OUT_OF_RANGE", "token_ids"),
+    "negative": (lambda r: r.token_ids.CopyFrom(tensor(np.full(TOKENS, -1), "I32")), "EXPERT_OUT_OF_RANGE", "token_ids"),
+    "past 32 bits": (lambda r: r.token_ids.CopyFrom(tensor(np.full(TOKENS, 1 << 32), "I64")), "EXPERT_OUT_OF_RANGE", "token_ids"),
 }
 
 

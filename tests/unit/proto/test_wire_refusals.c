@@ -256,7 +256,7 @@ static void routes_want_ids_and_weights(void **state) {
         struct raw routes = {.length = 0}, raw = {.length = 0};
         raw_message(&routes, only, &tensor);
         raw_message(&raw, 5, &routes);
-        assert_request_refused(&raw, ERR_INVALID, only == 1 ? "routes.weights" : "routes.ids", "missing");
+        assert_request_refused(&raw, ERR_SHAPE_MISMATCH, only == 1 ? "routes.weights" : "routes.ids", "missing");
     }
 }
 
@@ -264,9 +264,9 @@ static void numbers_above_32_bits_are_refused_not_cut(void **state) {
     (void)state;
     struct raw layer = {.length = 0}, priority = {.length = 0};
     raw_number(&layer, 3, (UINT64_C(1) << 32) + 3);
-    assert_request_refused(&layer, ERR_INVALID, "layer", "4294967299 does not fit");
+    assert_request_refused(&layer, ERR_LAYER_UNKNOWN, "layer", "4294967299 is not served");
     raw_number(&priority, 12, UINT64_C(1) << 32);
-    assert_request_refused(&priority, ERR_INVALID, "priority", "does not fit");
+    assert_request_refused(&priority, ERR_MALFORMED, "priority", "does not fit");
 }
 
 static void unknown_enum_numbers_are_refused(void **state) {
@@ -277,9 +277,9 @@ static void unknown_enum_numbers_are_refused(void **state) {
     raw_number(&negative, 9, (uint64_t)-1);
     assert_request_refused(&negative, ERR_DTYPE_UNSUPPORTED, "output_dtype", "-1 is no DType");
     raw_number(&shared, 8, 3);
-    assert_request_refused(&shared, ERR_INVALID, "shared_experts", "3 is no SharedExperts");
+    assert_request_refused(&shared, ERR_UNKNOWN_FIELD, "shared_experts", "3 is no SharedExperts");
     raw_number(&shared_negative, 8, (uint64_t)-2);
-    assert_request_refused(&shared_negative, ERR_INVALID, "shared_experts", "-2 is no SharedExperts");
+    assert_request_refused(&shared_negative, ERR_UNKNOWN_FIELD, "shared_experts", "-2 is no SharedExperts");
 
     struct raw tensor = raw_tensor(99, (uint64_t[]){1}, 1, 4);
     assert_tensor_refused(&tensor, ERR_DTYPE_UNSUPPORTED, "hidden.dtype", "99 is no DType");
@@ -350,9 +350,9 @@ static void extent_that_does_not_fit_is_refused(void **state) {
         uint64_t offset, length;
         enum err_code code;
         const char *field, *text;
-    } CASES[] = {{32, 24, ERR_INVALID, "hidden.extent.offset", "32 is not a multiple of 64"},
+    } CASES[] = {{32, 24, ERR_TENSOR_BYTES, "hidden.extent.offset", "32 is not a multiple of 64"},
                  {0, 23, ERR_TENSOR_BYTES, "hidden.extent.length", "23 bytes came, F32[2, 3] has 24"},
-                 {UINT64_MAX - 63, 64, ERR_INVALID, "hidden.extent.length", "pass 2^64"}};
+                 {UINT64_MAX - 63, 64, ERR_TENSOR_BYTES, "hidden.extent.length", "pass 2^64"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct raw extent = {.length = 0}, tensor = {.length = 0};
         raw_number(&extent, 1, 1);
@@ -415,9 +415,11 @@ static void text_longer_than_its_buffer_is_refused(void **state) {
     char text[WIRE_STRING_MAX + 1];
     memset(text, 't', WIRE_STRING_MAX);
     text[WIRE_STRING_MAX] = '\0';
-    struct raw raw = {.length = 0};
-    raw_text(&raw, 14, text);
-    assert_request_refused(&raw, ERR_INVALID, "traceparent", "256 bytes");
+    struct raw traceparent = {.length = 0}, model = {.length = 0};
+    raw_text(&traceparent, 14, text);
+    assert_request_refused(&traceparent, ERR_MALFORMED, "traceparent", "256 bytes");
+    raw_text(&model, 2, text);
+    assert_request_refused(&model, ERR_MODEL_UNKNOWN, "model", "256 bytes");
 }
 
 static void refused_request_keeps_its_id_wherever_that_lies(void **state) {
