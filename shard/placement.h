@@ -35,8 +35,8 @@ struct placement_table {
 FALLIBLE placement_from_table(const struct placement_table *table, uint64_t epoch, struct placement **out);
 void placement_destroy(struct placement *placement); // NULL is legal
 
-// Rank r gets the run of experts [E r / R, E (r + 1) / R). ERR_CONFIG where ranks is 0 or above num_experts: a rank without an
-// expert would be a shard without work.
+// Rank r gets the run of experts [E r / R, E (r + 1) / R), which is empty for R - E of more ranks than experts. ERR_CONFIG where
+// ranks is 0.
 FALLIBLE placement_contiguous(uint32_t num_experts, uint32_t ranks, uint64_t epoch, struct placement **out);
 
 struct placement_balance {

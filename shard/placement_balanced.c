@@ -150,8 +150,8 @@ static FALLIBLE to_placement(const struct packing *p, uint64_t epoch, struct pla
 FALLIBLE placement_balanced(const struct placement_balance *options, uint64_t epoch, struct placement **out) {
     *out = NULL;
     uint32_t experts = options->num_experts, ranks = options->ranks;
-    if (ranks == 0 || ranks > experts) {
-        FAIL(ERR_CONFIG, "%u shards for %u experts: choose 1 to %u, so that every shard holds one", ranks, experts, experts);
+    if (ranks == 0) {
+        FAIL(ERR_CONFIG, "0 shards for %u experts: choose 1 or more", experts);
     }
     if (options->replicas > (uint64_t)experts * (ranks - 1)) {
         FAIL_FIELD(ERR_CONFIG, "replicas", "%u replicas of %u experts on %u shards: at most %llu find a shard without that expert",
