@@ -11,7 +11,8 @@
 #include "daemon/region.h"
 #include "proto/wire.h"
 
-enum { REQUEST_PINS_MAX = 6, REQUEST_COPIES_MAX = 3 }; // tensors and output; routes and scale
+// Pins: hidden, hidden_scale, the two of routes, token_ids, router_input, output. Copies: scale, and routes or token_ids.
+enum { REQUEST_PINS_MAX = 7, REQUEST_COPIES_MAX = 3 };
 
 struct request_regions {
     struct region *pins[REQUEST_PINS_MAX];

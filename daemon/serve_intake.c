@@ -99,11 +99,13 @@ static FALLIBLE take_request(struct serve_request *r) {
     }
     out->tokens = out->hidden.rank > 0 ? (size_t)out->hidden.shape[0] : 0;
     TRY(take_routing(r));
-    if (r->layer->params.needs_token_ids && wire->routing != WIRE_ROUTING_ROUTES && wire->token_ids.present) {
+    if (wire->token_ids.present && layer_request_needs_token_ids(out, r->layer)) {
         uint64_t bytes_max = (uint64_t)r->serve->backend.limits.max_tokens * sizeof(int64_t);
         TRY(take_copy(r, &wire->token_ids, "token_ids", bytes_max, &out->token_ids));
+    } else if (wire->token_ids.present) { // its dtype and shape are looked at, no more
+        TRY(take_tensor(r, &wire->token_ids, "token_ids", &out->token_ids));
     }
-    if (r->layer->params.needs_router_input && wire->routing == WIRE_ROUTING_NONE && wire->router_input.present) {
+    if (wire->router_input.present) {
         TRY(take_tensor(r, &wire->router_input, "router_input", &out->router_input));
     }
     out->shared = wants_shared(wire, r->layer);

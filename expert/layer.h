@@ -24,8 +24,8 @@ struct layer_request {
     struct tensor_view ids;       // GIVEN: [T, K'] I32 or I64
     struct tensor_view weights;   // GIVEN: [T, K'] F32, BF16 or F16
     struct tensor_view logits;    // LOGITS: [T, E + Z] F32, BF16 or F16
-    struct tensor_view token_ids; // [T] I32 or I64: OWN and LOGITS of a layer that needs_token_ids; else not looked at
-    // [T, H] F32, BF16 or F16: OWN of a layer that needs_router_input; else not looked at. As it is, not rounded to D.
+    struct tensor_view token_ids; // [T] I32 or I64: OWN and LOGITS of a layer that needs_token_ids; else not read, but checked
+    // [T, H] F32, BF16 or F16: OWN of a layer that needs_router_input; else not read, but checked. As it is, not rounded to D.
     struct tensor_view router_input;
     bool shared;             // add the shared experts, or the bias in their place
     enum dtype output_dtype; // F32, BF16, F16
@@ -45,6 +45,9 @@ struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tok
 // ERR_NO_SHARED_EXPERTS, ERR_EXPERT_OUT_OF_RANGE, ERR_TOO_LARGE, each with the request field. Does not look at `output`.
 FALLIBLE layer_request_check(const struct layer_request *request, const struct model_layer *layer,
                              const struct layer_limits *limits);
+
+// Does its routing hash tokens? Then token_ids must not change once they were checked.
+bool layer_request_needs_token_ids(const struct layer_request *request, const struct model_layer *layer);
 
 struct layer_timings {                          // of a batch
     uint64_t route, exchange, compute, combine; // nanoseconds

@@ -129,9 +129,13 @@ static FALLIBLE check_routes(const struct layer_request *request, const struct m
     return check_ids_in_range(request, layer);
 }
 
-static FALLIBLE check_token_ids(const struct layer_request *request, const struct model_layer *layer) {
+// Those of a request that needs none too: what is sent must be what it is said to be, whether it is read or not.
+static FALLIBLE check_token_ids(const struct layer_request *request, const struct model_layer *layer, bool needed) {
     const struct tensor_view *ids = &request->token_ids;
     if (ids->dtype == DTYPE_NONE) {
+        if (!needed) {
+            return OK;
+        }
         FAIL_FIELD(ERR_SHAPE_MISMATCH, "token_ids",
                    "token_ids: missing: the router of layer %u chooses experts by token id: send them, [%zu] I32 or I64, or routes",
                    layer->params.layer, request->tokens);
@@ -145,7 +149,7 @@ static FALLIBLE check_token_ids(const struct layer_request *request, const struc
                    tensor_shape_text(ids->shape, ids->rank, shape), request->tokens);
     }
     TRY(check_bytes(ids, "token_ids"));
-    for (uint64_t i = 0; i < ids->shape[0]; i++) {
+    for (uint64_t i = 0; needed && i < ids->shape[0]; i++) {
         int64_t id = token_id_at(ids, i);
         if (id < 0 || id >= layer->params.num_token_ids) {
             FAIL_FIELD(ERR_EXPERT_OUT_OF_RANGE, "token_ids",
@@ -156,9 +160,12 @@ static FALLIBLE check_token_ids(const struct layer_request *request, const struc
     return OK;
 }
 
-static FALLIBLE check_router_input(const struct layer_request *request, const struct model_layer *layer) {
+static FALLIBLE check_router_input(const struct layer_request *request, const struct model_layer *layer, bool needed) {
     const struct tensor_view *input = &request->router_input;
     if (input->dtype == DTYPE_NONE) {
+        if (!needed) {
+            return OK;
+        }
         FAIL_FIELD(ERR_SHAPE_MISMATCH, "router_input",
                    "router_input: missing: the router of layer %u reads other rows than its experts: send them, [%zu, %u], or "
                    "router_logits, or routes",
@@ -179,11 +186,8 @@ static FALLIBLE check_routing(const struct layer_request *request, const struct 
     if (!layer->params.has_router) {
         FAIL(ERR_NO_ROUTER, "layer %u has no router here: send routes", layer->params.layer);
     }
-    if (layer->params.needs_token_ids) {
-        TRY(check_token_ids(request, layer));
-    }
     if (request->source == ROUTING_OWN) {
-        return layer->params.needs_router_input ? check_router_input(request, layer) : OK;
+        return OK;
     }
     if (!dtype_is_float16_or_32(request->logits.dtype)) {
         FAIL_FIELD(ERR_DTYPE_UNSUPPORTED, "router_logits.dtype", "router_logits.dtype: %s: send F32, BF16 or F16",
@@ -192,11 +196,17 @@ static FALLIBLE check_routing(const struct layer_request *request, const struct 
     return check_shape(&request->logits, "router_logits", request->tokens, layer->params.routing.num_experts);
 }
 
+bool layer_request_needs_token_ids(const struct layer_request *request, const struct model_layer *layer) {
+    return layer->params.needs_token_ids && request->source != ROUTING_GIVEN;
+}
+
 FALLIBLE layer_request_check(const struct layer_request *request, const struct model_layer *layer,
                              const struct layer_limits *limits) {
     TRY(check_hidden(request, layer, limits));
     TRY(check_scale(request, layer->params.hidden_size));
     TRY(check_routing(request, layer, limits));
+    TRY(check_token_ids(request, layer, layer_request_needs_token_ids(request, layer)));
+    TRY(check_router_input(request, layer, request->source == ROUTING_OWN && layer->params.needs_router_input));
     if (request->shared && layer->params.shared == SHARED_NONE) {
         FAIL_FIELD(ERR_NO_SHARED_EXPERTS, "shared_experts", "shared_experts: layer %u has none to include", layer->params.layer);
     }

@@ -84,6 +84,21 @@ BAD = {
     "logits_columns": (good(router_logits=tensor(np.zeros((4, EXPERTS + 1)))), INVALID, "SHAPE_MISMATCH", "router_logits"),
     "logits_rows": (good(router_logits=tensor(np.zeros((5, EXPERTS)))), INVALID, "SHAPE_MISMATCH", "router_logits"),
     "logits_integer": (good(router_logits=tensor(np.zeros((4, EXPERTS)), "I32")), INVALID, "DTYPE_UNSUPPORTED", "router_logits"),
+    # This layer needs neither, but what is sent must be what it is said to be.
+    "token_ids_float": (good(token_ids=tensor(np.zeros(4))), INVALID, "DTYPE_UNSUPPORTED", "token_ids.dtype"),
+    "token_ids_other_tokens": (good(token_ids=tensor(np.zeros(3), "I32")), INVALID, "SHAPE_MISMATCH", "token_ids.shape"),
+    "token_ids_rank_2": (good(token_ids=tensor(np.zeros((4, 1)), "I64")), INVALID, "SHAPE_MISMATCH", "token_ids.shape"),
+    "token_ids_beside_routes": (good(token_ids=tensor(np.zeros(5), "I64"), routes=routes()), INVALID, "SHAPE_MISMATCH",
+                                "token_ids.shape"),
+    "token_ids_extent": (good(token_ids=pb.Tensor(dtype=pb.I32, shape=[4], extent=pb.Extent(region=3, length=16))), ABSENT,
+                         "REGION_UNKNOWN", "token_ids.extent"),
+    "router_input_integer": (good(router_input=tensor(np.zeros((4, HIDDEN)), "I32")), INVALID, "DTYPE_UNSUPPORTED",
+                             "router_input.dtype"),
+    "router_input_narrow": (good(router_input=tensor(np.zeros((4, HIDDEN - 1)))), INVALID, "SHAPE_MISMATCH", "router_input"),
+    "router_input_other_tokens": (good(router_input=tensor(np.zeros((5, HIDDEN))), routes=routes()), INVALID, "SHAPE_MISMATCH",
+                                  "router_input"),
+    "router_input_beside_logits": (good(router_input=tensor(np.zeros((4, HIDDEN, 1))), router_logits=tensor(np.zeros((4, EXPERTS)))),
+                                   INVALID, "SHAPE_MISMATCH", "router_input"),
     "shared_experts_unknown": (good(shared_experts=9), INVALID, "UNKNOWN_FIELD", "shared_experts"),
     "too_many_choices": (good(routes=routes(tensor(np.zeros((4, 17)), "I32"), tensor(np.ones((4, 17))))), LARGE, "TOO_LARGE", None),
     "too_many_tokens": (good(hidden=tensor(np.zeros((513, HIDDEN)))), LARGE, "TOO_LARGE", None),
@@ -184,6 +199,14 @@ def test_in_a_stream_they_fail_alone(client, name):
     failed = [answer for answer in answers if answer.HasField("error")]
     assert len(answers) == 2 and len(failed) == 1
     check(failure_of_answer(failed[0]), "INVALID_ARGUMENT", reason)
+
+
+def test_what_a_layer_does_not_need_changes_nothing(client):
+    """A caller may send every layer the same fields; ids of tokens that no table knows are nobody's matter here."""
+    for more in ({}, {"routes": routes()}, {"router_logits": tensor(np.ones((4, EXPERTS)))}):
+        expected = client.forward(good(**more)).output
+        for ids in (tensor(np.full(4, -1), "I32"), tensor(np.full(4, 1 << 40), "I64")):
+            assert client.forward(good(token_ids=ids, router_input=tensor(-ROWS, "BF16"), **more)).output == expected
 
 
 def test_fields_may_come_in_any_order(client, random):

@@ -70,6 +70,10 @@ def in_region(request, region):
     if request.HasField("routes"):
         shared.routes.ids.CopyFrom(layout.put(request.routes.ids))
         shared.routes.weights.CopyFrom(layout.put(request.routes.weights))
+    if request.HasField("token_ids"):
+        shared.token_ids.CopyFrom(layout.put(request.token_ids))
+    if request.HasField("router_input"):
+        shared.router_input.CopyFrom(layout.put(request.router_input))
     width = 4 if request.output_dtype == pb.F32 else 2
     shared.output.CopyFrom(layout.take(request.hidden.shape[0] * HIDDEN * width))
     return shared
@@ -86,6 +90,9 @@ def requests_of_every_kind():
         "routes_i64_f16": pb.ForwardRequest(hidden=tensor(ROWS, "F16"), routes=routes_for(32, 5, "I64", "F16"), **base),
         "logits": pb.ForwardRequest(hidden=tensor(ROWS[:8]), router_logits=tensor(logits), **base),
         "f8_scaled": pb.ForwardRequest(hidden=tensor(codes, "F8_E4M3"), hidden_scale=tensor(np.full((8, 1), 0.5)), **base),
+        "all_there_is": pb.ForwardRequest(hidden=tensor(codes, "F8_E4M3"), hidden_scale=tensor(np.full((8, 1), 0.5)),
+                                          routes=routes_for(8), token_ids=tensor(np.arange(8), "I64"),
+                                          router_input=tensor(ROWS[:8], "F16"), **base),
         "one_row": pb.ForwardRequest(hidden=tensor(ROWS[:1]), **base),
         "no_rows": pb.ForwardRequest(hidden=tensor(ROWS[:0]), **base),
     }

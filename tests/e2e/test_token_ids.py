@@ -8,7 +8,7 @@ import pytest
 
 from harness.checkpoints import write_safetensors
 from harness.daemon import run_program
-from harness.errors import refused_alone_and_in_a_stream
+from harness.errors import raises, refused_alone_and_in_a_stream
 from harness.protos import pb
 from harness.quantised import SIZES, VARIANTS
 from harness.regions import Region
@@ -104,7 +104,12 @@ def test_token_ids_choose_the_experts(model, rows, ids, start_daemon):
         logits = rows @ model.weights["layers.0.ffn.gate.weight"].T
         given = client.forward(asked(rows, ids, router_logits=tensor(logits.astype(np.float32)))).output
         assert error_per_token(values_of(given), wanted).max() < 2e-6
-        client.forward(layer=SCORE_LAYER, hidden=tensor(rows))  # no ids, and none needed
+        alone = client.forward(layer=SCORE_LAYER, hidden=tensor(rows)).output  # no ids, and none needed
+        assert client.forward(layer=SCORE_LAYER, hidden=tensor(rows), token_ids=tensor(np.full(TOKENS, -1), "I32")).output == alone
+        routes = pb.Routes(ids=tensor(np.zeros((TOKENS, 1)), "I32"), weights=tensor(np.ones((TOKENS, 1))))
+        for layer, more in ((SCORE_LAYER, {}), (HASH_LAYER, {"routes": routes})):
+            with raises("INVALID_ARGUMENT", "SHAPE_MISMATCH", "token_ids.shape"):
+                client.forward(layer=layer, hidden=tensor(rows), token_ids=tensor(np.zeros(TOKENS + 1), "I32"), **more)
 
 
 def test_bits_are_those_of_a_token_alone(model, rows, ids, start_daemon):
