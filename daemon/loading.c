@@ -48,6 +48,16 @@ static err_t place_balanced(void *context, const struct layer_params *params, ui
     return placement_balanced(&balance, 1, out);
 }
 
+static void warn_of_odd_scales(const struct model_odd_scales *odd) {
+    char tensor[2 * sizeof odd->tensor], file[2 * sizeof odd->file];
+    if (odd->count > 0) {
+        log_line(LOG_LEVEL_WARNING, "scales_not_finite",
+                 "count=%" PRIu64 " tensor=%s file=%s message=\"stored scales are NaN or infinite, and so will be answers of their "
+                 "experts; this is the first such tensor: is the file damaged?\"",
+                 odd->count, log_quote(odd->tensor, tensor, sizeof tensor), log_quote(odd->file, file, sizeof file));
+    }
+}
+
 static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     struct placing placing = {.options = options};
     struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
@@ -84,6 +94,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     }
     placement_file_deinit(&placing.counts);
     TRY(e);
+    warn_of_odd_scales(&out->model.odd_scales);
     char quoted[2 * ERR_MESSAGE_MAX];
     log_line(LOG_LEVEL_INFO, "loaded",
              "model=%s architecture=%s layers=%zu quantisation=%s shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f",

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,9 @@ struct load {
     uint64_t all_bytes;       // as stored
     int64_t next_progress_ns; // thread 0's
     _Atomic uint64_t done_bytes;
-    _Atomic bool failed; // the first failure's thread writes `error`; read when all have come home
+    _Atomic uint64_t odd_scales; // that are NaN or Inf
+    _Atomic uint64_t first_odd;  // key_of the first matrix of those; UINT64_MAX: there are none
+    _Atomic bool failed;         // the first failure's thread writes `error`; read when all have come home
     struct err_copy error;
 };
 
@@ -120,6 +123,40 @@ static const char *tensor_text(enum supply_tensor tensor) {
     return NAMES[tensor];
 }
 
+// Where a matrix stands in the order of layers, experts and tensors, whichever thread loads it; the least bit: its global scale.
+static uint64_t key_of(const struct piece *piece, enum supply_tensor tensor, bool global) {
+    return (uint64_t)piece->layer << 48 | (uint64_t)piece->expert << 16 | (uint64_t)tensor << 1 | global;
+}
+
+static void note_odd_scales(struct load *load, const struct piece *piece, enum supply_tensor tensor,
+                            const struct quantised_rows *r) {
+    size_t odd = r->odd_scales + r->odd_global;
+    uint64_t key = key_of(piece, tensor, r->odd_scales == 0), first = atomic_load_explicit(&load->first_odd, memory_order_relaxed);
+    if (odd == 0) {
+        return;
+    }
+    atomic_fetch_add_explicit(&load->odd_scales, odd, memory_order_relaxed);
+    while (key < first && !atomic_compare_exchange_weak(&load->first_odd, &first, key)) {
+    }
+}
+
+// For people: the names go with the supply.
+static void name_odd_scales(struct load *load, struct model_odd_scales *out) {
+    const struct supply *supply = load->supply;
+    uint64_t key = atomic_load(&load->first_odd);
+    struct supply_matrix m;
+    out->count = atomic_load(&load->odd_scales);
+    if (out->count == 0 || !supply_describe(supply, &supply->layers[key >> 48], (uint32_t)(key >> 16),
+                                            (enum supply_tensor)((key & 0xffff) >> 1), &m)) {
+        return;
+    }
+    const struct safetensors_entry *tensor = key & 1 ? m.quantised->global_tensor : m.quantised->scales_tensor;
+    if (tensor) { // none of weights that are generated
+        snprintf(out->tensor, sizeof out->tensor, "%s", tensor->name);
+        snprintf(out->file, sizeof out->file, "%s", checkpoint_file_of(supply->checkpoint, tensor));
+    }
+}
+
 // One tensor: read, digest, pack, let go.
 static FALLIBLE load_tensor(struct load *load, const struct piece *piece, enum supply_tensor tensor, struct supply_matrix *m,
                             struct digest *digest) {
@@ -127,6 +164,9 @@ static FALLIBLE load_tensor(struct load *load, const struct piece *piece, enum s
     TRY(supply_prepare(supply, m));
     TRY(supply_unpack(piece->staging, m));
     supply_digest(m, piece->staging, digest);
+    if (m->quantised) {
+        note_odd_scales(load, piece, tensor, &m->rows);
+    }
     if (m->quantised && !supply_keeps_codes(supply, m)) {
         supply_widen(supply, piece->staging, m);
     }
@@ -277,7 +317,7 @@ static uint64_t stored_bytes(const struct supply *supply) {
 
 FALLIBLE loader_pack(const struct supply *supply, const struct model_options *options, struct model *model,
                      struct loader_digests *digests) {
-    struct load load = {.supply = supply, .options = options, .model = model, .digests = digests};
+    struct load load = {.supply = supply, .options = options, .model = model, .digests = digests, .first_odd = UINT64_MAX};
     for (size_t i = 0; i < supply->count; i++) {
         size_t tasks = (size_t)supply->layers[i].params.num_experts + 1;
         load.layer_tasks = tasks > load.layer_tasks ? tasks : load.layer_tasks;
@@ -292,6 +332,7 @@ FALLIBLE loader_pack(const struct supply *supply, const struct model_options *op
         return err_restore(&load.error);
     }
     INVARIANT(atomic_load(&load.done_bytes) == load.all_bytes);
+    name_odd_scales(&load, &model->odd_scales);
     if (options->progress) {
         options->progress(options->progress_context, load.all_bytes, load.all_bytes);
     }

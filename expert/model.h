@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/safetensors.h"
 #include "expert/architecture.h"
 #include "expert/shards.h"
 #include "kernels/team.h"
@@ -34,6 +35,12 @@ struct model_layer {
     uint64_t *expert_digests;                 // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
 };
 
+// Stored scales that are NaN or Inf. They are served as they are (numerics: they pass through), but a good file has none.
+struct model_odd_scales {
+    uint64_t count;
+    char tensor[SAFETENSORS_NAME_BYTES_MAX + 1], file[512]; // the first that has any, in the order of layers and experts; cut
+};
+
 struct model {
     char name[256]; // what callers ask for: the folder's or the preset's name
     char model_type[64];
@@ -46,6 +53,7 @@ struct model {
     struct arena arena;              // all weights as they were loaded; experts that moved have memory of their own
     uint64_t fixed_bytes;            // of the arena, without the routed experts
     uint64_t stored_bytes;           // of the MoE tensors on disk
+    struct model_odd_scales odd_scales;
     // the greatest over all layers, for reserving scratch
     uint32_t max_hidden_size, max_intermediate_size, max_experts, max_top_k, ranks;
 };

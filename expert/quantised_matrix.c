@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/safetensors.h"
 #include "expert/digest.h"
 
 enum { CHUNK = 256 };
@@ -191,8 +192,9 @@ static uint32_t bits_of_not_finite(enum dtype dtype) {
     }
 }
 
-static bool are_finite(enum dtype dtype, const char *scales, size_t count) {
-    uint32_t mask = bits_of_not_finite(dtype), found = 0;
+static size_t count_odd(enum dtype dtype, const char *scales, size_t count) {
+    uint32_t mask = bits_of_not_finite(dtype);
+    size_t odd = 0;
     for (size_t i = 0; i < count; i++) {
         uint32_t bits = 0;
         switch (dtype_size(dtype)) { // copies of a constant size are moves
@@ -206,43 +208,32 @@ static bool are_finite(enum dtype dtype, const char *scales, size_t count) {
             memcpy(&bits, scales + 4 * i, 4);
             break;
         }
-        found |= (bits & mask) == mask;
+        odd += (bits & mask) == mask;
     }
-    return !found;
+    return odd;
 }
 
-// Those that lie side by side at once; false also where none do.
-static bool all_are_finite(const struct quantised_rows *r, size_t n) {
-    bool by_row = r->source.scale_g_stride == 1, by_depth = r->source.scale_n_stride == 1, finite = by_row || by_depth;
-    size_t rows = scale_rows(&r->source, n);
-    for (size_t i = 0; finite && i < (by_row ? rows : r->scales); i++) {
-        const char *first = by_row ? scale_at(r, i, 0) : scale_at(r, 0, i);
-        finite = are_finite(r->format.scale, first, by_row ? r->scales : rows);
-    }
-    return finite;
-}
-
-static FALLIBLE check_each_scale(const struct quantised_rows *r, size_t n) {
-    for (size_t row = 0; row < scale_rows(&r->source, n); row++) {
-        for (size_t g = 0; g < r->scales; g++) {
-            float value = scale_value(&r->format, scale_at(r, row, g));
-            if (!isfinite(value)) {
-                FAIL(ERR_CHECKPOINT, "scale %zu of row %zu is %s: the file is damaged", g, row * r->source.scale_columns,
-                     isnan(value) ? "NaN" : "infinite");
-            }
+// Scales that are NaN or Inf: those that lie side by side at once.
+static size_t odd_scales(const struct quantised_rows *r, size_t n) {
+    size_t rows = scale_rows(&r->source, n), odd = 0;
+    bool by_row = r->source.scale_g_stride == 1, side_by_side = by_row || r->source.scale_n_stride == 1;
+    size_t lines = by_row ? rows : r->scales, length = by_row ? r->scales : rows, run = side_by_side ? length : 1;
+    for (size_t line = 0; line < lines; line++) {
+        for (size_t i = 0; i < length; i += run) {
+            odd += count_odd(r->format.scale, by_row ? scale_at(r, line, i) : scale_at(r, i, line), run);
         }
     }
-    return OK;
+    return odd;
 }
 
-static FALLIBLE check_scales(const struct quantised_rows *r, size_t n) {
-    if (!isfinite(r->source.global)) {
-        FAIL(ERR_CHECKPOINT, "the global scale is %g: the file is damaged", r->source.global);
-    }
+static FALLIBLE look_at_scales(const struct quantised_matrix *m, size_t n, struct quantised_rows *r) {
     if (r->format.global == GLOBAL_DIVIDE && r->source.global == 0) {
-        FAIL(ERR_CHECKPOINT, "the global scale, which scales are divided by, is 0: the file is damaged");
+        FAIL(ERR_CHECKPOINT, "%s%sthe global scale, which scales are divided by, is 0: the file is damaged",
+             m->global_tensor ? m->global_tensor->name : "", m->global_tensor ? ": " : "");
     }
-    return all_are_finite(r, n) ? OK : check_each_scale(r, n);
+    r->odd_global = r->format.global != GLOBAL_NONE && !isfinite(r->source.global);
+    r->odd_scales = odd_scales(r, n);
+    return OK;
 }
 
 static struct code_words row_source(const void *data, unsigned bits, size_t stride) {
@@ -264,7 +255,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     if (m->global) {
         dtype_widen(m->global_dtype, m->global, 1, &out->source.global);
     }
-    TRY(check_scales(out, n));
+    TRY(look_at_scales(m, n, out));
     TRY(m->ordered ? sort_k(m, k, pieces.next, pieces.order) : check_in_order(m, k));
     if (codes_are_staged(m)) {
         stage_codes(m, &pieces, n, k);

@@ -12,6 +12,7 @@
 #include "kernels/quantised.h"
 
 struct digest;
+struct safetensors_entry;
 
 struct byte_range {
     const void *data;
@@ -31,7 +32,8 @@ struct quantised_matrix {
     const void *scale_of_k; // I32 [k], may be misaligned: the scale of each k in the file's order; NULL: in order
     bool ordered;           // k are packed scale by scale, and the activations must follow; else scale_of_k has to be in order
     const char *stored;     // what the layout is called: "GPTQ"
-    size_t ranges;          // of the file: what is read, a tensor each
+    const struct safetensors_entry *scales_tensor, *global_tensor; // for messages; NULL of weights that are generated
+    size_t ranges;                                                 // of the file: what is read, a tensor each
     struct byte_range range[QUANTISED_RANGES];
 };
 
@@ -41,6 +43,8 @@ struct quantised_rows {
     struct quantised_source source; // rows of codes: k_stride 1; zeros, if any, as bytes [n][scales]; k_order NULL
     size_t scales;                  // along K
     const uint32_t *order;          // [k] the k of the file that is the i-th here; NULL: the same
+    size_t odd_scales;              // that are NaN or Inf: they are computed with, and make what they multiply so
+    bool odd_global;                // so is the global one, which is not among them
 };
 
 // Scales along k.
@@ -49,7 +53,7 @@ size_t quantised_scales(const struct quantised_format *format, size_t k);
 // Bytes of staging memory that quantised_rows_take needs.
 size_t quantised_rows_bytes(const struct quantised_matrix *matrix, size_t n, size_t k);
 
-// ERR_CHECKPOINT: a scale is NaN or infinite, a zero point is beyond its codes, or scale_of_k does not tell every scale's k.
+// ERR_CHECKPOINT: scales are divided by 0, a zero point is beyond its codes, or scale_of_k does not tell every scale's k.
 // staging: 64-byte aligned.
 FALLIBLE quantised_rows_take(const struct quantised_matrix *matrix, size_t n, size_t k, void *staging, struct quantised_rows *out);
 

@@ -374,6 +374,7 @@ static FALLIBLE take_scales(struct taking *t) {
     out->format.scale_k = span.k;
     out->format.scale_of_panel = span.columns % KERNEL_PANEL == 0 || span.columns >= t->place->n;
     out->scales = t->scales->view.data;
+    out->scales_tensor = t->scales;
     out->scale_columns = span.columns;
     out->scale_n_stride = span.n_stride;
     out->scale_g_stride = span.g_stride;
@@ -441,6 +442,7 @@ static FALLIBLE take_global(struct taking *t) {
              global->name, dtype_name(global->view.dtype), tensor_shape_text(global->view.shape, global->view.rank, found));
     }
     t->out->global = global->view.data;
+    t->out->global_tensor = global;
     t->out->global_dtype = global->view.dtype;
     t->out->format.global = t->format->global_is;
     add_range(t, global);

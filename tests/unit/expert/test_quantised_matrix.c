@@ -191,20 +191,85 @@ static void an_order_that_is_none_is_refused(void **state) {
     refuse(&m, "gives scale -2147483648 to k 63");
 }
 
-static void scales_that_are_no_numbers_are_refused(void **state) {
+static size_t odd_of(const struct quantised_matrix *m, bool global) {
+    struct quantised_rows rows;
+    assert_false(err_is(quantised_rows_take(m, N, K, staging, &rows)));
+    assert_int_equal(rows.odd_global, global);
+    return rows.odd_scales;
+}
+
+static void scales_that_are_no_numbers_are_counted_and_pass_through(void **state) {
+    (void)state;
+    static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
+    static float wide[N][K];
+    struct quantised_matrix m = rows_of_words(words, zero_words), by_depth = m;
+    by_depth.scales = scales_by_depth;
+    by_depth.scale_n_stride = 1;
+    by_depth.scale_g_stride = N;
+    assert_int_equal(odd_of(&m, false), 0);
+    scales[N - 1][SCALES - 1] = scales_by_depth[SCALES - 1][N - 1] = NAN;
+    scales[3][1] = scales_by_depth[1][3] = -INFINITY;
+    assert_int_equal(odd_of(&m, false), 2);
+    assert_int_equal(odd_of(&by_depth, false), 2);
+    by_depth.scale_n_stride = 2; // neither lies side by side
+    by_depth.scale_g_stride = 2 * N;
+    static float apart[SCALES][N][2];
+    for (size_t i = 0; i < SCALES * N; i++) {
+        apart[i / N][i % N][0] = scales_by_depth[i / N][i % N];
+        apart[i / N][i % N][1] = NAN;
+    }
+    by_depth.scales = apart;
+    assert_int_equal(odd_of(&by_depth, false), 2);
+    (void)take(&m, wide);
+    for (size_t k = 0; k < K; k++) {
+        bool last = k / SPAN == SCALES - 1, second = k / SPAN == 1;
+        assert_int_equal(isnan(wide[N - 1][k]) != 0, last);
+        assert_int_equal(isfinite(wide[3][k]) == 0, second);
+        assert_true(isfinite(wide[4][k]));
+    }
+}
+
+static void each_dtype_of_scales_tells_what_is_no_number(void **state) {
+    (void)state;
+    static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
+    static const struct {
+        enum dtype dtype;
+        uint16_t odd[4], even[4]; // the bits
+    } CASES[] = {{DTYPE_BF16, {0x7f80, 0xff80, 0x7f81, 0xffff}, {0x7f7f, 0xff7f, 0, 0x8000}},
+                 {DTYPE_F16, {0x7c00, 0xfc00, 0x7c01, 0xffff}, {0x7bff, 0xfbff, 0, 0x8000}},
+                 {DTYPE_F8_E4M3, {0x7f, 0xff, 0x7f, 0xff}, {0x7e, 0xfe, 0, 0x80}},
+                 {DTYPE_F8_E8M0, {0xff, 0xff, 0xff, 0xff}, {0xfe, 0x7f, 0, 0x80}}};
+    for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
+        uint16_t two[N * SCALES];
+        uint8_t one[N * SCALES];
+        struct quantised_matrix m = rows_of_words(words, zero_words);
+        bool bytes = dtype_size(CASES[c].dtype) == 1;
+        for (size_t i = 0; i < N * SCALES; i++) {
+            two[i] = i % 7 == 0 ? CASES[c].odd[i / 7 % 4] : CASES[c].even[i % 4];
+            one[i] = (uint8_t)two[i];
+        }
+        m.format.scale = CASES[c].dtype;
+        m.scales = bytes ? (void *)one : (void *)two;
+        assert_int_equal(odd_of(&m, false), (N * SCALES + 6) / 7);
+    }
+}
+
+static void a_global_scale_may_be_any_but_0_to_divide_by(void **state) {
     (void)state;
     static uint32_t words[N * K / 8], zero_words[N * SCALES / 8];
     struct quantised_matrix m = rows_of_words(words, zero_words);
-    float kept = scales[N - 1][SCALES - 1], global = 0;
-    scales[N - 1][SCALES - 1] = NAN;
-    refuse(&m, "scale 3 of row 23 is NaN");
-    scales[N - 1][SCALES - 1] = -INFINITY;
-    refuse(&m, "scale 3 of row 23 is infinite");
-    scales[N - 1][SCALES - 1] = kept;
+    float global = NAN;
     m.global = &global;
     m.global_dtype = DTYPE_F32;
+    m.format.global = GLOBAL_MULTIPLY;
+    assert_int_equal(odd_of(&m, true), 0);
+    global = INFINITY;
     m.format.global = GLOBAL_DIVIDE;
+    assert_int_equal(odd_of(&m, true), 0);
+    global = 0;
     refuse(&m, "divided by, is 0");
+    m.format.global = GLOBAL_MULTIPLY;
+    assert_int_equal(odd_of(&m, false), 0);
 }
 
 static void an_8_bit_zero_point_past_the_codes_is_refused(void **state) {
@@ -273,7 +338,9 @@ int main(void) {
         cmocka_unit_test_setup(words_in_three_orders_are_one_matrix, fill),
         cmocka_unit_test_setup(sorted_k_keep_their_weights, fill),
         cmocka_unit_test_setup(an_order_that_is_none_is_refused, fill),
-        cmocka_unit_test_setup(scales_that_are_no_numbers_are_refused, fill),
+        cmocka_unit_test_setup(scales_that_are_no_numbers_are_counted_and_pass_through, fill),
+        cmocka_unit_test_setup(each_dtype_of_scales_tells_what_is_no_number, fill),
+        cmocka_unit_test_setup(a_global_scale_may_be_any_but_0_to_divide_by, fill),
         cmocka_unit_test_setup(an_8_bit_zero_point_past_the_codes_is_refused, fill),
         cmocka_unit_test_setup(rows_are_taken_out_of_a_fused_matrix, fill),
         cmocka_unit_test_setup(names_say_code_span_and_zero_points, fill),

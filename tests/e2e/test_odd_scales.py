@@ -1,0 +1,107 @@
+"""Stored scales that are NaN or infinite: served as they are stored, on every path the bits of the scalar twin, with one warning that
+names the first of them. Experts without such scales answer as if there were none."""
+
+import numpy as np
+import pytest
+
+from harness.protos import pb
+from harness.quantised import EXPERTS, VARIANTS, QuantisedCheckpoint
+from harness.tensors import rows_of, tensor, values_of
+
+TOKENS = 40
+LAST = EXPERTS - 1
+# name: (variant, [(part, expert, suffix, index, value)], how many scales are no numbers)
+CASES = {
+    "nan_of_f32": ("fp8_blocks", [("gate_proj", LAST, ".weight_scale_inv", (1, 0), np.nan)], 1),
+    "bf16_and_two_parts": ("fp8_blocks_bf16_scales", [("up_proj", LAST, ".weight_scale_inv", (0, 0), np.inf),
+                                                      ("down_proj", LAST, ".weight_scale_inv", (0, 0), np.nan)], 2),
+    "inf_of_f16": ("gptq", [("down_proj", LAST, ".scales", (2, 5), np.inf)], 1),
+    "255_of_e8m0": ("compressed_mxfp4", [("gate_proj", LAST, ".weight_scale", (3, 1), 255),
+                                         ("gate_proj", LAST, ".weight_scale", (4, 0), 255)], 2),
+    "255_of_mxfp8": ("mxfp8", [("down_proj", LAST, ".weight_scale_inv", (3, 1), 255)], 1),
+    "nan_of_e4m3": ("compressed_nvfp4", [("gate_proj", LAST, ".weight_scale", (3, 1), 0x7F)], 1),
+    "global_to_divide_by": ("compressed_nvfp4", [("up_proj", LAST, ".weight_global_scale", 0, np.nan)], 1),
+    "global_to_multiply_by": ("modelopt_nvfp4", [("up_proj", LAST, ".weight_scale_2", None, np.inf)], 1),
+}
+
+
+def as_stored(dtype, value):
+    return int(np.float32(value).view(np.uint32) >> 16) if dtype == "BF16" else value
+
+
+def damage(checkpoint, places):
+    for part, expert, suffix, index, value in places:
+        name = checkpoint.module(part, expert) + suffix
+        dtype, array = checkpoint.tensors[name]
+        array = np.array(array, copy=True)
+        array[() if index is None else index] = as_stored(dtype, value) if array.dtype.kind in "iu" else value
+        checkpoint.tensors[name] = (dtype, array)
+    checkpoint.write()
+
+
+def routed(hidden, expert):
+    """Through one expert, and one that is whole."""
+    ids = np.array([[expert, 0]] * len(hidden))
+    return pb.ForwardRequest(layer=0, hidden=tensor(hidden), output_dtype=pb.F32,
+                             routes=pb.Routes(ids=tensor(ids, "I32"), weights=tensor(np.full(ids.shape, 0.5))))
+
+
+def bits(output):
+    """Which NaN is not promised."""
+    values = values_of(output)
+    return np.where(np.isnan(values), np.float32(np.nan), values).astype(np.float32).tobytes()
+
+
+def answers_of(daemon, hidden):
+    """Of the last expert, of another, of the model's router; of many rows at once and of few."""
+    with daemon.client() as client:
+        asked = [routed(hidden, LAST), routed(hidden[:1], LAST), routed(hidden[1:4], LAST), routed(hidden, 1), routed(hidden[:2], 1),
+                 pb.ForwardRequest(layer=0, hidden=tensor(hidden), output_dtype=pb.F32)]
+        return [client.forward(request).output for request in asked]
+
+
+WAYS = {"bf16": ((), ("--shards", 3), ("--kernels", "avx2")), "f32": (("--compute-dtype", "f32"),), "widened": (("--widen",),),
+        "f32 widened": (("--widen", "--compute-dtype", "f32"),)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_they_pass_through_on_every_path_with_the_twins_bits(name, tmp_path, start_daemon):
+    variant, places, count = CASES[name]
+    whole, damaged = (QuantisedCheckpoint(tmp_path / kind, VARIANTS[variant]) for kind in ("whole", "damaged"))
+    damage(damaged, places)
+    hidden = damaged.inputs(TOKENS)
+    part, expert, suffix, *_ = places[0]
+    for way, options in WAYS.items():
+        twin = start_daemon(*options[0], "--kernels", "scalar", model=damaged.folder)
+        wanted = answers_of(twin, hidden)
+        twin.stop()
+        assert not np.isfinite(values_of(wanted[0])).all(), "the scales were never used"
+        for more in options:
+            daemon = start_daemon(*more, model=damaged.folder)
+            got = answers_of(daemon, hidden)
+            warned = daemon.events("scales_not_finite")
+            daemon.stop()
+            assert [bits(output) for output in got] == [bits(output) for output in wanted], (way, more)
+            assert len(warned) == 1 and warned[0]["level"] == "warning" and int(warned[0]["count"]) == count
+            assert warned[0]["tensor"] == damaged.module(part, expert) + suffix
+            assert warned[0]["file"] == str(damaged.folder / "model.safetensors")
+        daemon = start_daemon(*options[0], model=whole.folder)
+        others = answers_of(daemon, hidden)
+        assert not daemon.events("scales_not_finite")
+        daemon.stop()
+        for of_another in (3, 4):
+            assert rows_of(others[of_another]) == rows_of(got[of_another]), "another expert's rows changed"
+
+
+@pytest.mark.parametrize("name", ("nan_of_f32", "255_of_e8m0", "nan_of_e4m3", "inf_of_f16", "global_to_multiply_by"))
+def test_devices_give_the_bits_of_their_twin(name, tmp_path, start_daemon):
+    variant, places, _ = CASES[name]
+    damaged, answers = QuantisedCheckpoint(tmp_path / "damaged", VARIANTS[variant]), []
+    damage(damaged, places)
+    hidden = damaged.inputs(9)
+    for options in (("--device", "sim:2"), ("--kernels", "scalar_sim90")):
+        daemon = start_daemon("--compute-dtype", "bf16", *options, model=damaged.folder)
+        answers.append([bits(output) for output in answers_of(daemon, hidden)])
+        assert len(daemon.events("scales_not_finite")) == 1
+        daemon.stop()
+    assert answers[0] == answers[1]
