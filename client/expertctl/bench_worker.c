@@ -43,7 +43,9 @@ struct worker {
     sem_t free_slots;
     _Atomic uint64_t started; // calls
     _Atomic bool sent_all;
-    int64_t span_start_ns, span_end_ns; // measured; the end moves forward where the run is cut short
+    int64_t span_start_ns;
+    _Atomic int64_t
+        span_end_ns; // of what is measured; written by the sending thread, to an earlier time where the run is cut short
     // sending thread
     struct bench_schedule schedule;
     struct bench_random random;
@@ -116,6 +118,10 @@ static void worker_deinit(struct worker *w) {
     bench_region_close(&w->region);
 }
 
+static int64_t span_end_ns(const struct worker *w) {
+    return atomic_load_explicit(&w->span_end_ns, memory_order_relaxed);
+}
+
 // ---- the taking thread
 
 static void count_failure(struct worker *w, const struct ticket *ticket, const struct calls_end *end) {
@@ -156,7 +162,7 @@ static void count_answer(struct worker *w, const struct calls_end *end) {
         histogram_add(&result->service, (end->at_ns - ticket->sent_ns) / NS_PER_US);
     }
     // A trace is asked once: its span lasts until the last answer.
-    bool in_span = w->plan->trace ? ticket->measured : end->at_ns >= w->span_start_ns && end->at_ns < w->span_end_ns;
+    bool in_span = w->plan->trace ? ticket->measured : end->at_ns >= w->span_start_ns && end->at_ns < span_end_ns(w);
     if (in_span) {
         result->span_answers++;
         result->span_tokens += ticket->window.tokens;
@@ -373,7 +379,7 @@ static void send_all(struct worker *w, int64_t start_ns) {
     while (next_call(w, &call)) {
         bool open = call.at_ns >= 0, waited;
         uint32_t slot;
-        int64_t give_up_ns = w->span_end_ns + late_ns;
+        int64_t give_up_ns = span_end_ns(w) + late_ns;
         if (open && !sleep_until(w, start_ns + call.at_ns)) {
             break;
         }
@@ -417,24 +423,33 @@ static void count_unanswered(struct worker *w) {
     }
 }
 
+// Nothing is sent any longer: what is answered from here on is of a load that fades, and of no rate.
+static void cut_span(struct worker *w, int64_t now_ns) {
+    if (now_ns < span_end_ns(w)) {
+        atomic_store_explicit(&w->span_end_ns, now_ns, memory_order_relaxed);
+    }
+}
+
 static FALLIBLE run(struct worker *w) {
     TRY(worker_init(w));
     atomic_store(&w->lane->state, LANE_READY);
     int64_t start_ns = wait_for_start(w);
     w->span_start_ns = start_ns + w->plan->warmup_ns;
-    w->span_end_ns = w->span_start_ns + w->plan->duration_ns;
+    atomic_store_explicit(&w->span_end_ns, w->span_start_ns + w->plan->duration_ns, memory_order_relaxed);
     if (pthread_create(&w->taker, NULL, take_all, w) != 0) {
         FAIL(ERR_UNAVAILABLE, "no thread is to be had");
     }
     send_all(w, start_ns);
-    int64_t sent_ns = clock_now_ns();
-    if (!w->plan->trace && !should_stop(w)) { // a slow schedule's last call is before the span's end
-        sleep_until(w, w->span_end_ns);
+    if (!w->plan->trace) { // a slow schedule's last call is before the span's end
+        sleep_until(w, span_end_ns(w));
+    }
+    if (should_stop(w)) {
+        cut_span(w, clock_now_ns());
     }
     atomic_store_explicit(&w->sent_all, true, memory_order_release);
     pthread_join(w->taker, NULL);
     count_unanswered(w);
-    int64_t end_ns = w->plan->trace ? w->last_end_ns : should_stop(w) && sent_ns < w->span_end_ns ? sent_ns : w->span_end_ns;
+    int64_t end_ns = w->plan->trace ? w->last_end_ns : span_end_ns(w);
     w->lane->result.span_s = end_ns > w->span_start_ns ? (double)(end_ns - w->span_start_ns) / NS_PER_S : 0;
     return OK;
 }

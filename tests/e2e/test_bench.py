@@ -3,6 +3,7 @@
 import concurrent.futures
 import csv
 import json
+import signal
 import subprocess
 import threading
 import time
@@ -216,17 +217,65 @@ def test_a_daemon_that_dies_ends_no_run(stream):
     assert report["calls"] == report["answers"] + report["failed"]
 
 
-def test_ctrl_c_reports_what_was_measured(served):
-    arguments = [str(BIN / "expertctl"), "--address", f"unix:{served.socket}", "bench", "--json", "--duration", "1h", "--warmup", "0",
-                 "--pool", "8"]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
-    lines = [process.stderr.readline() for _ in range(2)]  # the pool, and the first second
-    assert "calls/s" in lines[1], lines
-    process.send_signal(2)
-    out, err = process.communicate(timeout=30 * SLOW)
+def started(address, *arguments):
+    """A load that goes on until it is told to end, with a line per second."""
+    words = [str(BIN / "expertctl"), "--address", address, "--timeout", "300", "bench", "--warmup", "0", "--pool", "8", *arguments]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+
+
+def wait_line(process, *wanted):
+    """The lines on standard error until one has all of these."""
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if all(text in line for text in wanted):
+            return lines
+    raise AssertionError((lines, process.communicate()))
+
+
+def interrupted_report(process, *codes):
+    out, err = process.communicate(timeout=60 * SLOW)
     report = json.loads(out)
-    assert report["interrupted"] is True and report["answers"] > 0 and report["span_s"] < 1000
-    assert process.returncode in (HELD, INVALID), err
+    assert report["interrupted"] is True and process.returncode in codes, (process.returncode, out, err)
+    return report
+
+
+def test_ctrl_c_reports_what_was_measured(served):
+    process = started(f"unix:{served.socket}", "--json", "--duration", "1h")
+    wait_line(process, "calls/s")
+    process.send_signal(signal.SIGINT)
+    report = interrupted_report(process, HELD, INVALID)
+    assert report["answers"] > 0 and report["span_s"] < 1000
+
+
+def test_answers_after_ctrl_c_are_of_no_rate():
+    """The daemon is stopped when the signal comes: all that is in flight is answered later."""
+    daemon, flying = Daemon(model="synthetic:tiny"), 64
+    process = started(f"unix:{daemon.socket}", "--json", "--duration", "1h", "--concurrency", str(flying), "--tokens", "128")
+    try:
+        lines = wait_line(process, "calls/s")
+        daemon.signal(signal.SIGSTOP)
+        lines += wait_line(process, "  0 calls/s", f" {flying} in flight")
+        process.send_signal(signal.SIGINT)
+        for _ in range(2):  # a second and more, in which it is seen
+            lines += wait_line(process, "  0 calls/s", f" {flying} in flight")
+        daemon.signal(signal.SIGCONT)
+        report = interrupted_report(process, HELD, INVALID)
+        before = sum(int(line.split("s", 1)[1].split()[0]) for line in lines if "calls/s" in line)
+        assert report["answers"] == report["calls"] and round(report["calls_per_s"] * report["span_s"]) <= before
+    finally:
+        daemon.signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+        daemon.stop()
+
+
+def test_ctrl_c_counts_the_time_after_the_last_call_too(served):
+    process = started(f"unix:{served.socket}", "--json", "--rate", "0.01", "--arrivals", "constant", "--duration", "50s")
+    wait_line(process, "2 s ")
+    process.send_signal(signal.SIGINT)
+    report = interrupted_report(process, HELD, INVALID)
+    assert report["calls"] == 1 and 1.9 < report["span_s"] < 50
 
 
 def test_find_max_shows_each_step_and_its_rate_holds(served, tmp_path):
