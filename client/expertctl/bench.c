@@ -137,36 +137,56 @@ static FALLIBLE run_once(struct bench *b) {
     return OK;
 }
 
-static FALLIBLE find_max(struct bench *b) {
+// The rate that b->result is of.
+static enum search_step judge_step(struct bench *b) {
     struct bench_report *report = &b->report;
     const struct bench_slo *slo = &b->options.slo;
+    const struct bench_result *r = b->result;
+    enum search_step outcome = search_judge(slo, b->plan.rate, r, &report->verdict);
+    struct report_step step = {
+        b->plan.rate, slo_value_us(slo, r), result_calls_per_s(r), result_tokens_per_s(r), result_failed_share(r), r->wrong,
+        outcome};
+    report->steps[report->num_steps++] = step;
+    if (!b->options.quiet) {
+        report_step_line(slo, &step);
+    }
+    if (outcome == SEARCH_HELD) {
+        memcpy(b->best, r, sizeof *r);
+    }
+    return outcome;
+}
+
+static struct bench_verdict verdict_of_search(const struct bench_report *report) {
+    struct bench_verdict verdict = {.valid = !report->search.client_ends && !report->interrupted};
+    const char *why = "";
+    if (report->interrupted) {
+        why = report->search.held > 0 ? "the search was interrupted: a higher rate may hold"
+                                      : "the search was interrupted before a rate held";
+    } else if (report->search.client_ends) {
+        why = "the client, not the daemon, ended the search: more --processes, or another machine for the client";
+    }
+    snprintf(verdict.why, sizeof verdict.why, "%s", why);
+    return verdict;
+}
+
+static FALLIBLE find_max(struct bench *b) {
+    struct bench_report *report = &b->report;
     report->find_max = true;
     report->search = search_start(b->options.rate);
-    enum search_step outcome;
-    do {
+    bool more = true;
+    while (more) {
         b->plan.rate = report->search.rate;
-        TRY(run_once(b));
-        const struct bench_result *r = b->result;
-        outcome = search_judge(slo, b->plan.rate, r, &report->verdict);
-        struct report_step step = {
-            b->plan.rate, slo_value_us(slo, r), result_calls_per_s(r), result_tokens_per_s(r), result_failed_share(r), r->wrong,
-            outcome};
-        report->steps[report->num_steps++] = step;
-        if (!b->options.quiet) {
-            report_step_line(slo, &step);
+        err_t e = run_once(b);
+        if (e.code == ERR_CANCELLED && report->num_steps > 0) { // before its load began: the steps till then are there
+            break;
         }
-        if (outcome == SEARCH_HELD) {
-            memcpy(b->best, r, sizeof *r);
-        }
-    } while (!report->interrupted && search_next(&report->search, outcome));
-    report->verdict = (struct bench_verdict){.valid = !report->search.client_ends};
+        TRY(e);
+        more = !report->interrupted && search_next(&report->search, judge_step(b)); // a step cut short says nothing
+    }
+    report->verdict = verdict_of_search(report);
     if (report->search.held > 0) {
         report->result = b->best;
         b->plan.rate = report->search.held;
-    }
-    if (report->search.client_ends) {
-        snprintf(report->verdict.why, sizeof report->verdict.why,
-                 "the client, not the daemon, ended the search: more --processes, or another machine for the client");
     }
     return OK;
 }

@@ -100,11 +100,18 @@ static void print_search(const struct bench_report *report) {
         return;
     }
     if (report->search.held == 0) {
-        printf("find-max: no rate held %s\n", slo);
+        printf("find-max: %s %s\n", report->interrupted ? "interrupted before a rate held" : "no rate held", slo);
     } else {
         printf("find-max: %.4g calls/s hold %s%s; the figures are of that rate\n", report->search.held, slo,
-               report->search.client_ends ? " at least (more was too much for the client)" : "");
+               report->interrupted          ? " at least (interrupted)"
+               : report->search.client_ends ? " at least (more was too much for the client)"
+                                            : "");
     }
+}
+
+// Was the load itself, whose figures are shown, cut short?
+static bool is_cut_short(const struct bench_report *report) {
+    return report->interrupted && !(report->find_max && report->search.held > 0);
 }
 
 static FALLIBLE print_table(const struct bench_report *report) {
@@ -113,7 +120,7 @@ static FALLIBLE print_table(const struct bench_report *report) {
     print_search(report);
     printf("%.1f calls/s, %.1f tokens/s; %" PRIu64 " calls, %" PRIu64 " answered, %" PRIu64 " failed in %.2f s%s\n",
            result_calls_per_s(r), result_tokens_per_s(r), r->calls, r->answers, r->failed, r->span_s,
-           report->interrupted ? " (interrupted)" : "");
+           is_cut_short(report) ? " (interrupted)" : "");
     print_checked(r);
     printf("\n");
     TRY(print_durations(report));

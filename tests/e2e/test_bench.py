@@ -297,6 +297,30 @@ def test_find_max_says_when_nothing_holds(served):
     assert done.returncode in (WORSE, INVALID) and "no rate held p50=1us" in done.stdout, (done.stdout, done.stderr)
 
 
+SEARCH = ("--find-max", "--slo", "p50=30s", "--rate", "20", "--duration", "3s")
+
+
+def test_a_search_that_is_interrupted_has_the_figures_of_the_rate_that_held(served):
+    process = started(f"unix:{served.socket}", "--json", *SEARCH)
+    wait_line(process, "held")
+    wait_line(process, "1 s ")  # of the next step
+    process.send_signal(signal.SIGINT)
+    report = interrupted_report(process, INVALID)
+    best = report["find_max"]["steps"][-1]
+    assert best["outcome"] == "held" and report["find_max"]["rate"] == report["load"]["rate"] == best["rate"]
+    assert report["calls_per_s"] == best["calls_per_s"] and report["span_s"] == 3
+    assert "interrupted" in report["verdict"]["why"]
+
+
+def test_a_search_that_is_interrupted_in_its_first_step_has_judged_none(served):
+    process = started(f"unix:{served.socket}", "--json", *SEARCH)
+    wait_line(process, "1 s ")
+    process.send_signal(signal.SIGINT)
+    report = interrupted_report(process, INVALID)
+    assert report["find_max"]["steps"] == [] and report["find_max"]["rate"] == 0 and report["verdict"]["valid"] is False
+    assert "interrupted before a rate held" in report["verdict"]["why"]
+
+
 # ---- comparison
 
 
