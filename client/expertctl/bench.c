@@ -157,7 +157,7 @@ static enum search_step judge_step(struct bench *b) {
 }
 
 static struct bench_verdict verdict_of_search(const struct bench_report *report) {
-    struct bench_verdict verdict = {.valid = !report->search.client_ends && !report->interrupted};
+    struct bench_verdict verdict = {.kind = report->search.client_ends || report->interrupted ? VERDICT_INVALID : VERDICT_VALID};
     const char *why = "";
     if (report->interrupted) {
         why = report->search.held > 0 ? "the search was interrupted: a higher rate may hold"
@@ -199,10 +199,11 @@ static int exit_code(const struct bench_report *report) {
     if (wrong) { // wrong bits are the daemon's, whatever the client did
         return EXIT_WORSE;
     }
-    if (!report->verdict.valid) {
+    if (report->verdict.kind == VERDICT_INVALID) {
         return EXIT_INVALID;
     }
-    return nothing || (report->find_max && report->search.held == 0) ? EXIT_WORSE : EXIT_HELD;
+    return nothing || report->verdict.kind == VERDICT_FAILED || (report->find_max && report->search.held == 0) ? EXIT_WORSE
+                                                                                                               : EXIT_HELD;
 }
 
 static FALLIBLE run_and_report(struct bench *b, struct proto_error_text *refusal, int *code) {

@@ -74,11 +74,11 @@ static json_t *search_json(const struct bench_report *report) {
 json_t *report_json(const struct bench_report *report) {
     const struct bench_result *r = report->result;
     const struct bench_target *target = report->plan->target;
-    json_t *object =
-        json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:{s:b, s:s}, s:b}", "bench", REPORT_VERSION, "address",
-                  json_text(report->plan->address), "model", json_text(target->model), "server_version",
-                  json_text(target->server_version), "numerics_id", json_text(target->numerics_id), "load", load_json(report->plan),
-                  "verdict", "valid", report->verdict.valid, "why", report->verdict.why, "interrupted", report->interrupted);
+    json_t *object = json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:{s:b, s:s, s:s}, s:b}", "bench", REPORT_VERSION, "address",
+                               json_text(report->plan->address), "model", json_text(target->model), "server_version",
+                               json_text(target->server_version), "numerics_id", json_text(target->numerics_id), "load",
+                               load_json(report->plan), "verdict", "valid", report->verdict.kind == VERDICT_VALID, "outcome",
+                               verdict_name(report->verdict.kind), "why", report->verdict.why, "interrupted", report->interrupted);
     json_t *figures =
         json_pack("{s:I, s:I, s:I, s:f, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "calls", (json_int_t)r->calls, "answers",
                   (json_int_t)r->answers, "failed", (json_int_t)r->failed, "failed_share", result_failed_share(r), "compared",

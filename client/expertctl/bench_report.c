@@ -115,6 +115,7 @@ static bool is_cut_short(const struct bench_report *report) {
 }
 
 static FALLIBLE print_table(const struct bench_report *report) {
+    static const char *const VERDICTS[] = {"valid", "FAILED", "INVALID"};
     const struct bench_result *r = report->result;
     print_load(report->plan);
     print_search(report);
@@ -126,8 +127,7 @@ static FALLIBLE print_table(const struct bench_report *report) {
     TRY(print_durations(report));
     TRY(print_errors(r));
     printf("\nclient: %.2f CPUs, its busiest thread %.0f %% of one\n", r->cpus, 100 * r->thread_share);
-    printf("verdict: %s%s%s\n", report->verdict.valid ? "valid" : "INVALID", report->verdict.valid ? "" : ": ",
-           report->verdict.why);
+    printf("verdict: %s%s%s\n", VERDICTS[report->verdict.kind], report->verdict.why[0] ? ": " : "", report->verdict.why);
     if (fflush(stdout) != 0) {
         FAIL(ERR_IO, "standard output: %s", strerror(errno));
     }
@@ -170,10 +170,10 @@ FALLIBLE report_save_json(const struct bench_report *report, const char *path) {
 static void csv_result(FILE *file, const struct bench_report *report) {
     const struct bench_result *r = report->result;
     fprintf(file, "%g,%s,%.3f,%.3f,%.6f,%" PRIu64 ",%.0f,%.0f,%.0f,%" PRId64 ",%.0f,%.0f,%.0f\n", report->plan->rate,
-            report->verdict.valid ? "valid" : "invalid", result_calls_per_s(r), result_tokens_per_s(r), result_failed_share(r),
-            r->wrong, histogram_quantile(&r->response, 0.5), histogram_quantile(&r->response, 0.99),
-            histogram_quantile(&r->response, 0.999), r->response.max_us, histogram_quantile(&r->service, 0.5),
-            histogram_quantile(&r->service, 0.99), histogram_quantile(&r->lag, 0.99));
+            verdict_name(report->verdict.kind), result_calls_per_s(r), result_tokens_per_s(r), result_failed_share(r), r->wrong,
+            histogram_quantile(&r->response, 0.5), histogram_quantile(&r->response, 0.99), histogram_quantile(&r->response, 0.999),
+            r->response.max_us, histogram_quantile(&r->service, 0.5), histogram_quantile(&r->service, 0.99),
+            histogram_quantile(&r->lag, 0.99));
 }
 
 static void csv_step(FILE *file, const struct report_step *s) {

@@ -67,12 +67,12 @@ double slo_value_us(const struct bench_slo *slo, const struct bench_result *resu
 enum search_step search_judge(const struct bench_slo *slo, double rate, const struct bench_result *result,
                               const struct bench_verdict *verdict) {
     double due = rate * result->span_s, least = GOODPUT_SHARE * due - CHANCE_DEVIATIONS * sqrt(due);
-    bool held = result->answers > 0 && result->wrong == 0 && result_failed_share(result) <= SEARCH_FAILED_SHARE &&
+    bool held = result->answers > 0 && result->wrong == 0 && result_failed_share(result) <= VERDICT_FAILED_SHARE_MAX &&
                 slo_value_us(slo, result) <= (double)slo->limit_us && (double)result->span_answers >= least;
     if (held) { // the response time counts the client's lag in: without it the daemon holds the rate all the more
         return SEARCH_HELD;
     }
     // A daemon that refuses or answers wrongly failed itself, however late the client was.
-    bool own = result->wrong > 0 || result_failed_share(result) > SEARCH_FAILED_SHARE;
-    return verdict->valid || own ? SEARCH_FAILED : SEARCH_CLIENT_FAILED;
+    bool own = result->wrong > 0 || result_failed_share(result) > VERDICT_FAILED_SHARE_MAX;
+    return verdict->kind != VERDICT_INVALID || own ? SEARCH_FAILED : SEARCH_CLIENT_FAILED;
 }

@@ -40,9 +40,8 @@ struct bench_slo {
 FALLIBLE slo_parse(const char *text, struct bench_slo *out);
 double slo_value_us(const struct bench_slo *slo, const struct bench_result *result);
 
-// Held: within the service level, no wrong answer, at most SEARCH_FAILED_SHARE of the calls failed, and answers came at 95 % of
-// `rate` or more.
-#define SEARCH_FAILED_SHARE 0.001
+// Held: within the service level, no wrong answer, at most VERDICT_FAILED_SHARE_MAX of the calls failed, and answers came at 95 %
+// of `rate` or more.
 enum search_step search_judge(const struct bench_slo *slo, double rate, const struct bench_result *result,
                               const struct bench_verdict *verdict);
 

@@ -17,8 +17,8 @@ FALLIBLE command_drain(struct client *client, const struct ctl_options *options)
 FALLIBLE command_top(const char *address, struct client *admin, const struct ctl_options *options);
 
 // Asks from processes of its own, since gRPC does not survive a fork: the caller has not begun to use it. *code is the exit code;
-// 0 the daemon held, 1 wrong answers, none, no rate that holds, or a regression, 2 INVALID. On error *refusal is the daemon's,
-// where it refused; its reason is "" otherwise.
+// 0 the daemon held, 1 wrong answers, failed calls, no rate that holds, or a regression, 2 INVALID. On error *refusal is the
+// daemon's, where it refused; its reason is "" otherwise.
 FALLIBLE command_bench(const char *address, const struct ctl_options *options, struct proto_error_text *refusal, int *code);
 
 #endif

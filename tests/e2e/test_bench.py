@@ -93,7 +93,7 @@ def test_the_report_has_every_key(run):
                                    "warmup_s", "duration_s", "timeout_s"}
     assert set(report["response_us"]) == set(report["service_us"]) == set(report["lag_us"]) == DURATIONS
     assert set(report["client"]) == {"cpus", "busiest_thread", "slots_waited", "unsent"}
-    assert report["verdict"] == {"valid": True, "why": ""} and report["load"]["mode"] == "closed"
+    assert report["verdict"] == {"valid": True, "outcome": "valid", "why": ""} and report["load"]["mode"] == "closed"
     assert 0 < report["response_us"]["p50"] <= report["response_us"]["p99"] <= report["response_us"]["max"]
 
 
@@ -142,12 +142,16 @@ def test_an_overloaded_daemons_refusals_are_counted_by_code_and_reason():
     daemon = Daemon("--max-queue", 1, model="synthetic:tiny")
     try:
         done = bench(f"unix:{daemon.socket}", *SHORT, "--json", "--concurrency", 32, "--tokens", 64)
-        report = report_of(done, HELD, INVALID)
+        report = report_of(done, WORSE)
         refused = [error for error in report["errors"] if error["code"] == "RESOURCE_EXHAUSTED"]
         assert refused and refused[0]["reason"] == "QUEUE_FULL" and refused[0]["grpc_code"] == 8 and refused[0]["count"] > 0
         assert sum(error["count"] for error in report["errors"]) == report["failed"] == report["calls"] - report["answers"]
-        assert report["wrong"] == 0 and report["answers"] > 0
+        assert report["wrong"] == 0 and report["answers"] > 0 and report["response_us"]["count"] == report["answers"]
+        assert report["verdict"]["valid"] is False and report["verdict"]["outcome"] == "failed"
+        assert f"{report['failed']} of {report['calls']} calls failed" in report["verdict"]["why"]
+        assert "with RESOURCE_EXHAUSTED" in report["verdict"]["why"]
         table = bench(f"unix:{daemon.socket}", *SHORT, "--concurrency", 32, "--tokens", 64)
+        assert table.returncode == WORSE and "verdict: FAILED: " in table.stdout and "response " in table.stdout
         assert "RESOURCE_EXHAUSTED" in table.stdout and "QUEUE_FULL" in table.stdout
     finally:
         daemon.stop()
@@ -211,8 +215,9 @@ def test_a_daemon_that_dies_ends_no_run(stream):
         daemon.process.kill()
         daemon.kill()
     out, err = process.communicate(timeout=30 * SLOW)
-    assert process.returncode in (HELD, WORSE, INVALID), err
+    assert process.returncode == WORSE, err
     report = json.loads(out)
+    assert report["verdict"]["outcome"] == "failed" and "with UNAVAILABLE" in report["verdict"]["why"]
     assert {error["code"] for error in report["errors"]} == {"UNAVAILABLE"} and report["wrong"] == 0
     assert report["calls"] == report["answers"] + report["failed"]
 

@@ -310,13 +310,13 @@ static void a_client_that_lags_behind_its_schedule_is_invalid(void **state) {
     struct verdict_limits limits = {.lag_share = 0.1, .open_loop = true, .max_inflight = 64};
     struct bench_result *late = result_of(100, 1000, 101), *in_time = result_of(100, 1000, 100);
     struct bench_verdict verdict = verdict_of(late, &limits);
-    assert_false(verdict.valid);
+    assert_int_equal(verdict.kind, VERDICT_INVALID);
     assert_non_null(strstr(verdict.why, "lag p99 101 us"));
-    assert_true(verdict_of(in_time, &limits).valid);
+    assert_int_equal(verdict_of(in_time, &limits).kind, VERDICT_VALID);
     late->slots_waited = 3;
     assert_non_null(strstr(verdict_of(late, &limits).why, "--max-inflight"));
     limits.open_loop = false; // no schedule
-    assert_true(verdict_of(late, &limits).valid);
+    assert_int_equal(verdict_of(late, &limits).kind, VERDICT_VALID);
     free(late);
     free(in_time);
 }
@@ -328,13 +328,34 @@ static void a_client_at_its_cpus_limit_or_without_calls_is_invalid(void **state)
     result->thread_share = 0.96;
     assert_non_null(strstr(verdict_of(result, &limits).why, "96 % of a CPU"));
     result->thread_share = 0.94;
-    assert_true(verdict_of(result, &limits).valid);
+    assert_int_equal(verdict_of(result, &limits).kind, VERDICT_VALID);
     result->unsent = 1;
     assert_non_null(strstr(verdict_of(result, &limits).why, "never left"));
     result->unsent = 0;
     result->calls = 0;
-    assert_false(verdict_of(result, &limits).valid);
+    assert_int_equal(verdict_of(result, &limits).kind, VERDICT_INVALID);
     free(result);
+}
+
+// Those that are left say little of the response time, nor how late the client may be.
+static void more_than_a_few_failed_calls_are_the_daemons_failure_however_late_the_client_was(void **state) {
+    (void)state;
+    struct verdict_limits limits = {.lag_share = 0.1, .open_loop = true, .max_inflight = 64};
+    struct bench_result *result = result_of(999, 1000, 0), *late = result_of(900, 1000, 500);
+    result->calls = 1000;
+    result->failed = 1;
+    result_add_failure(result, 8, "QUEUE_FULL", "", 1);
+    assert_int_equal(verdict_of(result, &limits).kind, VERDICT_VALID);
+    late->calls = 1000;
+    late->failed = 100;
+    result_add_failure(late, 14, "DRAINING", "", 45);
+    result_add_failure(late, 8, "QUEUE_FULL", "", 30);
+    result_add_failure(late, 8, "TOO_MANY", "", 25);
+    struct bench_verdict verdict = verdict_of(late, &limits);
+    assert_int_equal(verdict.kind, VERDICT_FAILED);
+    assert_non_null(strstr(verdict.why, "100 of 1000 calls failed (10.00 %), 55 with RESOURCE_EXHAUSTED"));
+    free(result);
+    free(late);
 }
 
 // ---- failures
@@ -409,7 +430,7 @@ static void search_remembers_that_the_client_ended_it(void **state) {
 static void a_rate_holds_only_within_the_level_without_failures_and_with_its_goodput(void **state) {
     (void)state;
     struct bench_slo slo;
-    struct bench_verdict valid = {.valid = true}, invalid = {.valid = false};
+    struct bench_verdict valid = {.kind = VERDICT_VALID}, invalid = {.kind = VERDICT_INVALID};
     assert_false(err_is(slo_parse("p99=20ms", &slo)));
     struct bench_result *result = result_of(1000, 20000, 0);
     assert_int_equal(search_judge(&slo, 1000, result, &valid), SEARCH_HELD);
@@ -505,6 +526,7 @@ int main(void) {
         cmocka_unit_test(routing_that_the_layer_has_not_is_refused),
         cmocka_unit_test(a_client_that_lags_behind_its_schedule_is_invalid),
         cmocka_unit_test(a_client_at_its_cpus_limit_or_without_calls_is_invalid),
+        cmocka_unit_test(more_than_a_few_failed_calls_are_the_daemons_failure_however_late_the_client_was),
         cmocka_unit_test(failures_are_counted_by_code_and_reason_in_bounded_rows),
         cmocka_unit_test(search_ends_within_five_percent_of_the_limit),
         cmocka_unit_test(search_ends_where_nothing_or_everything_holds),
