@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 enum compare_measure {
+    COMPARE_RATE_HELD, // of searches, which share only this and COMPARE_WRONG; the others are of loads
     COMPARE_CALLS_PER_S,
     COMPARE_TOKENS_PER_S,
     COMPARE_SERVICE_P50,
@@ -20,23 +21,29 @@ enum compare_measure {
 
 // What a comparison knows of a run.
 struct compare_run {
-    bool valid;
+    bool valid;    // not INVALID
+    bool search;   // of --find-max: the figures are those of the rate that it found, not of one that another search found
+    bool answered; // any call; else it has no latencies
     double values[COMPARE_MEASURES];
 };
 
 struct compare_row {
     const char *name; // the JSON's: "response_us.p99"
     double before, after;
-    double change; // relative: 0.1 is 10 % more; of failed_share the difference; of wrong the count
+    double
+        change; // relative: 0.1 is 10 % more, INFINITY where there was nothing; of failed_share the difference; of wrong the count
     bool regression, improvement;
+    bool compared; // false: neither is said of it
 };
 
 enum compare_outcome { COMPARE_SAME, COMPARE_REGRESSION, COMPARE_INVALID };
 
 const char *compare_name(enum compare_measure measure);
 
-// A measure regresses where it is worse by more than `tolerance` (0.05 is 5 %); failed_share by that many points; any wrong answer
-// that was not there before does. INVALID where either run was: neither says anything of the daemon. Rows are filled in any case.
+// Of two loads, or of two searches. A measure regresses where it is worse by more than `tolerance` (0.05 is 5 %); failed_share
+// where it has grown by more than that and VERDICT_FAILED_SHARE_MAX of the calls; any wrong answer that was not there before does,
+// and nothing answered where something was, whatever the tolerance. INVALID where either run was: neither says anything of the
+// daemon. Rows are filled in any case.
 enum compare_outcome compare_runs(const struct compare_run *before, const struct compare_run *after, double tolerance,
                                   struct compare_row rows[COMPARE_MEASURES]);
 

@@ -34,18 +34,53 @@ static const json_t *find_number(const json_t *object, const char *name) {
     return json_object_get(object, name);
 }
 
-static FALLIBLE read_run(const json_t *object, const char *path, struct compare_run *out) {
-    const json_t *valid = json_object_get(json_object_get(object, "verdict"), "valid");
+static FALLIBLE read_verdict(const json_t *object, const char *path, bool *out) {
+    const json_t *verdict = json_object_get(object, "verdict"), *valid = json_object_get(verdict, "valid");
+    const char *outcome = json_string_value(json_object_get(verdict, "outcome"));
     if (!json_is_boolean(valid)) {
         FAIL(ERR_INVALID, "--compare %s: verdict.valid is missing", path);
     }
-    out->valid = json_is_true(valid);
+    if (json_is_true(json_object_get(object, "interrupted"))) {
+        FAIL(ERR_INVALID, "--compare %s: it was interrupted: not the load that was asked for, and not its length", path);
+    }
+    *out = json_is_true(valid) || (outcome && strcmp(outcome, verdict_name(VERDICT_FAILED)) == 0);
+    return OK;
+}
+
+// The rate that it found is measured without wrong answers: those are of the rates that did not hold.
+static void read_search(const json_t *found, struct compare_run *out) {
+    size_t i;
+    json_t *step;
+    out->values[COMPARE_WRONG] = 0;
+    json_array_foreach(json_object_get(found, "steps"), i, step) {
+        out->values[COMPARE_WRONG] += json_number_value(json_object_get(step, "wrong"));
+    }
+}
+
+static FALLIBLE read_run(const json_t *object, const char *path, struct compare_run *out) {
+    const json_t *found = json_object_get(object, "find_max");
+    *out = (struct compare_run){.search = json_is_object(found)};
+    TRY(read_verdict(object, path, &out->valid));
     for (int i = 0; i < COMPARE_MEASURES; i++) {
-        const json_t *number = find_number(object, compare_name((enum compare_measure)i));
+        const char *name = compare_name((enum compare_measure)i);
+        const json_t *number = find_number(object, name);
         out->values[i] = json_number_value(number);
-        if (!json_is_number(number) || !(out->values[i] >= 0)) {
-            FAIL(ERR_INVALID, "--compare %s: %s is missing or no number from 0 on", path, compare_name((enum compare_measure)i));
+        bool expected = out->search || i != COMPARE_RATE_HELD;
+        if (expected && (!json_is_number(number) || !(out->values[i] >= 0))) {
+            FAIL(ERR_INVALID, "--compare %s: %s is missing or no number from 0 on", path, name);
         }
+    }
+    out->answered = json_number_value(json_object_get(object, "answers")) > 0;
+    if (out->search) {
+        read_search(found, out);
+    }
+    return OK;
+}
+
+static FALLIBLE check_same(const json_t *a, const json_t *b, const char *key, const char *in, const char *const paths[2]) {
+    const json_t *of_a = json_object_get(a, key), *of_b = json_object_get(b, key);
+    if (of_a != of_b && !json_equal(of_a, of_b)) { // neither has it: files of before
+        FAIL(ERR_INVALID, "--compare: %s and %s are not of the same load: %s%s differs", paths[0], paths[1], in, key);
     }
     return OK;
 }
@@ -55,12 +90,16 @@ static FALLIBLE read_run(const json_t *object, const char *path, struct compare_
 static FALLIBLE check_same_load(const json_t *a, const json_t *b, const char *const paths[2]) {
     static const char *const KEYS[] = {"mode",    "rate",   "concurrency", "trace",  "arrivals", "tokens",
                                        "routing", "layers", "dtype",       "stream", "region"};
-    bool searched = json_is_object(json_object_get(a, "find_max")) && json_is_object(json_object_get(b, "find_max"));
-    const json_t *load_a = json_object_get(a, "load"), *load_b = json_object_get(b, "load");
+    const json_t *found_a = json_object_get(a, "find_max"), *found_b = json_object_get(b, "find_max");
+    TRY(check_same(a, b, "model", "", paths));
+    TRY(check_same(a, b, "numerics_id", "", paths)); // another arithmetic is other work
+    if (json_is_object(found_a) != json_is_object(found_b)) {
+        FAIL(ERR_INVALID, "--compare: of %s and %s one is a search of --find-max, and one a load", paths[0], paths[1]);
+    }
+    TRY(check_same(found_a, found_b, "slo", "find_max.", paths));
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        bool skipped = searched && strcmp(KEYS[i], "rate") == 0;
-        if (!skipped && !json_equal(json_object_get(load_a, KEYS[i]), json_object_get(load_b, KEYS[i]))) {
-            FAIL(ERR_INVALID, "--compare: %s and %s are not of the same load: load.%s differs", paths[0], paths[1], KEYS[i]);
+        if (!json_is_object(found_a) || strcmp(KEYS[i], "rate") != 0) {
+            TRY(check_same(json_object_get(a, "load"), json_object_get(b, "load"), KEYS[i], "load.", paths));
         }
     }
     return OK;
@@ -75,22 +114,32 @@ static FALLIBLE print_rows_json(const struct compare_row *rows, double tolerance
     static const char *const NAMES[] = {"same", "regression", "invalid"};
     json_t *measures = json_array();
     for (int i = 0; i < COMPARE_MEASURES; i++) {
-        json_array_append_new(measures, json_pack("{s:s, s:f, s:f, s:f, s:b, s:b}", "name", rows[i].name, "before", rows[i].before,
-                                                  "after", rows[i].after, "change", rows[i].change, "regression",
-                                                  rows[i].regression, "improvement", rows[i].improvement));
+        if (rows[i].compared) {
+            json_t *change = isfinite(rows[i].change) ? json_real(rows[i].change) : json_null();
+            json_array_append_new(measures, json_pack("{s:s, s:f, s:f, s:o, s:b, s:b}", "name", rows[i].name, "before",
+                                                      rows[i].before, "after", rows[i].after, "change", change, "regression",
+                                                      rows[i].regression, "improvement", rows[i].improvement));
+        }
     }
     return json_print_take(json_pack("{s:s, s:f, s:o}", "outcome", NAMES[outcome], "tolerance", tolerance, "measures", measures));
 }
 
+static FALLIBLE fill_row(struct table *table, const struct compare_row *row, bool relative) {
+    TRY(table_row(table));
+    TRY(table_cell(table, 0, "%s", row->name));
+    TRY(table_cell(table, 1, "%.6g", row->before));
+    TRY(table_cell(table, 2, "%.6g", row->after));
+    if (isfinite(row->change)) {
+        TRY(table_cell(table, 3, relative ? "%+.1f %%" : "%+.0f", row->change * (relative ? 100 : 1)));
+    }
+    return table_cell(table, 4, "%s", row->regression ? "worse" : row->improvement ? "better" : "");
+}
+
 static FALLIBLE fill_table(struct table *table, const struct compare_row *rows) {
     for (int i = 0; i < COMPARE_MEASURES; i++) {
-        TRY(table_row(table));
-        TRY(table_cell(table, 0, "%s", rows[i].name));
-        TRY(table_cell(table, 1, "%.6g", rows[i].before));
-        TRY(table_cell(table, 2, "%.6g", rows[i].after));
-        bool relative = i != COMPARE_WRONG;
-        TRY(table_cell(table, 3, relative ? "%+.1f %%" : "%+.0f", rows[i].change * (relative ? 100 : 1)));
-        TRY(table_cell(table, 4, "%s", rows[i].regression ? "worse" : rows[i].improvement ? "better" : ""));
+        if (rows[i].compared) {
+            TRY(fill_row(table, &rows[i], i != COMPARE_WRONG));
+        }
     }
     return OK;
 }

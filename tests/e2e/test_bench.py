@@ -340,18 +340,24 @@ def saved(served, tmp_path_factory):
     return path
 
 
+def changed(report, changes):
+    for path, change in changes.items():
+        *outer, last = path.split("__")
+        inner = report
+        for key in outer:
+            inner = inner[key]
+        inner[last] = change(inner[last]) if callable(change) else change
+    return report
+
+
 @pytest.fixture
 def compared(saved, tmp_path):
-    def compare(*arguments, **changes):
-        report = json.loads(saved.read_text())
-        for path, change in changes.items():
-            *outer, last = path.split("__")
-            inner = report
-            for key in outer:
-                inner = inner[key]
-            inner[last] = change(inner[last]) if callable(change) else change
-        (tmp_path / "after.json").write_text(json.dumps(report))
-        return run_program("expertctl", "bench", "--compare", saved, tmp_path / "after.json", *arguments)
+    """Compares the saved run, and changes of it: `before` of both, the others of the second alone."""
+    def compare(*arguments, before={}, **changes):
+        report = changed(json.loads(saved.read_text()), before)
+        (tmp_path / "before.json").write_text(json.dumps(report))
+        (tmp_path / "after.json").write_text(json.dumps(changed(report, changes)))
+        return run_program("expertctl", "bench", "--compare", tmp_path / "before.json", tmp_path / "after.json", *arguments)
     return compare
 
 
@@ -364,16 +370,47 @@ def test_comparing_exits_by_what_changed(compared):
     assert compared(response_us__p99=lambda x: 2 * x).returncode == WORSE
     assert compared(response_us__p99=lambda x: x / 2, calls_per_s=lambda x: 2 * x).returncode == HELD
     assert compared("--tolerance", "100%", wrong=1).returncode == WORSE
-    assert compared(verdict__valid=False).returncode == INVALID
-    rows = json.loads(compared("--json", failed_share=0.5).stdout)
+    assert compared(verdict__valid=False, verdict__outcome="invalid").returncode == INVALID
+    rows = json.loads(compared("--json", failed_share=0.049, verdict={"valid": False, "outcome": "failed", "why": "…"}).stdout)
     assert rows["outcome"] == "regression"
     assert [row["name"] for row in rows["measures"] if row["regression"]] == ["failed_share"]
+
+
+NOTHING = {"answers": 0, "calls_per_s": 0, "tokens_per_s": 0, "response_us": dict.fromkeys(DURATIONS, 0),
+           "service_us": dict.fromkeys(DURATIONS, 0)}
+
+
+def test_a_run_that_answered_nothing_has_no_latencies_to_compare(compared, saved):
+    report = json.loads(saved.read_text())
+    better = compared("--json", before=NOTHING, **{key: report[key] for key in NOTHING})
+    assert better.returncode == HELD, better.stdout
+    rows = {row["name"]: row for row in json.loads(better.stdout)["measures"]}
+    assert rows["calls_per_s"]["improvement"] is True and rows["calls_per_s"]["change"] is None
+    assert "response_us.p99" not in rows and "wrong" in rows
+    assert compared("--tolerance", "100%", **NOTHING).returncode == WORSE
+
+
+def test_searches_are_compared_by_the_rates_that_held(compared):
+    search = {"find_max": {"slo": "p99=20ms", "rate": 1000.0, "client_limited": False, "steps": [{"wrong": 0}]}, "load__mode": "open"}
+    slower = {"response_us__p99": lambda x: 3 * x, "load__rate": 7}
+    better = compared("--json", before=search, find_max__rate=2000.0, **slower)
+    assert better.returncode == HELD, better.stdout
+    assert [row["name"] for row in json.loads(better.stdout)["measures"]] == ["find_max.rate", "wrong"]
+    assert compared(before=search, find_max__rate=900.0, calls_per_s=lambda x: 2 * x).returncode == WORSE
+    assert compared(before=search, find_max__steps=[{"wrong": 0}, {"wrong": 1}]).returncode == WORSE
+    for change, cause in (({"find_max__slo": "p99=10ms"}, "find_max.slo differs"), ({"find_max": None}, "one is a search")):
+        other = compared(before=search, **change)
+        assert other.returncode == DATA and cause in other.stderr, (other.returncode, other.stderr)
 
 
 def test_loads_that_differ_and_files_that_are_none_are_not_compared(compared, saved, tmp_path):
     other = compared(load__tokens="7")
     assert other.returncode == DATA and "load.tokens differs" in other.stderr
     assert compared(load__seed=99).returncode == HELD
+    for change, cause in (({"model": "another"}, "model differs"), ({"numerics_id": "another"}, "numerics_id differs"),
+                          ({"interrupted": True}, "after.json: it was interrupted")):
+        other = compared(**change)
+        assert other.returncode == DATA and cause in other.stderr, (change, other.returncode, other.stderr)
     missing = run_program("expertctl", "bench", "--compare", saved, tmp_path / "absent.json")
     assert missing.returncode == DATA and "absent.json" in missing.stderr
     for text in ("", "[1]", '{"bench": 2}', '{"bench": 1}', '{"bench": 1, "verdict": {"valid": true}, "calls_per_s": -1}'):
