@@ -36,7 +36,8 @@ bool search_next(struct bench_search *search, enum search_step outcome) {
     }
     bool close = search->held > 0 && search->failed > 0 && search->failed <= search->held * SEARCH_PRECISION;
     search->rate = next_rate(search);
-    return !close && search->steps < SEARCH_STEPS_MAX && search->rate >= SEARCH_RATE_MIN && search->rate <= SEARCH_RATE_MAX;
+    bool too_high = search->failed == 0 && search->rate > SEARCH_RATE_MAX; // a start may be: it comes down from there
+    return !close && !too_high && search->steps < SEARCH_STEPS_MAX && search->rate >= SEARCH_RATE_MIN;
 }
 
 FALLIBLE slo_parse(const char *text, struct bench_slo *out) {

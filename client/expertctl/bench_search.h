@@ -23,7 +23,7 @@ struct bench_search {
 
 #define SEARCH_PRECISION 1.05 // ends once failed <= held * this
 #define SEARCH_RATE_MIN 0.1   // a daemon that does not hold this holds nothing
-#define SEARCH_RATE_MAX 1e7
+#define SEARCH_RATE_MAX 1e7   // is doubled no more
 
 enum search_step { SEARCH_HELD, SEARCH_FAILED, SEARCH_CLIENT_FAILED };
 

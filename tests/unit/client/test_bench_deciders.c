@@ -415,6 +415,17 @@ static void search_ends_where_nothing_or_everything_holds(void **state) {
     assert_true(all.failed == 0 && all.held > SEARCH_RATE_MAX / 4);
 }
 
+static void search_comes_down_from_any_start(void **state) {
+    (void)state;
+    struct bench_search search = search_start(3e7);
+    assert_true(search_next(&search, SEARCH_FAILED));
+    assert_true(search.rate == 1.5e7);
+    search = search_for(1000, 1e9);
+    assert_true(search.held <= 1000 && search.held * SEARCH_PRECISION >= 1000);
+    search = search_start(3e7);
+    assert_false(search_next(&search, SEARCH_HELD));
+}
+
 static void search_remembers_that_the_client_ended_it(void **state) {
     (void)state;
     struct bench_search search = search_start(100);
@@ -573,6 +584,7 @@ int main(void) {
         cmocka_unit_test(failures_are_counted_by_code_and_reason_in_bounded_rows),
         cmocka_unit_test(search_ends_within_five_percent_of_the_limit),
         cmocka_unit_test(search_ends_where_nothing_or_everything_holds),
+        cmocka_unit_test(search_comes_down_from_any_start),
         cmocka_unit_test(search_remembers_that_the_client_ended_it),
         cmocka_unit_test(a_rate_holds_only_within_the_level_without_failures_and_with_its_goodput),
         cmocka_unit_test(service_levels_name_a_quantile_and_a_duration),
