@@ -16,6 +16,7 @@ enum {
     LOOK_AROUND_NS = 20 * NS_PER_MS, // how soon a thread that waits sees that it should end
     GRACE_NS = NS_PER_S,             // for answers at their deadline
     LATE_NS = 100 * NS_PER_MS,       // after the span's end calls that are due still leave for so long
+    DEADLINE_EXCEEDED = 4,           // gRPC's number
 };
 
 // A call in flight. Written by the sending thread before the call starts, read by the taking thread at its end.
@@ -150,12 +151,22 @@ static void compare_answer(struct worker *w, uint32_t slot, const struct wire_re
     }
 }
 
+// A call of its own ends at its deadline; in a stream the daemon keeps it, from when it has read the request on.
+static bool is_too_late(const struct worker *w, const struct calls_end *end) {
+    return w->plan->options->stream && end->at_ns - w->tickets[end->slot].sent_ns > w->plan->timeout_us * NS_PER_US;
+}
+
 static void count_answer(struct worker *w, const struct calls_end *end) {
     const struct ticket *ticket = &w->tickets[end->slot];
     struct bench_result *result = &w->lane->result;
+    compare_answer(w, end->slot, end->reply);
+    if (is_too_late(w, end)) {
+        struct calls_end late = {.grpc_code = DEADLINE_EXCEEDED, .reason = "LATE", .message = "its answer came after the timeout"};
+        count_failure(w, ticket, &late);
+        return;
+    }
     atomic_fetch_add_explicit(&w->lane->answers, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&w->lane->tokens, ticket->window.tokens, memory_order_relaxed);
-    compare_answer(w, end->slot, end->reply);
     if (ticket->measured) {
         result->answers++;
         histogram_add(&result->response, (end->at_ns - ticket->intended_ns) / NS_PER_US);
@@ -417,7 +428,8 @@ static int64_t wait_for_start(const struct worker *w) {
 static void count_unanswered(struct worker *w) {
     for (uint32_t i = 0; i < w->slots; i++) {
         if (w->tickets[i].flying) {
-            struct calls_end end = {.grpc_code = 4, .reason = "UNANSWERED", .message = "nothing came within the timeout"};
+            struct calls_end end = {
+                .grpc_code = DEADLINE_EXCEEDED, .reason = "UNANSWERED", .message = "nothing came within the timeout"};
             count_failure(w, &w->tickets[i], &end);
         }
     }

@@ -222,20 +222,26 @@ def test_a_daemon_that_dies_ends_no_run(stream):
     assert report["calls"] == report["answers"] + report["failed"]
 
 
-def started(address, *arguments):
+def started(address, *arguments, timeout=300):
     """A load that goes on until it is told to end, with a line per second."""
-    words = [str(BIN / "expertctl"), "--address", address, "--timeout", "300", "bench", "--warmup", "0", "--pool", "8", *arguments]
+    words = [str(BIN / "expertctl"), "--address", address, "--timeout", str(timeout), "bench", "--warmup", "0", "--pool", "8",
+             *arguments]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
 
 
 def wait_line(process, *wanted):
     """The lines on standard error until one has all of these."""
     lines = []
-    for line in process.stderr:
+    for _, line in zip(range(100 * SLOW), process.stderr):
         lines.append(line)
         if all(text in line for text in wanted):
             return lines
     raise AssertionError((lines, process.communicate()))
+
+
+def answered(lines):
+    """By the lines of the seconds."""
+    return sum(int(line.split("s", 1)[1].split()[0]) for line in lines if "calls/s" in line and "answered/s" not in line)
 
 
 def interrupted_report(process, *codes):
@@ -266,8 +272,32 @@ def test_answers_after_ctrl_c_are_of_no_rate():
             lines += wait_line(process, "  0 calls/s", f" {flying} in flight")
         daemon.signal(signal.SIGCONT)
         report = interrupted_report(process, HELD, INVALID)
-        before = sum(int(line.split("s", 1)[1].split()[0]) for line in lines if "calls/s" in line)
-        assert report["answers"] == report["calls"] and round(report["calls_per_s"] * report["span_s"]) <= before
+        assert report["answers"] == report["calls"] and round(report["calls_per_s"] * report["span_s"]) <= answered(lines)
+    finally:
+        daemon.signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+        daemon.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_after_the_timeout_is_none(stream):
+    """The daemon is stopped for longer than that; what it finds unread then, it answers."""
+    daemon, timeout = Daemon(model="synthetic:tiny"), 2 * SLOW
+    process = started(f"unix:{daemon.socket}", "--json", "--duration", "1h", "--concurrency", "8", *["--stream"] * stream,
+                      timeout=timeout)
+    try:
+        lines = []
+        while answered(lines) < 2 * 8:  # those in flight are of the measured time
+            lines += wait_line(process, "calls/s")
+        daemon.signal(signal.SIGSTOP)
+        time.sleep(timeout + 1)
+        daemon.signal(signal.SIGCONT)
+        process.send_signal(signal.SIGINT)
+        report = interrupted_report(process, HELD, WORSE, INVALID)
+        assert report["failed"] >= 8 and {error["code"] for error in report["errors"]} == {"DEADLINE_EXCEEDED"}
+        assert report["calls"] == report["answers"] + report["failed"] and report["wrong"] == 0
+        assert not stream or report["service_us"]["max"] <= timeout * 1e6
     finally:
         daemon.signal(signal.SIGCONT)
         process.kill()
