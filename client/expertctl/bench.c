@@ -130,9 +130,9 @@ static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
 
 // ---- running
 
-static FALLIBLE run_once(struct bench *b) {
+static FALLIBLE run_once(struct bench *b, struct proto_error_text *refusal) {
     struct verdict_limits limits = {b->options.lag_share, bench_open_loop(&b->options), b->options.max_inflight};
-    TRY(bench_run(&b->plan, b->result, &b->report.interrupted));
+    TRY(bench_run(&b->plan, b->result, &b->report.interrupted, refusal));
     b->report.verdict = verdict_of(b->result, &limits);
     return OK;
 }
@@ -169,14 +169,14 @@ static struct bench_verdict verdict_of_search(const struct bench_report *report)
     return verdict;
 }
 
-static FALLIBLE find_max(struct bench *b) {
+static FALLIBLE find_max(struct bench *b, struct proto_error_text *refusal) {
     struct bench_report *report = &b->report;
     report->find_max = true;
     report->search = search_start(b->options.rate);
     bool more = true;
     while (more) {
         b->plan.rate = report->search.rate;
-        err_t e = run_once(b);
+        err_t e = run_once(b, refusal);
         if (e.code == ERR_CANCELLED && report->num_steps > 0) { // before its load began: the steps till then are there
             break;
         }
@@ -210,7 +210,7 @@ static FALLIBLE run_and_report(struct bench *b, struct proto_error_text *refusal
     TRY(prepare(b, refusal));
     b->report.plan = &b->plan;
     b->report.result = b->result;
-    TRY(b->options.find_max ? find_max(b) : run_once(b));
+    TRY(b->options.find_max ? find_max(b, refusal) : run_once(b, refusal));
     if (b->options.csv) {
         TRY(report_save_csv(&b->report, b->options.csv));
     }

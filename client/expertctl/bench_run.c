@@ -199,11 +199,13 @@ static void watch(struct fleet *fleet) {
     }
 }
 
-static FALLIBLE collect(const struct fleet *fleet, struct bench_result *out) {
+static FALLIBLE collect(const struct fleet *fleet, struct bench_result *out, struct proto_error_text *refusal) {
     memset(out, 0, sizeof *out);
     for (uint32_t i = 0; i < fleet->processes; i++) {
-        if (atomic_load(&fleet->shared->lanes[i].state) == LANE_FAILED) {
-            return err_restore(&fleet->shared->lanes[i].error);
+        struct bench_lane *lane = &fleet->shared->lanes[i];
+        if (atomic_load(&lane->state) == LANE_FAILED) {
+            *refusal = lane->refusal;
+            return err_restore(&lane->error);
         }
     }
     if (fleet->broken && fleet->interrupted) {
@@ -218,7 +220,7 @@ static FALLIBLE collect(const struct fleet *fleet, struct bench_result *out) {
     return OK;
 }
 
-FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool *interrupted) {
+FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool *interrupted, struct proto_error_text *refusal) {
     struct fleet fleet = {.plan = plan, .processes = plan->options->processes};
     size_t bytes = sizeof *fleet.shared + fleet.processes * sizeof *fleet.shared->lanes;
     TRY(bench_share(bytes, (void **)&fleet.shared));
@@ -234,7 +236,7 @@ FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool
     start_together(&fleet);
     watch(&fleet);
     sigprocmask(SIG_SETMASK, &fleet.before, NULL);
-    e = err_is(e) ? e : collect(&fleet, out);
+    e = err_is(e) ? e : collect(&fleet, out, refusal);
     *interrupted = fleet.interrupted;
     bench_unshare(fleet.shared, bytes);
     return e;

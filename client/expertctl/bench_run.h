@@ -5,9 +5,9 @@
 
 #include "client/expertctl/bench_worker.h"
 
-// *interrupted: SIGINT or SIGTERM came; the result is of the time until then. The processes' own
-// errors, ERR_UNAVAILABLE mostly.
-FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool *interrupted);
+// *interrupted: SIGINT or SIGTERM came; the result is of the time until then. ERR_CANCELLED where it came twice, or before the load
+// began: then there is no result. The processes' own errors, ERR_UNAVAILABLE mostly; *refusal as below.
+FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool *interrupted, struct proto_error_text *refusal);
 
 // Runs `work` in a forked process to its end, for what needs gRPC. Its error comes back; what it finds lies in shared memory.
 // *refused gets the daemon's refusal, where that is the error (reason "" otherwise).

@@ -76,6 +76,18 @@ uint32_t bench_slots_most(const struct bench_options *options) {
     return slots_of(options, 0);
 }
 
+static FALLIBLE open_region(struct worker *w) {
+    const struct bench_plan *plan = w->plan;
+    err_t e = bench_region_open(plan->address, plan->pool, plan->options->tokens.high, w->slots, plan->timeout_us, &w->region);
+    const struct proto_error_text *refusal = w->region.client ? client_refusal(w->region.client) : NULL;
+    if (err_is(e) && refusal) {
+        w->lane->refusal = *refusal;
+    } else if (e.code == ERR_IO) { // of a socket, not of a file
+        e = err_record(ERR_UNAVAILABLE, NULL, "%s", err_message());
+    }
+    return e;
+}
+
 static FALLIBLE worker_init(struct worker *w) {
     const struct bench_options *o = w->plan->options;
     size_t slots_of_rows = (size_t)o->tokens.high * w->plan->pool->choices;
@@ -103,7 +115,7 @@ static FALLIBLE worker_init(struct worker *w) {
     struct calls_options calls = {w->plan->address, w->connections, w->slots, o->stream};
     TRY(calls_create(&calls, &w->calls));
     if (o->region) {
-        TRY(bench_region_open(w->plan->address, w->plan->pool, o->tokens.high, w->slots, w->plan->timeout_us, &w->region));
+        TRY(open_region(w));
     }
     return calls_connect(w->calls, w->plan->timeout_us);
 }

@@ -27,8 +27,9 @@ enum lane_state { LANE_STARTING, LANE_READY, LANE_DONE, LANE_FAILED };
 struct bench_lane {
     _Atomic int state;
     _Atomic uint64_t answers, tokens, failed, wrong, inflight;
-    struct err_copy error;      // LANE_FAILED
-    struct bench_result result; // LANE_DONE
+    struct err_copy error;           // LANE_FAILED
+    struct proto_error_text refusal; // LANE_FAILED, where the daemon refused; else its reason is ""
+    struct bench_result result;      // LANE_DONE
 };
 
 // In memory that the processes share.

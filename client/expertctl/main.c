@@ -10,7 +10,7 @@
 #include "client/expertctl/json_out.h"
 #include "client/expertctl/options.h"
 
-enum { EXIT_DATA = 65, EXIT_UNREACHABLE = 69, EXIT_REFUSED = 70 };
+enum { EXIT_DATA = 65, EXIT_UNREACHABLE = 69, EXIT_REFUSED = 70, EXIT_INTERRUPTED = 130 }; // the last as shells say it
 
 // A wrong file is 65 here whatever its error is called: the daemon's own shape errors are told apart by the refusal.
 static int exit_code(err_t e, const struct proto_error_text *refusal) {
@@ -28,6 +28,8 @@ static int exit_code(err_t e, const struct proto_error_text *refusal) {
     case ERR_MALFORMED: // an answer that is none
     case ERR_WEIGHTS_CHANGED:
         return EXIT_REFUSED;
+    case ERR_CANCELLED:
+        return EXIT_INTERRUPTED;
     default:
         return EXIT_DATA;
     }

@@ -544,5 +544,5 @@ void ctl_print_help(FILE *out) {
             "\nexit codes: 0 done, 64 wrong command line, 65 a file is bad or cannot be read or written, 69 no daemon is\n"
             "reached or it does not answer in time, 70 the daemon refuses (the reason is printed) or failed; bench also: 1 wrong\n"
             "answers, more than 0.1 %% of the calls failed, no rate that holds, or a regression, 2 INVALID: the client was the\n"
-            "bottleneck, or Ctrl-C ended a search\n");
+            "bottleneck, or Ctrl-C ended a search, 130 interrupted before there was anything to report, or twice\n");
 }

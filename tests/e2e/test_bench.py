@@ -15,7 +15,7 @@ from harness.daemon import CHANNEL_OPTIONS, Daemon, clean_environment, run_progr
 from harness.paths import BIN, SANITIZER, SLOW
 
 LAYER, EXPERTS = 1, 8
-HELD, WORSE, INVALID, USAGE, DATA, UNREACHABLE, REFUSED = 0, 1, 2, 64, 65, 69, 70
+HELD, WORSE, INVALID, USAGE, DATA, UNREACHABLE, REFUSED, INTERRUPTED = 0, 1, 2, 64, 65, 69, 70, 130
 DURATIONS = {"count", "mean", "p50", "p90", "p95", "p99", "p999", "max"}
 MILLISECONDS = 700 if not SANITIZER else 350  # all of it is computing
 SHORT = ("--duration", f"{MILLISECONDS}ms", "--warmup", f"{MILLISECONDS // 4}ms", "--pool", 32)
@@ -63,6 +63,16 @@ def test_answers_through_shared_memory_are_compared_too(served, run, stream, dty
 def test_an_open_loop_goes_through_shared_memory(run):
     report = run("--region", "--rate", 200, "--max-inflight", 64)
     assert report["wrong"] == 0 and report["failed"] == 0 and report["answers"] > 0
+
+
+def test_a_region_that_the_daemon_refuses_is_its_refusal():
+    daemon = Daemon("--max-regions", 1, model="synthetic:tiny")
+    try:
+        done = bench(f"unix:{daemon.socket}", *SHORT, "--json", "--region", "--processes", 2, "--concurrency", 2)
+        assert done.returncode == REFUSED and "the daemon refuses with QUEUE_FULL" in done.stderr, (done.returncode, done.stderr)
+        assert json.loads(done.stdout)["error"]["reason"] == "QUEUE_FULL"
+    finally:
+        daemon.stop()
 
 
 @pytest.mark.parametrize("dtype", ["f8_e4m3", "f8_e5m2"])
@@ -298,6 +308,26 @@ def test_an_answer_after_the_timeout_is_none(stream):
         assert report["failed"] >= 8 and {error["code"] for error in report["errors"]} == {"DEADLINE_EXCEEDED"}
         assert report["calls"] == report["answers"] + report["failed"] and report["wrong"] == 0
         assert not stream or report["service_us"]["max"] <= timeout * 1e6
+    finally:
+        daemon.signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+        daemon.stop()
+
+
+def test_a_second_ctrl_c_waits_for_no_answer():
+    daemon = Daemon(model="synthetic:tiny")
+    process = started(f"unix:{daemon.socket}", "--json", "--duration", "1h")
+    try:
+        wait_line(process, "calls/s")
+        daemon.signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        wait_line(process, " 1 in flight")
+        wait_line(process, " 1 in flight")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60 * SLOW)
+        assert process.returncode == INTERRUPTED and "interrupted" in err, (process.returncode, out, err)
+        assert json.loads(out)["error"]["reason"] == "CANCELLED"
     finally:
         daemon.signal(signal.SIGCONT)
         process.kill()
