@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/regular_file.h"
 #include "client/expertctl/bench_region.h"
 #include "client/expertctl/bench_report.h"
 #include "client/expertctl/bench_run.h"
@@ -22,6 +23,7 @@ struct bench {
     struct bench_result *result; // owned: too large for a stack
     struct bench_result *best;   // find-max: of the highest rate that held
     struct bench_report report;
+    struct regular_file_new csv, save; // open from before the first call on; fd -1: not asked for, or done with
 };
 
 // ---- in a process of its own: what needs gRPC
@@ -88,8 +90,18 @@ static FALLIBLE open_trace(struct bench *b) {
     return OK;
 }
 
+// Before the load: what it found should have a place. A pipe waits for its reader here.
+static FALLIBLE open_files(struct bench *b) {
+    if (b->options.csv) {
+        TRY_IN(regular_file_begin(b->options.csv, REGULAR_FILE_OR_STREAM, &b->csv), "--csv %s", b->options.csv);
+    }
+    if (b->options.save) {
+        TRY_IN(regular_file_begin(b->options.save, REGULAR_FILE_OR_STREAM, &b->save), "--save %s", b->options.save);
+    }
+    return OK;
+}
+
 static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
-    TRY(open_trace(b));
     TRY(bench_share(sizeof *b->target, (void **)&b->target));
     TRY(bench_fork(describe, b, refusal));
     for (size_t i = 0; i < b->trace.count; i++) {
@@ -156,39 +168,45 @@ static enum search_step judge_step(struct bench *b) {
     return outcome;
 }
 
-static struct bench_verdict verdict_of_search(const struct bench_report *report) {
-    struct bench_verdict verdict = {.kind = report->search.client_ends || report->interrupted ? VERDICT_INVALID : VERDICT_VALID};
-    const char *why = "";
-    if (report->interrupted) {
-        why = report->search.held > 0 ? "the search was interrupted: a higher rate may hold"
-                                      : "the search was interrupted before a rate held";
+// `e`: what ended it early.
+static struct bench_verdict verdict_of_search(const struct bench_report *report, err_t e) {
+    struct bench_verdict verdict = {.kind = VERDICT_INVALID};
+    if (err_is(e)) {
+        snprintf(verdict.why, sizeof verdict.why, "the search broke off: %s", err_message());
+    } else if (report->interrupted) {
+        snprintf(verdict.why, sizeof verdict.why, "the search was interrupted%s",
+                 report->search.held > 0 ? ": a higher rate may hold" : " before a rate held");
     } else if (report->search.client_ends) {
-        why = "the client, not the daemon, ended the search: more --processes, or another machine for the client";
+        snprintf(verdict.why, sizeof verdict.why,
+                 "the client, not the daemon, ended the search: more --processes, or another machine for the client");
+    } else {
+        verdict.kind = VERDICT_VALID;
     }
-    snprintf(verdict.why, sizeof verdict.why, "%s", why);
     return verdict;
 }
 
+// On an error the report is of the steps before.
 static FALLIBLE find_max(struct bench *b, struct proto_error_text *refusal) {
     struct bench_report *report = &b->report;
+    err_t e = OK;
     report->find_max = true;
     report->search = search_start(b->options.rate);
-    bool more = true;
-    while (more) {
+    for (bool more = true; more;) {
         b->plan.rate = report->search.rate;
-        err_t e = run_once(b, refusal);
-        if (e.code == ERR_CANCELLED && report->num_steps > 0) { // before its load began: the steps till then are there
-            break;
-        }
-        TRY(e);
-        more = !report->interrupted && search_next(&report->search, judge_step(b)); // a step cut short says nothing
+        e = run_once(b, refusal);
+        more = !err_is(e) && !report->interrupted && search_next(&report->search, judge_step(b)); // a step cut short says nothing
     }
-    report->verdict = verdict_of_search(report);
+    if (err_is(e) && report->num_steps > 0) {
+        b->plan.rate = report->steps[report->num_steps - 1].rate;
+        e = e.code == ERR_CANCELLED ? OK : e; // it is interrupted
+    }
+    report->broke_off = err_is(e);
+    report->verdict = verdict_of_search(report, e);
     if (report->search.held > 0) {
         report->result = b->best;
         b->plan.rate = report->search.held;
     }
-    return OK;
+    return e;
 }
 
 static int exit_code(const struct bench_report *report) {
@@ -206,19 +224,54 @@ static int exit_code(const struct bench_report *report) {
                                                                                                                : EXIT_HELD;
 }
 
-static FALLIBLE run_and_report(struct bench *b, struct proto_error_text *refusal, int *code) {
-    TRY(prepare(b, refusal));
-    b->report.plan = &b->plan;
-    b->report.result = b->result;
-    TRY(b->options.find_max ? find_max(b, refusal) : run_once(b, refusal));
+static void keep_first(struct err_copy *first, err_t e) {
+    if (first->code == ERR_OK && err_is(e)) {
+        err_save(e, first);
+    }
+}
+
+static FALLIBLE finish_file(struct regular_file_new *file, err_t e, const char *flag, const char *path) {
+    e = regular_file_end(file, e);
+    return err_is(e) ? err_context(e, "%s %s", flag, path) : OK;
+}
+
+// Standard output first: a file that takes nothing should not cost what was found. `e` is what ended the load early; the first
+// error is returned, and nothing is left out for it.
+static FALLIBLE deliver(struct bench *b, err_t e, struct bench_outcome *out) {
+    const struct bench_report *report = &b->report;
+    struct err_copy first;
+    err_save(e, &first);
+    e = report_print(report, b->ctl->json);
+    out->reported = !err_is(e);
+    keep_first(&first, e);
     if (b->options.csv) {
-        TRY(report_save_csv(&b->report, b->options.csv));
+        keep_first(&first, finish_file(&b->csv, report_write_csv(report, b->csv.fd), "--csv", b->options.csv));
     }
     if (b->options.save) {
-        TRY(report_save_json(&b->report, b->options.save));
+        keep_first(&first, finish_file(&b->save, report_write_json(report, b->save.fd), "--save", b->options.save));
     }
-    *code = exit_code(&b->report);
-    return report_print(&b->report, b->ctl->json);
+    out->code = exit_code(report);
+    return err_restore(&first);
+}
+
+static FALLIBLE run_and_report(struct bench *b, struct bench_outcome *out) {
+    TRY(open_trace(b));
+    err_t e = open_files(b);
+    bench_hold_signals(); // or the files beside those places would be left
+    e = err_is(e) ? e : prepare(b, &out->refusal);
+    if (!err_is(e)) {
+        b->report.plan = &b->plan;
+        b->report.result = b->result;
+        e = b->options.find_max ? find_max(b, &out->refusal) : run_once(b, &out->refusal);
+    }
+    if (!err_is(e) || b->report.num_steps > 0) {
+        bench_release_signals();
+        e = deliver(b, e, out);
+    }
+    e = regular_file_end(&b->csv, e);
+    e = regular_file_end(&b->save, e);
+    bench_release_signals();
+    return e;
 }
 
 static FALLIBLE compare(const struct ctl_options *options, int *code) {
@@ -229,9 +282,10 @@ static FALLIBLE compare(const struct ctl_options *options, int *code) {
     return OK;
 }
 
-FALLIBLE command_bench(const char *address, const struct ctl_options *options, struct proto_error_text *refusal, int *code) {
+FALLIBLE command_bench(const char *address, const struct ctl_options *options, struct bench_outcome *out) {
+    *out = (struct bench_outcome){.refusal.retry_after_ms = -1};
     if (options->bench.compare[0]) {
-        return compare(options, code);
+        return compare(options, &out->code);
     }
     struct bench *b = calloc(1, sizeof *b);
     if (!b) {
@@ -240,7 +294,8 @@ FALLIBLE command_bench(const char *address, const struct ctl_options *options, s
     b->ctl = options;
     b->options = options->bench;
     b->address = address;
-    err_t e = run_and_report(b, refusal, code);
+    b->csv.fd = b->save.fd = -1;
+    err_t e = run_and_report(b, out);
     pool_deinit(&b->pool);
     trace_deinit(&b->trace);
     bench_unshare(b->target, sizeof *b->target);

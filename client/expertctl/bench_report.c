@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/regular_file.h"
 #include "client/expertctl/bench_json.h"
 #include "client/expertctl/json_out.h"
 #include "client/expertctl/quantity.h"
@@ -96,16 +98,18 @@ static void print_checked(const struct bench_result *r) {
 
 static void print_search(const struct bench_report *report) {
     const char *slo = report->plan->options->slo.text;
+    const char *early = report->interrupted ? "interrupted" : report->broke_off ? "broke off" : NULL;
     if (!report->find_max) {
         return;
     }
-    if (report->search.held == 0) {
-        printf("find-max: %s %s\n", report->interrupted ? "interrupted before a rate held" : "no rate held", slo);
+    if (report->search.held > 0) {
+        const char *why = !early && report->search.client_ends ? "more was too much for the client" : early;
+        printf("find-max: %.4g calls/s hold %s%s%s%s; the figures are of that rate\n", report->search.held, slo,
+               why ? " at least (" : "", why ? why : "", why ? ")" : "");
+    } else if (early) {
+        printf("find-max: %s before a rate held %s\n", early, slo);
     } else {
-        printf("find-max: %.4g calls/s hold %s%s; the figures are of that rate\n", report->search.held, slo,
-               report->interrupted          ? " at least (interrupted)"
-               : report->search.client_ends ? " at least (more was too much for the client)"
-                                            : "");
+        printf("find-max: no rate held %s\n", slo);
     }
 }
 
@@ -148,23 +152,17 @@ void report_step_line(const struct bench_slo *slo, const struct report_step *ste
 
 // ---- files
 
-static FALLIBLE close_written(FILE *file, bool failed, const char *flag, const char *path) {
-    failed |= ferror(file) != 0;
-    if (fclose(file) != 0 || failed) {
-        FAIL(ERR_IO, "%s %s: %s", flag, path, strerror(errno));
-    }
-    return OK;
-}
-
-FALLIBLE report_save_json(const struct bench_report *report, const char *path) {
-    FILE *file = fopen(path, "we");
-    if (!file) {
-        FAIL(ERR_IO, "--save %s: %s", path, strerror(errno));
-    }
+FALLIBLE report_write_json(const struct bench_report *report, int fd) {
     json_t *object = report_json(report);
-    bool failed = !object || json_dumpf(object, file, JSON_INDENT(2) | JSON_ENSURE_ASCII) != 0 || fputc('\n', file) == EOF;
+    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_ENSURE_ASCII) : NULL;
     json_decref(object);
-    return close_written(file, failed, "--save", path);
+    if (!text) {
+        FAIL(ERR_NOMEM, "no memory for the JSON output");
+    }
+    err_t e = regular_file_write(fd, text, strlen(text));
+    e = err_is(e) ? e : regular_file_write(fd, "\n", 1);
+    free(text);
+    return e;
 }
 
 static void csv_result(FILE *file, const struct bench_report *report) {
@@ -181,22 +179,32 @@ static void csv_step(FILE *file, const struct report_step *s) {
             s->tokens_per_s, s->failed_share, s->wrong, s->slo_us);
 }
 
-FALLIBLE report_save_csv(const struct bench_report *report, const char *path) {
+static void csv_lines(FILE *file, const struct bench_report *report) {
     static const char FIRST[] = "rate,outcome,calls_per_s,tokens_per_s,failed_share,wrong";
-    FILE *file = fopen(path, "we");
-    if (!file) {
-        FAIL(ERR_IO, "--csv %s: %s", path, strerror(errno));
-    }
     if (report->find_max) {
         fprintf(file, "%s,slo_us\n", FIRST);
         for (uint32_t i = 0; i < report->num_steps; i++) {
             csv_step(file, &report->steps[i]);
         }
-    } else {
-        fprintf(file,
-                "%s,response_p50_us,response_p99_us,response_p999_us,response_max_us,service_p50_us,service_p99_us,lag_p99_us\n",
-                FIRST);
-        csv_result(file, report);
+        return;
     }
-    return close_written(file, false, "--csv", path);
+    fprintf(file, "%s,response_p50_us,response_p99_us,response_p999_us,response_max_us,service_p50_us,service_p99_us,lag_p99_us\n",
+            FIRST);
+    csv_result(file, report);
+}
+
+FALLIBLE report_write_csv(const struct bench_report *report, int fd) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    if (file) {
+        csv_lines(file, report);
+    }
+    if (!file || fclose(file) != 0) {
+        free(text);
+        FAIL(ERR_NOMEM, "no memory for the lines");
+    }
+    err_t e = regular_file_write(fd, text, length);
+    free(text);
+    return e;
 }

@@ -21,6 +21,7 @@ struct bench_report {
     struct bench_verdict verdict;
     bool interrupted;
     bool find_max;
+    bool broke_off; // the search, by an error; the steps are those before
     struct bench_search search;
     uint32_t num_steps;
     struct report_step steps[SEARCH_STEPS_MAX];
@@ -31,9 +32,9 @@ void report_step_line(const struct bench_slo *slo, const struct report_step *ste
 
 // To standard output. ERR_NOMEM, ERR_IO.
 FALLIBLE report_print(const struct bench_report *report, bool json);
-// To files, replaced where they are there. ERR_IO names the file.
-FALLIBLE report_save_json(const struct bench_report *report, const char *path);
-FALLIBLE report_save_csv(const struct bench_report *report, const char *path);
+// To files that are open. ERR_NOMEM, ERR_IO.
+FALLIBLE report_write_json(const struct bench_report *report, int fd);
+FALLIBLE report_write_csv(const struct bench_report *report, int fd);
 
 // Reads two saved reports, prints the comparison. ERR_IO or ERR_INVALID names the file; ERR_INVALID too where the two loads are not
 // the same.

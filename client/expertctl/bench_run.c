@@ -42,15 +42,65 @@ static FALLIBLE fork_child(pid_t *out) {
     return OK;
 }
 
+// ---- signals
+
+static sigset_t signal_set(bool of_children) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    if (of_children) {
+        sigaddset(&set, SIGCHLD);
+    }
+    return set;
+}
+
+void bench_hold_signals(void) {
+    sigset_t set = signal_set(false);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
+void bench_release_signals(void) {
+    sigset_t set = signal_set(false);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+static bool asks_to_end(int signal) {
+    return signal == SIGINT || signal == SIGTERM;
+}
+
+// ---- one process
+
 struct forked {
     struct err_copy error;
     struct proto_error_text refusal;
 };
 
+// Its signals are blocked.
+static FALLIBLE wait_child(pid_t child) {
+    const sigset_t signals = signal_set(true);
+    int status = 0;
+    pid_t ended;
+    while ((ended = waitpid(child, &status, WNOHANG)) == 0) {
+        struct timespec left = {0, LOOK_NS};
+        if (asks_to_end(sigtimedwait(&signals, NULL, &left))) {
+            kill(child, SIGKILL);
+            waitpid(child, &status, 0);
+            FAIL(ERR_CANCELLED, "interrupted");
+        }
+    }
+    if (ended < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        FAIL(ERR_INTERNAL, "a process of the client ended with status %#x", (unsigned)status);
+    }
+    return OK;
+}
+
 FALLIBLE bench_fork(err_t (*work)(void *, struct proto_error_text *), void *argument, struct proto_error_text *refusal) {
     struct forked *forked;
     pid_t child;
     TRY(bench_share(sizeof *forked, (void **)&forked));
+    sigset_t signals = signal_set(true), before;
+    sigprocmask(SIG_BLOCK, &signals, &before); // the child's too: that it should end is the parent's to say
     err_t e = fork_child(&child);
     if (!err_is(e) && child == 0) {
         e = work(argument, &forked->refusal);
@@ -59,10 +109,9 @@ FALLIBLE bench_fork(err_t (*work)(void *, struct proto_error_text *), void *argu
         }
         _exit(0);
     }
-    int status = 0;
-    if (!err_is(e) && (waitpid(child, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
-        e = err_record(ERR_INTERNAL, NULL, "a process of the client ended with status %#x", (unsigned)status);
-    } else if (!err_is(e) && forked->error.code != ERR_OK) {
+    e = err_is(e) ? e : wait_child(child);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (!err_is(e) && forked->error.code != ERR_OK) {
         e = err_restore(&forked->error);
         *refusal = forked->refusal;
     }
@@ -127,8 +176,7 @@ static void wait_signal(struct fleet *fleet, int64_t until_ns) {
     int64_t left_ns = until_ns - clock_now_ns();
     left_ns = left_ns < 0 ? 0 : left_ns < LOOK_NS ? left_ns : LOOK_NS;
     struct timespec left = {0, left_ns};
-    int signal = sigtimedwait(&fleet->signals, NULL, &left);
-    if (signal == SIGINT || signal == SIGTERM) {
+    if (asks_to_end(sigtimedwait(&fleet->signals, NULL, &left))) {
         // Asked twice, or before there is anything to report: not even the calls in flight are waited for.
         if (fleet->interrupted || atomic_load(&fleet->shared->start_ns) == 0) {
             kill_all(fleet);
@@ -200,7 +248,6 @@ static void watch(struct fleet *fleet) {
 }
 
 static FALLIBLE collect(const struct fleet *fleet, struct bench_result *out, struct proto_error_text *refusal) {
-    memset(out, 0, sizeof *out);
     for (uint32_t i = 0; i < fleet->processes; i++) {
         struct bench_lane *lane = &fleet->shared->lanes[i];
         if (atomic_load(&lane->state) == LANE_FAILED) {
@@ -214,6 +261,7 @@ static FALLIBLE collect(const struct fleet *fleet, struct bench_result *out, str
     if (fleet->broken) {
         FAIL(ERR_INTERNAL, "a process of the client ended with status %#x", (unsigned)fleet->broken_status);
     }
+    memset(out, 0, sizeof *out);
     for (uint32_t i = 0; i < fleet->processes; i++) {
         result_merge(out, &fleet->shared->lanes[i].result);
     }
@@ -224,10 +272,7 @@ FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool
     struct fleet fleet = {.plan = plan, .processes = plan->options->processes};
     size_t bytes = sizeof *fleet.shared + fleet.processes * sizeof *fleet.shared->lanes;
     TRY(bench_share(bytes, (void **)&fleet.shared));
-    sigemptyset(&fleet.signals);
-    sigaddset(&fleet.signals, SIGINT);
-    sigaddset(&fleet.signals, SIGTERM);
-    sigaddset(&fleet.signals, SIGCHLD);
+    fleet.signals = signal_set(true);
     sigprocmask(SIG_BLOCK, &fleet.signals, &fleet.before);
     err_t e = launch(&fleet);
     if (err_is(e)) {

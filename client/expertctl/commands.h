@@ -16,9 +16,13 @@ FALLIBLE command_drain(struct client *client, const struct ctl_options *options)
 // Until it is interrupted, or once. `admin`: of the admin socket; NULL: the shards are left out. `address`: the daemon's.
 FALLIBLE command_top(const char *address, struct client *admin, const struct ctl_options *options);
 
-// Asks from processes of its own, since gRPC does not survive a fork: the caller has not begun to use it. *code is the exit code;
-// 0 the daemon held, 1 wrong answers, failed calls, no rate that holds, or a regression, 2 INVALID. On error *refusal is the
-// daemon's, where it refused; its reason is "" otherwise.
-FALLIBLE command_bench(const char *address, const struct ctl_options *options, struct proto_error_text *refusal, int *code);
+struct bench_outcome {
+    int code;      // 0 the daemon held, 1 wrong answers, failed calls, no rate that holds, or a regression, 2 INVALID
+    bool reported; // standard output has the report, on an error too
+    struct proto_error_text refusal; // on error: the daemon's, where it refused; else its reason is ""
+};
+
+// Asks from processes of its own, since gRPC does not survive a fork: the caller has not begun to use it.
+FALLIBLE command_bench(const char *address, const struct ctl_options *options, struct bench_outcome *out);
 
 #endif

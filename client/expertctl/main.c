@@ -170,14 +170,15 @@ static int run_top(const struct ctl_options *options, const char *address) {
 }
 
 static int run_bench(const struct ctl_options *options, const char *address) {
-    struct proto_error_text refusal = {.retry_after_ms = -1};
-    int code = 0;
-    err_t e = command_bench(address, options, &refusal, &code);
+    struct bench_outcome outcome;
+    err_t e = command_bench(address, options, &outcome);
     if (!err_is(e)) {
-        return code;
+        return outcome.code;
     }
-    bool refused = refusal.reason[0] != '\0', asked = refused || e.code == ERR_UNAVAILABLE || e.code == ERR_DEADLINE;
-    return report(e, refused ? &refusal : NULL, asked ? address : NULL, options);
+    bool refused = outcome.refusal.reason[0] != '\0', asked = refused || e.code == ERR_UNAVAILABLE || e.code == ERR_DEADLINE;
+    struct ctl_options error_options = *options;
+    error_options.json = options->json && !outcome.reported; // one object
+    return report(e, refused ? &outcome.refusal : NULL, asked ? address : NULL, &error_options);
 }
 
 int main(int argc, char **argv) {

@@ -3,6 +3,7 @@
 import concurrent.futures
 import csv
 import json
+import pathlib
 import signal
 import subprocess
 import threading
@@ -249,6 +250,10 @@ def wait_line(process, *wanted):
     raise AssertionError((lines, process.communicate()))
 
 
+def children_of(process):
+    return pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+
+
 def answered(lines):
     """By the lines of the seconds."""
     return sum(int(line.split("s", 1)[1].split()[0]) for line in lines if "calls/s" in line and "answered/s" not in line)
@@ -479,6 +484,54 @@ def test_loads_that_differ_and_files_that_are_none_are_not_compared(compared, sa
         assert done.returncode == DATA and "bad.json" in done.stderr, text
 
 
+# ---- files
+
+
+def test_a_file_that_takes_nothing_costs_no_report(run):
+    report = run("--concurrency", 1, "--save", "/dev/full", codes=(DATA,))
+    assert report["answers"] > 0
+    report = run("--concurrency", 1, "--csv", "/dev/full", codes=(DATA,))
+    assert report["answers"] > 0
+
+
+def test_files_are_replaced_whole_or_not_at_all(served, tmp_path):
+    """The daemon is stopped: the run is interrupted before it has called."""
+    daemon, kept = Daemon(model="synthetic:tiny"), tmp_path / "kept.json"
+    kept.write_text("old")
+    daemon.signal(signal.SIGSTOP)
+    process = started(f"unix:{daemon.socket}", "--json", "--save", str(kept), "--csv", str(tmp_path / "new.csv"))
+    try:
+        deadline = time.monotonic() + 60 * SLOW
+        while not children_of(process):  # what asks
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.02)
+        assert len(list(tmp_path.iterdir())) == 3  # with those that are written
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60 * SLOW)
+        assert process.returncode == INTERRUPTED and json.loads(out)["error"]["reason"] == "CANCELLED", (process.returncode, out, err)
+        assert list(tmp_path.iterdir()) == [kept] and kept.read_text() == "old"
+    finally:
+        daemon.signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+        daemon.stop()
+
+
+def test_a_search_whose_daemon_is_gone_reports_its_steps(tmp_path):
+    daemon = Daemon(model="synthetic:tiny")
+    process = started(f"unix:{daemon.socket}", "--json", *SEARCH, "--csv", str(tmp_path / "steps.csv"))
+    try:
+        wait_line(process, "held")
+    finally:
+        daemon.kill()
+    out, err = process.communicate(timeout=60 * SLOW)
+    assert process.returncode == UNREACHABLE and daemon.socket in err, (process.returncode, out, err)
+    report, steps = json.loads(out), list(csv.DictReader(open(tmp_path / "steps.csv")))
+    assert report["find_max"]["rate"] == 20 and report["verdict"]["outcome"] == "invalid"
+    assert "broke off" in report["verdict"]["why"] and daemon.socket in report["verdict"]["why"]
+    assert len(steps) == len(report["find_max"]["steps"]) >= 1 and steps[0]["outcome"] == "held"
+
+
 # ---- what is refused
 
 
@@ -492,8 +545,11 @@ def test_what_cannot_be_asked_is_refused_before_the_load(served):
             (("--region", "--rate", 10, "--tokens", 1000), USAGE, "--max-inflight"),
             (("--dtype", "i32"), USAGE, "f8_e4m3"),
             (("--trace", "/nonexistent"), DATA, "/nonexistent"),
-            (("--save", "/nonexistent/x", *SHORT), DATA, "/nonexistent/x")):
+            (("--save", "/nonexistent/x", "--duration", "1h"), DATA, "--save /nonexistent/x"),
+            (("--csv", "/nonexistent/x", "--duration", "1h"), DATA, "--csv /nonexistent/x")):
+        calls = served.metric("expertd_calls_total", 'method="Forward"')
         done = bench(address, *arguments)
         assert done.returncode == code and cause in done.stderr, (arguments, done.returncode, done.stderr)
+        assert served.metric("expertd_calls_total", 'method="Forward"') == calls, arguments
     done = bench("unix:/tmp/there-is-no-such.sock", "--pool", 8)
     assert done.returncode == UNREACHABLE and "/tmp/there-is-no-such.sock" in done.stderr
