@@ -101,6 +101,18 @@ static FALLIBLE open_files(struct bench *b) {
     return OK;
 }
 
+static FALLIBLE limit_tokens(struct bench *b) {
+    struct bench_options *o = &b->options;
+    uint32_t rooms = bench_slots_most(o), cut = pool_tokens_most(&b->pool, b->target, o);
+    if (o->region) {
+        uint32_t in_region = region_tokens_most(b->target, &b->pool, rooms);
+        cut = in_region < cut ? in_region : cut;
+    }
+    TRY_IN(tokens_limit(&o->tokens, b->target->max_tokens, cut), "%s", o->trace ? "--trace" : "--tokens");
+    TRY(pool_check(&b->pool, b->target, o));
+    return o->region ? region_check(b->address, b->target, &b->pool, o->tokens.high, rooms) : OK;
+}
+
 static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
     TRY(bench_share(sizeof *b->target, (void **)&b->target));
     TRY(bench_fork(describe, b, refusal));
@@ -108,12 +120,9 @@ static FALLIBLE prepare(struct bench *b, struct proto_error_text *refusal) {
         b->trace.calls[i].layer = target_find_layer(b->target, b->trace.calls[i].layer);
         INVARIANT(b->trace.calls[i].layer < TARGET_LAYERS_MAX); // or describe would have refused
     }
-    TRY_IN(tokens_limit(&b->options.tokens, b->target->max_tokens), "%s", b->options.trace ? "--trace" : "--tokens");
     enum dtype dtype = b->ctl->output_dtype == DTYPE_NONE ? DTYPE_BF16 : b->ctl->output_dtype;
     TRY(pool_init(b->target, &b->options, dtype, &b->pool));
-    if (b->options.region) {
-        TRY(region_check(b->address, b->target, &b->pool, b->options.tokens.high, bench_slots_most(&b->options)));
-    }
+    TRY(limit_tokens(b));
     b->result = calloc(1, sizeof *b->result);
     b->best = calloc(1, sizeof *b->best);
     if (!b->result || !b->best) {

@@ -37,12 +37,13 @@ static json_t *number_or_null(double number) {
 static json_t *load_json(const struct bench_plan *plan) {
     const struct bench_options *o = plan->options;
     const char *mode = plan->trace ? "trace" : bench_open_loop(o) ? "open" : "closed";
-    json_t *load = json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:b, s:b}", "mode", mode, "rate",
-                             number_or_null(plan->rate), "concurrency", o->concurrency ? json_integer(o->concurrency) : json_null(),
-                             "trace", o->trace ? json_text(o->trace) : json_null(), "arrivals",
-                             o->arrivals == ARRIVALS_CONSTANT ? "constant" : "poisson", "tokens", json_text(o->tokens_text),
-                             "routing", json_text(o->routing_text), "layers", layers_json(plan->target), "dtype",
-                             dtype_name(plan->pool->dtype), "stream", o->stream, "region", o->region);
+    json_t *load =
+        json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:b, s:b, s:o}", "mode", mode, "rate", number_or_null(plan->rate),
+                  "concurrency", o->concurrency ? json_integer(o->concurrency) : json_null(), "trace",
+                  o->trace ? json_text(o->trace) : json_null(), "arrivals",
+                  o->arrivals == ARRIVALS_CONSTANT ? "constant" : "poisson", "tokens", json_text(o->tokens_text), "routing",
+                  json_text(o->routing_text), "layers", layers_json(plan->target), "dtype", dtype_name(plan->pool->dtype), "stream",
+                  o->stream, "region", o->region, "tokens_max", o->tokens.cut ? json_integer(o->tokens.high) : json_null());
     json_t *rest = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "connections", (json_int_t)o->connections,
                              "processes", (json_int_t)o->processes, "max_inflight", (json_int_t)o->max_inflight, "seed",
                              (json_int_t)o->seed, "pool_rows", (json_int_t)o->pool_rows, "check_every", (json_int_t)o->check_every,

@@ -17,15 +17,30 @@ static bool is_f8(enum dtype dtype) {
     return dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2;
 }
 
-static FALLIBLE check_sizes(const struct bench_target *target, const struct bench_options *o, const struct bench_pool *pool) {
-    uint64_t most = o->tokens.high, group = pool->rows / routing_phases(&o->routing);
-    uint64_t bytes = most * (pool->row_bytes + (is_f8(pool->dtype) ? sizeof(float) : 0) +
-                             (pool->routed ? pool->choices * (sizeof(int32_t) + sizeof(float)) : 0));
+static uint64_t bytes_of_token(const struct bench_pool *pool) {
+    uint64_t scale = is_f8(pool->dtype) ? sizeof(float) : 0, route = pool->routed ? sizeof(int32_t) + sizeof(float) : 0;
+    return pool->row_bytes + scale + pool->choices * route;
+}
+
+static uint64_t rows_of_group(const struct bench_pool *pool, const struct bench_options *o) {
+    return pool->rows / routing_phases(&o->routing);
+}
+
+uint32_t pool_tokens_most(const struct bench_pool *pool, const struct bench_target *target, const struct bench_options *o) {
+    uint64_t most = target->max_tokens, message = target->max_message_bytes;
+    uint64_t in_message = message > REQUEST_OVERHEAD_BYTES ? (message - REQUEST_OVERHEAD_BYTES) / bytes_of_token(pool) : 0;
+    uint64_t in_pieces = (CALLS_PIECES_MAX - 1) * rows_of_group(pool, o) - 1;
+    most = !o->region && in_message < most ? in_message : most;
+    return (uint32_t)(in_pieces < most ? in_pieces : most);
+}
+
+FALLIBLE pool_check(const struct bench_pool *pool, const struct bench_target *target, const struct bench_options *o) {
+    uint64_t most = o->tokens.high, bytes = most * bytes_of_token(pool);
     if (!o->region && bytes + REQUEST_OVERHEAD_BYTES > target->max_message_bytes) {
         FAIL(ERR_USAGE, "calls of up to %u tokens are messages of %llu bytes, the daemon takes %llu: fewer --tokens",
              o->tokens.high, (unsigned long long)bytes, (unsigned long long)target->max_message_bytes);
     }
-    if (most / group + 2 > CALLS_PIECES_MAX) {
+    if (most / rows_of_group(pool, o) + 2 > CALLS_PIECES_MAX) {
         FAIL(ERR_USAGE, "calls of up to %u tokens from a pool of %u rows: a larger --pool", o->tokens.high, pool->rows);
     }
     return OK;
@@ -94,7 +109,6 @@ FALLIBLE pool_init(const struct bench_target *target, const struct bench_options
         .answer_bytes = target->hidden_size * dtype_size(is_f8(dtype) ? DTYPE_BF16 : dtype),
         .routed = o->routing.kind != ROUTING_OWN,
     };
-    TRY(check_sizes(target, o, pool));
     size_t slots = (size_t)pool->rows * pool->choices;
     pool->hidden = calloc(pool->rows, pool->row_bytes);
     pool->ids = calloc(slots, sizeof *pool->ids);

@@ -53,6 +53,10 @@ struct bench_pool {
 FALLIBLE pool_init(const struct bench_target *target, const struct bench_options *options, enum dtype dtype,
                    struct bench_pool *out);
 void pool_deinit(struct bench_pool *pool); // legal on a zeroed struct
+// Tokens that a call can carry by the daemon's limits and by the pool's pieces.
+uint32_t pool_tokens_most(const struct bench_pool *pool, const struct bench_target *target, const struct bench_options *options);
+// ERR_USAGE where the options' tokens are more.
+FALLIBLE pool_check(const struct bench_pool *pool, const struct bench_target *target, const struct bench_options *options);
 // Asks for every row of every layer alone: one row in the request, one request at a time. A refusal for lack of room is tried again
 // for a while. The client's own errors.
 FALLIBLE pool_ask(struct client *client, const struct bench_target *target, const struct bench_pool *pool, int64_t timeout_us);

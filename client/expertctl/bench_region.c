@@ -18,6 +18,18 @@ struct region_layout region_layout_of(const struct bench_pool *pool, uint32_t to
     return layout;
 }
 
+uint32_t region_tokens_most(const struct bench_target *target, const struct bench_pool *pool, uint32_t rooms) {
+    uint64_t room_bytes = target->max_region_bytes / rooms;
+    uint32_t least = 0, most = target->max_tokens; // it lies between
+    while (least < most) {
+        uint32_t middle = most - (most - least) / 2;
+        bool fits = region_layout_of(pool, middle).room_bytes <= room_bytes;
+        least = fits ? middle : least;
+        most = fits ? most : middle - 1;
+    }
+    return least;
+}
+
 FALLIBLE region_check(const char *address, const struct bench_target *target, const struct bench_pool *pool, uint32_t tokens_max,
                       uint32_t rooms) {
     uint64_t bytes = region_layout_of(pool, tokens_max).room_bytes * rooms;

@@ -19,6 +19,8 @@ struct bench_region {
 };
 
 struct region_layout region_layout_of(const struct bench_pool *pool, uint32_t tokens_max);
+// Tokens that each of `rooms` calls can have in a region of the daemon's.
+uint32_t region_tokens_most(const struct bench_target *target, const struct bench_pool *pool, uint32_t rooms);
 // ERR_USAGE where nothing is shared at that address, or so many rooms are more than the daemon shares.
 FALLIBLE region_check(const char *address, const struct bench_target *target, const struct bench_pool *pool, uint32_t tokens_max,
                       uint32_t rooms);

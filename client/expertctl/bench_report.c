@@ -81,8 +81,12 @@ static void print_load(const struct bench_plan *plan) {
     } else {
         printf("closed loop, %u in flight", o->concurrency);
     }
-    printf("; tokens %s, routing %s, %u layer%s from %u, %s, %s%s; %u connection%s, %u process%s, seed %" PRIu64 "\n",
-           plan->trace ? "of the trace" : o->tokens_text, o->routing_text, plan->target->num_layers,
+    char cut[32] = "";
+    if (o->tokens.cut) {
+        snprintf(cut, sizeof cut, " up to %u", o->tokens.high);
+    }
+    printf("; tokens %s%s, routing %s, %u layer%s from %u, %s, %s%s; %u connection%s, %u process%s, seed %" PRIu64 "\n",
+           plan->trace ? "of the trace" : o->tokens_text, cut, o->routing_text, plan->target->num_layers,
            plan->target->num_layers == 1 ? "" : "s", plan->target->layers[0].layer, dtype_name(plan->pool->dtype),
            o->stream ? "streamed" : "unary", o->region ? " through a region" : "", o->connections, o->connections == 1 ? "" : "s",
            o->processes, o->processes == 1 ? "" : "es", o->seed);

@@ -79,7 +79,7 @@ static FALLIBLE read_run(const json_t *object, const char *path, struct compare_
 
 static FALLIBLE check_same(const json_t *a, const json_t *b, const char *key, const char *in, const char *const paths[2]) {
     const json_t *of_a = json_object_get(a, key), *of_b = json_object_get(b, key);
-    if (of_a != of_b && !json_equal(of_a, of_b)) { // neither has it: files of before
+    if (!json_equal(of_a ? of_a : json_null(), of_b ? of_b : json_null())) {
         FAIL(ERR_INVALID, "--compare: %s and %s are not of the same load: %s%s differs", paths[0], paths[1], in, key);
     }
     return OK;
@@ -89,7 +89,7 @@ static FALLIBLE check_same(const json_t *a, const json_t *b, const char *key, co
 // result.
 static FALLIBLE check_same_load(const json_t *a, const json_t *b, const char *const paths[2]) {
     static const char *const KEYS[] = {"mode",    "rate",   "concurrency", "trace",  "arrivals", "tokens",
-                                       "routing", "layers", "dtype",       "stream", "region"};
+                                       "routing", "layers", "dtype",       "stream", "region",   "tokens_max"};
     const json_t *found_a = json_object_get(a, "find_max"), *found_b = json_object_get(b, "find_max");
     TRY(check_same(a, b, "model", "", paths));
     TRY(check_same(a, b, "numerics_id", "", paths)); // another arithmetic is other work

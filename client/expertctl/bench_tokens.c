@@ -80,9 +80,10 @@ FALLIBLE tokens_parse(const char *text, struct bench_tokens *out) {
          TOKENS_LIST_MAX);
 }
 
-FALLIBLE tokens_limit(struct bench_tokens *tokens, uint32_t max_tokens) {
+FALLIBLE tokens_limit(struct bench_tokens *tokens, uint32_t max_tokens, uint32_t cut) {
     if (tokens->kind == TOKENS_LOGNORMAL && tokens->high == 0) {
-        tokens->high = max_tokens;
+        tokens->high = cut ? cut : 1;
+        tokens->cut = true;
     }
     if (tokens->high > max_tokens) {
         FAIL(ERR_USAGE, "%u tokens in a call: the daemon takes %u at most", tokens->high, max_tokens);

@@ -2,6 +2,7 @@
 #ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_TOKENS_H
 #define EXPERTD_CLIENT_EXPERTCTL_BENCH_TOKENS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -18,14 +19,15 @@ struct bench_tokens {
     uint32_t values[TOKENS_LIST_MAX];  // list
     double cumulated[TOKENS_LIST_MAX]; // list: shares added up, the last is 1
     double median, sigma;              // lognormal
+    bool cut;                          // lognormal: `high` is what a call can carry
 };
 
 // "N", "uniform:A-B", "list:N@WEIGHT,N@WEIGHT,…" (a weight left out is 1), "lognormal:MEDIAN,SIGMA[,MAX]". ERR_USAGE.
 FALLIBLE tokens_parse(const char *text, struct bench_tokens *out);
 
-// Ends the distribution at the daemon's limit. ERR_USAGE where it cannot: a fixed, uniform or listed number is above it; a
-// lognormal one without a MAX is cut there.
-FALLIBLE tokens_limit(struct bench_tokens *tokens, uint32_t max_tokens);
+// Ends the distribution: a lognormal one without a MAX at `cut`, what a call can carry, or at 1 where that is nothing. ERR_USAGE
+// where a number is above the daemon's own limit.
+FALLIBLE tokens_limit(struct bench_tokens *tokens, uint32_t max_tokens, uint32_t cut);
 
 // In [low, high].
 uint32_t tokens_draw(const struct bench_tokens *tokens, struct bench_random *random);

@@ -16,6 +16,7 @@ from harness.daemon import CHANNEL_OPTIONS, Daemon, clean_environment, run_progr
 from harness.paths import BIN, SANITIZER, SLOW
 
 LAYER, EXPERTS = 1, 8
+HIDDEN = 256  # of synthetic:tiny
 HELD, WORSE, INVALID, USAGE, DATA, UNREACHABLE, REFUSED, INTERRUPTED = 0, 1, 2, 64, 65, 69, 70, 130
 DURATIONS = {"count", "mean", "p50", "p90", "p95", "p99", "p999", "max"}
 MILLISECONDS = 700 if not SANITIZER else 350  # all of it is computing
@@ -66,6 +67,23 @@ def test_an_open_loop_goes_through_shared_memory(run):
     assert report["wrong"] == 0 and report["failed"] == 0 and report["answers"] > 0
 
 
+def test_lognormal_tokens_are_cut_at_what_a_call_can_carry():
+    daemon = Daemon("--max-message-bytes", "1MiB", "--max-region-bytes", "4MiB", model="synthetic:tiny")
+    try:
+        most = []
+        for arguments in ((), ("--region",), ("--pool", 1, "--region", "--dtype", "f8_e4m3")):
+            done = bench(f"unix:{daemon.socket}", *SHORT[:4], "--json", "--tokens", "lognormal:16,1", "--concurrency", 4, *arguments)
+            report = report_of(done, HELD, INVALID)
+            most.append(report["load"]["tokens_max"])
+            assert report["failed"] == report["wrong"] == 0 and report["answers"] > 0
+        assert (1 << 20) - 2048 <= most[0] * 2 * HIDDEN < 1 << 20
+        assert most[1] * 2 * 2 * HIDDEN == 1 << 20 and most[1] < most[2] < 2 * most[1]  # rows and answers
+        table = bench(f"unix:{daemon.socket}", *SHORT, "--tokens", "lognormal:16,1")
+        assert f"tokens lognormal:16,1 up to {most[0]}," in table.stdout
+    finally:
+        daemon.stop()
+
+
 def test_a_region_that_the_daemon_refuses_is_its_refusal():
     daemon = Daemon("--max-regions", 1, model="synthetic:tiny")
     try:
@@ -100,7 +118,7 @@ def test_the_report_has_every_key(run):
                            "answers", "failed", "failed_share", "compared", "wrong", "calls_per_s", "tokens_per_s", "span_s",
                            "response_us", "service_us", "lag_us", "errors", "client", "find_max"}
     assert set(report["load"]) == {"mode", "rate", "concurrency", "trace", "arrivals", "tokens", "routing", "layers", "dtype",
-                                   "stream", "region", "connections", "processes", "max_inflight", "seed", "pool_rows", "check_every",
+                                   "stream", "region", "tokens_max", "connections", "processes", "max_inflight", "seed", "pool_rows", "check_every",
                                    "warmup_s", "duration_s", "timeout_s"}
     assert set(report["response_us"]) == set(report["service_us"]) == set(report["lag_us"]) == DURATIONS
     assert set(report["client"]) == {"cpus", "busiest_thread", "slots_waited", "unsent"}

@@ -135,7 +135,7 @@ static void listed_tokens_come_by_their_weights(void **state) {
 static void lognormal_tokens_have_their_median_and_stay_in_bounds(void **state) {
     (void)state;
     struct bench_tokens t = tokens("lognormal:50,1");
-    assert_false(err_is(tokens_limit(&t, 200)));
+    assert_false(err_is(tokens_limit(&t, 300, 200)));
     struct bench_random random = bench_random_seeded(3, 1);
     int below = 0, ends = 0;
     for (int i = 0; i < DRAWS; i++) {
@@ -151,10 +151,10 @@ static void lognormal_tokens_have_their_median_and_stay_in_bounds(void **state) 
 static void tokens_above_the_daemons_limit_and_wrong_forms_are_refused(void **state) {
     (void)state;
     struct bench_tokens t = tokens("4096");
-    assert_false(err_is(tokens_limit(&t, 4096)));
-    assert_int_equal(tokens_limit(&t, 4095).code, ERR_USAGE);
+    assert_false(err_is(tokens_limit(&t, 4096, 1)));
+    assert_int_equal(tokens_limit(&t, 4095, 4095).code, ERR_USAGE);
     t = tokens("lognormal:5,1,300");
-    assert_int_equal(tokens_limit(&t, 299).code, ERR_USAGE);
+    assert_int_equal(tokens_limit(&t, 299, 299).code, ERR_USAGE);
     static const char *const BAD[] = {"",
                                       "-1",
                                       "1.5",

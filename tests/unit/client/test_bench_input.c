@@ -232,6 +232,39 @@ static void windows_go_around_their_group_and_take_routes_along(void **state) {
     }
 }
 
+static void calls_carry_what_message_region_and_pieces_allow(void **state) {
+    (void)state;
+    struct small_pool small;
+    fill_small(&small);
+    struct bench_options o;
+    bench_options_init(&o);
+    struct bench_target target = {.max_tokens = 1000000, .max_message_bytes = UINT32_MAX};
+    const uint32_t limits[][2] = {{1024, 0}, {1024 + 21, 0}, {1024 + 22, 1}, {1024 + 22 * 1000, 1000}}; // 3 x 2 + 2 x 8 a token
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        target.max_message_bytes = limits[i][0];
+        o.tokens.high = limits[i][1];
+        assert_int_equal(pool_tokens_most(&small.pool, &target, &o), limits[i][1]);
+        assert_true(i == 0 || !err_is(pool_check(&small.pool, &target, &o)));
+        o.tokens.high++;
+        assert_int_equal(pool_check(&small.pool, &target, &o).code, ERR_USAGE);
+    }
+    o.region = true; // its calls carry no rows
+    o.tokens.high = pool_tokens_most(&small.pool, &target, &o);
+    assert_int_equal(o.tokens.high, (CALLS_PIECES_MAX - 1) * ROWS - 1);
+    assert_false(err_is(pool_check(&small.pool, &target, &o)));
+    o.tokens.high++;
+    assert_int_equal(pool_check(&small.pool, &target, &o).code, ERR_USAGE);
+    for (uint32_t rooms = 1; rooms < 100; rooms += 7) {
+        target.max_region_bytes = rooms * 5000;
+        uint32_t most = region_tokens_most(&target, &small.pool, rooms);
+        assert_true(most > 0 && !err_is(region_check("unix:/x", &target, &small.pool, most, rooms)));
+        assert_int_equal(region_check("unix:/x", &target, &small.pool, most + 1, rooms).code, ERR_USAGE);
+    }
+    target.max_tokens = 5;
+    assert_int_equal(pool_tokens_most(&small.pool, &target, &o), 5);
+    assert_int_equal(region_tokens_most(&target, &small.pool, 1), 5);
+}
+
 static void one_flipped_bit_disagrees(void **state) {
     (void)state;
     struct small_pool small;
@@ -313,6 +346,7 @@ int main(void) {
         cmocka_unit_test(trace_lines_hold_time_layer_and_tokens),
         cmocka_unit_test(traces_of_many_calls_are_read_and_bad_ones_name_the_line),
         cmocka_unit_test(windows_go_around_their_group_and_take_routes_along),
+        cmocka_unit_test(calls_carry_what_message_region_and_pieces_allow),
         cmocka_unit_test(one_flipped_bit_disagrees),
         cmocka_unit_test(rooms_hold_requests_and_answers_apart),
     };
