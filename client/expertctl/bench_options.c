@@ -64,11 +64,7 @@ static FALLIBLE set_duration(struct bench_options *o, const char *value) {
     return value_duration_ns(value, &o->duration_ns);
 }
 static FALLIBLE set_warmup(struct bench_options *o, const char *value) {
-    if (strcmp(value, "0") == 0 || strcmp(value, "0s") == 0) {
-        o->warmup_ns = 0;
-        return OK;
-    }
-    return value_duration_ns(value, &o->warmup_ns);
+    return value_pause_ns(value, &o->warmup_ns);
 }
 static FALLIBLE set_seed(struct bench_options *o, const char *value) {
     return read_whole(value, 0, INT64_MAX, &o->seed);
@@ -169,6 +165,7 @@ static const struct flag {
     {"--tolerance", "SHARE", 1, set_tolerance, "by which B may be worse (5%)"},
 };
 enum { FLAG_COUNT = sizeof FLAGS / sizeof *FLAGS };
+_Static_assert(FLAG_COUNT <= 32, "a bit per flag");
 
 void bench_options_init(struct bench_options *out) {
     *out = (struct bench_options){
@@ -203,6 +200,10 @@ FALLIBLE bench_options_read(int argc, char *const *argv, int *at, struct bench_o
         return OK;
     }
     out->given = out->given ? out->given : flag->name;
+    if (out->seen >> (flag - FLAGS) & 1) {
+        FAIL(ERR_USAGE, "%s is given twice", flag->name);
+    }
+    out->seen |= UINT32_C(1) << (flag - FLAGS);
     if (equals && flag->values != 1) {
         FAIL(ERR_USAGE, "%s takes %s", flag->name, flag->values ? "two words: --compare A.json B.json" : "no value");
     }
@@ -222,6 +223,43 @@ FALLIBLE bench_options_read(int argc, char *const *argv, int *at, struct bench_o
     return OK;
 }
 
+static bool is_given(const struct bench_options *o, const char *name) {
+    size_t i = 0;
+    while (i < FLAG_COUNT && strcmp(FLAGS[i].name, name) != 0) {
+        i++;
+    }
+    INVARIANT(i < FLAG_COUNT);
+    return o->seen >> i & 1;
+}
+
+static FALLIBLE check_compare(const struct bench_options *o) {
+    for (size_t i = 0; i < FLAG_COUNT; i++) {
+        const char *name = FLAGS[i].name;
+        if (o->seen >> i & 1 && strcmp(name, "--compare") != 0 && strcmp(name, "--tolerance") != 0) {
+            FAIL(ERR_USAGE, "--compare asks no daemon: %s does not go with it", name);
+        }
+    }
+    return OK;
+}
+
+// What would do nothing: who gives it expects something.
+static FALLIBLE check_idle(const struct bench_options *o) {
+    static const char *const OPEN[] = {"--arrivals", "--max-inflight", "--lag-limit"};
+    bool scheduled = o->rate > 0 || o->find_max;
+    if (is_given(o, "--tolerance")) {
+        FAIL(ERR_USAGE, "--tolerance is that of --compare");
+    }
+    if (o->trace && is_given(o, "--arrivals")) {
+        FAIL(ERR_USAGE, "--trace says itself when calls arrive: --arrivals does not go with it");
+    }
+    for (size_t i = 0; i < sizeof OPEN / sizeof *OPEN; i++) {
+        if (!scheduled && !o->trace && is_given(o, OPEN[i])) {
+            FAIL(ERR_USAGE, "%s is of an open loop: it goes with --rate, --trace or --find-max", OPEN[i]);
+        }
+    }
+    return OK;
+}
+
 static FALLIBLE check_load(const struct bench_options *o) {
     if ((o->rate > 0) + (o->concurrency > 0) + (o->trace != NULL) > 1) {
         FAIL(ERR_USAGE, "--rate, --concurrency or --trace: a load is one of them");
@@ -232,7 +270,7 @@ static FALLIBLE check_load(const struct bench_options *o) {
     if (o->find_max && (o->concurrency || o->trace)) {
         FAIL(ERR_USAGE, "--find-max searches a rate: it goes with neither --concurrency nor --trace");
     }
-    if (o->trace && (o->layers || strcmp(o->tokens_text, "1") != 0)) {
+    if (o->trace && (o->layers || is_given(o, "--tokens"))) {
         FAIL(ERR_USAGE, "--trace says layers and tokens itself: --layers and --tokens do not go with it");
     }
     uint32_t rows_least = routing_phases(&o->routing);
@@ -244,9 +282,10 @@ static FALLIBLE check_load(const struct bench_options *o) {
 
 FALLIBLE bench_options_finish(struct bench_options *o) {
     if (o->compare[0]) {
-        return OK;
+        return check_compare(o);
     }
     TRY(check_load(o));
+    TRY(check_idle(o));
     if (o->find_max && o->rate == 0) {
         o->rate = DEFAULT_START_RATE;
     }

@@ -15,6 +15,7 @@ enum { BENCH_PROCESSES_MAX = 64, BENCH_POOL_MAX = 65536 };
 
 struct bench_options {
     const char *given;    // the first flag of bench's that was there; NULL: none
+    uint32_t seen;        // a bit per flag, in the help's order
     double rate;          // open loop, calls per second in all; 0: not given
     uint32_t concurrency; // closed loop, calls in flight in all; 0: not given
     const char *trace;    // FILE, or NULL

@@ -42,7 +42,7 @@ static bool parse_list(const char *text, struct bench_tokens *out) {
     for (uint32_t i = 0; i < out->count; i++) {
         out->cumulated[i] /= sum;
     }
-    return !*text && sum > 0;
+    return !*text && sum > 0 && isfinite(sum);
 }
 
 static bool parse_lognormal(const char *text, struct bench_tokens *out) {

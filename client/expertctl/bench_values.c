@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 
-static const double DAY_S = 86400, RATE_MAX = 1e9;
+static const double LEAST_S = 1e-6, DAY_S = 86400, RATE_MAX = 1e9;
 
 bool value_take_number(const char **text, double *out) {
     if (!isdigit((unsigned char)(*text)[0]) && (*text)[0] != '.') {
@@ -22,23 +22,38 @@ bool value_take_number(const char **text, double *out) {
     return true;
 }
 
-FALLIBLE value_duration_ns(const char *text, int64_t *out) {
+// False where it is none, or longer than a day.
+static bool parse_seconds(const char *text, double *out) {
     static const struct {
         const char *name;
         double seconds;
     } UNITS[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"", 1}, {"m", 60}, {"h", 3600}};
-    const char *at = text;
     double number;
-    if (value_take_number(&at, &number)) {
-        for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++) {
-            double seconds = number * UNITS[i].seconds;
-            if (strcmp(at, UNITS[i].name) == 0 && seconds >= 1e-6 && seconds <= DAY_S) {
-                *out = (int64_t)llround(seconds * NS_PER_S);
-                return OK;
-            }
+    if (!value_take_number(&text, &number)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++) {
+        if (strcmp(text, UNITS[i].name) == 0) {
+            *out = number * UNITS[i].seconds;
+            return *out <= DAY_S;
         }
     }
-    FAIL(ERR_USAGE, "%s: a duration of 1us to 24h is expected, such as 20ms, 1.5s or 2m", text);
+    return false;
+}
+
+FALLIBLE value_duration_ns(const char *text, int64_t *out) {
+    double seconds;
+    if (!parse_seconds(text, &seconds) || seconds < LEAST_S) {
+        FAIL(ERR_USAGE, "%s: a duration of 1us to 24h is expected, such as 20ms, 1.5s or 2m", text);
+    }
+    *out = (int64_t)llround(seconds * NS_PER_S);
+    return OK;
+}
+
+FALLIBLE value_pause_ns(const char *text, int64_t *out) {
+    double seconds;
+    *out = 0;
+    return parse_seconds(text, &seconds) && seconds == 0 ? OK : value_duration_ns(text, out);
 }
 
 FALLIBLE value_share(const char *text, double *out) {

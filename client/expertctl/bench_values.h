@@ -10,8 +10,10 @@
 // One number at *text, which is moved behind it. False where there is none or it is not finite.
 bool value_take_number(const char **text, double *out);
 
-// "20ms", "1.5s", "300us", "2m", "1h"; a bare number is seconds. Above 0 and up to a day.
+// "20ms", "1.5s", "300us", "2m", "1h"; a bare number is seconds. From 1us and up to a day.
 FALLIBLE value_duration_ns(const char *text, int64_t *out);
+// Or none at all: "0", "0ms".
+FALLIBLE value_pause_ns(const char *text, int64_t *out);
 
 // "5%" or "0.05": in [0, 1].
 FALLIBLE value_share(const char *text, double *out);

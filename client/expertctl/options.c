@@ -441,6 +441,9 @@ static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
     case COMMAND_PLACEMENT:
         return check_placement(o);
     case COMMAND_BENCH:
+        if (o->bench.compare[0] && o->output_dtype != DTYPE_NONE) {
+            FAIL(ERR_USAGE, "--compare asks no daemon: --dtype does not go with it");
+        }
         return bench_options_finish(&o->bench);
     default:
         return OK;

@@ -171,6 +171,7 @@ static void tokens_above_the_daemons_limit_and_wrong_forms_are_refused(void **st
                                       "normal:5",
                                       "2000000000",
                                       "list:1@@2",
+                                      "list:1@1e308,2@1e308",
                                       "uniform:-1-3",
                                       "3 "};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {

@@ -12,6 +12,7 @@
 
 #include "client/expertctl/bench_region.h"
 #include "client/expertctl/bench_trace.h"
+#include "client/expertctl/bench_values.h"
 #include "client/expertctl/options.h"
 
 enum { WORDS_MAX = 60 };
@@ -66,6 +67,24 @@ static void bench_without_flags_keeps_one_call_in_flight(void **state) {
     assert_true(o.bench.tolerance == 0.03);
 }
 
+static void a_warm_up_may_be_none(void **state) {
+    (void)state;
+    static const char *const NONE[] = {"0", "0s", "0ms", "0.0us", "0h"}, *const BAD[] = {"-0", "0x", "0.1us", "25h", ""};
+    int64_t ns = -1;
+    for (size_t i = 0; i < sizeof NONE / sizeof *NONE; i++) {
+        assert_false(err_is(value_pause_ns(NONE[i], &ns)));
+        assert_int_equal(ns, 0);
+    }
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        assert_int_equal(value_pause_ns(BAD[i], &ns).code, ERR_USAGE);
+    }
+    assert_false(err_is(value_pause_ns("20ms", &ns)));
+    assert_int_equal(ns, 20000000);
+    struct ctl_options o;
+    assert_false(err_is(parse(&o, "bench --warmup 0ms")));
+    assert_int_equal(o.bench.warmup_ns, 0);
+}
+
 static void bench_lines_that_contradict_themselves_are_refused(void **state) {
     (void)state;
     static const char *const BAD[][2] = {
@@ -80,6 +99,18 @@ static void bench_lines_that_contradict_themselves_are_refused(void **state) {
         {"bench --compare a", "--compare"},
         {"bench --compare=a", "two words"},
         {"bench --dtype i8", "f8_e4m3 or f8_e5m2"},
+        {"bench --layers 0 --layers 1", "--layers is given twice"},
+        {"bench --stream --stream", "--stream is given twice"},
+        {"bench --compare a b --compare c d", "--compare is given twice"},
+        {"bench --compare a b --rate 5 --find-max --save z", "--rate does not go with it"},
+        {"bench --save z --compare a b", "--save does not go with it"},
+        {"bench --compare a b --dtype f32", "--dtype does not go with it"},
+        {"bench --rate 5 --tolerance 3%", "--tolerance is that of --compare"},
+        {"bench --concurrency 4 --max-inflight 2", "--max-inflight is of an open loop"},
+        {"bench --arrivals constant", "--arrivals is of an open loop"},
+        {"bench --concurrency 4 --lag-limit 1%", "--lag-limit is of an open loop"},
+        {"bench --trace f --arrivals poisson", "--trace says itself"},
+        {"bench --trace f --tokens 1", "--trace says"},
         {"bench --region=yes", "takes no value"},
         {"bench --stream=yes", "no value"},
         {"bench --check some", "sample=N"},
@@ -342,6 +373,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flags_of_bench_are_read_in_any_order),
         cmocka_unit_test(bench_without_flags_keeps_one_call_in_flight),
+        cmocka_unit_test(a_warm_up_may_be_none),
         cmocka_unit_test(bench_lines_that_contradict_themselves_are_refused),
         cmocka_unit_test(trace_lines_hold_time_layer_and_tokens),
         cmocka_unit_test(traces_of_many_calls_are_read_and_bad_ones_name_the_line),
