@@ -39,7 +39,8 @@ static FALLIBLE describe(void *argument, struct proto_error_text *refusal) {
     struct bench *b = argument;
     struct client *client;
     TRY(client_create(b->address, &client));
-    err_t e = target_describe(client, b->ctl->model, b->options.layers, b->ctl->timeout_us, b->target);
+    struct target_wish wish = {b->ctl->model, b->options.layers, b->options.trace ? "--trace" : "--layers"};
+    err_t e = target_describe(client, &wish, b->ctl->timeout_us, b->target);
     return refused_or_not(e, client, refusal); // the process ends: the client goes with it
 }
 

@@ -27,10 +27,14 @@ struct bench_target {
     struct target_layer layers[TARGET_LAYERS_MAX];
 };
 
-// Asks the daemon. `layers`: "3,5-7", "all", or NULL for the first that is ready. ERR_USAGE where the layers are not served or of
-// different shapes; the client's own errors.
-FALLIBLE target_describe(struct client *client, const char *model, const char *layers, int64_t timeout_us,
-                         struct bench_target *out);
+// What of a daemon is meant; borrowed.
+struct target_wish {
+    const char *model;  // "": the only one
+    const char *layers; // "3,5-7", "all", or NULL for the first that is ready
+    const char *flag;   // that named the layers
+};
+// Asks the daemon. ERR_USAGE where the layers are not served or of different shapes; the client's own errors.
+FALLIBLE target_describe(struct client *client, const struct target_wish *wish, int64_t timeout_us, struct bench_target *out);
 // TARGET_LAYERS_MAX where it is not among the target's.
 uint32_t target_find_layer(const struct bench_target *target, uint32_t layer);
 

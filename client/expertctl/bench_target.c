@@ -50,7 +50,7 @@ static FALLIBLE take_range(const char **text, unsigned long *low, unsigned long 
         *high = strtoul(end + 1, &end, 10);
     }
     if (!read || (*end && *end != ',') || (*end == ',' && !end[1]) || *low > *high || *high > UINT32_MAX) {
-        FAIL(ERR_USAGE, "--layers: layer numbers are expected, such as 3,5-7, not '%s'", at);
+        FAIL(ERR_USAGE, "layer numbers are expected, such as 3,5-7, not '%s'", at);
     }
     *text = *end ? end + 1 : end;
     return OK;
@@ -64,14 +64,17 @@ static FALLIBLE add_range(const struct describe_model *model, unsigned long low,
             TRY(add_layer(layer, out));
         }
     }
+    if (out->num_layers == before && low == high) {
+        FAIL(ERR_USAGE, "layer %lu is not served, or is named twice; expertctl models lists them", low);
+    }
     if (out->num_layers == before) {
-        FAIL(ERR_USAGE, "--layers: no layer from %lu to %lu is served, or it is named twice; expertctl models lists them", low,
-             high);
+        FAIL(ERR_USAGE, "no layer from %lu to %lu is served, or it is named twice; expertctl models lists them", low, high);
     }
     return OK;
 }
 
-static FALLIBLE choose_layers(const struct describe_model *model, const char *layers, struct bench_target *out) {
+static FALLIBLE choose_layers(const struct describe_model *model, const struct target_wish *wish, struct bench_target *out) {
+    const char *layers = wish->layers;
     if (!layers) {
         for (size_t i = 0; i < model->num_layers; i++) {
             if (model->layers[i].ready) {
@@ -81,12 +84,12 @@ static FALLIBLE choose_layers(const struct describe_model *model, const char *la
         FAIL(ERR_UNAVAILABLE, "no layer of %s is ready yet", model->name);
     }
     if (strcmp(layers, "all") == 0) {
-        return add_range(model, 0, UINT32_MAX, out);
+        return err_context(add_range(model, 0, UINT32_MAX, out), "%s", wish->flag);
     }
     while (*layers) {
         unsigned long low, high;
-        TRY(take_range(&layers, &low, &high));
-        TRY(add_range(model, low, high, out));
+        TRY_IN(take_range(&layers, &low, &high), "%s", wish->flag);
+        TRY_IN(add_range(model, low, high, out), "%s", wish->flag);
     }
     return OK;
 }
@@ -100,21 +103,20 @@ uint32_t target_find_layer(const struct bench_target *target, uint32_t layer) {
     return TARGET_LAYERS_MAX;
 }
 
-FALLIBLE target_describe(struct client *client, const char *model_name, const char *layers, int64_t timeout_us,
-                         struct bench_target *out) {
+FALLIBLE target_describe(struct client *client, const struct target_wish *wish, int64_t timeout_us, struct bench_target *out) {
     *out = (struct bench_target){0};
     struct client_description description;
-    TRY(client_describe(client, model_name, timeout_us, &description));
+    TRY(client_describe(client, wish->model, timeout_us, &description));
     const struct describe_response *response = &description.response;
     const struct describe_model *model = NULL;
-    err_t e = find_model(response, model_name, &model);
+    err_t e = find_model(response, wish->model, &model);
     if (!err_is(e)) {
         snprintf(out->model, sizeof out->model, "%s", model->name);
         snprintf(out->server_version, sizeof out->server_version, "%s", response->server_version ? response->server_version : "");
         out->max_tokens = response->max_tokens ? response->max_tokens : UINT32_MAX;
         out->max_message_bytes = response->max_message_bytes ? response->max_message_bytes : UINT32_MAX;
         out->max_region_bytes = response->max_region_bytes;
-        e = choose_layers(model, layers, out);
+        e = choose_layers(model, wish, out);
         out->choices = response->max_top_k && out->choices > response->max_top_k ? response->max_top_k : out->choices;
     }
     client_description_deinit(&description);

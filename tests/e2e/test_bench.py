@@ -553,11 +553,14 @@ def test_a_search_whose_daemon_is_gone_reports_its_steps(tmp_path):
 # ---- what is refused
 
 
-def test_what_cannot_be_asked_is_refused_before_the_load(served):
+def test_what_cannot_be_asked_is_refused_before_the_load(served, tmp_path):
     address = f"unix:{served.socket}"
+    (tmp_path / "trace").write_text(f"0 {LAYER} 1\n0.1 99 1\n")
     for arguments, code, cause in (
-            (("--layers", 77), USAGE, "77"),
-            (("--layers", "1-"), USAGE, "--layers"),
+            (("--layers", 77), USAGE, "--layers: layer 77 is not served"),
+            (("--layers", "77-78"), USAGE, "--layers: no layer from 77 to 78"),
+            (("--layers", "1-"), USAGE, "--layers: "),
+            (("--trace", tmp_path / "trace"), USAGE, "--trace: layer 99 is not served"),
             (("--tokens", 10 ** 8), USAGE, "--tokens"),
             (("--routing", f"one:{EXPERTS}"), USAGE, "--routing"),
             (("--region", "--rate", 10, "--tokens", 1000), USAGE, "--max-inflight"),
