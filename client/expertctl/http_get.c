@@ -9,15 +9,29 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 enum { MICROSECONDS = 1000000, READ_BYTES = 1 << 16, REQUEST_MAX = 512 };
 
-static void set_timeout(int fd, int64_t timeout_us) {
-    struct timeval limit = {.tv_sec = timeout_us / MICROSECONDS, .tv_usec = timeout_us % MICROSECONDS};
+// Until when the page must be here.
+struct patience {
+    int64_t until_ns, timeout_us;
+};
+
+// What is left of it is the socket's limit for the next call. False: nothing.
+static bool limit_next(int fd, const struct patience *patience) {
+    int64_t left_us = (patience->until_ns - clock_now_ns()) / NS_PER_US;
+    if (left_us <= 0) {
+        errno = ETIMEDOUT;
+        return false;
+    }
+    struct timeval limit = {.tv_sec = left_us / MICROSECONDS, .tv_usec = left_us % MICROSECONDS};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit); // of a TCP socket: cannot fail
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    return true;
 }
 
-static FALLIBLE connect_to(const struct address *address, int64_t timeout_us, int *out) {
+static FALLIBLE connect_to(const struct address *address, const struct patience *patience, int *out) {
     char port[8];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     snprintf(port, sizeof port, "%u", address->port);
@@ -29,10 +43,7 @@ static FALLIBLE connect_to(const struct address *address, int64_t timeout_us, in
     int why = 0;
     for (struct addrinfo *at = found; at && *out < 0; at = at->ai_next) {
         int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
-        if (fd >= 0) {
-            set_timeout(fd, timeout_us);
-        }
-        if (fd >= 0 && connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
+        if (fd >= 0 && limit_next(fd, patience) && connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
             *out = fd;
             break;
         }
@@ -48,18 +59,18 @@ static FALLIBLE connect_to(const struct address *address, int64_t timeout_us, in
     return OK;
 }
 
-static FALLIBLE send_request(int fd, const struct address *address, const char *path) {
+static FALLIBLE send_request(int fd, const struct address *address, const char *path, const struct patience *patience) {
     char request[REQUEST_MAX];
     int length = snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: expertd\r\nConnection: close\r\n\r\n", path);
     INVARIANT(length > 0 && length < REQUEST_MAX);
-    if (send(fd, request, (size_t)length, MSG_NOSIGNAL) != length) {
+    if (!limit_next(fd, patience) || send(fd, request, (size_t)length, MSG_NOSIGNAL) != length) {
         FAIL(ERR_UNAVAILABLE, "%s takes no request: %s", address->text, strerror(errno));
     }
     return OK;
 }
 
 // All until the daemon hangs up, which it does after one answer.
-static FALLIBLE read_all(int fd, const struct address *address, char **out) {
+static FALLIBLE read_all(int fd, const struct address *address, const struct patience *patience, char **out) {
     size_t used = 0, capacity = READ_BYTES;
     char *bytes = malloc(capacity + 1);
     ssize_t got = 1;
@@ -72,11 +83,16 @@ static FALLIBLE read_all(int fd, const struct address *address, char **out) {
             }
             bytes = more;
         }
-        got = recv(fd, bytes + used, capacity - used, 0);
+        got = limit_next(fd, patience) ? recv(fd, bytes + used, capacity - used, 0) : -1;
         used += got > 0 ? (size_t)got : 0;
     }
     if (!bytes || got != 0) {
+        bool late = got < 0 && (errno == ETIMEDOUT || errno == EAGAIN);
         free(bytes);
+        if (late) {
+            FAIL(ERR_UNAVAILABLE, "%s: the page does not end within %g s", address->text,
+                 (double)patience->timeout_us / MICROSECONDS);
+        }
         FAIL(ERR_UNAVAILABLE, "%s: the page does not end: %s", address->text, got < 0 ? strerror(errno) : "it is too large");
     }
     bytes[used] = '\0';
@@ -88,9 +104,10 @@ FALLIBLE http_get(const struct address *address, const char *path, int64_t timeo
     int fd;
     char *answer = NULL;
     *body = NULL;
-    TRY(connect_to(address, timeout_us, &fd));
-    err_t e = send_request(fd, address, path);
-    e = err_is(e) ? e : read_all(fd, address, &answer);
+    const struct patience patience = {clock_add_ns(clock_now_ns(), timeout_us * NS_PER_US), timeout_us};
+    TRY(connect_to(address, &patience, &fd));
+    err_t e = send_request(fd, address, path, &patience);
+    e = err_is(e) ? e : read_all(fd, address, &patience, &answer);
     close(fd);
     if (err_is(e)) {
         return e;

@@ -37,6 +37,17 @@ FALLIBLE table_row(struct table *table) {
     return OK;
 }
 
+char *table_text(char *text) {
+    for (unsigned char *at = (unsigned char *)text; *at; at++) {
+        bool c1 = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
+        if (at[0] < ' ' || at[0] == 0x7f || c1) {
+            at[0] = '?';
+            at[c1] = '?';
+        }
+    }
+    return text;
+}
+
 FALLIBLE table_cell(struct table *table, size_t column, const char *format, ...) {
     INVARIANT(table->rows > 0 && column < table->columns);
     char text[CELL_MAX];
@@ -44,9 +55,7 @@ FALLIBLE table_cell(struct table *table, size_t column, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (char *at = text; *at; at++) {
-        *at = (unsigned char)*at < ' ' || *at == '\x7f' ? '?' : *at;
-    }
+    table_text(text);
     char **cell = &table->cells[(table->rows - 1) * table->columns + column];
     free(*cell);
     *cell = strdup(text);

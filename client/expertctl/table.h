@@ -25,6 +25,9 @@ FALLIBLE table_row(struct table *table);
 // A cell of the last row. Control bytes in the text (a hostile name) are shown as '?'.
 FALLIBLE table_cell(struct table *table, size_t column, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+// What a terminal might act on becomes '?': control bytes, and C1 controls in UTF-8. Returns text.
+char *table_text(char *text);
+
 void table_print(const struct table *table, FILE *out);
 
 #endif

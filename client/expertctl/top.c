@@ -102,8 +102,10 @@ static void print_latency(const struct top *top, const char *name, bool queue) {
 static void print_figures(const struct top *top) {
     const struct top_sample *a = &top->looks[0].sample, *b = &top->looks[1].sample;
     double batches = rate(top, a->batches, b->batches), tokens = rate(top, a->tokens, b->tokens);
-    char texts[5][QUANTITY_TEXT_MAX];
-    printf("expertd %s, %s, %s\n", b->version, b->model, state_of(b));
+    char texts[5][QUANTITY_TEXT_MAX], version[TOP_TEXT_MAX], model[TOP_TEXT_MAX];
+    memcpy(version, b->version, sizeof version);
+    memcpy(model, b->model, sizeof model);
+    printf("expertd %s, %s, %s\n", table_text(version), table_text(model), state_of(b)); // who answers may be no daemon
     printf("calls     %.1f/s answered, %.1f/s failed, %.1f/s refused; %.0f open, %.0f streams\n",
            rate(top, a->calls_ok, b->calls_ok), rate(top, a->calls_failed, b->calls_failed), rate(top, a->refused, b->refused),
            b->open_calls, b->open_streams);

@@ -38,16 +38,19 @@ static bool has_label(const struct line *line, const char *label) {
     return memmem(line->labels, line->labels_length, label, strlen(label)) != NULL;
 }
 
+// The value as it was before it was written into a page: \\, \" and \n stand for one byte. "" where it does not end.
 static void copy_label(const struct line *line, const char *label, char out[TOP_TEXT_MAX]) {
-    const char *at = memmem(line->labels, line->labels_length, label, strlen(label));
-    size_t left = at ? (size_t)(line->labels + line->labels_length - at) - strlen(label) : 0;
-    const char *from = at ? at + strlen(label) : NULL, *quote = at ? memchr(from, '"', left) : NULL;
-    size_t length = quote ? (size_t)(quote - from) : 0;
-    length = length < TOP_TEXT_MAX - 1 ? length : TOP_TEXT_MAX - 1;
-    if (quote) {
-        memcpy(out, from, length);
+    const char *end = line->labels + line->labels_length, *at = memmem(line->labels, line->labels_length, label, strlen(label));
+    size_t length = 0;
+    at = at ? at + strlen(label) : end;
+    for (; at < end && *at != '"'; at++) {
+        bool escaped = *at == '\\' && at + 1 < end;
+        at += escaped;
+        if (length < TOP_TEXT_MAX - 1) {
+            out[length++] = escaped && *at == 'n' ? '\n' : *at;
+        }
     }
-    out[length] = '\0';
+    out[at < end ? length : 0] = '\0';
 }
 
 static void read_gauge(const struct line *line, struct top_sample *out) {

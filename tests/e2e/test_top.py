@@ -1,6 +1,8 @@
 """expertctl top: what it shows is what passed."""
 
+import itertools
 import json
+import socket
 import subprocess
 import threading
 import time
@@ -110,6 +112,54 @@ def test_what_is_not_there_is_named(daemon):
     done = run_program("expertctl", "--address", f"unix:{daemon.socket}", "top", "--once", "--http", daemon.tcp)
     assert done.returncode != 0 and "--http" in done.stderr, done.stdout
     assert top(daemon, "--interval", "0").returncode == USAGE
+
+
+class Page:
+    """An HTTP server of one answer: its head, then its body in pieces, one after each pause."""
+
+    def __init__(self, pieces, pause=0.0):
+        self.pieces, self.pause, self.ended = pieces, pause, threading.Event()
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.http = "127.0.0.1:%d" % self.socket.getsockname()[1]
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self):
+        while not self.ended.is_set():
+            try:
+                with self.socket.accept()[0] as peer:
+                    peer.recv(1 << 16)
+                    peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                    for piece in self.pieces:
+                        peer.sendall(piece)
+                        if self.ended.wait(self.pause):
+                            break
+            except OSError:  # it went away, or this ends
+                pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.socket.close()
+
+
+def test_a_page_that_drips_is_waited_for_no_longer_than_the_timeout(daemon):
+    with Page(itertools.repeat(b"#"), pause=0.1) as page:
+        done = run_program("expertctl", "--address", f"unix:{daemon.socket}", "--timeout", 1, "top", "--once", "--http", page.http)
+    assert done.returncode == UNREACHABLE and page.http in done.stderr and "1 s" in done.stderr, (done.returncode, done.stderr)
+
+
+def test_labels_do_nothing_to_the_terminal(daemon):
+    labels = rb'version="1' + b"\x1b]0;X\x07" + rb'",model="a\"b\n"'
+    with Page([b"expertd_ready 1\nexpertd_build_info{" + labels + b"} 1\n"]) as page:
+        top = ("expertctl", "--address", f"unix:{daemon.socket}", "top", "--once", "--interval", 0.05, "--http", page.http)
+        shown, said = run_program(*top), json.loads(run_program(*top, "--json").stdout)
+    assert shown.returncode == 0 and shown.stdout.startswith('expertd 1?]0;X?, a"b?, ready\n'), shown.stdout
+    assert said["version"] == "1\x1b]0;X\x07" and said["model"] == 'a"b\n'
 
 
 def test_without_an_admin_socket_the_shards_are_left_out(daemon):

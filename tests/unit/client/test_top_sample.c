@@ -60,6 +60,21 @@ static void what_is_no_metrics_page_is_refused(void **state) {
     assert_string_equal(s.version, "");
 }
 
+static void labels_are_unescaped(void **state) {
+    (void)state;
+    static struct top_sample s;
+    static char page[4 * TOP_TEXT_MAX];
+    assert_false(
+        err_is(top_read_metrics("expertd_ready 1\nexpertd_build_info{version=\"1\x1b]0;X\x07\",model=\"a\\\"b\\\\\\n\"} 1\n", &s)));
+    assert_string_equal(s.version, "1\x1b]0;X\x07"); // the JSON says it; print_figures takes it out
+    assert_string_equal(s.model, "a\"b\\\n");
+    assert_false(err_is(top_read_metrics("expertd_ready 1\nexpertd_build_info{model=\"cut\\\"} 1\n", &s)));
+    assert_string_equal(s.model, "");
+    snprintf(page, sizeof page, "expertd_ready 1\nexpertd_build_info{model=\"%0*d\"} 1\n", 2 * TOP_TEXT_MAX, 0);
+    assert_false(err_is(top_read_metrics(page, &s)));
+    assert_int_equal(strlen(s.model), TOP_TEXT_MAX - 1);
+}
+
 static void a_page_of_many_buckets_is_read_as_far_as_there_is_room(void **state) {
     (void)state;
     static struct top_sample s;
@@ -151,6 +166,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_page_is_read),
         cmocka_unit_test(what_is_no_metrics_page_is_refused),
+        cmocka_unit_test(labels_are_unescaped),
         cmocka_unit_test(a_page_of_many_buckets_is_read_as_far_as_there_is_room),
         cmocka_unit_test(a_value_that_is_no_count_is_passed_over),
         cmocka_unit_test(quantiles_are_of_what_came_between),
