@@ -5,7 +5,8 @@
 // makes each group a block of its own, not a range of columns. A gradient of weights is K ragged: trans_a, not trans_b, a.first =
 // b.first = the group sizes.
 //
-// Sums as grouped_matmul's. t = alpha * sum; D = t where beta is 0 (C is then not read), else fma(beta, C, t); one rounding.
+// Sums as grouped_matmul's. t = alpha * sum, where K is 0 +0 whatever alpha is; D = t where beta is 0 (C is then not read), else
+// fma(beta, C, t); one rounding.
 // Scaled operands: per block of K a partial sum of the codes, then sum = fma(partial, scale_a * scale_b, sum).
 // I8 by I8: an int32 sum, which wraps; with an out of floats it becomes fp32 first (f32_from_i32), then goes on as any sum.
 #ifndef EXPERTD_KERNELS_GROUPED_GEMM_H

@@ -1,7 +1,7 @@
 // The engine of the contract's operations on plain operands: a list of independent products, one per group, whose operands lie
-// anywhere with any strides: out_g = alpha_g * (A_g B_g) + beta_g * C_g. Panels of B are packed on the fly into the scratch of the
-// thread that multiplies them; rows of A are read in place where the kernels can, else converted once per block of rows.
-// Sums are the numerics contract's: bits depend on the operands alone. Private to kernels/.
+// anywhere with any strides: out_g = alpha_g * (A_g B_g) + beta_g * C_g, over no k +0 + beta_g * C_g whatever alpha_g is. Panels of
+// B are packed on the fly into the scratch of the thread that multiplies them; rows of A are read in place where the kernels can,
+// else converted once per block of rows. Sums are the numerics contract's: bits depend on the operands alone. Private to kernels/.
 #ifndef EXPERTD_KERNELS_PRODUCT_H
 #define EXPERTD_KERNELS_PRODUCT_H
 

@@ -1,6 +1,5 @@
 #include "kernels/product_call.h"
 
-#include <float.h>
 #include <string.h>
 
 #include "kernels/cpu/stream.h"
@@ -128,7 +127,7 @@ static void finish_float(const struct product_call *c) {
         struct finish_args args = {
             .sums = c->sums + r * c->stride,
             .count = at_most(g->n - column, c->count * KERNEL_PANEL),
-            .alpha = g->alpha,
+            .alpha = g->k ? g->alpha : 1.0f, // of nothing it counts for nothing: it may be Inf
             .beta = g->beta,
             .c = g->c ? (const char *)g->c + ((c->row + r) * g->c_stride + column) * size : NULL,
             .dtype = dtype,
@@ -142,9 +141,9 @@ static void finish_float(const struct product_call *c) {
     }
 }
 
-// Over no k, with nothing to add, and an alpha that leaves +0 what it is.
+// Over no k, with nothing to add.
 static bool is_zero(const struct product_group *g) {
-    return g->k == 0 && g->beta == 0.0f && g->alpha > 0.0f && g->alpha <= FLT_MAX;
+    return g->k == 0 && g->beta == 0.0f;
 }
 
 static void write_zeros(const struct product_call *c) {
@@ -169,7 +168,7 @@ void call_finish(struct product_call *c) {
         write_zeros(c);
         return;
     }
-    if (c->group->k == 0) { // a scale of nothing does not count, whatever it is
+    if (c->group->k == 0) { // a scale of nothing does not count either, whatever it is
         memset(c->sums, 0, c->rows * c->stride * sizeof(float));
     } else if (p->a.scale_dtype && !h->scaled_blocks) { // one scale for the whole of K
         for (size_t r = 0; r < c->rows; r++) {

@@ -173,7 +173,7 @@ __device__ __forceinline__ void multiply(const device_product &, const tile &, c
 __device__ __forceinline__ void finish(const device_product &p, const device_product_group &g, uint32_t row, uint32_t column,
                                        float sum) {
     const size_t to = row * g.out_stride + column;
-    float value = g.alpha * sum;
+    float value = g.k ? g.alpha * sum : 0.0f; // of nothing, whatever alpha is
     if (g.beta != 0.0f) {
         float existing;
         read(g.c, p.out_dtype, row * g.c_stride + column, existing);

@@ -160,7 +160,7 @@ static void reference_float(const struct element_sum *s, enum dtype sum_dtype, c
     } else {
         sum = p->a.scale_dtype ? scaled_sum(s) : sum_range(s, sum_dtype, 0, s->group->k);
     }
-    float value = s->group->alpha * sum;
+    float value = s->group->k ? s->group->alpha * sum : 0.0f; // of nothing, whatever alpha is
     if (s->group->beta != 0.0f) {
         float existing;
         dtype_widen(p->out_dtype, c, 1, &existing);

@@ -320,6 +320,7 @@ def grouped_gemm(a, b, alpha, beta, c, out_dtype, out_elements):
             total = scaled_sum(rows, columns, scale_a, scale_b, BLOCKS.get(a.scaling, (0, 0))[1])
         factor, share = (1 if x is None else x[0 if len(x) == 1 else g] for x in (alpha, beta))
         share = 0 if beta is None else share
+        factor = factor if rows.shape[1] else 1  # over no k the sum is +0, whatever alpha is
         existing = c.values()[at:at + m * n].reshape(m, n) if share else None
         out[at:at + m * n] = finish(total, factor, share, existing, out_dtype).reshape(-1)
         at += m * n

@@ -297,8 +297,8 @@ def empty(dtype, *shape):
 
 
 def write_edges(folder):
-    """Of what chance seldom meets: sizes of 2^40 and 2^62 where another is 0, a scale of nothing that is no number, and sums of int8
-    past 2^24 in outputs of floats. Returns how many there are."""
+    """Of what chance seldom meets: sizes of 2^40 and 2^62 where another is 0, a scale or an alpha of nothing that is no finite number,
+    and sums of int8 past 2^24 in outputs of floats. Returns how many there are."""
     gemms = [dict(zip(("a_first", "a_last", "b_first", "b_last", "out_first", "out_last"), (m, k, k, n, m, n)))
              for size in (2 ** 40, 2 ** 62) for m, k, n in ((0, size, 0), (size, 0, 0), (0, 0, size))]
     cases = [({"op": "grouped_gemm", "num_groups": 3, "trans_a": "false", "trans_b": "false"} | sizes,
@@ -310,6 +310,13 @@ def write_edges(folder):
                        "tensor", "a_first": 2, "a_last": 0, "b_first": 3, "b_last": 0, "out_first": 2, "out_last": 3},
                       {"a": empty("F8_E4M3", 0), "b": empty("F8_E5M2", 0), "a_scale": scale, "b_scale": scale,
                        "out": Tensor("F32", [6], np.zeros(6, np.float32))}))
+        for beta in (0, 2):  # an alpha of nothing is nothing too
+            c, factors = Tensor("F32", [6], np.arange(6, dtype=np.float32)), [np.array([x], np.float32) for x in (value, beta)]
+            a, b = (Operand(empty("F32", 0), [(lines, 0)], True) for lines in (2, 3))
+            cases.append(({"op": "grouped_gemm", "num_groups": 1, "trans_a": "false", "trans_b": "true", "a_first": 2, "a_last": 0,
+                           "b_first": 3, "b_last": 0, "out_first": 2, "out_last": 3},
+                          {"a": a.tensor, "b": b.tensor, "alpha": Tensor("F32", [1], factors[0]), "c": c,
+                           "beta": Tensor("F32", [1], factors[1]), "out": grouped_gemm(a, b, *factors, c, "F32", 6)}))
     for lhs, rhs, out in (([0, 2 ** 40], [2, 2 ** 40, 0], [0, 0]), ([0, 0], [2, 0, 2 ** 40], [0, 2 ** 40])):
         cases.append(({"op": "grouped_matmul"}, {"lhs": empty("F32", *lhs), "rhs": empty("F32", *rhs), "out": empty("F32", *out),
                                                  "group_sizes": sizes_tensor([0, 0])}))

@@ -2,6 +2,7 @@
 // dtypes, shapes, ragged dimensions, scalings, factors and existing outputs. And group metadata against the host's.
 #include "any_operation.h"
 #include "device_pieces.h"
+#include "gemm_corners.h"
 
 #include "kernels/device_operations.h"
 #include "kernels/group_metadata.h"
@@ -116,6 +117,22 @@ static void transposed_grouped_matmul_gives_the_twins_bits(void **state) {
 static void grouped_gemm_gives_the_twins_bits(void **state) {
     (void)state;
     check_all(check_gemm);
+}
+
+static void corners_of_grouped_gemm_have_their_answers(void **state) {
+    (void)state;
+    static struct corner_run run;
+    for (size_t i = 0; i < COUNT_OF(CORNERS); i++) {
+        corner_fill(&CORNERS[i], 3, &run);
+        size_t bytes = run.args.out_count * dtype_size(run.args.out_dtype);
+        operand_there(&run.args.a);
+        operand_there(&run.args.b);
+        run.args.c = copied(run.args.c, bytes);
+        run.args.out = on_device(poisoned(bytes), bytes);
+        must_pass(device_grouped_gemm(operations, &run.args));
+        corner_expect(&CORNERS[i], &run, back(run.args.out), "a device");
+        drop_pieces();
+    }
 }
 
 static void rows_come_through_an_index(void **state) {
@@ -257,11 +274,9 @@ static void group_metadata_is_the_hosts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grouped_matmul_gives_the_twins_bits),
-        cmocka_unit_test(transposed_grouped_matmul_gives_the_twins_bits),
-        cmocka_unit_test(grouped_gemm_gives_the_twins_bits),
-        cmocka_unit_test(rows_come_through_an_index),
-        cmocka_unit_test(damaged_arguments_are_refused_on_the_host),
+        cmocka_unit_test(grouped_matmul_gives_the_twins_bits), cmocka_unit_test(transposed_grouped_matmul_gives_the_twins_bits),
+        cmocka_unit_test(grouped_gemm_gives_the_twins_bits),   cmocka_unit_test(corners_of_grouped_gemm_have_their_answers),
+        cmocka_unit_test(rows_come_through_an_index),          cmocka_unit_test(damaged_arguments_are_refused_on_the_host),
         cmocka_unit_test(group_metadata_is_the_hosts),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -1,0 +1,94 @@
+// Corners of the ragged grouped GEMM that chance seldom meets, with their answers: one group, every element of an operand the same,
+// so that each output is the same sum, exact in any order of its terms.
+#ifndef EXPERTD_TESTS_GEMM_CORNERS_H
+#define EXPERTD_TESTS_GEMM_CORNERS_H
+
+#include "kernel_test.h"
+
+#include "kernels/grouped_gemm.h"
+
+enum { CORNER_ROWS_MAX = 40, CORNER_COLUMNS = 70, CORNER_K_MAX = 2200 };
+
+struct gemm_corner {
+    enum dtype dtype; // of both operands
+    enum dtype out_dtype;
+    size_t k;
+    int a, b; // each element's code
+    float alpha, beta;
+    double c, want; // exact in out_dtype
+};
+
+struct corner_run {
+    struct grouped_gemm_args args; // but for out
+    float alpha, beta;
+    uint8_t a[CORNER_ROWS_MAX * CORNER_K_MAX], b[CORNER_COLUMNS * CORNER_K_MAX];
+    uint32_t c[CORNER_ROWS_MAX * CORNER_COLUMNS], want[CORNER_ROWS_MAX * CORNER_COLUMNS];
+};
+
+static inline void corner_value(enum dtype dtype, double value, size_t count, void *out) {
+    for (size_t i = 0; i < count; i++) {
+        float narrow = (float)value;
+        int32_t whole = dtype == DTYPE_I32 ? (int32_t)value : 0;
+        if (dtype == DTYPE_I32) {
+            memcpy((int32_t *)out + i, &whole, sizeof whole);
+        } else {
+            dtype_narrow(&narrow, 1, dtype, (char *)out + i * dtype_size(dtype));
+        }
+    }
+}
+
+// The corner's operands and its answer over so many rows.
+static inline void corner_fill(const struct gemm_corner *corner, size_t rows, struct corner_run *run) {
+    assert_true(rows <= CORNER_ROWS_MAX && corner->k <= CORNER_K_MAX && (corner->k == 0 || dtype_size(corner->dtype) == 1));
+    size_t count = rows * CORNER_COLUMNS;
+    memset(run->a, corner->a, sizeof run->a);
+    memset(run->b, corner->b, sizeof run->b);
+    corner_value(corner->out_dtype, corner->c, count, run->c);
+    corner_value(corner->out_dtype, corner->want, count, run->want);
+    run->alpha = corner->alpha, run->beta = corner->beta;
+    const struct gemm_dim m = {.same = rows}, n = {.same = CORNER_COLUMNS}, k = {.same = corner->k};
+    run->args = (struct grouped_gemm_args){
+        .num_groups = 1,
+        .a = {.data = run->a, .dtype = corner->dtype, .count = rows * corner->k, .first = m, .last = k},
+        .b = {.data = run->b, .dtype = corner->dtype, .count = CORNER_COLUMNS * corner->k, .first = n, .last = k},
+        .trans_b = true,
+        .out_first = m,
+        .out_last = n,
+        .out_dtype = corner->out_dtype,
+        .out_count = count,
+        .alpha = &run->alpha,
+        .beta = &run->beta,
+        .alpha_count = 1,
+        .beta_count = 1,
+        .c = run->c,
+        .c_count = count,
+    };
+}
+
+static inline void corner_expect(const struct gemm_corner *corner, const struct corner_run *run, const void *out, const char *by) {
+    size_t size = dtype_size(corner->out_dtype);
+    for (size_t i = 0; i < run->args.out_count; i++) {
+        const char *got = (const char *)out + i * size;
+        if (memcmp(got, (const char *)run->want + i * size, size) != 0) {
+            float value = NAN;
+            int32_t whole = 0;
+            if (corner->out_dtype == DTYPE_I32) {
+                memcpy(&whole, got, sizeof whole);
+            } else {
+                dtype_widen(corner->out_dtype, got, 1, &value);
+            }
+            fail_msg("%s by %s to %s, k %zu, alpha %g, beta %g, by %s: element %zu is %.10g, not %.10g", dtype_name(corner->dtype),
+                     dtype_name(corner->dtype), dtype_name(corner->out_dtype), corner->k, (double)corner->alpha,
+                     (double)corner->beta, by, i, corner->out_dtype == DTYPE_I32 ? whole : (double)value, corner->want);
+        }
+    }
+}
+
+static const struct gemm_corner CORNERS[] = {
+    // over no k: beta * C, +0 where beta is 0
+    {DTYPE_F32, DTYPE_F32, 0, 0, 0, INFINITY, 2, 3, 6},     {DTYPE_F32, DTYPE_F32, 0, 0, 0, -INFINITY, 0, 3, 0},
+    {DTYPE_BF16, DTYPE_BF16, 0, 0, 0, NAN, 0, 3, 0},        {DTYPE_BF16, DTYPE_F16, 0, 0, 0, NAN, -1, 3, -3},
+    {DTYPE_I8, DTYPE_F32, 0, 0, 0, INFINITY, 0.5f, 3, 1.5}, {DTYPE_I8, DTYPE_BF16, 0, 0, 0, -1, 0, 3, 0},
+};
+
+#endif
