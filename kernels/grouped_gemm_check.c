@@ -170,7 +170,26 @@ static FALLIBLE check_same_scaling(enum gemm_scaling a, enum gemm_scaling b) {
     return OK;
 }
 
+static bool is_operand(enum dtype dtype) {
+    return dtype_is_float16_or_32(dtype) || dtype == DTYPE_I8 || dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2 ||
+           dtype == DTYPE_U8;
+}
+
+// What no scaling takes is the operand's own fault, whatever its scaling is.
+static FALLIBLE check_operand(const struct gemm_operand *operand, const struct names *names) {
+    if (!is_operand(operand->dtype)) {
+        FAIL_FIELD(ERR_INVALID, names->operand,
+                   "%s is %s: operands are F32, F16, BF16 or I8, with a scaling F8_E4M3, F8_E5M2 or U8 (E2M1)", names->operand,
+                   dtype_name(operand->dtype));
+    }
+    return OK;
+}
+
 static FALLIBLE check_scaling(const struct gemm_operand *operand, const struct names *names) {
+    if (operand->scaling == GEMM_UNSCALED && operand->dtype == DTYPE_U8) { // which need not be meant as codes
+        FAIL_FIELD(ERR_INVALID, names->operand, "%s is U8, which is E2M1 codes where %s is %s, but it is none", names->operand,
+                   names->scaling, RULES[GEMM_MXFP4_1X32].name);
+    }
     if (!scaling_takes(operand->scaling, operand->dtype)) {
         FAIL_FIELD(ERR_INVALID, names->scaling, "%s is %s, which %s of %s cannot have", names->scaling,
                    RULES[operand->scaling].name, names->operand, dtype_name(operand->dtype));
@@ -201,6 +220,8 @@ static FALLIBLE check_pairs_of_codes(const struct gemm_operand *operand, const s
 static FALLIBLE check_scalings(const struct grouped_gemm_args *args) {
     TRY(check_known(&args->a, &NAMES_A));
     TRY(check_known(&args->b, &NAMES_B));
+    TRY(check_operand(&args->a, &NAMES_A));
+    TRY(check_operand(&args->b, &NAMES_B));
     TRY(check_same_scaling(args->a.scaling, args->b.scaling));
     TRY(check_scaling(&args->a, &NAMES_A));
     return check_scaling(&args->b, &NAMES_B);

@@ -127,6 +127,14 @@ INTEGERS = {"a": codes("I8", 5 * 64), "b": codes("I8", 2 * 6 * 64)}
 
 GEMM_FAULTS = [
     ("a", {}, {"a": None}),
+    ("a", {}, {"a": integers(*range(5 * 64))}),
+    ("a", {}, {"a": integers(*range(5 * 64), dtype="I64")}),
+    ("a", {}, {"a": codes("U8", 5 * 64)}),
+    ("a", {}, {"a": codes("F8_E8M0", 5 * 64)}),
+    ("a", {"scaling_a": "tensor", "scaling_b": "tensor"}, {"a": integers(*range(5 * 64)), "a_scale": floats(1), "b_scale": floats(1)}),
+    ("b", {}, {"b": integers(*range(2 * 6 * 64))}),
+    ("b", {}, {"b": codes("U8", 2 * 6 * 64)}),
+    ("b", {}, {"a": codes("I8", 5 * 64), "b": integers(*range(2 * 6 * 64))}),
     ("b", {"b_last": 65}, {"b": floats(2 * 6 * 65)}),
     ("b", {"b_first": 7}, {"b": floats(2 * 6 * 64)}),
     ("b", {}, {"b": floats(2 * 6 * 64 - 1)}),
@@ -150,6 +158,8 @@ GEMM_FAULTS = [
     ("out_first_dims", {}, {"out_first_dims": integers(2, 3, 1)}),
     ("scaling_a", {"scaling_a": "per_tensor"}, {}),
     ("scaling_a", {"scaling_a": "tensor", "scaling_b": "tensor"}, {}),
+    ("scaling_a", {}, {"a": codes("F8_E4M3", 5 * 64)}),
+    ("scaling_b", {"scaling_a": "none", "scaling_b": "mxfp4_1x32"}, {"a": codes("U8", 5 * 64), "b": codes("U8", 6 * 64)}),
     ("a_scale", {}, {"a_scale": floats(1)}),
     ("alpha", {}, {"alpha": floats(3)}),
     ("alpha", {}, {"alpha": floats(0)}),

@@ -334,7 +334,11 @@ static void grouped_gemm_names_what_is_missing_or_misaligned(void **state) {
     p.gemm.a.first.count = 1, refused(run_gemm, &p, "a_first_dims");
     p.gemm.a.scaling = (enum gemm_scaling)77, refused(run_gemm, &p, "scaling_a");
     p.gemm.b.scaling = (enum gemm_scaling) - 1, refused(run_gemm, &p, "scaling_b");
-    p.gemm.a.dtype = (enum dtype)200, refused(run_gemm, &p, "scaling_a");
+    p.gemm.a.dtype = (enum dtype)200, refused(run_gemm, &p, "a");
+    p.gemm.a.dtype = DTYPE_I32, refused(run_gemm, &p, "a");
+    p.gemm.b.dtype = DTYPE_I32, refused(run_gemm, &p, "b");
+    p.gemm.b.dtype = DTYPE_U8, refused(run_gemm, &p, "b");
+    p.gemm.b.dtype = DTYPE_F8_E5M2, refused(run_gemm, &p, "scaling_b");
     p.gemm.b.first.same = SIZE_MAX, refused(run_gemm, &p, "b");
     p.gemm.beta = &ONE, p.gemm.beta_count = 1, p.gemm.c = existing + 1, p.gemm.c_count = M * N, refused(run_gemm, &p, "c");
     p.gemm.beta = &ONE, p.gemm.beta_count = 1, refused(run_gemm, &p, "c");
