@@ -207,8 +207,8 @@ struct device_product_operand {
     uint64_t scale_line_stride, scale_k_stride;
 };
 
-// out = alpha * (A B) + beta * C, one rounding; over no k alpha counts for nothing; C is read where beta is not 0. Of integers
-// alpha is 1 and beta 0 or 1.
+// out = alpha * (A B) + beta * C, one rounding; over no k alpha counts for nothing; C is read where beta is not 0. With an out of
+// I32 both are whole numbers of int32's range, and out wraps.
 struct device_product_group {
     struct device_product_operand a, b;
     uint32_t m, n, k; // m and n not 0

@@ -8,7 +8,8 @@
 // Sums as grouped_matmul's. t = alpha * sum, where K is 0 +0 whatever alpha is; D = t where beta is 0 (C is then not read), else
 // fma(beta, C, t); one rounding.
 // Scaled operands: per block of K a partial sum of the codes, then sum = fma(partial, scale_a * scale_b, sum).
-// I8 by I8: an int32 sum, which wraps; with an out of floats it becomes fp32 first (f32_from_i32), then goes on as any sum.
+// I8 by I8: an int32 sum, which wraps, and so does D = alpha * sum + beta * C in an out of I32; with an out of floats it becomes
+// fp32 first (f32_from_i32), then goes on as any sum.
 #ifndef EXPERTD_KERNELS_GROUPED_GEMM_H
 #define EXPERTD_KERNELS_GROUPED_GEMM_H
 
@@ -63,7 +64,7 @@ struct grouped_gemm_args {
     void *out;                           // what lies past the groups is set to 0. May be `c`, else overlaps no operand
     enum dtype out_dtype;                // F32, BF16 or F16; of I8 by I8 I32 too
     size_t out_count;                    // elements of the buffer
-    const float *alpha, *beta;           // NULL: 1 and 0. With an out of I32: 1, and 0 or 1
+    const float *alpha, *beta;           // NULL: 1 and 0. With an out of I32: whole numbers of int32's range
     size_t alpha_count, beta_count;      // 1 or num_groups
     const void *c;                       // laid out as out, in its dtype; NULL where every beta is 0
     size_t c_count;

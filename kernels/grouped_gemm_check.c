@@ -278,28 +278,38 @@ static bool is_zero(float factor) {
     return f32_bits(factor) << 1 == 0;
 }
 
-static bool is_one(float factor) {
-    return f32_bits(factor) == f32_bits(1.0f);
+// Of int32's range. Where the unit of the last place is 1 and more, every number is whole.
+static bool is_whole(float factor) {
+    const uint32_t bits = f32_bits(factor);
+    const int exponent = (int)(bits >> 23 & 255u) - 127;
+    if (exponent < 0) {
+        return is_zero(factor);
+    }
+    if (exponent >= 31) {
+        return bits == f32_bits(-0x1p31f);
+    }
+    return exponent >= 23 || (bits & (0x7fffffu >> exponent)) == 0;
 }
 
-static FALLIBLE refuse_integer_factor(const char *name, size_t group, float factor, const char *wanted) {
+static FALLIBLE check_integer_factor(const char *name, size_t group, float factor) {
+    if (is_whole(factor)) {
+        return OK;
+    }
     float_mode before = float_mode_set_ieee(); // so that a subnormal is not said to be 0
-    (void)err_record(ERR_INVALID, name, "%s of group %zu is %g: of I32 it is %s; an out of F32, BF16 or F16 takes any", name, group,
-                     (double)factor, wanted);
+    (void)err_record(
+        ERR_INVALID, name,
+        "%s of group %zu is %.9g: of I32 it is a whole number from -2^31 to 2^31 - 1; an out of F32, BF16 or F16 takes "
+        "any",
+        name, group, (double)factor);
     float_mode_restore(before);
     return (err_t){ERR_INVALID};
 }
 
-// What stays integer is neither scaled nor rounded.
+// What stays integer is not rounded.
 static FALLIBLE check_integer_factors(const struct grouped_gemm_args *args) {
     for (size_t g = 0; args->out_dtype == DTYPE_I32 && g < args->num_groups; g++) {
-        float alpha = factor_at(args->alpha, args->alpha_count, g, 1.0f), beta = factor_at(args->beta, args->beta_count, g, 0.0f);
-        if (!is_one(alpha)) {
-            return refuse_integer_factor("alpha", g, alpha, "1");
-        }
-        if (!is_zero(beta) && !is_one(beta)) {
-            return refuse_integer_factor("beta", g, beta, "0 or 1");
-        }
+        TRY(check_integer_factor("alpha", g, factor_at(args->alpha, args->alpha_count, g, 1.0f)));
+        TRY(check_integer_factor("beta", g, factor_at(args->beta, args->beta_count, g, 0.0f)));
     }
     return OK;
 }

@@ -33,7 +33,7 @@ struct product_group {
     size_t out_stride;
     const void *c; // [m, n] in the dtype of out; read where beta is not 0; may be `out`
     size_t c_stride;
-    float alpha, beta; // out_dtype I32: 1, and 0 or 1
+    float alpha, beta; // out_dtype I32: whole numbers of int32's range
 };
 
 struct product_format {

@@ -77,14 +77,22 @@ void call_add_scaled(const struct product_call *c, size_t k_block, const float *
 
 // ---- results
 
+// alpha * sums + beta * more, which wraps as the sums do. more: not read where beta is 0.
+static void scale_i32(const int32_t *sums, const int32_t *more, uint32_t alpha, uint32_t beta, size_t count, int32_t *out) {
+    for (size_t i = 0; i < count; i++) {
+        out[i] = (int32_t)(alpha * (uint32_t)sums[i] + (beta ? beta * (uint32_t)more[i] : 0));
+    }
+}
+
 static void finish_i32(const struct product_call *c) {
+    const float alpha = c->group->alpha, beta = c->group->beta;
     size_t columns = at_most(c->group->n - c->panel * KERNEL_PANEL, c->count * KERNEL_PANEL);
     for (size_t r = 0; r < c->rows; r++) {
         const int32_t *sums = (const int32_t *)(c->sums + r * c->stride);
         size_t at = (c->row + r) * c->group->out_stride + c->panel * KERNEL_PANEL;
         size_t c_at = (c->row + r) * c->group->c_stride + c->panel * KERNEL_PANEL;
         int32_t *out = (int32_t *)c->group->out + at;
-        if (c->group->beta == 0.0f) {
+        if (alpha == 1.0f && beta == 0.0f) {
             if (c->work->streams) {
                 stream_bytes(out, sums, columns * sizeof *out);
             } else {
@@ -92,9 +100,11 @@ static void finish_i32(const struct product_call *c) {
             }
             continue;
         }
-        const int32_t *more = (const int32_t *)c->group->c + c_at;
-        for (size_t i = 0; i < columns; i++) {
-            out[i] = (int32_t)((uint32_t)sums[i] + (uint32_t)more[i]); // wraps, as the sums do
+        const int32_t *more = beta != 0.0f ? (const int32_t *)c->group->c + c_at : NULL;
+        if (alpha == 1.0f && beta == 1.0f) { // constants, so that nothing is multiplied
+            scale_i32(sums, more, 1, 1, columns, out);
+        } else {
+            scale_i32(sums, more, (uint32_t)(int32_t)alpha, (uint32_t)(int32_t)beta, columns, out);
         }
     }
 }

@@ -196,8 +196,11 @@ __device__ __forceinline__ void finish(const device_product &p, const device_pro
         finish(p, g, row, column, f32_from_i32((int32_t)sum, p.out_dtype));
         return;
     }
-    ((uint32_t *)g.out)[row * g.out_stride + column] =
-        g.beta != 0.0f ? sum + ((const uint32_t *)g.c)[row * g.c_stride + column] : sum;
+    uint32_t value = (uint32_t)(int32_t)g.alpha * sum;
+    if (g.beta != 0.0f) {
+        value += (uint32_t)(int32_t)g.beta * ((const uint32_t *)g.c)[row * g.c_stride + column];
+    }
+    ((uint32_t *)g.out)[row * g.out_stride + column] = value;
 }
 
 template <typename E, typename Sum> __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ device_product p) {

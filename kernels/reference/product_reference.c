@@ -146,8 +146,11 @@ static int32_t integer_sum(const struct element_sum *s) {
 }
 
 static void reference_i32(const struct element_sum *s, const int32_t *c, int32_t *out) {
-    int32_t sum = integer_sum(s);
-    *out = c && s->group->beta != 0.0f ? (int32_t)((uint32_t)sum + (uint32_t)*c) : sum;
+    uint32_t value = (uint32_t)(int32_t)s->group->alpha * (uint32_t)integer_sum(s);
+    if (c && s->group->beta != 0.0f) {
+        value += (uint32_t)(int32_t)s->group->beta * (uint32_t)*c;
+    }
+    *out = (int32_t)value;
 }
 
 static void reference_float(const struct element_sum *s, enum dtype sum_dtype, const void *c, void *out) {

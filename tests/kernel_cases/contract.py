@@ -154,7 +154,7 @@ def float_sums(integers, dtype):
 def finish(total, alpha, beta, c, dtype):
     """Codes of alpha * total + beta * c. c is not looked at where beta is 0."""
     if dtype == "I32":
-        return wrap(total + (c if beta else 0))
+        return wrap(int(alpha) * total + (int(beta) * c if beta else 0))
     if total.dtype == np.int64:
         total = float_sums(wrap(total), dtype)
     with np.errstate(all="ignore"):

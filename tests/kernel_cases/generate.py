@@ -238,10 +238,11 @@ def make_operand(case, name, dtype, shapes, k_is_last, scaling, tame):
     return operand
 
 
-def factor(case, groups, name):
+def factor(case, groups, name, out_dtype):
     if case.chance(0.5):
         return None
-    values = case.random.choice([0.0, 1.0, -1.0, 0.5, 2.0, 1.7], groups if case.chance(0.5) else 1).astype(np.float32)
+    some = [0.0, 1.0, 1.0, -1.0, 3.0, 2.0 ** 24, -2.0 ** 31] if out_dtype == "I32" else [0.0, 1.0, -1.0, 0.5, 2.0, 1.7]
+    values = case.random.choice(some, groups if case.chance(0.5) else 1).astype(np.float32)
     case.tensors[name] = Tensor("F32", [len(values)], values)
     return values
 
@@ -264,12 +265,7 @@ def gemm(case, arithmetic):
     case.metadata |= {"num_groups": groups, "trans_a": str(trans_a).lower(), "trans_b": str(trans_b).lower(),
                       "preferred_element_type": out_dtype}
     elements = sum(x * y for x, y in zip(m.values, n.values))
-    alpha = beta = c = None
-    if out_dtype != "I32":
-        alpha, beta = factor(case, groups, "alpha"), factor(case, groups, "beta")
-    elif case.chance(0.5):
-        beta = np.ones(1, np.float32)
-        case.tensors["beta"] = Tensor("F32", [1], beta)
+    alpha, beta, c = factor(case, groups, "alpha", out_dtype), factor(case, groups, "beta", out_dtype), None
     if beta is not None and (np.any(beta) or case.chance(0.5)):
         c = tensor(case, out_dtype, [elements + case.one_of(0, 0, 2)], tame)
         case.tensors["c"] = c

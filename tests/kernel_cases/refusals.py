@@ -169,8 +169,11 @@ GEMM_FAULTS = [
     ("c", {}, {"beta": floats(1), "c": floats(29)}),
     ("c", {}, {"beta": floats(1), "c": floats(30, dtype="F16")}),
     ("preferred_element_type", {"preferred_element_type": "I32"}, {}),
-    ("alpha", {"preferred_element_type": "I32"}, INTEGERS | {"alpha": floats(1, value=2)}),
+    ("alpha", {"preferred_element_type": "I32"}, INTEGERS | {"alpha": floats(1, value=1.5)}),
+    ("alpha", {"preferred_element_type": "I32"}, INTEGERS | {"alpha": floats(2, value=2 ** 31)}),
+    ("alpha", {"preferred_element_type": "I32"}, INTEGERS | {"alpha": floats(1, value=np.nan)}),
     ("beta", {"preferred_element_type": "I32"}, INTEGERS | {"beta": floats(2, value=.5), "c": integers(*range(30))}),
+    ("beta", {"preferred_element_type": "I32"}, INTEGERS | {"beta": floats(1, value=-np.inf), "c": integers(*range(30))}),
 ]
 
 # scaling -> the dtype of its elements, that of its scales, how many scales a and b have

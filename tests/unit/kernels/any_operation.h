@@ -387,12 +387,15 @@ static inline void fill_operand(struct pool *pool, struct gemm_operand *operand,
 }
 
 static inline const float *any_factor(struct pool *pool, size_t groups, int integers, size_t *count) {
-    static const float EXACT[] = {0.0f, 1.0f, -1.0f, 0.5f, 2.0f};
+    static const float EXACT[] = {0.0f, 1.0f, -1.0f, 0.5f, 2.0f}, WHOLE[] = {0.0f, 1.0f, -1.0f, 3.0f, -0x1p31f, 0x1p31f - 128};
     *count = random_below(&pool->random, 2) ? groups : 1;
     float *values = take(pool, *count * sizeof *values);
     for (size_t i = 0; i < *count; i++) {
         float value = pool->exact ? EXACT[random_below(&pool->random, COUNT_OF(EXACT))] : random_f32(&pool->random, VALUES_PLAIN);
-        values[i] = random_below(&pool->random, 3) && !integers ? value : 1.0f;
+        if (integers) {
+            value = WHOLE[random_below(&pool->random, pool->exact ? 4 : COUNT_OF(WHOLE))];
+        }
+        values[i] = random_below(&pool->random, 3) ? value : 1.0f;
     }
     return random_below(&pool->random, 3) ? values : NULL;
 }

@@ -86,9 +86,19 @@ static inline void corner_expect(const struct gemm_corner *corner, const struct 
 
 static const struct gemm_corner CORNERS[] = {
     // over no k: beta * C, +0 where beta is 0
-    {DTYPE_F32, DTYPE_F32, 0, 0, 0, INFINITY, 2, 3, 6},     {DTYPE_F32, DTYPE_F32, 0, 0, 0, -INFINITY, 0, 3, 0},
-    {DTYPE_BF16, DTYPE_BF16, 0, 0, 0, NAN, 0, 3, 0},        {DTYPE_BF16, DTYPE_F16, 0, 0, 0, NAN, -1, 3, -3},
-    {DTYPE_I8, DTYPE_F32, 0, 0, 0, INFINITY, 0.5f, 3, 1.5}, {DTYPE_I8, DTYPE_BF16, 0, 0, 0, -1, 0, 3, 0},
+    {DTYPE_F32, DTYPE_F32, 0, 0, 0, INFINITY, 2, 3, 6},
+    {DTYPE_F32, DTYPE_F32, 0, 0, 0, -INFINITY, 0, 3, 0},
+    {DTYPE_BF16, DTYPE_BF16, 0, 0, 0, NAN, 0, 3, 0},
+    {DTYPE_BF16, DTYPE_F16, 0, 0, 0, NAN, -1, 3, -3},
+    {DTYPE_I8, DTYPE_F32, 0, 0, 0, INFINITY, 0.5f, 3, 1.5},
+    {DTYPE_I8, DTYPE_BF16, 0, 0, 0, -1, 0, 3, 0},
+    // integers: whole factors, and all wraps
+    {DTYPE_I8, DTYPE_I32, 7, 3, 5, 2, 0, 10, 210},
+    {DTYPE_I8, DTYPE_I32, 7, 3, 5, -2, 3, 10, -180},
+    {DTYPE_I8, DTYPE_I32, 7, 3, 5, 0, -1, 10, -10},
+    {DTYPE_I8, DTYPE_I32, 7, 3, 5, 0x1p30f, 1, 10, 0x1p30 + 10},             // 105 * 2^30 is 26 * 2^32 + 2^30
+    {DTYPE_I8, DTYPE_I32, 7, 3, 5, -0x1p31f, 0x1p24f, 255, 0x1p31 - 0x1p24}, // an odd number of 2^31, and 2^32 - 2^24
+    {DTYPE_I8, DTYPE_I32, 0, 0, 0, 5, 3, 10, 30},
 };
 
 #endif

@@ -373,8 +373,25 @@ static void factors_are_what_they_are_in_any_mode_of_the_callers(void **state) {
     const float tiny = 0x1p-140f, signalling = f32_from_bits(0x7fa00000u), one = 1;
     factors_are_refused(&one, &tiny, DTYPE_F32, "c", "c is missing");
     factors_are_refused(&one, &signalling, DTYPE_F32, "c", "c is missing");
-    factors_are_refused(&one, &tiny, DTYPE_I32, "beta", "beta of group 0 is 7.17465e-43: of I32 it is 0 or 1");
-    factors_are_refused(&signalling, NULL, DTYPE_I32, "alpha", "alpha of group 0 is nan: of I32 it is 1;");
+    factors_are_refused(&one, &tiny, DTYPE_I32, "beta", "beta of group 0 is 7.17464814e-43: of I32 it is a whole number");
+    factors_are_refused(&signalling, NULL, DTYPE_I32, "alpha", "alpha of group 0 is nan: of I32 it is a whole number");
+}
+
+static void factors_of_integers_are_whole_numbers_of_their_range(void **state) {
+    (void)state;
+    static const float WHOLE[] = {0, -0.0f, 1, -1, 3, 0x1p22f + 1, 0x1p23f + 1, 0x1p24f - 1, -0x1p30f, 0x1p31f - 128, -0x1p31f};
+    static const float OTHERS[] = {0.5f,    -0.75f,         1.5f,    1.0000001f, 0x1p22f + 0.5f, 0x1p-149f,
+                                   0x1p31f, -0x1p31f - 256, 0x1p40f, INFINITY,   -INFINITY,      NAN};
+    struct problem p = right();
+    for (size_t i = 0; i < COUNT_OF(WHOLE); i++) {
+        p.gemm.a.dtype = p.gemm.b.dtype = DTYPE_I8, p.gemm.out_dtype = DTYPE_I32;
+        p.gemm.alpha = p.gemm.beta = &WHOLE[i], p.gemm.alpha_count = p.gemm.beta_count = 1;
+        p.gemm.c = existing, p.gemm.c_count = M * N;
+        accepted(run_gemm, &p);
+    }
+    for (size_t i = 0; i < COUNT_OF(OTHERS); i++) {
+        factors_are_refused(&OTHERS[i], NULL, DTYPE_I32, "alpha", "alpha of group 0 is");
+    }
 }
 
 static void sizes_that_no_memory_has_do_not_wrap(void **state) {
@@ -443,6 +460,7 @@ int main(void) {
         cmocka_unit_test(transposed_grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(grouped_gemm_names_what_is_missing_or_misaligned),
         cmocka_unit_test(factors_are_what_they_are_in_any_mode_of_the_callers),
+        cmocka_unit_test(factors_of_integers_are_whole_numbers_of_their_range),
         cmocka_unit_test(sizes_that_no_memory_has_do_not_wrap),
         cmocka_unit_test(a_workspace_that_is_none_is_refused),
         cmocka_unit_test(tensors_with_other_bytes_than_their_shape_are_refused),
