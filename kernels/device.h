@@ -227,7 +227,8 @@ struct device_product_format {
 };
 
 // Independent products, as device_operations.h makes them: two operands of I8 are summed in int32, of bf16 and codes in bf16, all
-// others by one fma per k; of scaled ones a partial sum per scale along K, then fma(partial, scale_a * scale_b, sum).
+// others by one fma per k; of scaled ones a partial sum per scale along K, then fma(partial, scale_a * scale_b, sum), with
+// finish.h's two steps where that product is no normal number.
 struct device_product {
     const struct device_product_group *groups; // [num_groups]
     uint32_t num_groups, tiles;                // of 64 x 64 outputs: a group's begin at its first_tile, one after the other
@@ -237,8 +238,8 @@ struct device_product {
 };
 
 // D[rows of g] = A[rows of g] x B[g]^T in bf16 of two operands of E4M3, by wgmma: per 128 k a partial sum, then
-// fma(partial, a's scale * b's scale, sum). No operation takes it, for its sums have to be seen on a GPU first; tests/gpu/gpu_fp8.c
-// has the bound.
+// fma(partial, a's scale * b's scale, sum), as of device_product. No operation takes it, for its sums have to be seen on a GPU
+// first; tests/gpu/gpu_fp8.c has the bound.
 struct device_fp8_gemm {
     const void *a;               // [rows, k], 16-byte aligned
     const float *a_scales;       // [rows, ceil(k / 128)]

@@ -6,7 +6,9 @@
 
 #include "base/dtype.h"
 
-// sums[r][c] = fma(partial[r][c], row_scales[r] * column_scales[c], sums[r][c]) over [rows, columns].
+// sums[r][c] = fma(partial[r][c], row_scales[r] * column_scales[c], sums[r][c]) over [rows, columns]. Where the product of two
+// scales that are finite and not 0 overflows, is 0 or subnormal, they are applied one after the other: fma(partial * the larger,
+// the smaller, sum), by magnitude, so that what partial brings back into range is not lost.
 struct add_scaled_args {
     const float *partial;
     size_t rows, columns;

@@ -3,6 +3,7 @@
 //
 // vec_load, vec_store and their kin take n values, 1 to LANES, from and to memory of any alignment. vec_greater(a, b) is
 // a > b ? a : b and vec_less likewise, so a NaN in b stays. vec_times_power(p, s): p * 2^n of s = MATH_ROUND + n.
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -401,10 +402,46 @@ static void row_add_scaled(const float *restrict partial, float row_scale, const
     }
 }
 
+// The same of scales whose product may be no normal number, or is NaN, Inf or 0 as they are.
+static void row_add_scaled_apart(const float *partial, float row_scale, const float *column_scales, size_t columns, float *sums) {
+    for (size_t c = 0; c < columns; c++) {
+        const float column_scale = column_scales[c], scale = row_scale * column_scale;
+        const bool rows_is_larger = fabsf(row_scale) > fabsf(column_scale);
+        const float larger = rows_is_larger ? row_scale : column_scale, smaller = rows_is_larger ? column_scale : row_scale;
+        if (isnormal(scale) || smaller == 0.0f || !isfinite(larger) || !isfinite(smaller)) {
+            sums[c] = __builtin_fmaf(partial[c], scale, sums[c]);
+        } else {
+            sums[c] = __builtin_fmaf(partial[c] * larger, smaller, sums[c]);
+        }
+    }
+}
+
+// The least and the greatest magnitude of what is not 0, as bits, which are in the order of magnitudes; 1 and 0 where all is 0.
+static void row_scale_range(const float *scales, size_t count, float *least, float *greatest) {
+    uint32_t least_less_one = UINT32_MAX, most = 0; // 0 less one is the greatest there is
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &scales[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        least_less_one = bits - 1 < least_less_one ? bits - 1 : least_less_one;
+        most = bits > most ? bits : most;
+    }
+    *least = most ? f32_from_bits(least_less_one + 1) : 1.0f;
+    *greatest = f32_from_bits(most);
+}
+
 void ROW_TARGET(add_scaled)(const struct add_scaled_args *args) {
+    float least, greatest;
+    row_scale_range(args->column_scales, args->columns, &least, &greatest);
     for (size_t r = 0; r < args->rows; r++) {
-        size_t at = r * args->stride;
-        row_add_scaled(args->partial + at, args->row_scales[r], args->column_scales, args->columns, args->sums + at);
+        const size_t at = r * args->stride;
+        const float scale = args->row_scales[r], magnitude = fabsf(scale);
+        // A rounded product grows with its factors: between two normal ones all are normal.
+        if (scale == 0.0f || (magnitude * least >= FLT_MIN && magnitude * greatest <= FLT_MAX)) {
+            row_add_scaled(args->partial + at, scale, args->column_scales, args->columns, args->sums + at);
+        } else {
+            row_add_scaled_apart(args->partial + at, scale, args->column_scales, args->columns, args->sums + at);
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 // What only a GPU can tell: wgmma aligns E4M3's products and cuts them off below some 14 bits of the largest, which is why sums are
 // promoted at all; whether what is left after 128 k is within the bounds has to be measured before an operation takes this kernel.
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/scale_steps.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 #include "kernels/cuda/wgmma_stages.cuh"
 
@@ -100,12 +101,18 @@ __device__ __forceinline__ void consume(shared &s, const device_fp8_gemm &p) {
         const float *of_weights = p.b_scales + ((size_t)t.group * column_tiles + t.column / BN) * blocks_k;
         float part[BN / 2], all[BN / 2] = {};
         for (int k = 0; k < blocks_k; k++) {
-            const float scales[2] = {has[0] ? of_rows[k] * of_weights[k] : 0.0f,
-                                     has[1] ? of_rows[8 * blocks_k + k] * of_weights[k] : 0.0f};
+            const scale_steps scales[2] = {steps_of(has[0] ? of_rows[k] : 0.0f, of_weights[k]),
+                                           steps_of(has[1] ? of_rows[8 * blocks_k + k] : 0.0f, of_weights[k])};
             multiply(s, at, strip, part);
+            if (scales[0].first != 1.0f || scales[1].first != 1.0f) { // of scales that hardly anyone has
+#pragma unroll
+                for (int e = 0; e < BN / 2; e++) {
+                    part[e] *= scales[e / 2 % 2].first;
+                }
+            }
 #pragma unroll
             for (int e = 0; e < BN / 2; e++) {
-                all[e] = ptx::fma(part[e], scales[e / 2 % 2], all[e]);
+                all[e] = ptx::fma(part[e], scales[e / 2 % 2].then, all[e]);
             }
         }
 #pragma unroll

@@ -9,6 +9,7 @@
 // int8; 62 to 96 registers (sm_90a): five blocks or more share a multiprocessor.
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/quantised_codes.cuh"
+#include "kernels/cuda/scale_steps.cuh"
 
 namespace {
 
@@ -120,8 +121,8 @@ __device__ __forceinline__ void close_scale(const device_product &p, const tile 
         for (int i = 0; i < 4; i++) {
             const uint32_t row = t.row + row_of(i), column = t.column + column_of(f, i);
             if (row < g.m && column < g.n) {
-                const float scale = scale_at(p.a, g.a, row, block) * scale_at(p.b, g.b, column, block);
-                all[f][i] = ptx::fma(part[f][i], scale, all[f][i]);
+                const scale_steps scale = steps_of(scale_at(p.a, g.a, row, block), scale_at(p.b, g.b, column, block));
+                all[f][i] = ptx::fma(part[f][i] * scale.first, scale.then, all[f][i]);
             }
             part[f][i] = 0.0f;
         }

@@ -1,5 +1,6 @@
 // The scalar twin of the engine: element by element in the contract's own words, over the operands as they lie. Shares with the
 // kernels the flushed fma and the dtypes' conversions.
+#include <math.h>
 #include <string.h>
 
 #include "kernels/backend.h"
@@ -118,14 +119,23 @@ static float scale_of(const struct product_format *format, const struct product_
     return scale_read(format->scale_dtype, operand->scales, index);
 }
 
+// fma(partial, a * b, sum); where that product is no normal number though both are finite and not 0, by the larger one first.
+static float add_scaled(float partial, float a, float b, float sum) {
+    const float scale = a * b, larger = fabsf(a) < fabsf(b) ? b : a, smaller = fabsf(a) < fabsf(b) ? a : b;
+    if (!isnormal(scale) && isfinite(larger) && isfinite(smaller) && smaller != 0.0f) {
+        return __builtin_fmaf(partial * larger, smaller, sum);
+    }
+    return __builtin_fmaf(partial, scale, sum);
+}
+
 static float scaled_sum(const struct element_sum *s) {
     const struct product *p = s->product;
     size_t k = s->group->k, step = p->k_per_scale ? p->k_per_scale : k;
     float sum = 0.0f;
     for (size_t begin = 0, block = 0; begin < k; begin += step, block++) {
         float partial = sum_range(s, DTYPE_BF16, begin, k - begin < step ? k : begin + step);
-        float scale = scale_of(&p->a, &s->group->a, s->row, block) * scale_of(&p->b, &s->group->b, s->column, block);
-        sum = __builtin_fmaf(partial, scale, sum);
+        sum =
+            add_scaled(partial, scale_of(&p->a, &s->group->a, s->row, block), scale_of(&p->b, &s->group->b, s->column, block), sum);
     }
     return sum;
 }

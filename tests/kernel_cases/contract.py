@@ -299,14 +299,20 @@ class Operand:
 
 
 def scaled_sum(a, b, scale_a, scale_b, k_per_scale):
-    """[m, k] by [n, k], each with its scales: a sum of codes per block of K, then one fma with the product of the scales."""
+    """[m, k] by [n, k], each with its scales: a sum of codes per block of K, then one fma with the product of the scales, or with the
+    smaller one where that product is no normal number, of what the larger one has multiplied."""
     total = np.zeros((a.shape[0], b.shape[0]), np.float32)
     for k in range(0, a.shape[1], k_per_scale or a.shape[1] or 1):
         block = slice(k, k + (k_per_scale or a.shape[1]))
         partial = sum_pairs(a[:, block], b[:, block].T)
         with np.errstate(all="ignore"):
-            scale = scale_a[:, k:k + 1] * scale_b[:, k:k + 1].T
-        total = fma(partial, scale, total)
+            one, other = scale_a[:, k:k + 1], scale_b[:, k:k + 1].T
+            scale = one * other
+            normal = (np.abs(scale) >= LEAST_NORMAL) & np.isfinite(scale)
+            apart = ~normal & np.isfinite(one) & np.isfinite(other) & (one != 0) & (other != 0)
+            less = np.abs(one) < np.abs(other)
+            larger, smaller = np.where(less, other, one), np.where(less, one, other)
+            total = fma(np.where(apart, partial * larger, partial), np.where(apart, smaller, scale), total)
     return total
 
 

@@ -18,8 +18,19 @@ struct gemm_corner {
     double c, want; // exact in out_dtype
 };
 
+// The same of operands with scales.
+struct scaled_corner {
+    struct gemm_corner of;
+    enum gemm_scaling scaling; // GEMM_TENSOR or GEMM_MXFP8_1X32
+    float scale_a, scale_b;
+};
+
+enum { CORNER_SCALES_MAX = CORNER_COLUMNS * 4 };
+
 struct corner_run {
     struct grouped_gemm_args args; // but for out
+    float tensor_scales[2];
+    uint8_t a_scales[CORNER_SCALES_MAX], b_scales[CORNER_SCALES_MAX];
     float alpha, beta;
     uint8_t a[CORNER_ROWS_MAX * CORNER_K_MAX], b[CORNER_COLUMNS * CORNER_K_MAX];
     uint32_t c[CORNER_ROWS_MAX * CORNER_COLUMNS], want[CORNER_ROWS_MAX * CORNER_COLUMNS];
@@ -65,6 +76,22 @@ static inline void corner_fill(const struct gemm_corner *corner, size_t rows, st
     };
 }
 
+static inline void corner_scale_operand(struct gemm_operand *operand, enum gemm_scaling scaling, float *scale, uint8_t *codes) {
+    operand->scaling = scaling;
+    operand->scales = scaling == GEMM_TENSOR ? (void *)scale : codes;
+    operand->scale_dtype = scaling == GEMM_TENSOR ? DTYPE_F32 : DTYPE_F8_E8M0;
+    operand->scale_count = scaling == GEMM_TENSOR ? 1 : operand->first.same * ((operand->last.same + 31) / 32);
+    assert_true(operand->scale_count <= CORNER_SCALES_MAX);
+    memset(codes, ilogbf(*scale) + 127, CORNER_SCALES_MAX);
+}
+
+static inline void corner_fill_scaled(const struct scaled_corner *corner, size_t rows, struct corner_run *run) {
+    corner_fill(&corner->of, rows, run);
+    run->tensor_scales[0] = corner->scale_a, run->tensor_scales[1] = corner->scale_b;
+    corner_scale_operand(&run->args.a, corner->scaling, &run->tensor_scales[0], run->a_scales);
+    corner_scale_operand(&run->args.b, corner->scaling, &run->tensor_scales[1], run->b_scales);
+}
+
 static inline void corner_expect(const struct gemm_corner *corner, const struct corner_run *run, const void *out, const char *by) {
     size_t size = dtype_size(corner->out_dtype);
     for (size_t i = 0; i < run->args.out_count; i++) {
@@ -99,6 +126,20 @@ static const struct gemm_corner CORNERS[] = {
     {DTYPE_I8, DTYPE_I32, 7, 3, 5, 0x1p30f, 1, 10, 0x1p30 + 10},             // 105 * 2^30 is 26 * 2^32 + 2^30
     {DTYPE_I8, DTYPE_I32, 7, 3, 5, -0x1p31f, 0x1p24f, 255, 0x1p31 - 0x1p24}, // an odd number of 2^31, and 2^32 - 2^24
     {DTYPE_I8, DTYPE_I32, 0, 0, 0, 5, 3, 10, 30},
+};
+
+// Scales whose product is too large or too small for fp32, of codes 0, 2^-9 (0x01), 1 (0x38) and 448 (0x7e).
+static const struct scaled_corner SCALED_CORNERS[] = {
+    {{DTYPE_F8_E4M3, DTYPE_F32, 1, 0x00, 0x38, 1, 0, 0, 0}, GEMM_MXFP8_1X32, 0x1p127f, 0x1p127f},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 1, 0x01, 0x01, 1, 0, 0, 0x1p111}, GEMM_MXFP8_1X32, 0x1p64f, 0x1p65f},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 96, 0x01, 0x81, 1, 0, 0, -96 * 0x1p111}, GEMM_MXFP8_1X32, 0x1p2f, 0x1p127f},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 1, 0x38, 0x38, 1, 0, 0, INFINITY}, GEMM_MXFP8_1X32, 0x1p65f, 0x1p64f},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 32, 0x7e, 0x7e, 1, 0, 0, 49 * 0x1p-143}, GEMM_MXFP8_1X32, 0x1p-100f, 0x1p-60f},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 32, 0x7e, 0x7e, 1, 0, 0, 49 * 0x1p-110}, GEMM_MXFP8_1X32, 0x1p-127f, 1},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 9, 0x00, 0x38, 1, 0, 0, 0}, GEMM_TENSOR, 3e38f, 3e38f},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 32, 0x7e, 0x7e, 1, 0, 0, 49 * 4097 * 0x1p-135}, GEMM_TENSOR, 0x1.001p-100f, 0x1p-40f},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 32, 0x7e, 0x7e, 1, 0, 0, -49 * 4097 * 0x1p-135}, GEMM_TENSOR, 0x1p-40f, -0x1.001p-100f},
+    {{DTYPE_F8_E4M3, DTYPE_F32, 32, 0x7e, 0x7e, 1, 0, 0, 0}, GEMM_TENSOR, 0, 3e38f},
 };
 
 #endif

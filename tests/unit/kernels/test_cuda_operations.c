@@ -119,19 +119,27 @@ static void grouped_gemm_gives_the_twins_bits(void **state) {
     check_all(check_gemm);
 }
 
+static void check_corner(const struct gemm_corner *corner, struct corner_run *run) {
+    size_t bytes = run->args.out_count * dtype_size(run->args.out_dtype);
+    operand_there(&run->args.a);
+    operand_there(&run->args.b);
+    run->args.c = copied(run->args.c, bytes);
+    run->args.out = on_device(poisoned(bytes), bytes);
+    must_pass(device_grouped_gemm(operations, &run->args));
+    corner_expect(corner, run, back(run->args.out), "a device");
+    drop_pieces();
+}
+
 static void corners_of_grouped_gemm_have_their_answers(void **state) {
     (void)state;
     static struct corner_run run;
     for (size_t i = 0; i < COUNT_OF(CORNERS); i++) {
         corner_fill(&CORNERS[i], 3, &run);
-        size_t bytes = run.args.out_count * dtype_size(run.args.out_dtype);
-        operand_there(&run.args.a);
-        operand_there(&run.args.b);
-        run.args.c = copied(run.args.c, bytes);
-        run.args.out = on_device(poisoned(bytes), bytes);
-        must_pass(device_grouped_gemm(operations, &run.args));
-        corner_expect(&CORNERS[i], &run, back(run.args.out), "a device");
-        drop_pieces();
+        check_corner(&CORNERS[i], &run);
+    }
+    for (size_t i = 0; i < COUNT_OF(SCALED_CORNERS); i++) {
+        corner_fill_scaled(&SCALED_CORNERS[i], 3, &run);
+        check_corner(&SCALED_CORNERS[i].of, &run);
     }
 }
 

@@ -35,9 +35,30 @@ static void corners_have_their_answers_on_every_backend(void **state) {
     for_each_backend(check_backend);
 }
 
+static void check_scaled(const struct kernel_backend *backend) {
+    static const size_t ROWS[] = {1, CORNER_ROWS_MAX};
+    assert_false(err_is(kernel_select(backend->name)));
+    for (size_t i = 0; i < COUNT_OF(SCALED_CORNERS); i++) {
+        for (size_t r = 0; r < COUNT_OF(ROWS); r++) {
+            corner_fill_scaled(&SCALED_CORNERS[i], ROWS[r], &run);
+            run.args.out = out;
+            if (ROWS[r] == 1) {
+                multiply(&SCALED_CORNERS[i].of, "the scalar twin", true);
+            }
+            multiply(&SCALED_CORNERS[i].of, backend->name, false);
+        }
+    }
+}
+
+static void scales_whose_product_is_out_of_range_are_applied_one_by_one(void **state) {
+    (void)state;
+    for_each_backend(check_scaled);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(corners_have_their_answers_on_every_backend),
+        cmocka_unit_test(scales_whose_product_is_out_of_range_are_applied_one_by_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
