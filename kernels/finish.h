@@ -2,7 +2,10 @@
 #ifndef EXPERTD_KERNELS_FINISH_H
 #define EXPERTD_KERNELS_FINISH_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
 #include "base/dtype.h"
 
@@ -18,8 +21,11 @@ struct add_scaled_args {
 };
 
 // t = alpha * (sum + bias); out = t where beta is 0, else fma(beta, c, t); rounded once. One row, or part of one.
+//
+// integers: alpha * sum + beta * c of int32 sums, in double, which holds sums and c exactly; fp32 would round the sum too.
 struct finish_args {
-    const float *sums; // [count]
+    const float *sums; // [count]; integers: int32, without bias, beta not 0
+    bool integers;
     const float *bias; // [count], or NULL: none is added
     size_t count;
     float alpha, beta;
@@ -27,5 +33,24 @@ struct finish_args {
     enum dtype dtype; // F32, BF16 or F16
     void *out;        // [count]
 };
+
+// a + b on the way to `to` (F32, BF16 or F16), as f32_from_i32: to nearest even for F32, to odd for the others, so that the sum is
+// rounded once. What double loses of it is kept in its last bit.
+INLINE_ON_DEVICE float f32_from_sum(double a, double b, enum dtype to) {
+    double sum = a + b, of_b = sum - a, lost = (a - (sum - of_b)) + (b - of_b), odd;
+    uint64_t wide;
+    memcpy(&wide, &sum, sizeof wide);
+    const uint64_t outward = (lost > 0) == (sum > 0) ? 1 : ~(uint64_t)0;
+    wide += (lost > 0 || lost < 0) && !(wide & 1) ? outward : 0; // lost is NaN of what is not finite
+    memcpy(&odd, &wide, sizeof odd);
+    const float near = (float)odd;
+    if (to == DTYPE_F32) {
+        return near;
+    }
+    uint32_t bits = f32_bits(near);
+    const uint32_t step = (near > odd) == !(bits >> 31) ? ~0u : 1u; // an even neighbour becomes the odd one on the other side
+    bits += near != odd && !(bits & 1) ? step : 0;
+    return f32_from_bits(bits);
+}
 
 #endif

@@ -8,9 +8,10 @@
 // Sums as grouped_matmul's. t = alpha * sum, where K is 0 +0 whatever alpha is; D = t where beta is 0 (C is then not read), else
 // fma(beta, C, t); one rounding.
 // Scaled operands: per block of K a partial sum of the codes, then sum = fma(partial, scale_a * scale_b, sum); where that product
-// is no normal number, of scales that are finite and not 0, fma(partial * the larger, the smaller, sum). I8 by I8: an int32 sum,
-// which wraps, and so does D = alpha * sum + beta * C in an out of I32; with an out of floats it becomes fp32 first (f32_from_i32),
-// then goes on as any sum.
+// is no normal number, of scales that are finite and not 0, fma(partial * the larger, the smaller, sum).
+// I8 by I8: an int32 sum, which wraps, and so does D = alpha * sum + beta * C in an out of I32. With an out of floats it becomes
+// fp32 first (f32_from_i32) where beta is 0, then goes on as any sum; else alpha * sum + beta * C is taken in double and rounded
+// once.
 #ifndef EXPERTD_KERNELS_GROUPED_GEMM_H
 #define EXPERTD_KERNELS_GROUPED_GEMM_H
 

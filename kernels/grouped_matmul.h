@@ -1,8 +1,9 @@
 // The grouped matmul: out[rows of group g] = lhs[rows of group g] @ rhs[g - group_offset].
 //
 // Sums are fp32 (int8 by int8: int32), one accumulator per element from +0, K ascending: one IEEE fma per k, but for bf16 by bf16
-// two flushed fmas per pair of k, the odd one first. Then one rounding to the dtype of out, of int32 sums too where it is a float.
-// Bits depend on the row and the weights alone: not on m, the grouping, tiling, threads or instruction set.
+// two flushed fmas per pair of k, the odd one first. Then one rounding to the dtype of out, of int32 sums too where it is a float,
+// and of an int32 sum with what exists. Bits depend on the row and the weights alone: not on m, the grouping, tiling, threads or
+// instruction set.
 #ifndef EXPERTD_KERNELS_GROUPED_MATMUL_H
 #define EXPERTD_KERNELS_GROUPED_MATMUL_H
 

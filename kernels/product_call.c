@@ -122,7 +122,7 @@ static void finish_streamed(const struct product_call *c, const struct finish_ar
     stream_bytes(args->out, row, args->count * dtype_size(args->dtype));
 }
 
-// Sums of int8, in place.
+// Sums of int8 that nothing is added to, in place.
 static void convert_sums(const struct product_call *c, enum dtype to) {
     for (size_t r = 0; r < c->rows; r++) {
         c->work->backend->from_i32(c->sums + r * c->stride, c->count * KERNEL_PANEL, to);
@@ -133,9 +133,14 @@ static void finish_float(const struct product_call *c) {
     enum dtype dtype = c->work->product->out_dtype;
     size_t size = dtype_size(dtype), column = c->panel * KERNEL_PANEL;
     const struct product_group *g = c->group;
+    const bool integers = c->work->holding.sum == DTYPE_I8 && g->beta != 0.0f;
+    if (c->work->holding.sum == DTYPE_I8 && !integers) {
+        convert_sums(c, dtype);
+    }
     for (size_t r = 0; r < c->rows; r++) {
         struct finish_args args = {
             .sums = c->sums + r * c->stride,
+            .integers = integers,
             .count = at_most(g->n - column, c->count * KERNEL_PANEL),
             .alpha = g->k ? g->alpha : 1.0f, // of nothing it counts for nothing: it may be Inf
             .beta = g->beta,
@@ -192,9 +197,6 @@ void call_finish(struct product_call *c) {
     if (p->out_dtype == DTYPE_I32) {
         finish_i32(c);
         return;
-    }
-    if (h->sum == DTYPE_I8) {
-        convert_sums(c, p->out_dtype);
     }
     finish_float(c);
 }

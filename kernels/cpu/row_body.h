@@ -467,8 +467,31 @@ PANEL_INLINE void row_finish(const struct finish_args *args, enum dtype dtype) {
     }
 }
 
+PANEL_INLINE void row_finish_integers(const struct finish_args *a, enum dtype dtype) {
+    enum { PART = 64 };
+    const size_t size = dtype_size(dtype);
+    const double alpha = (double)a->alpha, beta = (double)a->beta;
+    float c[PART], values[PART];
+    for (size_t at = 0; at < a->count; at += PART) {
+        const size_t n = a->count - at < PART ? a->count - at : PART;
+        row_widen(dtype, (const char *)a->c + at * size, n, c);
+        for (size_t i = 0; i < n; i++) {
+            int32_t sum;
+            memcpy(&sum, &a->sums[at + i], sizeof sum);
+            values[i] = f32_from_sum(alpha * sum, beta * (double)c[i], dtype);
+        }
+        row_narrow(values, n, dtype, (char *)a->out + at * size);
+    }
+}
+
 void ROW_TARGET(finish)(const struct finish_args *args) {
-    if (args->dtype == DTYPE_BF16) {
+    if (args->integers && args->dtype == DTYPE_F32) {
+        row_finish_integers(args, DTYPE_F32);
+    } else if (args->integers && args->dtype == DTYPE_BF16) {
+        row_finish_integers(args, DTYPE_BF16);
+    } else if (args->integers) {
+        row_finish_integers(args, DTYPE_F16);
+    } else if (args->dtype == DTYPE_BF16) {
         row_finish(args, DTYPE_BF16);
     } else {
         row_finish(args, args->dtype);

@@ -449,6 +449,16 @@ static int check_combine(struct check *check, int round) {
     return same_bits(wide_got, wide_want, CHECK_ROW);
 }
 
+static int same_finish(const struct check *check, struct finish_args args) {
+    float out[KERNEL_PANEL], got[KERNEL_PANEL], want[KERNEL_PANEL];
+    args.out = out;
+    check->backend->finish(&args);
+    dtype_widen(args.dtype, out, KERNEL_PANEL, got);
+    backend_scalar.finish(&args);
+    dtype_widen(args.dtype, out, KERNEL_PANEL, want);
+    return same_bits(got, want, KERNEL_PANEL);
+}
+
 // A K block's share, then a product's last step, to each type of output in turn.
 static int check_finish(struct check *check, int round) {
     static const enum dtype OUTPUTS[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
@@ -466,19 +476,13 @@ static int check_finish(struct check *check, int round) {
     if (!same_bits(got, want, KERNEL_PANEL)) {
         return 0;
     }
-    enum dtype dtype = OUTPUTS[round % 3];
-    struct finish_args args = {.sums = got,
-                               .count = KERNEL_PANEL,
-                               .alpha = 0.75f,
-                               .beta = (float)(round % 2),
-                               .c = columns,
-                               .dtype = dtype,
-                               .out = partial};
-    check->backend->finish(&args);
-    dtype_widen(dtype, partial, KERNEL_PANEL, want);
-    backend_scalar.finish(&args);
-    dtype_widen(dtype, partial, KERNEL_PANEL, got);
-    return same_bits(got, want, KERNEL_PANEL);
+    struct finish_args args = {
+        .sums = got, .count = KERNEL_PANEL, .alpha = 0.75f, .beta = (float)(round % 2), .c = columns, .dtype = OUTPUTS[round % 3]};
+    if (!same_finish(check, args)) {
+        return 0;
+    }
+    args.integers = true, args.beta = 1.0f; // the sums' bits as int32
+    return same_finish(check, args);
 }
 
 // Codes to f32 in each dtype, sums of int8 on their way to each, f32 to each 16-bit one.

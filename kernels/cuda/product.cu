@@ -10,6 +10,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/quantised_codes.cuh"
 #include "kernels/cuda/scale_steps.cuh"
+#include "kernels/finish.h"
 
 namespace {
 
@@ -171,15 +172,17 @@ __device__ __forceinline__ void multiply(const device_product &, const tile &, c
     }
 }
 
-__device__ __forceinline__ void finish(const device_product &p, const device_product_group &g, uint32_t row, uint32_t column,
-                                       float sum) {
+__device__ __forceinline__ float existing_at(const device_product &p, const device_product_group &g, uint32_t row,
+                                             uint32_t column) {
+    float existing;
+    read(g.c, p.out_dtype, row * g.c_stride + column, existing);
+    return existing;
+}
+
+// Rounded once.
+__device__ __forceinline__ void store(const device_product &p, const device_product_group &g, uint32_t row, uint32_t column,
+                                      float value) {
     const size_t to = row * g.out_stride + column;
-    float value = g.k ? g.alpha * sum : 0.0f; // of nothing, whatever alpha is
-    if (g.beta != 0.0f) {
-        float existing;
-        read(g.c, p.out_dtype, row * g.c_stride + column, existing);
-        value = ptx::fma(g.beta, existing, value);
-    }
     switch (p.out_dtype) {
     case DTYPE_BF16:
         ((uint16_t *)g.out)[to] = bf16_from_f32(value);
@@ -191,17 +194,26 @@ __device__ __forceinline__ void finish(const device_product &p, const device_pro
         ((float *)g.out)[to] = value;
     }
 }
+
+__device__ __forceinline__ void finish(const device_product &p, const device_product_group &g, uint32_t row, uint32_t column,
+                                       float sum) {
+    const float value = g.k ? g.alpha * sum : 0.0f; // of nothing, whatever alpha is
+    store(p, g, row, column, g.beta != 0.0f ? ptx::fma(g.beta, existing_at(p, g, row, column), value) : value);
+}
 __device__ __forceinline__ void finish(const device_product &p, const device_product_group &g, uint32_t row, uint32_t column,
                                        uint32_t sum) {
-    if (p.out_dtype != DTYPE_I32) {
+    if (p.out_dtype == DTYPE_I32) {
+        uint32_t value = (uint32_t)(int32_t)g.alpha * sum;
+        if (g.beta != 0.0f) {
+            value += (uint32_t)(int32_t)g.beta * ((const uint32_t *)g.c)[row * g.c_stride + column];
+        }
+        ((uint32_t *)g.out)[row * g.out_stride + column] = value;
+    } else if (g.beta == 0.0f) {
         finish(p, g, row, column, f32_from_i32((int32_t)sum, p.out_dtype));
-        return;
+    } else { // in double, as finish.h says
+        const double value = g.k ? (double)g.alpha * (int32_t)sum : 0.0;
+        store(p, g, row, column, f32_from_sum(value, (double)g.beta * existing_at(p, g, row, column), p.out_dtype));
     }
-    uint32_t value = (uint32_t)(int32_t)g.alpha * sum;
-    if (g.beta != 0.0f) {
-        value += (uint32_t)(int32_t)g.beta * ((const uint32_t *)g.c)[row * g.c_stride + column];
-    }
-    ((uint32_t *)g.out)[row * g.out_stride + column] = value;
 }
 
 template <typename E, typename Sum> __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ device_product p) {

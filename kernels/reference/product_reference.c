@@ -1,10 +1,11 @@
 // The scalar twin of the engine: element by element in the contract's own words, over the operands as they lie. Shares with the
-// kernels the flushed fma and the dtypes' conversions.
+// kernels the flushed fma and the dtypes' conversions, those of sums among them.
 #include <math.h>
 #include <string.h>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/fma_flushed.h"
+#include "kernels/finish.h"
 #include "kernels/packed_i8.h"
 #include "kernels/packed_layout.h"
 #include "kernels/product.h"
@@ -163,9 +164,23 @@ static void reference_i32(const struct element_sum *s, const int32_t *c, int32_t
     *out = (int32_t)value;
 }
 
+// Of int8, in double.
+static void reference_sum_and_existing(const struct element_sum *s, const void *c, void *out) {
+    const enum dtype dtype = s->product->out_dtype;
+    float existing;
+    dtype_widen(dtype, c, 1, &existing);
+    double sum = s->group->k ? (double)s->group->alpha * integer_sum(s) : 0.0;
+    float value = f32_from_sum(sum, (double)s->group->beta * (double)existing, dtype);
+    dtype_narrow(&value, 1, dtype, out);
+}
+
 static void reference_float(const struct element_sum *s, enum dtype sum_dtype, const void *c, void *out) {
     const struct product *p = s->product;
     float sum;
+    if (sum_dtype == DTYPE_I8 && s->group->beta != 0.0f) {
+        reference_sum_and_existing(s, c, out);
+        return;
+    }
     if (sum_dtype == DTYPE_I8) {
         sum = f32_from_i32(integer_sum(s), p->out_dtype);
     } else if (p->b_format) {

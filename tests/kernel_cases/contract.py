@@ -88,21 +88,25 @@ def encode(dtype, values):
 
 # ---- sums
 
+def sum_to_odd(a, b):
+    """a + b of float64, rounded to odd: a second rounding, to 24 bits and fewer, is then that of the exact sum."""
+    with np.errstate(all="ignore"):
+        total = np.asarray(a + b)
+        back = total - a
+        error = (a - (total - back)) + (b - back)
+        bits = total.view(np.int64)
+        nudge = np.where((error > 0) == (total > 0), 1, -1)
+        inexact = np.isfinite(total) & (error != 0) & np.isfinite(error) & (bits % 2 == 0)
+        return (bits + np.where(inexact, nudge, 0)).view(np.float64)
+
+
 def fma(a, b, c, flush=False):
     """a * b + c of float32, rounded once. flush: subnormal operands count as 0, and so do results tiny after rounding."""
     with np.errstate(all="ignore"):
         a, b, c = (np.asarray(x, np.float64) for x in (a, b, c))
         if flush:
             a, b, c = (np.where(np.abs(x) < LEAST_NORMAL, 0.0, x) for x in (a, b, c))
-        product = a * b  # 48 bits: exact
-        total = np.asarray(product + c)
-        back = total - product
-        error = (product - (total - back)) + (c - back)
-        # To odd: the second rounding, to 24 bits, is then that of the exact sum.
-        bits = total.view(np.int64)
-        nudge = np.where((error > 0) == (total > 0), 1, -1)
-        inexact = np.isfinite(total) & (error != 0) & np.isfinite(error) & (bits % 2 == 0)
-        odd = (bits + np.where(inexact, nudge, 0)).view(np.float64)
+        odd = sum_to_odd(a * b, c)  # a product has 48 bits: it is exact
         result = odd.astype(np.float32)
         if flush:
             unbounded = (np.where(np.abs(odd) < 2.0 ** -100, odd, 0.0) * 2.0 ** 100).astype(np.float32)
@@ -140,21 +144,26 @@ def wrap(integers):
     return np.asarray(integers).astype(np.int64).astype(np.uint64).astype(np.uint32).view(np.int32)
 
 
-def float_sums(integers, dtype):
-    """Of int32: to nearest even for F32; to odd for narrower ones, whose own rounding is then the only one."""
-    values = integers.astype(np.float32)
+def float_sums(sums, dtype):
+    """Of int32 or float64: to nearest even for F32; to odd for narrower ones, whose own rounding is then the only one."""
+    with np.errstate(all="ignore"):
+        values = sums.astype(np.float32)
     back = values.astype(np.float64)
     if dtype == "F32":
         return values
     odd = values.view(np.uint32) % 2 == 1
-    other = np.nextafter(values, np.where(back < integers, np.inf, -np.inf).astype(np.float32))
-    return np.where((back == integers) | odd, values, other)
+    other = np.nextafter(values, np.where(back < sums, np.inf, -np.inf).astype(np.float32))
+    return np.where((back == sums) | odd, values, other)
 
 
 def finish(total, alpha, beta, c, dtype):
     """Codes of alpha * total + beta * c. c is not looked at where beta is 0."""
     if dtype == "I32":
         return wrap(int(alpha) * total + (int(beta) * c if beta else 0))
+    if total.dtype == np.int64 and beta:
+        with np.errstate(all="ignore"):
+            parts = np.float64(alpha) * wrap(total), np.float64(beta) * c.astype(np.float64)
+        return encode(dtype, float_sums(sum_to_odd(*parts), dtype))
     if total.dtype == np.int64:
         total = float_sums(wrap(total), dtype)
     with np.errstate(all="ignore"):

@@ -126,6 +126,17 @@ static const struct gemm_corner CORNERS[] = {
     {DTYPE_I8, DTYPE_I32, 7, 3, 5, 0x1p30f, 1, 10, 0x1p30 + 10},             // 105 * 2^30 is 26 * 2^32 + 2^30
     {DTYPE_I8, DTYPE_I32, 7, 3, 5, -0x1p31f, 0x1p24f, 255, 0x1p31 - 0x1p24}, // an odd number of 2^31, and 2^32 - 2^24
     {DTYPE_I8, DTYPE_I32, 0, 0, 0, 5, 3, 10, 30},
+    // int8 and what exists: sums that fp32, or double, would round on their way
+    {DTYPE_I8, DTYPE_F32, 1041, 127, 127, 1, 1, 1, 16790290},        // 16790289 + 1
+    {DTYPE_I8, DTYPE_F32, 1041, 127, 127, 0.5f, 1, 0.25, 8395145},   // 8395144.5 + .25
+    {DTYPE_I8, DTYPE_F32, 2099, 127, 126, 1, -1, 0x1p-30, 33588196}, // 33588198, halfway to ...200, less 2^-30
+    {DTYPE_I8, DTYPE_F32, 2099, 127, 126, 1, 0.5f, 0x1p-100, 33588200},
+    {DTYPE_I8, DTYPE_F32, 2099, 127, 126, 1, 1, INFINITY, INFINITY},
+    {DTYPE_I8, DTYPE_BF16, 2194, 121, 127, 1, 1, 232448, 33816576}, // 33715198 + 232448
+    {DTYPE_I8, DTYPE_F16, 683, 6, 1, 1, 0x1p-10f, 0x1p-24, 4100},   // 4098, halfway from 4096, and 2^-34
+    {DTYPE_I8, DTYPE_F16, 683, 6, 1, 1, -0x1p-10f, 0x1p-24, 4096},
+    {DTYPE_I8, DTYPE_F16, 683, 6, 1, 0, 0x1p-10f, 0x1p-24, 0},
+    {DTYPE_I8, DTYPE_BF16, 7, 3, 5, 0, -0x1p-60f, 0x1p-120, -0.0},
 };
 
 // Scales whose product is too large or too small for fp32, of codes 0, 2^-9 (0x01), 1 (0x38) and 448 (0x7e).
