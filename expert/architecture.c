@@ -171,20 +171,19 @@ static FALLIBLE resolve_choice(const struct config *config, const struct choice 
          choice->values[0].text, choice->values[1].text);
 }
 
+static const char *name_of_score(int score) {
+    return score == SCORE_SIGMOID ? "sigmoid" : score == SCORE_SQRT_SOFTPLUS ? "sqrtsoftplus" : "softmax";
+}
+
 static FALLIBLE expect_score(const struct architecture *row, const struct config *config) {
+    static const char *const KEYS[] = {"scoring_func", "score_function", "score_func", "moe_router_activation"};
     int score;
     TRY(resolve_choice(config, &row->score_choice, row->score, &score));
-    static const char *const KEYS[] = {"scoring_func", "score_function", "score_func", "moe_router_activation", NULL};
-    switch (score) {
-    case SCORE_SPARSEMIXER:
-        return OK;
-    case SCORE_SIGMOID:
-        return expect_each(config, KEYS, "sigmoid");
-    case SCORE_SQRT_SOFTPLUS:
-        return expect_each(config, KEYS, "sqrtsoftplus");
-    default:
-        return expect_each(config, KEYS, "softmax");
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && score != SCORE_SPARSEMIXER; i++) {
+        bool chosen = row->score_choice.key && strcmp(row->score_choice.key, KEYS[i]) == 0; // by names of its own
+        TRY(chosen ? OK : expect(config, KEYS[i], name_of_score(score)));
     }
+    return OK;
 }
 
 // What this row does not do must not be asked for.

@@ -62,6 +62,18 @@ static void dots3_counts_shared_experts_of_a_width_of_their_own(void **state) {
     refuse_params(DOTS3(",\"shared_experts_intermediate_size\":40,\"moe_shared_expert_intermediate_size\":32"), "one is wrong");
 }
 
+static void dots1_names_its_score_by_the_method_of_the_choice(void **state) {
+    (void)state;
+#define DOTS1(type, more) DEEPSEEK(type, ",\"norm_topk_prob\":true,\"n_group\":1,\"topk_group\":1" more)
+    assert_int_equal(params_at(DOTS1("dots1", ",\"scoring_func\":\"noaux_tc\""), 1).routing.score, SCORE_SIGMOID);
+    assert_int_equal(params_at(DOTS1("dots1", ",\"scoring_func\":\"sigmoid\""), 1).routing.score, SCORE_SIGMOID);
+    assert_int_equal(params_at(DOTS1("dots1", ""), 1).routing.score, SCORE_SIGMOID);
+    refuse_params(DOTS1("dots1", ",\"scoring_func\":\"softmax\""),
+                  "scoring_func is softmax, which is not computed here: sigmoid and noaux_tc are");
+    refuse_params(DOTS1("dots1", ",\"scoring_func\":\"noaux_tc\",\"score_func\":\"softmax\""), "score_func is softmax");
+    refuse_params(DOTS1("glm4_moe", ",\"scoring_func\":\"noaux_tc\""), "scoring_func is noaux_tc");
+}
+
 static void axk2_may_have_no_groups_and_fills_those_that_it_masks(void **state) {
     (void)state;
     struct layer_params p = params_at(DEEPSEEK("axk2", ",\"norm_topk_prob\":true,\"n_group\":4,\"topk_group\":2"), 1);
@@ -125,6 +137,7 @@ int main(void) {
         cmocka_unit_test(cohere_says_how_it_scores_and_how_its_shared_experts_join),
         cmocka_unit_test(clamps_of_glm5_hy_v4_and_deepseek_v4_must_be_said),
         cmocka_unit_test(dots3_counts_shared_experts_of_a_width_of_their_own),
+        cmocka_unit_test(dots1_names_its_score_by_the_method_of_the_choice),
         cmocka_unit_test(axk2_may_have_no_groups_and_fills_those_that_it_masks),
         cmocka_unit_test(kolibri_chooses_by_logits_and_bias),
         cmocka_unit_test(jetmoe_has_a_bias_where_others_have_a_shared_expert),
