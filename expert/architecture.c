@@ -194,7 +194,7 @@ static FALLIBLE expect_nothing_else(const struct architecture *row, const struct
     TRY(row->norm_rule == NORM_RULE_ALWAYS || row->norm_rule == NORM_RULE_ABOVE_ONE ? expect_each(config, NORM_KEYS, "true") : OK);
     TRY(row->limit_key ? OK : expect(config, "swiglu_limit", "0"));
     TRY(expect(config, "moe_latent_size", "0"));
-    TRY(expect(config, "moe_router_logit_softcapping", "0"));
+    TRY(row->softcap_key ? OK : expect(config, "moe_router_logit_softcapping", "0"));
     return expect(config, "mlp_bias", "false");
 }
 
@@ -346,6 +346,21 @@ static FALLIBLE resolve_scale(const struct architecture *row, const struct confi
     return OK;
 }
 
+static FALLIBLE resolve_softcap(const struct architecture *row, const struct config *config, struct routing *routing) {
+    const char *const keys[] = {row->softcap_key, NULL};
+    double cap = 0;
+    bool found;
+    if (!row->softcap_key) {
+        return OK;
+    }
+    TRY(config_f64(config, keys, &cap, &found));
+    if (!(cap == 0 || (cap >= 1e-6 && cap < 1e6))) {
+        FAIL(ERR_CHECKPOINT, "%s: %s is %g: 0, for none, or 1e-6 to 1e6 is wanted", config_path(config), keys[0], cap);
+    }
+    routing->softcap = (float)cap;
+    return OK;
+}
+
 // Of a router that normalises rows of its own.
 static FALLIBLE resolve_router_norm(const struct config *config, struct layer_params *p) {
     static const char *const KEYS[] = {"rms_norm_eps", NULL};
@@ -369,6 +384,7 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
     TRY(resolve_norm(row, config, routing));
     TRY(resolve_groups(row, config, routing));
     TRY(resolve_scale(row, config, p));
+    TRY(resolve_softcap(row, config, routing));
     bool found;
     if (row->score == SCORE_SPARSEMIXER) {
         double jitter = JITTER_DEFAULT;

@@ -412,7 +412,8 @@ static const struct architecture ROWS[] = {
         .shared = SHARED_PLAIN,
         .shared_width = SHARED_WIDTH_KEY,
         .shared_keys = {"shared_expert_intermediate_size"},
-        .expectations = {{"moe_router_logit_softcapping", "0"}, {"moe_apply_router_weight_on_input", "false"}},
+        .softcap_key = "moe_router_logit_softcapping",
+        .expectations = {{"moe_apply_router_weight_on_input", "false"}},
     },
     {
         .model_types = {"nemotron_h"},

@@ -119,7 +119,8 @@ struct architecture {
     bool masked_groups_are_zero;
     enum scale_rule scale;
     const char *scale_keys[4];
-    float scale_default; // 0: a key must be there
+    float scale_default;     // 0: a key must be there
+    const char *softcap_key; // 0 or none there: logits are not capped
     bool router_has_bias;
     bool has_selection_bias;
     const char *selection_bias_key; // false there means that there is none; absent means that there is

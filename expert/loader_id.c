@@ -31,7 +31,7 @@ static void add_routing(struct digest *d, const struct routing *r) {
     digest_f32(d, r->norm == NORM_NONE ? 0 : r->norm_epsilon);
     digest_f32(d, r->norm == NORM_P ? r->norm_p : 0);
     digest_f32(d, r->scale);
-    digest_f32(d, r->score == SCORE_SPARSEMIXER ? r->jitter : 0);
+    digest_f32(d, r->score == SCORE_SPARSEMIXER ? r->jitter : r->softcap); // no router has both
     digest_u32(d, r->num_experts);
     digest_u32(d, r->top_k);
     digest_u32(d, grouped ? r->num_groups : 0);

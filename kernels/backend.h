@@ -129,6 +129,7 @@ struct kernel_backend {
     void (*exp_minus)(const float *x, float shift, size_t count, float *out);    // out[i] = exp(x[i] - shift); in place is legal
     void (*sigmoid)(const float *x, size_t count, float *out);                   // in place is legal
     void (*sqrt_softplus)(const float *x, size_t count, float *out);             // in place is legal
+    void (*softcap)(const float *x, float cap, size_t count, float *out);        // out[i] = cap tanh(x[i] / cap)
     void (*add_scaled)(const struct add_scaled_args *args);                      // finish.h
     void (*finish)(const struct finish_args *args);                              // finish.h
     void (*decode)(const struct decode_args *args);                              // pack.h

@@ -26,6 +26,15 @@ static void score(const struct routing *routing, const float *logits, size_t cou
     INVARIANT(!"a score of single logits");
 }
 
+// The logits that are scored.
+static const float *capped(const struct routing *routing, const float *logits, const struct routing_scratch *scratch) {
+    if (!(routing->softcap > 0)) {
+        return logits;
+    }
+    kernel_selected()->softcap(logits, routing->softcap, routing->num_experts, scratch->logits);
+    return scratch->logits;
+}
+
 static void add_selection_bias(const struct routing *routing, const float *values, float *out) {
     if (!routing->selection_bias) {
         memcpy(out, values, routing->num_experts * sizeof *out);
@@ -96,6 +105,7 @@ void routing_row(const struct routing *routing, const float *logits, int32_t *id
     struct routing_scratch scratch;
     float_mode before = float_mode_set_ieee();
     routing_lay_scratch(routing, memory, &scratch);
+    logits = capped(routing, logits, &scratch);
     if (routing->score == SCORE_SPARSEMIXER) {
         routing_sparsemixer(routing, logits, &scratch, ids, weights);
     } else if (routing->order == ORDER_SCORE_TOPK) {
@@ -111,6 +121,7 @@ void routing_row_chosen(const struct routing *routing, const float *logits, cons
     struct routing_scratch scratch;
     float_mode before = float_mode_set_ieee();
     routing_lay_scratch(routing, memory, &scratch);
+    logits = capped(routing, logits, &scratch);
     if (routing->order == ORDER_SCORE_TOPK) {
         score(routing, logits, routing->num_experts, scratch.scores);
         gather(scratch.scores, ids, routing->top_k, weights);

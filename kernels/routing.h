@@ -51,6 +51,7 @@ struct routing {
     int masked_groups_are_zero;  // a group that is not kept selects as 0 for each of its experts, so that it beats what is negative
     const float *selection_bias; // [num_experts] added to the scores for the selection only, or NULL; borrowed
     const float *expert_scale;   // [num_experts] multiplies a chosen expert's weight, last of all, or NULL; borrowed (Gemma 4)
+    float softcap;               // c: each logit becomes c tanh(logit / c) before all else; 0: none (Laguna)
 };
 
 enum { ROUTING_EXPERTS_MAX = 4096, ROUTING_TOP_K_MAX = 256 };

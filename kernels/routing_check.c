@@ -76,8 +76,8 @@ static FALLIBLE check_score(const struct routing *r) {
     if (r->top_k != 2) {
         FAIL(ERR_CHECKPOINT, "sparsemixer makes 2 choices per token, not %u", r->top_k);
     }
-    if (r->num_groups > 1 || r->selection_bias || r->norm != NORM_NONE) {
-        FAIL(ERR_CHECKPOINT, "sparsemixer has no expert groups, no selection bias and no norm of the weights");
+    if (r->num_groups > 1 || r->selection_bias || r->norm != NORM_NONE || r->softcap != 0.0f) {
+        FAIL(ERR_CHECKPOINT, "sparsemixer has no expert groups, no selection bias, no norm of the weights and no softcap");
     }
     if (!(r->jitter >= 0.0f) || isinf(r->jitter)) {
         FAIL(ERR_CHECKPOINT, "sparsemixer's jitter is %g: it must be finite and not negative", (double)r->jitter);
@@ -90,6 +90,9 @@ FALLIBLE routing_check(const struct routing *routing) {
     TRY(check_groups(routing));
     TRY(check_norm(routing));
     TRY(check_score(routing));
+    if (!(routing->softcap >= 0.0f) || isinf(routing->softcap)) {
+        FAIL(ERR_CHECKPOINT, "the logits' softcap is %g: it must be finite and not negative", (double)routing->softcap);
+    }
     if (!isfinite(routing->scale)) {
         FAIL(ERR_CHECKPOINT, "the routed scale is %g: it must be finite", (double)routing->scale);
     }

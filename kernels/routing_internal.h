@@ -12,6 +12,7 @@ struct routing_scratch {
     float *group_scores;   // [num_groups]
     int32_t *groups;       // [num_groups] the kept ones first, falling
     bool *group_kept;      // [num_groups]
+    float *logits;         // [num_experts] capped; none without a softcap
 };
 
 void routing_lay_scratch(const struct routing *routing, void *memory, struct routing_scratch *out);

@@ -14,7 +14,8 @@ static size_t ranks_of(const struct routing *routing) {
 size_t routing_scratch_bytes(const struct routing *routing) {
     size_t experts = routing->num_experts, groups = groups_of(routing);
     return 2 * aligned(experts * sizeof(float)) + aligned(ranks_of(routing) * sizeof(uint32_t)) + aligned(groups * sizeof(float)) +
-           aligned(groups * sizeof(int32_t)) + aligned(groups * sizeof(bool));
+           aligned(groups * sizeof(int32_t)) + aligned(groups * sizeof(bool)) +
+           aligned(routing->softcap > 0 ? experts * sizeof(float) : 0);
 }
 
 static void *take(char **at, size_t bytes) {
@@ -32,6 +33,7 @@ void routing_lay_scratch(const struct routing *routing, void *memory, struct rou
     out->group_scores = take(&at, groups * sizeof(float));
     out->groups = take(&at, groups * sizeof(int32_t));
     out->group_kept = take(&at, groups * sizeof(bool));
+    out->logits = take(&at, routing->softcap > 0 ? experts * sizeof(float) : 0);
 }
 
 // Puts a candidate into the falling list of `held`, behind its equals (which have lower ids); the last falls out where it is full.

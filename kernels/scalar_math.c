@@ -25,3 +25,7 @@ float silu_f32(float x) {
 float gelu_tanh_f32(float x) {
     return math_gelu_tanh(x);
 }
+
+float tanh_f32(float x) {
+    return math_tanh(x);
+}

@@ -29,6 +29,8 @@
 // 2 sqrt(2 / pi), and 0.044715 of it.
 #define MATH_GELU_LINEAR 0x1.988454p+0f
 #define MATH_GELU_CUBIC 0x1.2444f2p-4f
+// tanh is a polynomial below, and from here on 1 - 2 / (1 + exp(2x)), which loses too much where that is small.
+#define MATH_TANH_SMALL 0.625f
 
 INLINE_ON_DEVICE float math_scale(int32_t exponent) {
     return f32_from_bits((uint32_t)(exponent + 127) << 23); // 2^exponent, -126..127
@@ -97,6 +99,27 @@ INLINE_ON_DEVICE float math_silu(float x) {
 
 INLINE_ON_DEVICE float math_gelu_tanh(float x) {
     return x / (1.0f + math_exp(-(x * __builtin_fmaf(MATH_GELU_CUBIC, x * x, MATH_GELU_LINEAR))));
+}
+
+// tanh(x) = x + x^3 p(x^2) for small |x|, p of degree 4 (minimax, relative error 2^-27): error below 0.73 ulp there, 1.33 elsewhere
+// (every float tried).
+INLINE_ON_DEVICE float math_tanh(float x) {
+    float size = f32_from_bits(f32_bits(x) & 0x7fffffffu);
+    float z = size * size;
+    float p = -0x1.75e166p-8f;
+    p = __builtin_fmaf(p, z, 0x1.522682p-6f);
+    p = __builtin_fmaf(p, z, -0x1.b83c56p-5f);
+    p = __builtin_fmaf(p, z, 0x1.110726p-3f);
+    p = __builtin_fmaf(p, z, -0x1.555532p-2f);
+    float small = __builtin_fmaf(size * z, p, size);
+    float large = 1.0f - 2.0f / (1.0f + math_exp(2.0f * size));
+    float value = size < MATH_TANH_SMALL ? small : large; // NaN compares false and stays
+    return f32_from_bits(f32_bits(value) | (f32_bits(x) & 0x80000000u));
+}
+
+// Near x while |x| is well below the cap, and never beyond it.
+INLINE_ON_DEVICE float math_softcap(float x, float cap) {
+    return cap * math_tanh(x / cap);
 }
 
 #endif

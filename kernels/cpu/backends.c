@@ -18,8 +18,8 @@
 #define BACKEND_ROWS(target)                                                                                                       \
     .widen = target##_widen, .narrow = target##_narrow, .from_i32 = target##_from_i32, .activation = target##_activation,          \
     .combine = target##_combine, .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid,                                     \
-    .sqrt_softplus = target##_sqrt_softplus, .add_scaled = target##_add_scaled, .finish = target##_finish,                         \
-    .decode = target##_decode, .pack_along = target##_pack_along, .pack_across = target##_pack_across,                             \
+    .sqrt_softplus = target##_sqrt_softplus, .softcap = target##_softcap, .add_scaled = target##_add_scaled,                       \
+    .finish = target##_finish, .decode = target##_decode, .pack_along = target##_pack_along, .pack_across = target##_pack_across,  \
     .quad_offsets = target##_quad_offsets, .place_codes = target##_place_codes
 
 // The kernels of one element, by whom: those of most sets are of one target, `panel` and `group`, `quantised`, `across` alike. A

@@ -72,6 +72,7 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
     void target##_exp_minus(const float *x, float shift, size_t count, float *out);                                                \
     void target##_sigmoid(const float *x, size_t count, float *out);                                                               \
     void target##_sqrt_softplus(const float *x, size_t count, float *out);                                                         \
+    void target##_softcap(const float *x, float cap, size_t count, float *out);                                                    \
     void target##_add_scaled(const struct add_scaled_args *args);                                                                  \
     void target##_finish(const struct finish_args *args);                                                                          \
     void target##_decode(const struct decode_args *args);                                                                          \

@@ -392,6 +392,12 @@ void ROW_TARGET(sqrt_softplus)(const float *x, size_t count, float *out) {
     }
 }
 
+void ROW_TARGET(softcap)(const float *restrict x, float cap, size_t count, float *restrict out) {
+    for (size_t i = 0; i < count; i++) {
+        out[i] = math_softcap(x[i], cap);
+    }
+}
+
 // ---- the end of a product
 
 // A row at a time, so that the arrays are known not to overlap.

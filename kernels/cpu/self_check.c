@@ -390,6 +390,9 @@ static int check_functions(struct check *check) {
     same = same && same_bits(got, want, CHECK_ROW);
     check->backend->sqrt_softplus(x, CHECK_ROW, got);
     check->twin->sqrt_softplus(x, CHECK_ROW, want);
+    same = same && same_bits(got, want, CHECK_ROW);
+    check->backend->softcap(x, 30.0f, CHECK_ROW, got);
+    check->twin->softcap(x, 30.0f, CHECK_ROW, want);
     return same && same_bits(got, want, CHECK_ROW);
 }
 

@@ -81,6 +81,11 @@ __device__ void softmax(float *x, int count) {
     ptx::sync_warp();
 }
 
+// A logit as it is scored.
+__device__ __forceinline__ float capped(const struct routing &r, float logit) {
+    return r.softcap > 0.0f ? math_softcap(logit, r.softcap) : logit;
+}
+
 __device__ __forceinline__ float score_of(enum routing_score score, float x) {
     return score == SCORE_SIGMOID ? math_sigmoid(x) : sqrtf(math_softplus(x));
 }
@@ -224,7 +229,7 @@ __device__ float norm_of(const struct routing &r, const float *weights) {
 __device__ void weigh_chosen(const struct routing &r, const token &t, const float *logits) {
     if (r.score != SCORE_SPARSEMIXER) {
         for (unsigned j = 0; j < r.top_k; j++) {
-            t.weights[j] = r.order == ORDER_SCORE_TOPK ? t.scores[t.ids[j]] : logits[t.ids[j]];
+            t.weights[j] = r.order == ORDER_SCORE_TOPK ? t.scores[t.ids[j]] : capped(r, logits[t.ids[j]]);
         }
         if (r.order == ORDER_TOPK_SCORE && r.score == SCORE_SOFTMAX) {
             softmax_alone(t.weights, r.top_k);
@@ -268,7 +273,7 @@ __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ device_c
     const float *logits = a.logits + (size_t)blockIdx.x * r.num_experts;
     const bool score_first = r.score != SCORE_SPARSEMIXER && r.order == ORDER_SCORE_TOPK;
     for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
-        t.scores[i] = logits[i];
+        t.scores[i] = capped(r, logits[i]);
     }
     ptx::sync_warp();
     if (score_first) {

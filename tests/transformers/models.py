@@ -48,6 +48,7 @@ MODELS = {
     "beam": {"mlp_layer_types": ["dense", "sparse", "sparse"]},
     "deepseek_v4": {"mlp_layer_types": ["hash_moe", "hash_moe", "moe"], "swiglu_limit": 1.5},
     "deepseek_v2": {"topk_method": "group_limited_greedy"},
+    "laguna/capped": {"moe_router_logit_softcapping": 0.8},
     "gemma4": {"enable_moe_block": True, "top_k_experts": 3},
     "lfm2_moe": {"layer_types": ["full_attention"] * LAYERS},
     "llama4": {"num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "intermediate_size_mlp": 96},

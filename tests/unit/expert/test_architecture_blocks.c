@@ -132,12 +132,28 @@ static void mistral_large_has_a_shared_expert_where_nothing_is_said(void **state
     assert_int_equal(params_at(MISTRAL_LARGE(",\"n_shared_experts\":0"), 1).shared, SHARED_NONE);
 }
 
+static void lagunas_logits_are_capped_where_it_says_so(void **state) {
+    (void)state;
+#define LAGUNA(more)                                                                                                               \
+    QWEN("laguna", ",\"moe_routed_scaling_factor\":2.5,\"shared_expert_intermediate_size\":24,\"norm_topk_prob\":true" more)
+#define CAP(value) LAGUNA(",\"moe_router_logit_softcapping\":" value)
+    assert_true(params_at(CAP("30.0"), 1).routing.softcap == 30);
+    assert_true(params_at(CAP("0.0"), 1).routing.softcap == 0);
+    assert_true(params_at(CAP("null"), 1).routing.softcap == 0);
+    assert_true(params_at(LAGUNA(""), 1).routing.softcap == 0);
+    refuse_params(CAP("-1"), "moe_router_logit_softcapping is -1");
+    refuse_params(CAP("1e-60"), "moe_router_logit_softcapping is 1e-60");
+    refuse_params(CAP("Infinity"), "moe_router_logit_softcapping is inf");
+    refuse_params(QWEN("qwen3_moe", ",\"moe_router_logit_softcapping\":30"), "moe_router_logit_softcapping is 30");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cohere_says_how_it_scores_and_how_its_shared_experts_join),
         cmocka_unit_test(clamps_of_glm5_hy_v4_and_deepseek_v4_must_be_said),
         cmocka_unit_test(dots3_counts_shared_experts_of_a_width_of_their_own),
         cmocka_unit_test(dots1_names_its_score_by_the_method_of_the_choice),
+        cmocka_unit_test(lagunas_logits_are_capped_where_it_says_so),
         cmocka_unit_test(axk2_may_have_no_groups_and_fills_those_that_it_masks),
         cmocka_unit_test(kolibri_chooses_by_logits_and_bias),
         cmocka_unit_test(jetmoe_has_a_bias_where_others_have_a_shared_expert),

@@ -395,6 +395,14 @@ static void every_kind_of_routing_gives_the_twins_bits(void **state) {
         {.score = SCORE_SOFTMAX, .norm = NORM_P, .norm_p = 1, .scale = 1, .num_experts = 16, .top_k = 4},
         {.score = SCORE_SOFTMAX, .norm = NORM_P, .norm_p = 2, .scale = 1, .num_experts = 16, .top_k = 4},
         {.score = SCORE_SPARSEMIXER, .scale = 1, .jitter = 0.01f, .num_experts = 16, .top_k = 2},
+        {.score = SCORE_SIGMOID,
+         .norm = NORM_SUM,
+         .scale = 1,
+         .num_experts = 24,
+         .top_k = 4,
+         .selection_bias = &biased,
+         .softcap = 3},
+        {.score = SCORE_SOFTMAX, .order = ORDER_TOPK_SCORE, .scale = 1, .num_experts = 33, .top_k = 4, .softcap = 0.7f},
     };
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         assert_false(err_is(routing_check(&kinds[i])));

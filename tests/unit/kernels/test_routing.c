@@ -105,7 +105,8 @@ static void expected(const struct routing *r, const float *logits, int *ids, dou
     struct formula f = {0};
     double x[EXPERTS_MAX] = {0}, sum = 0;
     for (size_t e = 0; e < r->num_experts; e++) {
-        x[e] = (double)logits[e];
+        double cap = (double)r->softcap, logit = (double)logits[e];
+        x[e] = cap > 0 ? cap * tanh(logit / cap) : logit;
     }
     scores(r->score, x, r->num_experts, f.scores);
     for (size_t e = 0; e < r->num_experts; e++) {
@@ -184,6 +185,33 @@ static void choices_and_weights_are_those_of_the_formulas(void **state) {
         r.selection_bias = random_below(&random, 2) ? bias : NULL;
         r.masked_groups_are_zero = i % 2;
         check_formula(&random, &r);
+        r.softcap = 1 + (float)random_below(&random, 40) * 0.25f; // capped logits stay apart by far more than roundings
+        check_formula(&random, &r);
+    }
+}
+
+// As Laguna has it: the cap is of the logits, so that bias and norm come after it; and of a caller's choices too.
+static void logits_are_capped_before_they_are_scored(void **state) {
+    (void)state;
+    const float logits[4] = {6, -1, 40, 2}, bias[4] = {0, 0.9f, 0, 0};
+    const int32_t ids[2] = {2, 1};
+    struct routing r = {.score = SCORE_SIGMOID, .norm = NORM_SUM, .scale = 1, .num_experts = 4, .top_k = 2, .softcap = 2};
+    double s[4], capped = 2 * tanh(20);
+    for (int e = 0; e < 4; e++) {
+        s[e] = 1 / (1 + exp(-2 * tanh((double)logits[e] / 2)));
+    }
+    assert_true(fabs(s[2] - 1 / (1 + exp(-capped))) < 1e-15);
+    r.selection_bias = bias;
+    struct routed got = route(&r, logits);
+    assert_ids(&got, (int32_t[]){1, 2}, 2); // without the cap 2 would be the first, at 1
+    assert_true(fabs((double)got.weights[0] - s[1] / (s[1] + s[2])) < 1e-6);
+    _Alignas(64) char scratch[4096];
+    float weights[2];
+    assert_true(routing_scratch_bytes(&r) <= sizeof scratch);
+    for (int order = 0; order < 2; order++) {
+        r.order = (enum routing_order)order;
+        routing_row_chosen(&r, logits, ids, weights, scratch);
+        assert_true(fabs((double)weights[0] - s[2] / (s[1] + s[2])) < 1e-6);
     }
 }
 
@@ -393,6 +421,7 @@ static void route_seeded(struct routed out[ALIKE_ROWS]) {
         struct routing r = routing_default(64, 8);
         r.score = (enum routing_score)(i % 3);
         r.norm = NORM_SUM;
+        r.softcap = i % 2 ? 3.5f : 0;
         float logits[64];
         for (size_t e = 0; e < 64; e++) {
             logits[e] = random_f32(&random, i % 10 ? VALUES_PLAIN : VALUES_ANY);
@@ -443,14 +472,19 @@ static void impossible_parameters_are_refused(void **state) {
     r = good, r.norm = NORM_P, r.norm_p = 3, refuse(r, "3-norm");
     r = good, r.norm = NORM_SUM, r.norm_epsilon = NAN, refuse(r, "epsilon");
     r = good, r.scale = INFINITY, refuse(r, "scale");
+    r = good, r.softcap = -1, refuse(r, "softcap is -1");
+    r = good, r.softcap = NAN, refuse(r, "softcap is nan");
+    r = good, r.softcap = INFINITY, refuse(r, "softcap is inf");
     r = good, r.score = SCORE_SPARSEMIXER, refuse(r, "2 choices");
     r.top_k = 2, r.jitter = -1, refuse(r, "jitter");
     r.jitter = 0.01f, r.num_groups = 2, r.top_groups = 2, refuse(r, "sparsemixer");
+    r.num_groups = 0, r.softcap = 1, refuse(r, "no softcap");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_and_weights_are_those_of_the_formulas),
+        cmocka_unit_test(logits_are_capped_before_they_are_scored),
         cmocka_unit_test(masked_groups_that_are_zero_beat_negative_values),
         cmocka_unit_test(chosen_ids_get_the_weights_of_their_scores),
         cmocka_unit_test(ties_go_to_the_lowest_id),

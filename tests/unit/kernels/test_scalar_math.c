@@ -1,4 +1,4 @@
-// exp and log1p over their ranges against long double, and their ends.
+// exp, log1p and tanh over their ranges against long double, and their ends.
 #include "kernel_test.h"
 
 #include "kernels/scalar_math.h"
@@ -92,6 +92,19 @@ static void gelu_tanh_is_close_to_its_formula(void **state) {
     assert_true(same_f32(gelu_tanh_f32(1e30f), 1e30f) && same_f32(gelu_tanh_f32(-1e30f), -0.0f));
 }
 
+static void tanh_is_within_its_stated_error(void **state) {
+    (void)state;
+    for (uint32_t bits = 0; bits < 0x41800000u; bits += 997) { // to 16
+        float x = f32_from_bits(bits), got = tanh_f32(x);
+        assert_true(same_f32(tanh_f32(-x), -got));
+        if (error_ulp(got, tanhl((long double)x)) > (x < 0.625f ? 0.73 : 1.33)) {
+            fail_msg("tanh(%a) is %a: %g ulp", (double)x, (double)got, error_ulp(got, tanhl((long double)x)));
+        }
+    }
+    assert_true(same_f32(tanh_f32(-0.0f), -0.0f) && same_f32(tanh_f32(0x1p-149f), 0x1p-149f) && isnan(tanh_f32(NAN)));
+    assert_true(same_f32(tanh_f32(INFINITY), 1.0f) && same_f32(tanh_f32(-INFINITY), -1.0f) && same_f32(tanh_f32(1e30f), 1.0f));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_its_stated_error),
@@ -100,6 +113,7 @@ int main(void) {
         cmocka_unit_test(log1p_is_within_its_stated_error),
         cmocka_unit_test(composed_functions_are_close_to_their_formulas),
         cmocka_unit_test(gelu_tanh_is_close_to_its_formula),
+        cmocka_unit_test(tanh_is_within_its_stated_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
