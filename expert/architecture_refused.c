@@ -3,11 +3,6 @@
 
 static const struct architecture ROWS[] = {
     {
-        .model_types = {"axk1"},
-        .classes = {"AXK1ForCausalLM"},
-        .refusal = "its blocks end with a normalisation of their output, which is not served: its parts would not add up to it",
-    },
-    {
         .model_types = {"nllb-moe", "switch_transformers"},
         .classes = {"NllbMoeForConditionalGeneration", "SwitchTransformersForConditionalGeneration"},
         .refusal = "its experts have a capacity, which makes a token's answer depend on the other tokens",

@@ -307,6 +307,16 @@ static const struct architecture ROWS[] = {
         DEEPSEEK_V3_BLOCK,
         .shared_unit_keys = {"shared_experts_intermediate_size", "moe_shared_expert_intermediate_size"},
     },
+    // the norm of the block's output is the caller's; released files have no selection bias
+    {
+        .model_types = {"axk1"},
+        .classes = {"AXK1ForCausalLM"},
+        .norm_rule = NORM_RULE_FLAG_OR_YES,
+        DEEPSEEK_V3_BLOCK,
+        EIGHT_GROUPS,
+        .selection_bias_may_miss = true,
+        .shared_count_default = 1,
+    },
     {
         .model_types = {"axk2"},
         .classes = {"AXK2ForCausalLM"},

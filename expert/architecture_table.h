@@ -124,6 +124,7 @@ struct architecture {
     bool router_has_bias;
     bool has_selection_bias;
     const char *selection_bias_key; // false there means that there is none; absent means that there is
+    bool selection_bias_may_miss;   // a file without the tensor has none
     const char *zero_experts_key;
     bool weights_on_input;
     bool own_router_input; // names->router_norm and expert_scale

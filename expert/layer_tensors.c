@@ -197,8 +197,20 @@ static FALLIBLE resolve_token_experts(struct tensor_finder *finder, const struct
     return OK;
 }
 
-static FALLIBLE resolve_router(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
+static FALLIBLE resolve_selection_bias(struct tensor_finder *finder, const struct architecture *row, const char *layer,
+                                       struct layer_tensors *out) {
+    char name[TENSOR_NAME_MAX];
+    TRY(choose_name(finder, layer, row->names->selection_bias, false, name));
+    if (row->selection_bias_may_miss && !tensor_exists(finder, name)) {
+        out->params.router_has_selection_bias = false;
+        return OK;
+    }
+    return tensor_take_vector(finder, name, out->params.routing.num_experts, &out->selection_bias);
+}
+
+static FALLIBLE resolve_router(struct tensor_finder *finder, const struct architecture *row, const char *layer,
                                struct layer_tensors *out) {
+    const struct tensor_names *names = row->names;
     const struct layer_params *p = &out->params;
     char name[TENSOR_NAME_MAX];
     TRY(choose_name(finder, layer, names->router, false, name));
@@ -208,8 +220,7 @@ static FALLIBLE resolve_router(struct tensor_finder *finder, const struct tensor
         TRY(tensor_take_vector(finder, name, p->routing.num_experts, &out->router_bias));
     }
     if (p->router_has_selection_bias) {
-        TRY(choose_name(finder, layer, names->selection_bias, false, name));
-        TRY(tensor_take_vector(finder, name, p->routing.num_experts, &out->selection_bias));
+        TRY(resolve_selection_bias(finder, row, layer, out));
     }
     if (p->needs_router_input) {
         TRY(tensor_name(name, "%s.%s", layer, names->router_norm));
@@ -280,7 +291,7 @@ static FALLIBLE resolve_layer(const struct survey *survey, struct tensor_finder 
              sizeof out->prefix - 1);
     }
     finder->bytes = 0;
-    TRY(resolve_router(finder, row->names, layer, out));
+    TRY(resolve_router(finder, row, layer, out));
     TRY(expert_layout_resolve(finder, row->interleaved, out));
     TRY(resolve_shared(finder, row->names, layer, out));
     TRY(check_block(finder, row->names, layer, out));

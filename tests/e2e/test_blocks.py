@@ -1,4 +1,5 @@
-"""Blocks with a step that few have, under the names of their authors' files, against numpy: Laguna's capped logits."""
+"""Blocks with a step that few have, under the names of their authors' files, against numpy: Laguna's capped logits, A.X K1's
+selection bias, which may miss, and the norm behind its block, which is the caller's."""
 
 import json
 
@@ -10,7 +11,7 @@ from harness.daemon import run_program
 from harness.protos import pb
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
-H, I, SHARED, E, K, TOKENS, LAYER, BOUND = 64, 48, 40, 8, 3, 40, 1, 2e-6
+H, I, SHARED, E, K, TOKENS, LAYER, BOUND = 64, 48, 48, 8, 3, 40, 1, 2e-6
 
 
 def sigmoid(x):
@@ -108,3 +109,27 @@ def test_devices_cap_logits_to_the_bits_of_the_cpu_with_their_arithmetic(rows, t
             answers.append(rows_of(client.forward(asked(rows[:9])).output))
         daemon.stop()
     assert answers[0] == answers[1]
+
+
+def axk1(folder, model_type="axk1", bias=True):
+    return Model(folder, {"shared": "mlp.shared_experts", "bias": "mlp.gate.e_score_correction_bias"},
+                 {"model_type": model_type, "n_routed_experts": E, "routed_scaling_factor": 2.5, "n_shared_experts": 1, "n_group": 4,
+                  "topk_group": 2, "first_k_dense_replace": 1}, bias, more=("post_mlp_layernorm.weight",))
+
+
+@pytest.mark.parametrize("bias", (True, False))
+def test_axk1s_block_ends_before_its_norm_and_may_have_no_bias(bias, rows, tmp_path, start_daemon):
+    model = axk1(tmp_path / "model", bias=bias)
+    daemon = start_daemon("--compute-dtype", "f32", model=model.folder)
+    with daemon.client() as client:
+        assert error_per_token(values_of(client.forward(asked(rows)).output), model.block(rows)).max() < BOUND
+        routed = client.forward(asked(rows, shared_experts=pb.SHARED_EXPERTS_EXCLUDE)).output
+        assert error_per_token(values_of(routed), model.block(rows, shared=False)).max() < BOUND
+    done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", model.folder, "--tokens", "1,7,40")
+    assert done.returncode == 0 and "equal bits" in done.stdout, done.stdout + done.stderr
+
+
+def test_other_models_have_the_bias_or_are_refused(tmp_path):
+    model = axk1(tmp_path / "model", "deepseek_v3", bias=False)
+    done = run_program("expertd", "--model", model.folder, "--listen", f"unix:{tmp_path}/s", "--http", "off")
+    assert done.returncode == 65 and "mlp.gate.e_score_correction_bias is missing" in done.stderr, done.stderr

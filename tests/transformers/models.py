@@ -35,6 +35,7 @@ MODELS = {
                    "mlp_layer_types": ["dense", "sparse", "sparse"]},
     "hy_v4": {"swiglu_limit": 0.7, "num_key_value_heads": 4},
     "dots3_note": {"num_key_value_heads": 4, "layer_types": ["indexed_attention"] * LAYERS, "shared_experts_intermediate_size": 40, "n_shared_experts": 2},
+    "axk1": {},
     "axk2": {"topk_group": 3},  # with AXK2's own biases all is negative but the masked group, so that no tie decides
     "axk2/ungrouped": {"n_group": None, "topk_group": None},
     "kolibri1": {},
@@ -132,6 +133,8 @@ def answer(block, rows, token_ids, router_rows):
         with torch.no_grad():
             _, weights, ids = block.router(torch.from_numpy(router_rows))
             return block.experts(torch.from_numpy(rows), ids, weights).numpy()
+    if hasattr(block, "post_mlp_layernorm"):  # A.X K1's: behind the block, and the caller's
+        block.post_mlp_layernorm = torch.nn.Identity()
     hashes = (torch.from_numpy(token_ids)[None],) if getattr(block, "is_hash", False) else ()
     with torch.no_grad():
         out = block(torch.from_numpy(rows)[None], *hashes)

@@ -452,7 +452,6 @@ static void unknown_and_refused_models_say_so(void **state) {
     refuse_row("{\"model_type\":\"nllb-moe\"}", "capacity");
     refuse_row("{\"model_type\":\"zaya\"}", "layer before");
     refuse_row("{\"model_type\":\"ernie4_5_vl_moe\"}", "token's type");
-    refuse_row("{\"model_type\":\"axk1\"}", "normalisation");
 }
 
 // A row that is served says all that its columns need.
@@ -472,6 +471,7 @@ static void check_row(const struct architecture *a, const struct tensor_names *n
     assert_true(!a->masked_groups_are_zero || a->groups != GROUPS_NONE);
     assert_true(a->shared != SHARED_SIGMOID || names->shared_gate);
     assert_true(!a->has_selection_bias || names->selection_bias[0]);
+    assert_true(!a->selection_bias_may_miss || a->has_selection_bias);
     assert_true(!a->router_has_bias || names->router_bias);
     assert_true(!a->own_router_input || (names->router_norm && names->expert_scale));
 }

@@ -84,6 +84,18 @@ static void axk2_may_have_no_groups_and_fills_those_that_it_masks(void **state) 
     assert_true(params_at(DEEPSEEK("deepseek_v3", ",\"n_group\":4,\"topk_group\":2"), 1).routing.masked_groups_are_zero == 0);
 }
 
+static void axk1_is_deepseek_v3_with_groups_and_norm_of_its_own(void **state) {
+    (void)state;
+    struct layer_params p = params_at(DEEPSEEK("axk1", ""), 1);
+    assert_int_equal(p.routing.num_groups, 8);
+    assert_int_equal(p.routing.top_groups, 4);
+    assert_int_equal(p.routing.norm, NORM_SUM);
+    assert_true(p.routing.scale == 2.5f && p.router_has_selection_bias);
+    assert_true(p.routing.group_score == GROUP_TOP2_SUM && !p.routing.masked_groups_are_zero);
+    assert_int_equal(p.shared_intermediate_size, 48);
+    assert_layers("{\"model_type\":\"axk1\",\"first_k_dense_replace\":1}", "DM");
+}
+
 static void kolibri_chooses_by_logits_and_bias(void **state) {
     (void)state;
     struct layer_params p = params_at(QWEN("kolibri1", ",\"shared_expert_intermediate_size\":24"), 1);
@@ -155,6 +167,7 @@ int main(void) {
         cmocka_unit_test(dots1_names_its_score_by_the_method_of_the_choice),
         cmocka_unit_test(lagunas_logits_are_capped_where_it_says_so),
         cmocka_unit_test(axk2_may_have_no_groups_and_fills_those_that_it_masks),
+        cmocka_unit_test(axk1_is_deepseek_v3_with_groups_and_norm_of_its_own),
         cmocka_unit_test(kolibri_chooses_by_logits_and_bias),
         cmocka_unit_test(jetmoe_has_a_bias_where_others_have_a_shared_expert),
         cmocka_unit_test(mistral_large_has_a_shared_expert_where_nothing_is_said),

@@ -43,6 +43,12 @@ static const struct kind KINDS[] = {
      "\"activation_function\":\"silu\"",
      .router = "mlp.router.layer.weight", .output_bias = "mlp.bias", .gate_up = "mlp.input_linear.weight",
      .down = "mlp.output_linear.weight"},
+    {"capped logits",
+     "\"model_type\":\"laguna\",\"moe_intermediate_size\":32,\"num_experts\":8,\"num_experts_per_tok\":3,"
+     "\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":32,\"moe_routed_scaling_factor\":2.5,"
+     "\"moe_router_logit_softcapping\":0.7",
+     D1, .shared = "mlp.shared_expert", .selection_bias = "mlp.experts.e_score_correction_bias"},
+    {"a selection bias that misses", DEEPSEEK("axk1") ",\"n_group\":4,\"topk_group\":2", D1, SHARED},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
