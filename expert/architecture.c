@@ -193,7 +193,7 @@ static FALLIBLE expect_nothing_else(const struct architecture *row, const struct
     TRY(row->norm_rule == NORM_RULE_NEVER ? expect_each(config, NORM_KEYS, "false") : OK);
     TRY(row->norm_rule == NORM_RULE_ALWAYS || row->norm_rule == NORM_RULE_ABOVE_ONE ? expect_each(config, NORM_KEYS, "true") : OK);
     TRY(row->limit_key ? OK : expect(config, "swiglu_limit", "0"));
-    TRY(expect(config, "moe_latent_size", "0"));
+    TRY(row->latent_key ? OK : expect(config, "moe_latent_size", "0"));
     TRY(row->softcap_key ? OK : expect(config, "moe_router_logit_softcapping", "0"));
     return expect(config, "mlp_bias", "false");
 }
@@ -226,9 +226,20 @@ static FALLIBLE need_size(const struct config *config, const char *const *keys, 
     return OK;
 }
 
+static FALLIBLE resolve_latent(const struct architecture *row, const struct config *config, struct layer_params *p) {
+    const char *const keys[] = {row->latent_key, NULL};
+    bool found;
+    TRY(row->latent_key ? config_u32(config, keys, &p->latent_size, &found) : OK);
+    if (p->latent_size > SIZE_MAX_KNOWN) {
+        FAIL(ERR_CHECKPOINT, "%s: %s is %u: 1 to %d is wanted", config_path(config), keys[0], p->latent_size, SIZE_MAX_KNOWN);
+    }
+    return OK;
+}
+
 static FALLIBLE resolve_sizes(const struct architecture *row, const struct config *config, struct layer_params *p) {
     TRY(need_size(config, HIDDEN_KEYS, p->layer, SIZE_MAX_KNOWN, &p->hidden_size));
     TRY(need_size(config, row->width_keys, p->layer, SIZE_MAX_KNOWN, &p->intermediate_size));
+    TRY(resolve_latent(row, config, p));
     TRY(need_size(config, EXPERT_KEYS, p->layer, ROUTING_EXPERTS_MAX, &p->num_experts));
     TRY(need_size(config, TOP_K_KEYS, p->layer, ROUTING_TOP_K_MAX, &p->routing.top_k));
     if (row->zero_experts_key) {

@@ -27,6 +27,7 @@ struct layer_params {
     uint32_t layer;             // the checkpoint's decoder layer number
     uint32_t hidden_size;       // H
     uint32_t intermediate_size; // I of a routed expert
+    uint32_t latent_size;       // L: routed experts read and give rows of L, not of H (Nemotron-H); 0: of H
     uint32_t num_experts;       // E, identity experts left out
     uint32_t num_zero_experts;  // Z: ids E .. E + Z - 1 return their input
     struct routing routing;     // num_experts = E + Z, top_k = K; selection_bias and expert_scale are set at load
@@ -46,6 +47,11 @@ struct layer_params {
     bool needs_router_input;
     float router_norm_epsilon;
 };
+
+// Of the rows that routed experts read and give.
+static inline uint32_t expert_row_size(const struct layer_params *p) {
+    return p->latent_size > 0 ? p->latent_size : p->hidden_size;
+}
 
 struct architecture; // a table row; columns in architecture_table.h, private to expert/
 

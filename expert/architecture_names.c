@@ -82,6 +82,8 @@ const struct tensor_names NAMES_NEMOTRON = {
     .selection_bias = {"mixer.gate.e_score_correction_bias"},
     .experts = {"mixer.experts"},
     .shared = {"mixer.shared_experts"},
+    .latent_in = "mixer.fc1_latent_proj.weight",
+    .latent_out = "mixer.fc2_latent_proj.weight",
 };
 
 const struct tensor_names NAMES_BAILING = {

@@ -431,6 +431,7 @@ static const struct architecture ROWS[] = {
         .names = &NAMES_NEMOTRON,
         .layers = LAYERS_PATTERN,
         .width_keys = {"moe_intermediate_size"},
+        .latent_key = "moe_latent_size",
         .score = SCORE_SIGMOID,
         .norm_rule = NORM_RULE_FLAG,
         DEEPSEEK_V3_CHOICE,

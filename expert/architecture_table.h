@@ -87,9 +87,10 @@ struct tensor_names {
     const char *experts[TENSOR_NAME_ALTERNATIVES]; // the experts' module; "" where the layer itself is
     const char *shared[TENSOR_NAME_ALTERNATIVES];
     const char *shared_gate;
-    const char *router_norm;  // [H] multiplies the router's normalised rows, and
-    const char *expert_scale; // [E] its experts' weights: where the router has an input of its own
-    const char *output_bias;  // [H], of SHARED_BIAS
+    const char *router_norm;            // [H] multiplies the router's normalised rows, and
+    const char *expert_scale;           // [E] its experts' weights: where the router has an input of its own
+    const char *output_bias;            // [H], of SHARED_BIAS
+    const char *latent_in, *latent_out; // [L, H], [H, L]: before the routed experts and behind their sum
 };
 
 extern const struct tensor_names NAMES_MLP, NAMES_MLP_GATED_SHARED, NAMES_BLOCK_SPARSE_MOE, NAMES_GRANITE, NAMES_GPT_OSS,
@@ -105,6 +106,7 @@ struct architecture {
     const char *num_layers_key; // NULL: num_hidden_layers
     enum layers_rule layers;
     const char *width_keys[4]; // I
+    const char *latent_key;    // L; 0 or none there: there is none
     // router
     enum routing_score score;
     struct choice score_choice; // of enum routing_score; takes the place of score

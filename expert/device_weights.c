@@ -18,11 +18,16 @@ static bool same_format(const struct packed_weights *a, const struct packed_weig
     return quantised_format_equal(f, g);
 }
 
-// Gate and up are multiplied together.
-static FALLIBLE check_formats(const struct model *model) {
+// Gate and up are multiplied together; rows have one width.
+static FALLIBLE check_layers(const struct model *model) {
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
         const struct packed_weights *gate = &layer->shape.matrix[EXPERT_GATE], *shared = &layer->shared.gate;
+        if (layer->params.latent_size > 0) {
+            FAIL(ERR_UNAVAILABLE,
+                 "layer %u: GPUs do not compute latent experts (rows of %u, not of %u): serve them with --device cpu",
+                 layer->params.layer, layer->params.latent_size, layer->params.hidden_size);
+        }
         bool differ = gate->group_bytes > 0 && !same_format(gate, &layer->shape.matrix[EXPERT_UP]);
         if (differ || (shared->data && !same_format(shared, &layer->shared.up))) {
             FAIL(ERR_UNAVAILABLE,
@@ -227,7 +232,7 @@ static void unpin(struct device_weights *w, struct arena *arena, bool *pinned) {
 }
 
 FALLIBLE device_weights_begin(struct device_weights *w, const struct model *model, unsigned threads) {
-    TRY(check_formats(model));
+    TRY(check_layers(model));
     TRY(make_tables(w, model));
     TRY(number_slots(w, model));
     for (uint32_t d = 0; d < w->options.devices->count; d++) {

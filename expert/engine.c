@@ -24,17 +24,30 @@ struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tok
 
 // What the model's layers ask of the scratch.
 struct engine_needs {
-    size_t row_bytes; // of a hidden row in D, rounded
+    size_t row_bytes;        // of a hidden row in D, rounded
+    size_t expert_row_bytes; // of a row that an expert reads or gives
+    size_t latent_row_bytes; // the same, of latent experts; 0: there are none
+    uint32_t max_latent_size;
     size_t router_outputs;
     size_t routing_bytes;
     bool weights_on_input, shared, ordered, router_input;
     uint32_t shared_intermediate_size;
 };
 
+static void take_expert_rows(struct engine_needs *needs, const struct layer_params *p, enum dtype dtype) {
+    size_t bytes = arena_rounded(expert_row_size(p) * dtype_size(dtype));
+    needs->expert_row_bytes = bytes > needs->expert_row_bytes ? bytes : needs->expert_row_bytes;
+    if (p->latent_size > needs->max_latent_size) {
+        needs->max_latent_size = p->latent_size;
+        needs->latent_row_bytes = bytes;
+    }
+}
+
 static struct engine_needs needs_of(const struct model *model) {
     struct engine_needs needs = {.row_bytes = arena_rounded(model->max_hidden_size * dtype_size(model->compute_dtype))};
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct layer_params *p = &model->layers[i].params;
+        take_expert_rows(&needs, p, model->compute_dtype);
         size_t outputs = p->num_experts + p->num_zero_experts;
         needs.router_outputs = outputs > needs.router_outputs ? outputs : needs.router_outputs;
         size_t bytes = p->has_router ? arena_rounded(routing_scratch_bytes(&p->routing)) : 0;
@@ -62,6 +75,9 @@ static struct ffn_sizes ffn_sizes_of(const struct engine *engine, const struct e
         .dtype = model->compute_dtype,
         .ordered = needs->ordered,
     };
+    if (needs->max_latent_size > sizes.max_hidden_size) {
+        sizes.max_hidden_size = needs->max_latent_size;
+    }
     if (needs->shared_intermediate_size > sizes.max_intermediate_size) {
         sizes.max_intermediate_size = needs->shared_intermediate_size;
     }
@@ -134,6 +150,7 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
         engine->shared = piece(&layout, tokens * needs->row_bytes);
         engine->shared_scale = piece(&layout, tokens * sizeof *engine->shared_scale);
     }
+    engine->latent = needs->latent_row_bytes > 0 ? piece(&layout, tokens * needs->latent_row_bytes) : NULL;
     struct ffn_sizes sizes = ffn_sizes_of(engine, needs);
     void *ffn = piece(&layout, ffn_scratch_bytes(&sizes));
     if (memory) {
@@ -174,7 +191,7 @@ static struct exchange_options exchange_options_of(const struct model *model, co
         .layers = (uint32_t)model->num_layers,
         .max_tokens = limits->max_tokens,
         .max_rows = limits->max_choices,
-        .row_bytes_max = needs->row_bytes,
+        .row_bytes_max = needs->expert_row_bytes,
         .expanded = needs->weights_on_input,
     };
 }
@@ -252,7 +269,7 @@ void engine_destroy(struct engine *engine) {
 
 uint64_t engine_scratch_bytes(const struct engine *engine) {
     struct engine_needs needs = needs_of(engine->model);
-    uint64_t bytes = engine->arena.bytes + engine->limits.max_choices * needs.row_bytes;
+    uint64_t bytes = engine->arena.bytes + engine->limits.max_choices * needs.expert_row_bytes;
     for (uint32_t n = 0; engine->nodes && n < node_teams_count(engine->node_teams); n++) {
         bytes += engine->nodes[n].memory.bytes;
     }

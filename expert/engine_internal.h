@@ -55,7 +55,8 @@ struct engine {
     struct node_teams *node_teams; // NULL: `team` serves all ranks, in `ffn`
     struct node_scratch *nodes;    // [node_teams_count] each node's own
     char *shared;                  // [max_tokens, H] in D: the shared experts' rows
-    float *shared_scale;           // [max_tokens] sigmoid of the shared gate
+    char *latent;        // [max_tokens, L] in D: what latent experts read, and then each token's sum; NULL where no layer has an L
+    float *shared_scale; // [max_tokens] sigmoid of the shared gate
 };
 
 struct node_scratch {

@@ -22,13 +22,13 @@ static const struct fused_names FUSED_NAMES[] = {
     {"input_linear.weight", "output_linear.weight", "input_linear.bias", "output_linear.bias"},
 };
 
-// E, I and H of the layer at hand, and its expert e's bytes in a tensor of all experts.
+// E, I and H (or L) of the layer at hand, and its expert e's bytes in a tensor of all experts.
 struct sizes {
     uint64_t experts, width, hidden;
 };
 
 static struct sizes sizes_of(const struct layer_params *p) {
-    return (struct sizes){p->num_experts, p->intermediate_size, p->hidden_size};
+    return (struct sizes){p->num_experts, p->intermediate_size, expert_row_size(p)};
 }
 
 static const void *element_at(const struct safetensors_entry *entry, uint64_t element) {
@@ -101,7 +101,7 @@ static FALLIBLE resolve_separate(struct tensor_finder *finder, const char *first
     char module[TENSOR_NAME_MAX];
     for (uint32_t e = 0; e < p->num_experts; e++) {
         TRY(tensor_name(module, "%s.%u", out->prefix, e));
-        struct parts parts = {module, names, &p->activation, p->intermediate_size, p->hidden_size, p->expert_has_bias, e == 0};
+        struct parts parts = {module, names, &p->activation, p->intermediate_size, expert_row_size(p), p->expert_has_bias, e == 0};
         TRY(take_parts(finder, &parts, &out->experts[e]));
     }
     return OK;

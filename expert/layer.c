@@ -10,7 +10,7 @@
 #include "expert/layer_piece.h"
 #include "kernels/combine.h"
 #include "kernels/convert.h"
-#include "kernels/grouped_matmul.h"
+#include "kernels/expert_matmul.h"
 #include "kernels/scalar_math.h"
 
 // ---- route
@@ -47,6 +47,37 @@ static FALLIBLE plan(struct batch *b) {
                      b->layer->params.num_zero_experts);
 }
 
+// ---- latent experts: their rows are L wide, from here to each token's sum
+
+static bool is_latent(const struct batch *b) {
+    return b->layer->params.latent_size > 0;
+}
+
+// Bytes from one row that an expert reads, or gives, to the next.
+static size_t expert_stride(const struct batch *b) {
+    return arena_rounded(expert_row_size(&b->layer->params) * batch_element_bytes(b));
+}
+
+static FALLIBLE project(struct batch *b) {
+    struct engine *engine = b->engine;
+    int32_t size = (int32_t)b->tokens;
+    if (!is_latent(b)) {
+        return OK;
+    }
+    struct down_args args = {.product = {
+                                 .lhs = b->in->hidden,
+                                 .lhs_stride = b->in->hidden_stride / batch_element_bytes(b),
+                                 .rhs = rhs_packed(&b->layer->latent_in),
+                                 .group_sizes = &size,
+                                 .num_groups = 1,
+                                 .num_actual_groups = 1,
+                                 .m = b->tokens,
+                                 .out = engine->latent,
+                                 .out_stride = expert_stride(b) / batch_element_bytes(b),
+                             }};
+    return expert_down(&args, engine->team, engine->router.matmul);
+}
+
 // ---- dispatch
 
 // Weights on the input: an expert sees round_D(w * x), a row for each choice.
@@ -71,7 +102,7 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
 static FALLIBLE dispatch(struct batch *b) {
     struct engine *engine = b->engine;
     bool expanded = b->layer->params.weights_on_input;
-    const void *hidden = expanded ? engine->expanded : b->in->hidden;
+    const void *hidden = expanded ? engine->expanded : is_latent(b) ? engine->latent : b->in->hidden;
     if (engine->device) {
         TRY(device_dispatch(b, &hidden));
     } else if (expanded) {
@@ -83,10 +114,10 @@ static FALLIBLE dispatch(struct batch *b) {
         .batch = ++engine->batches,
         .plan = &engine->plan,
         .hidden = hidden,
-        .hidden_stride = b->in->hidden_stride,
+        .hidden_stride = expert_stride(b),
         .expanded = expanded,
     };
-    return exchange_dispatch(engine->exchange, &out, b->in->hidden_stride);
+    return exchange_dispatch(engine->exchange, &out, expert_stride(b));
 }
 
 // ---- experts
@@ -99,7 +130,7 @@ static FALLIBLE rank_experts(struct batch *b, uint32_t rank, struct ffn_scratch 
     struct ffn_args args = {
         .weights = &b->shards->ranks[rank],
         .activation = &p->activation,
-        .hidden_size = p->hidden_size,
+        .hidden_size = expert_row_size(p),
         .intermediate_size = p->intermediate_size,
         .dtype = engine->model->compute_dtype,
         .num_groups = work.plan.num_groups,
@@ -223,38 +254,110 @@ static const void *choice_row(const struct batch *b, size_t token, size_t choice
     return engine->ids[choice] < 0 ? NULL : b->in->hidden + token * b->in->hidden_stride;
 }
 
-static void combine_token(void *context, size_t token, unsigned thread) {
-    struct batch *b = context;
+// The weighted sum of the token's rows, but for where it goes. The table of rows is the thread's.
+static struct combine_args routed_sum(struct batch *b, size_t token, unsigned thread) {
     struct engine *engine = b->engine;
     const struct layer_params *p = &b->layer->params;
-    size_t request_index = b->in->token_request[token];
-    const struct layer_request *request = &b->requests[request_index];
-    size_t row = token - batch_first_token(b, request_index);
-    size_t out_bytes = p->hidden_size * dtype_size(request->output_dtype);
-    char *out = (char *)request->output + row * out_bytes;
-    if (!layer_request_reads_row(request, row)) {
-        memset(out, 0, out_bytes); // what the sum of no rows is
-        return;
-    }
     const void **rows = engine->rows + thread * engine->limits.max_top_k;
     for (size_t k = 0; k < b->top_k; k++) {
         rows[k] = choice_row(b, token, token * b->top_k + k);
     }
-    uint32_t shared = b->in->shared_rows[token];
-    struct combine_args args = {
-        .width = p->hidden_size,
+    bool given = b->requests[b->in->token_request[token]].source == ROUTING_GIVEN;
+    return (struct combine_args){
+        .width = expert_row_size(p),
         .choices = b->top_k,
         .rows = rows,
         .weights = p->weights_on_input ? NULL : engine->weights + token * b->top_k,
         .dtype = engine->model->compute_dtype,
-        .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
-        .shared = shared == SHARED_NO_ROW ? NULL : engine->shared + shared * b->in->hidden_stride,
-        .bias = request->shared ? b->layer->output_bias : NULL,
-        .averaged = p->shared == SHARED_AVERAGE,
-        .output_dtype = request->output_dtype,
-        .out = out,
+        .routed_scale = given ? 1.0f : p->routed_scale,
     };
+}
+
+static const char *shared_row(const struct batch *b, size_t token) {
+    uint32_t row = b->in->shared_rows[token];
+    return row == SHARED_NO_ROW ? NULL : b->engine->shared + row * b->in->hidden_stride;
+}
+
+// Where the token's output goes; NULL where that is zeros, the sum of no rows, which are written here.
+static char *output_row(struct batch *b, size_t token) {
+    size_t request_index = b->in->token_request[token];
+    const struct layer_request *request = &b->requests[request_index];
+    size_t row = token - batch_first_token(b, request_index);
+    size_t out_bytes = b->layer->params.hidden_size * dtype_size(request->output_dtype);
+    char *out = (char *)request->output + row * out_bytes;
+    if (layer_request_reads_row(request, row)) {
+        return out;
+    }
+    memset(out, 0, out_bytes);
+    return NULL;
+}
+
+static void combine_token(void *context, size_t token, unsigned thread) {
+    struct batch *b = context;
+    const struct layer_request *request = &b->requests[b->in->token_request[token]];
+    char *out = output_row(b, token);
+    if (!out) {
+        return;
+    }
+    struct combine_args args = routed_sum(b, token, thread);
+    args.shared = shared_row(b, token);
+    args.bias = request->shared ? b->layer->output_bias : NULL;
+    args.averaged = b->layer->params.shared == SHARED_AVERAGE;
+    args.output_dtype = request->output_dtype;
+    args.out = out;
     combine_row(&args);
+}
+
+// Over the row that the experts have read.
+static void sum_latent_token(void *context, size_t token, unsigned thread) {
+    struct batch *b = context;
+    struct combine_args args = routed_sum(b, token, thread);
+    args.output_dtype = args.dtype;
+    args.out = b->engine->latent + token * expert_stride(b);
+    combine_row(&args);
+}
+
+// The shared row is added to the sums, which lie where the widened hidden rows were.
+static void finish_latent_token(void *context, size_t token, unsigned thread) {
+    (void)thread;
+    struct batch *b = context;
+    enum dtype dtype = b->engine->model->compute_dtype, output_dtype = b->requests[b->in->token_request[token]].output_dtype;
+    size_t width = b->layer->params.hidden_size;
+    float *sums = b->in->hidden_f32 + token * b->in->hidden_f32_stride;
+    const char *shared = shared_row(b, token);
+    char *out = output_row(b, token);
+    if (!out) {
+        return;
+    }
+    for (size_t begin = 0; shared && begin < width; begin += COMBINE_BLOCK) {
+        float block[COMBINE_BLOCK];
+        size_t columns = width - begin < COMBINE_BLOCK ? width - begin : COMBINE_BLOCK;
+        convert_widen(dtype, shared + begin * batch_element_bytes(b), columns, block);
+        for (size_t i = 0; i < columns; i++) {
+            sums[begin + i] += block[i];
+        }
+    }
+    convert_narrow(sums, width, output_dtype, out);
+}
+
+static FALLIBLE combine_latent(struct batch *b, struct team *team) {
+    struct engine *engine = b->engine;
+    int32_t size = (int32_t)b->tokens;
+    struct grouped_matmul_args back = {
+        .lhs = engine->latent,
+        .lhs_stride = expert_stride(b) / batch_element_bytes(b),
+        .rhs = rhs_packed(&b->layer->latent_out),
+        .group_sizes = &size,
+        .num_groups = 1,
+        .num_actual_groups = 1,
+        .m = b->tokens,
+        .out = b->in->hidden_f32,
+        .out_stride = b->in->hidden_f32_stride,
+    };
+    team_run(team, b->tokens, sum_latent_token, b);
+    TRY(grouped_matmul(&back, engine->team, engine->router.matmul));
+    team_run(team, b->tokens, finish_latent_token, b);
+    return OK;
 }
 
 static FALLIBLE collect(struct batch *b) {
@@ -266,7 +369,11 @@ static FALLIBLE combine(struct batch *b) {
         return device_combine(b);
     }
     size_t rows = b->engine->plan.rows + b->shared_count; // a token without rows is zeros to write, which one thread does as fast
-    team_run(batch_team(b, rows), b->tokens, combine_token, b);
+    struct team *team = batch_team(b, rows);
+    if (is_latent(b)) {
+        return combine_latent(b, team);
+    }
+    team_run(team, b->tokens, combine_token, b);
     return OK;
 }
 
@@ -341,10 +448,12 @@ static err_t compute(struct layer_pass *pass) {
     TRY(in_stage(plan(b), "plan"));
     parts->plan = lap(&pass->clock_ns);
     spent->route = parts->take_in + parts->router + parts->plan;
+    TRY(in_stage(project(b), "project"));
+    spent->compute = lap(&pass->clock_ns);
     TRY(in_stage(dispatch(b), "dispatch"));
     spent->exchange = lap(&pass->clock_ns);
     TRY(in_stage(experts(b), "experts"));
-    spent->compute = lap(&pass->clock_ns);
+    spent->compute += lap(&pass->clock_ns);
     note_products(b->engine, parts);
     TRY(in_stage(shared_experts(b), "shared experts"));
     parts->shared = lap(&pass->clock_ns);

@@ -21,17 +21,18 @@ struct twin {
     size_t top_k;
     float *wide;             // [H] the hidden row in D, widened
     void *hidden;            // [H] in D
-    void *input;             // [H] in D: what an expert sees
+    void *latent;            // [L] in D: the row that latent experts see
+    void *input;             // [max(H, L)] in D: what an expert sees
     float *router_row;       // [H] the router's own row, normalised, where the layer has one
     float *logits;           // [E + Z]
     int32_t *ids;            // [K]
     float *weights;          // [K]
-    float *gate, *up, *sums; // [max(I, shared I)], [H]
+    float *gate, *up, *sums; // [max(I, shared I)], [max(H, L)]
     void *inner;             // [max(I, shared I)] in D
-    void *ordered;           // [max(H, I, shared I)] in D
-    void *result;            // [H] in D
-    float *row;              // [H] a result row, widened
-    float *out;              // [H]
+    void *ordered;           // [max(H, L, I, shared I)] in D
+    void *result;            // [max(H, L)] in D
+    float *row;              // [max(H, L)] a result row, widened
+    float *out;              // [max(H, L)]
     void *scratch;           // routing_row's
 };
 
@@ -59,7 +60,7 @@ struct twin_expert {
     const struct expert_weights *weights;
     size_t group;
     const struct activation *activation;
-    uint32_t width;
+    uint32_t row_size, width;
     float scale; // of the sum before its rounding
     bool scaled;
 };
@@ -77,9 +78,9 @@ static const void *in_order(struct twin *t, const void *x, void *const *orders, 
 // result = round_D(down(activation(gate(x), up(x)))).
 static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
     const struct expert_weights *w = e->weights;
-    uint32_t hidden_size = t->layer->params.hidden_size;
+    uint32_t row_size = e->row_size;
     bool gated = activation_is_gated(e->activation);
-    const void *input = in_order(t, t->input, w->hidden_order, e->group, hidden_size);
+    const void *input = in_order(t, t->input, w->hidden_order, e->group, row_size);
     if (gated) {
         TRY(multiply(input, &w->gate, e->group, t->gate));
     }
@@ -96,7 +97,7 @@ static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
     };
     activation_row(&a);
     TRY(multiply(in_order(t, t->inner, w->inner_order, e->group, e->width), &w->down, e->group, t->sums));
-    for (uint32_t i = 0; i < hidden_size; i++) {
+    for (uint32_t i = 0; i < row_size; i++) {
         if (w->down_bias) {
             t->sums[i] += ((const float *)w->down_bias[e->group])[i];
         }
@@ -104,8 +105,8 @@ static FALLIBLE expert_row(struct twin *t, const struct twin_expert *e) {
             t->sums[i] *= e->scale;
         }
     }
-    dtype_narrow(t->sums, hidden_size, t->dtype, t->result);
-    dtype_widen(t->dtype, t->result, hidden_size, t->row);
+    dtype_narrow(t->sums, row_size, t->dtype, t->result);
+    dtype_widen(t->dtype, t->result, row_size, t->row);
     return OK;
 }
 
@@ -185,8 +186,9 @@ static FALLIBLE add_choice(struct twin *t, size_t k) {
         return OK;
     }
     const float *row = t->wide;
+    uint32_t row_size = expert_row_size(p);
     if ((uint32_t)id < p->num_experts) {
-        memcpy(t->input, t->hidden, p->hidden_size * dtype_size(t->dtype));
+        memcpy(t->input, p->latent_size > 0 ? t->latent : t->hidden, row_size * dtype_size(t->dtype));
         for (uint32_t i = 0; p->weights_on_input && i < p->hidden_size; i++) {
             float product = t->weights[k] * t->wide[i];
             dtype_narrow(&product, 1, t->dtype, (char *)t->input + i * dtype_size(t->dtype));
@@ -197,12 +199,13 @@ static FALLIBLE add_choice(struct twin *t, size_t k) {
             .weights = &t->shards->ranks[rank],
             .group = placement->holder_slots[holder] - placement->rank_first[rank],
             .activation = &p->activation,
+            .row_size = row_size,
             .width = p->intermediate_size,
         };
         TRY(expert_row(t, &e));
         row = t->row;
     }
-    for (uint32_t i = 0; i < p->hidden_size; i++) {
+    for (uint32_t i = 0; i < row_size; i++) {
         t->out[i] = p->weights_on_input ? t->out[i] + row[i] : fmaf(t->weights[k], row[i], t->out[i]);
     }
     return OK;
@@ -213,6 +216,7 @@ static FALLIBLE add_shared(struct twin *t) {
     struct twin_expert e = {
         .weights = &t->layer->shared,
         .activation = &p->shared_activation,
+        .row_size = p->hidden_size,
         .width = p->shared_intermediate_size,
         .scaled = p->shared == SHARED_SIGMOID,
     };
@@ -228,18 +232,40 @@ static FALLIBLE add_shared(struct twin *t) {
     return OK;
 }
 
+// The hidden row as latent experts see it.
+static FALLIBLE project(struct twin *t) {
+    uint32_t latent_size = t->layer->params.latent_size;
+    if (latent_size > 0) {
+        TRY(multiply(t->hidden, &t->layer->latent_in, 0, t->sums));
+        dtype_narrow(t->sums, latent_size, t->dtype, t->latent);
+    }
+    return OK;
+}
+
+// Their sum as a row of H.
+static FALLIBLE project_back(struct twin *t) {
+    uint32_t latent_size = t->layer->params.latent_size;
+    if (latent_size > 0) {
+        dtype_narrow(t->out, latent_size, t->dtype, t->input);
+        TRY(multiply(t->input, &t->layer->latent_out, 0, t->out));
+    }
+    return OK;
+}
+
 static FALLIBLE forward_token(struct twin *t, size_t token) {
     const struct layer_params *p = &t->layer->params;
     const struct layer_request *r = t->request;
     take_in(t, token);
     TRY(route(t, token));
-    memset(t->out, 0, p->hidden_size * sizeof *t->out);
+    TRY(project(t));
+    memset(t->out, 0, expert_row_size(p) * sizeof *t->out);
     for (size_t k = 0; k < t->top_k; k++) {
         TRY(add_choice(t, k));
     }
-    for (uint32_t i = 0; r->source != ROUTING_GIVEN && p->routed_scale != 1.0f && i < p->hidden_size; i++) {
+    for (uint32_t i = 0; r->source != ROUTING_GIVEN && p->routed_scale != 1.0f && i < expert_row_size(p); i++) {
         t->out[i] *= p->routed_scale;
     }
+    TRY(project_back(t));
     if (r->shared && shared_has_expert(p->shared)) {
         TRY(add_shared(t));
     }
@@ -259,15 +285,18 @@ FALLIBLE layer_forward_reference(const struct model_layer *layer, enum dtype com
     size_t hidden_size = p->hidden_size;
     size_t width = p->intermediate_size > p->shared_intermediate_size ? p->intermediate_size : p->shared_intermediate_size;
     size_t outputs = (size_t)p->num_experts + p->num_zero_experts;
+    size_t row = p->latent_size > p->hidden_size ? p->latent_size : p->hidden_size;
     struct twin t = {.layer = layer, .dtype = compute_dtype, .request = request};
     t.top_k = request->source == ROUTING_GIVEN ? (size_t)request->ids.shape[1] : p->routing.top_k;
-    size_t floats[] = {
-        hidden_size, hidden_size, hidden_size, outputs,     t.top_k,     t.top_k,     width,
-        width,       hidden_size, width,       hidden_size, hidden_size, hidden_size, width > hidden_size ? width : hidden_size,
-        hidden_size};
-    void **places[] = {(void **)&t.wide,    &t.hidden,        &t.input,        (void **)&t.logits, (void **)&t.ids,
-                       (void **)&t.weights, (void **)&t.gate, (void **)&t.up,  (void **)&t.sums,   &t.inner,
-                       &t.result,           (void **)&t.row,  (void **)&t.out, &t.ordered,         (void **)&t.router_row};
+    size_t floats[] = {hidden_size, hidden_size,   row,   outputs, t.top_k, t.top_k, width,
+                       width,       row,           width, row,     row,     row,     width > row ? width : row,
+                       hidden_size, p->latent_size};
+    void **places[] = {(void **)&t.wide,   &t.hidden,       &t.input,
+                       (void **)&t.logits, (void **)&t.ids, (void **)&t.weights,
+                       (void **)&t.gate,   (void **)&t.up,  (void **)&t.sums,
+                       &t.inner,           &t.result,       (void **)&t.row,
+                       (void **)&t.out,    &t.ordered,      (void **)&t.router_row,
+                       &t.latent};
     enum { PLACES = sizeof floats / sizeof floats[0] };
     struct arena arena;
     size_t bytes = arena_rounded(p->has_router ? routing_scratch_bytes(&p->routing) : 0);

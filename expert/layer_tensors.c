@@ -231,6 +231,19 @@ static FALLIBLE resolve_router(struct tensor_finder *finder, const struct archit
     return p->needs_token_ids ? resolve_token_experts(finder, names, layer, out) : OK;
 }
 
+static FALLIBLE resolve_latent(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
+                               struct layer_tensors *out) {
+    const struct layer_params *p = &out->params;
+    char name[TENSOR_NAME_MAX];
+    if (p->latent_size == 0) {
+        return OK;
+    }
+    TRY(tensor_name(name, "%s.%s", layer, names->latent_in));
+    TRY(tensor_take_matrix(finder, name, p->latent_size, p->hidden_size, &out->latent_in));
+    TRY(tensor_name(name, "%s.%s", layer, names->latent_out));
+    return tensor_take_matrix(finder, name, p->hidden_size, p->latent_size, &out->latent_out);
+}
+
 static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
                                struct layer_tensors *out) {
     char name[TENSOR_NAME_MAX];
@@ -266,8 +279,8 @@ static FALLIBLE check_block(const struct tensor_finder *finder, const struct ten
                             const struct layer_tensors *out) {
     const struct expert_numbers experts = {
         .module = out->prefix, .num_experts = out->params.num_experts, .num_identity_experts = out->params.num_zero_experts};
-    const char *const alone[] = {names->router_bias, names->token_experts, names->shared_gate,
-                                 names->router_norm, names->expert_scale,  names->output_bias};
+    const char *const alone[] = {names->router_bias,  names->token_experts, names->shared_gate, names->router_norm,
+                                 names->expert_scale, names->output_bias,   names->latent_in,   names->latent_out};
     const char *const *const lists[] = {names->experts, names->router, names->selection_bias, names->shared};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         TRY(check_names(finder, layer, lists[i], TENSOR_NAME_ALTERNATIVES, &experts));
@@ -293,6 +306,7 @@ static FALLIBLE resolve_layer(const struct survey *survey, struct tensor_finder 
     finder->bytes = 0;
     TRY(resolve_router(finder, row, layer, out));
     TRY(expert_layout_resolve(finder, row->interleaved, out));
+    TRY(resolve_latent(finder, row->names, layer, out));
     TRY(resolve_shared(finder, row->names, layer, out));
     TRY(check_block(finder, row->names, layer, out));
     out->stored_bytes = finder->bytes;

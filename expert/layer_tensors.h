@@ -24,7 +24,7 @@ struct vector_source {
     size_t stride;    // elements from one to the next (interleaved biases have 2)
 };
 
-// One expert. Gate and up are n = I, k = H; down is n = H, k = I.
+// One expert. Gate and up are n = I, k = H; down is n = H, k = I; of a routed one L is in the place of H where the layer has an L.
 struct expert_source {
     struct weight_source weight[PART_COUNT];       // data NULL: quantised, or a gate that there is none of
     struct quantised_matrix quantised[PART_COUNT]; // codes.data NULL: plain
@@ -40,6 +40,7 @@ struct layer_tensors {
     struct vector_source selection_bias; // [E + Z], params.router_has_selection_bias
     struct token_table_source token_experts;        // [params.num_token_ids, K], params.needs_token_ids
     struct vector_source router_norm, expert_scale; // [H], [E], params.needs_router_input
+    struct weight_source latent_in, latent_out;     // [L, H], [H, L], params.latent_size > 0
     struct expert_source *experts;                  // [E], owned
     struct expert_source shared; // I = params.shared_intermediate_size; of SHARED_BIAS its down bias alone, of SHARED_NONE nothing
     struct weight_source shared_gate; // n = 1, k = H; SHARED_SIGMOID only

@@ -102,6 +102,10 @@ static FALLIBLE place(const struct supply_matrix *m, enum supply_tensor tensor, 
         break;
     case SUPPLY_SHARED_GATE:
         return pack_into(m, &layer->shared_gate, 0);
+    case SUPPLY_LATENT_IN:
+        return pack_into(m, &layer->latent_in, 0);
+    case SUPPLY_LATENT_OUT:
+        return pack_into(m, &layer->latent_out, 0);
     case SUPPLY_TENSORS:
         break;
     }
@@ -118,8 +122,18 @@ struct piece {
 };
 
 static const char *tensor_text(enum supply_tensor tensor) {
-    static const char *const NAMES[SUPPLY_TENSORS] = {"gate",        "up",     "down",        "gate's bias",    "up's bias",
-                                                      "down's bias", "router", "router bias", "selection bias", "shared gate"};
+    static const char *const NAMES[SUPPLY_TENSORS] = {"gate",
+                                                      "up",
+                                                      "down",
+                                                      "gate's bias",
+                                                      "up's bias",
+                                                      "down's bias",
+                                                      "router",
+                                                      "router bias",
+                                                      "selection bias",
+                                                      "shared gate",
+                                                      "into the latent space",
+                                                      "out of the latent space"};
     return NAMES[tensor];
 }
 
@@ -262,8 +276,9 @@ static FALLIBLE load_common(struct load *load, size_t layer_index, void *staging
         load_router_input(&load->supply->layers[layer_index], layer, &router);
     }
     TRY_IN(load_tensors(load, &piece, 0, SUPPLY_EXPERT_TENSORS, &shared), "layer %u, shared expert", layer->params.layer);
-    TRY_IN(load_tensors(load, &piece, SUPPLY_SHARED_GATE, SUPPLY_TENSORS, &shared), "layer %u, shared expert's gate",
+    TRY_IN(load_tensors(load, &piece, SUPPLY_SHARED_GATE, SUPPLY_LATENT_IN, &shared), "layer %u, shared expert's gate",
            layer->params.layer);
+    TRY_IN(load_tensors(load, &piece, SUPPLY_LATENT_IN, SUPPLY_TENSORS, &shared), "layer %u, projections", layer->params.layer);
     load->digests[layer_index] = (struct loader_digests){.router = digest_64(&router), .shared = digest_64(&shared)};
     return OK;
 }

@@ -13,7 +13,7 @@
 // What no layer's arrays keep after the load: one per layer, owned by the caller.
 struct loader_digests {
     uint64_t router; // XXH3-64 of the router's weights, bias and selection bias; of nothing where there is none
-    uint64_t shared; // of the shared expert's tensors and its gate
+    uint64_t shared; // of the shared expert's tensors and its gate, and of the projections of latent experts
 };
 
 // The bytes of memory that the load may take, and who says so; the lesser of options->memory_bytes_max and what is available.

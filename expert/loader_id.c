@@ -21,6 +21,8 @@ _Static_assert(SHARED_NONE == 0 && SHARED_PLAIN == 1 && SHARED_SIGMOID == 2 && S
 
 // A bit above the group score's, so that the other models keep the ids that they had before it.
 enum { MASKED_GROUPS_ARE_ZERO = 1 << 8 };
+// The same, above that of the router's own input.
+enum { HAS_LATENT_SIZE = 1 << 1 };
 
 // What has no effect is left out (as 0), so that it makes no difference either.
 static void add_routing(struct digest *d, const struct routing *r) {
@@ -69,7 +71,10 @@ static void add_params(struct digest *d, const struct layer_params *p) {
         add_activation(d, &p->shared_activation);
     }
     digest_u32(d, p->needs_token_ids);
-    digest_u32(d, p->needs_router_input);
+    digest_u32(d, (p->needs_router_input ? 1 : 0) | (p->latent_size > 0 ? HAS_LATENT_SIZE : 0));
+    if (p->latent_size > 0) {
+        digest_u32(d, p->latent_size);
+    }
     if (p->needs_router_input) {
         digest_f32(d, p->router_norm_epsilon);
     }
@@ -99,7 +104,7 @@ static uint64_t weights_id(const struct supply *supply, const struct layer_tenso
         add_dtypes(&d, supply, tensors, e, 0, SUPPLY_EXPERT_TENSORS);
         digest_u64(&d, layer->expert_digests[e]);
     }
-    add_dtypes(&d, supply, tensors, SUPPLY_SHARED, 0, SUPPLY_TENSORS);
+    add_dtypes(&d, supply, tensors, SUPPLY_SHARED, 0, layer->params.latent_size > 0 ? SUPPLY_TENSORS : SUPPLY_LATENT_IN);
     digest_u64(&d, digests->router);
     digest_u64(&d, digests->shared);
     uint64_t id = digest_64(&d);

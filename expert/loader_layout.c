@@ -170,7 +170,7 @@ static FALLIBLE take_experts(struct layout *layout, const struct model_options *
 
 // What every token meets beside the experts: the router, and what belongs to no expert.
 static FALLIBLE take_front(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
-                           struct model_layer *out) {
+                           enum dtype dtype, struct model_layer *out) {
     struct supply_matrix m;
     void *bias = NULL;
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_ROUTER, &m)) {
@@ -197,6 +197,12 @@ static FALLIBLE take_front(struct layout *layout, const struct supply *supply, c
     }
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_SHARED_GATE, &m)) {
         TRY(take_packed(layout, DTYPE_F32, &m, &out->shared_gate));
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_LATENT_IN, &m)) {
+        TRY(take_packed(layout, dtype, &m, &out->latent_in));
+    }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_LATENT_OUT, &m)) {
+        TRY(take_packed(layout, dtype, &m, &out->latent_out));
     }
     if (tensors->params.shared == SHARED_BIAS && supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_DOWN_BIAS, &m)) {
         TRY(take(layout, m.k, sizeof(float), &bias));
@@ -230,7 +236,7 @@ static FALLIBLE lay_out_layer(struct layout *layout, const struct supply *supply
     if (shared_has_expert(tensors->params.shared)) {
         TRY(take_shared(layout, supply, tensors, dtype, &out->shared));
     }
-    TRY(take_front(layout, supply, tensors, out));
+    TRY(take_front(layout, supply, tensors, dtype, out));
     out->params.routing.selection_bias = out->selection_bias;
     out->params.routing.expert_scale = out->expert_scale;
     TRY(take(layout, tensors->params.num_experts, sizeof(uint64_t), &memory));
@@ -244,6 +250,9 @@ static FALLIBLE check_params(const struct layer_params *params) {
         FAIL(ERR_CHECKPOINT, "a size is 0: hidden %u, expert width %u, experts %u, shared width %u", params->hidden_size,
              params->intermediate_size, params->num_experts, params->shared_intermediate_size);
     }
+    bool simple = !params->weights_on_input && params->num_zero_experts == 0 && params->shared != SHARED_AVERAGE &&
+                  params->shared != SHARED_BIAS;
+    INVARIANT(params->latent_size == 0 || simple); // no row has both
     return params->has_router ? routing_check(&params->routing) : OK;
 }
 

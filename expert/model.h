@@ -18,21 +18,22 @@ enum { QUANTISATION_NAME_MAX = 100 };
 
 struct model_layer {
     struct layer_params params;
-    char prefix[128];                         // "model.layers.3.mlp.experts"
-    uint64_t weights_id;                      // never 0
-    enum dtype weight_dtype;                  // as stored; DTYPE_NONE: codes packed in words or pairs
-    char quantisation[QUANTISATION_NAME_MAX]; // "mxfp4"; "": the routed experts are plain
-    struct packed_weights router;             // F32, one group, n = E + Z, k = H; data NULL without a router
-    float *router_bias;                       // [E + Z] or NULL
-    float *selection_bias;                    // [E + Z] or NULL; params.routing.selection_bias points here
-    float *router_norm, *expert_scale;        // [H], [E] where params.needs_router_input, else NULL; the same of expert_scale
-    int32_t *token_experts;                   // [params.num_token_ids, K] where params.needs_token_ids, else NULL
-    struct expert_shape shape;                // of each routed expert's block
-    struct shards_in_force *in_force;         // where the experts lie: what a batch takes (shards.h)
-    struct expert_weights shared;             // shared_has_expert(params.shared)
-    float *output_bias;                       // [H] SHARED_BIAS only
-    struct packed_weights shared_gate;        // F32, n = 1, SHARED_SIGMOID only
-    uint64_t *expert_digests;                 // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
+    char prefix[128];                            // "model.layers.3.mlp.experts"
+    uint64_t weights_id;                         // never 0
+    enum dtype weight_dtype;                     // as stored; DTYPE_NONE: codes packed in words or pairs
+    char quantisation[QUANTISATION_NAME_MAX];    // "mxfp4"; "": the routed experts are plain
+    struct packed_weights router;                // F32, one group, n = E + Z, k = H; data NULL without a router
+    float *router_bias;                          // [E + Z] or NULL
+    float *selection_bias;                       // [E + Z] or NULL; params.routing.selection_bias points here
+    float *router_norm, *expert_scale;           // [H], [E] where params.needs_router_input, else NULL; the same of expert_scale
+    int32_t *token_experts;                      // [params.num_token_ids, K] where params.needs_token_ids, else NULL
+    struct expert_shape shape;                   // of each routed expert's block
+    struct shards_in_force *in_force;            // where the experts lie: what a batch takes (shards.h)
+    struct expert_weights shared;                // shared_has_expert(params.shared)
+    float *output_bias;                          // [H] SHARED_BIAS only
+    struct packed_weights shared_gate;           // F32, n = 1, SHARED_SIGMOID only
+    struct packed_weights latent_in, latent_out; // D, one group, [L, H] and [H, L]; data NULL where params.latent_size is 0
+    uint64_t *expert_digests;                    // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
 };
 
 // Stored scales that are NaN or Inf. They are served as they are (numerics: they pass through), but a good file has none.

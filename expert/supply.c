@@ -46,20 +46,22 @@ static bool is_vector(enum supply_tensor tensor) {
 
 static void shape_of(const struct layer_params *p, uint32_t expert, enum supply_tensor tensor, struct supply_matrix *out) {
     size_t width = expert == SUPPLY_SHARED ? p->shared_intermediate_size : p->intermediate_size;
-    size_t outputs = p->routing.num_experts;
+    size_t outputs = p->routing.num_experts, rows = expert == SUPPLY_SHARED ? p->hidden_size : expert_row_size(p);
     const struct {
         size_t n, k;
     } shapes[SUPPLY_TENSORS] = {
-        [SUPPLY_GATE] = {width, p->hidden_size},
-        [SUPPLY_UP] = {width, p->hidden_size},
-        [SUPPLY_DOWN] = {p->hidden_size, width},
+        [SUPPLY_GATE] = {width, rows},
+        [SUPPLY_UP] = {width, rows},
+        [SUPPLY_DOWN] = {rows, width},
         [SUPPLY_GATE_BIAS] = {1, width},
         [SUPPLY_UP_BIAS] = {1, width},
-        [SUPPLY_DOWN_BIAS] = {1, p->hidden_size},
+        [SUPPLY_DOWN_BIAS] = {1, rows},
         [SUPPLY_ROUTER] = {outputs, p->hidden_size},
         [SUPPLY_ROUTER_BIAS] = {1, outputs},
         [SUPPLY_SELECTION_BIAS] = {1, outputs},
         [SUPPLY_SHARED_GATE] = {1, p->hidden_size},
+        [SUPPLY_LATENT_IN] = {p->latent_size, p->hidden_size},
+        [SUPPLY_LATENT_OUT] = {p->hidden_size, p->latent_size},
     };
     out->n = shapes[tensor].n;
     out->k = shapes[tensor].k;
@@ -79,6 +81,8 @@ static void source_in_file(const struct layer_tensors *layer, uint32_t expert, e
     }
     *out = tensor == SUPPLY_ROUTER        ? layer->router
            : tensor == SUPPLY_SHARED_GATE ? layer->shared_gate
+           : tensor == SUPPLY_LATENT_IN   ? layer->latent_in
+           : tensor == SUPPLY_LATENT_OUT  ? layer->latent_out
                                           : e->weight[PART_GATE + (tensor - SUPPLY_GATE)];
 }
 

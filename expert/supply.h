@@ -16,7 +16,7 @@
 
 // An expert's tensors stand in the order in which its digest takes them: part of every weights_id, never to be changed.
 enum supply_tensor {
-    SUPPLY_GATE,      // [I, H]
+    SUPPLY_GATE,      // [I, H]; of a routed expert L is in the place of H where the layer has an L, here and in the next ones
     SUPPLY_UP,        // [I, H]
     SUPPLY_DOWN,      // [H, I]
     SUPPLY_GATE_BIAS, // [I]
@@ -27,6 +27,8 @@ enum supply_tensor {
     SUPPLY_ROUTER_BIAS,                    // [E + Z]
     SUPPLY_SELECTION_BIAS,                 // [E + Z]
     SUPPLY_SHARED_GATE,                    // [1, H]
+    SUPPLY_LATENT_IN,                      // [L, H]
+    SUPPLY_LATENT_OUT,                     // [H, L]
     SUPPLY_TENSORS
 };
 

@@ -36,6 +36,9 @@ bool synthetic_has(const struct layer_params *params, uint32_t expert, enum supp
         return params->has_router && params->router_has_selection_bias;
     case SUPPLY_SHARED_GATE:
         return params->shared == SHARED_SIGMOID;
+    case SUPPLY_LATENT_IN:
+    case SUPPLY_LATENT_OUT:
+        return params->latent_size > 0;
     case SUPPLY_TENSORS:
         break;
     }

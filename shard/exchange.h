@@ -2,9 +2,9 @@
 // is to follow).
 //
 // A batch is dispatch (hidden rows leave for their ranks), each local rank's work between exchange_inbox and its outbox, and
-// collect (result rows leave for the front); after exchange_wait they are there. Rows are D, H wide; a result row per (token,
-// choice) travels, never a partial sum. Collective per batch: every rank of the epoch takes part, also with no rows. One thread
-// calls; batches do not overlap.
+// collect (result rows leave for the front); after exchange_wait they are there. Rows are D, as wide as its experts read and give;
+// a result row per (token, choice) travels, never a partial sum. Collective per batch: every rank of the epoch takes part, also
+// with no rows. One thread calls; batches do not overlap.
 //
 // Where rows lie is the engine's: in process it is the host's memory. Over NCCL the front is the first device: hidden rows and
 // results are its memory, a rank's work is that of its own device, and dispatch, inbox and collect only put work into the devices'
@@ -27,7 +27,7 @@ struct exchange_options {
     uint32_t layers;      // whose epochs are told apart
     size_t max_tokens;    // of a batch
     size_t max_rows;      // result rows of a batch, over all ranks
-    size_t row_bytes_max; // H * sizeof(D) of the widest layer
+    size_t row_bytes_max; // of the widest layer's rows
     bool expanded;        // batches may be `expanded`
 };
 

@@ -55,6 +55,8 @@ MODELS = {
     "llama4": {"num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "intermediate_size_mlp": 96},
     "longcat_flash": {"zero_expert_num": 4},
     "nemotron_h": {"layer_types": ["full_attention", "moe", "moe"], "layers_block_type": ["full_attention", "moe", "moe"]},
+    "nemotron_h/latent": {"layer_types": ["full_attention", "moe", "moe"], "layers_block_type": ["full_attention", "moe", "moe"],
+                          "moe_latent_size": 40},
     "phimoe": {"num_experts_per_tok": 2},
     "step3p7": {"mlp_layer_types": ["dense", "sparse", "sparse"], "share_expert_dim": 80, "swiglu_limits": [0, 0, 1.5],
                 "swiglu_limits_shared": [0, 2.5, 0]},

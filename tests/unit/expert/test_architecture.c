@@ -225,7 +225,11 @@ static void nemotron_is_not_gated(void **state) {
     assert_int_equal(p.activation.kind, ACTIVATION_RELU2);
     assert_int_equal(p.shared_activation.kind, ACTIVATION_RELU2);
     assert_int_equal(p.shared_intermediate_size, 48);
-    refuse_params(NEMOTRON(",\"moe_latent_size\":16"), "moe_latent_size is 16");
+    assert_int_equal(params_at(NEMOTRON(",\"moe_latent_size\":16"), 0).latent_size, 16);
+    assert_int_equal(params_at(NEMOTRON(",\"moe_latent_size\":null"), 0).latent_size, 0);
+    refuse_params(NEMOTRON(",\"moe_latent_size\":1048577"), "moe_latent_size is 1048577");
+    refuse_params(NEMOTRON(",\"moe_latent_size\":-1"), "moe_latent_size");
+    refuse_params(QWEN("qwen3_moe", ",\"moe_latent_size\":16"), "moe_latent_size is 16");
 }
 
 static void gemmas_router_has_an_input_of_its_own(void **state) {
@@ -470,6 +474,8 @@ static void check_row(const struct architecture *a, const struct tensor_names *n
     assert_true(!a->limit_required || (a->limit_key && a->clamp != CLAMP_NONE));
     assert_true(!a->masked_groups_are_zero || a->groups != GROUPS_NONE);
     assert_true(a->shared != SHARED_SIGMOID || names->shared_gate);
+    assert_true(!a->latent_key || (names->latent_in && names->latent_out));
+    assert_true(!a->latent_key || (a->shared == SHARED_PLAIN && !a->weights_on_input && !a->zero_experts_key));
     assert_true(!a->has_selection_bias || names->selection_bias[0]);
     assert_true(!a->selection_bias_may_miss || a->has_selection_bias);
     assert_true(!a->router_has_bias || names->router_bias);

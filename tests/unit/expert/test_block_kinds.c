@@ -8,13 +8,13 @@
 
 #include "checkpoint_builder.h"
 
-enum { T = 11, H = 64, I = 32, E = 8, K = 3 };
+enum { T = 11, H = 64, L = 24, I = 32, E = 8, K = 3 };
 
 // A checkpoint of one layer: what its config.json says beside the sizes, and its tensors below the layer.
 struct kind {
     const char *name, *config;
     const char *router, *selection_bias, *shared, *output_bias; // below the layer
-    const char *gate_up, *down;                                 // [E, 2I, H], [E, H, I]
+    const char *gate_up, *down;                                 // [E, 2I, H], [E, H, I]; NULL: latent experts
     float lowest_bias;                                          // of the selection's, which reach 2 further
 };
 
@@ -48,6 +48,11 @@ static const struct kind KINDS[] = {
      "\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":32,\"moe_routed_scaling_factor\":2.5,"
      "\"moe_router_logit_softcapping\":0.7",
      D1, .shared = "mlp.shared_expert", .selection_bias = "mlp.experts.e_score_correction_bias"},
+    {"latent experts",
+     "\"model_type\":\"nemotron_h\",\"layers_block_type\":[\"moe\"],\"moe_intermediate_size\":32,\"n_routed_experts\":8,"
+     "\"num_experts_per_tok\":3,\"n_shared_experts\":1,\"moe_shared_expert_intermediate_size\":32,\"norm_topk_prob\":true,"
+     "\"n_group\":1,\"routed_scaling_factor\":2.5,\"mlp_hidden_act\":\"relu2\",\"moe_latent_size\":24",
+     .router = "mixer.gate.weight", .selection_bias = "mixer.gate.e_score_correction_bias", .shared = "mixer.shared_experts"},
     {"a selection bias that misses", DEEPSEEK("axk1") ",\"n_group\":4,\"topk_group\":2", D1, SHARED},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
@@ -72,16 +77,31 @@ static void add(struct builder *b, uint64_t *random, const char *name, size_t fa
     }
 }
 
+#define NAMED(...) (snprintf(name, sizeof name, "model.layers.0." __VA_ARGS__), name)
+
+static void add_experts(struct builder *b, uint64_t *random, const struct kind *kind) {
+    char name[128];
+    if (kind->gate_up) {
+        add(b, random, NAMED("%s", kind->gate_up), H, 3, E, 2 * I, H);
+        add(b, random, NAMED("%s", kind->down), I, 3, E, H, I);
+        return;
+    }
+    add(b, random, NAMED("mixer.fc1_latent_proj.weight"), H, 2, L, H, 0);
+    add(b, random, NAMED("mixer.fc2_latent_proj.weight"), L, 2, H, L, 0);
+    for (int e = 0; e < E; e++) {
+        add(b, random, NAMED("mixer.experts.%d.up_proj.weight", e), L, 2, I, L, 0);
+        add(b, random, NAMED("mixer.experts.%d.down_proj.weight", e), I, 2, L, I, 0);
+    }
+}
+
 static void write_kind(const struct kind *kind) {
     struct builder b = {0};
     uint64_t random = 77;
     char text[1024], name[128];
     snprintf(text, sizeof text, "{\"hidden_size\":%d,\"num_hidden_layers\":1,%s}", H, kind->config);
     builder_write_text(folder, "config.json", text);
-#define NAMED(...) (snprintf(name, sizeof name, "model.layers.0." __VA_ARGS__), name)
     add(&b, &random, NAMED("%s", kind->router), H, 2, E, H, 0);
-    add(&b, &random, NAMED("%s", kind->gate_up), H, 3, E, 2 * I, H);
-    add(&b, &random, NAMED("%s", kind->down), I, 3, E, H, I);
+    add_experts(&b, &random, kind);
     if (kind->selection_bias) {
         add(&b, &random, NAMED("%s", kind->selection_bias), 3, 1, E, 0, 0);
         float *bias = (float *)(uintptr_t)b.entries[b.count - 1].view.data;
@@ -93,7 +113,9 @@ static void write_kind(const struct kind *kind) {
         add(&b, &random, NAMED("%s", kind->output_bias), 3, 1, H, 0, 0);
     }
     if (kind->shared) {
-        add(&b, &random, NAMED("%s.gate_proj.weight", kind->shared), H, 2, I, H, 0);
+        if (kind->gate_up) {
+            add(&b, &random, NAMED("%s.gate_proj.weight", kind->shared), H, 2, I, H, 0);
+        }
         add(&b, &random, NAMED("%s.up_proj.weight", kind->shared), H, 2, I, H, 0);
         add(&b, &random, NAMED("%s.down_proj.weight", kind->shared), I, 2, H, I, 0);
     }
@@ -186,6 +208,12 @@ static void every_kind_has_the_bits_of_its_arithmetic_on_devices(void **state) {
         struct answers device, cpu;
         must(kernel_select("scalar_sim90"));
         write_kind(kind);
+        if (!kind->gate_up) { // refused before anything is loaded
+            assert_int_equal(try_to_serve_folder(&on_device, folder, dtype, 2, "sim:2").code, ERR_UNAVAILABLE);
+            assert_non_null(strstr(err_message(), "GPUs do not compute latent experts"));
+            stop(&on_device);
+            continue;
+        }
         must(try_to_serve_folder(&on_device, folder, dtype, 2, "sim:2"));
         must(try_to_serve_folder(&on_cpu, folder, dtype, 1, NULL));
         ask_for_parts(&on_device, &device);
