@@ -94,7 +94,9 @@ static bool is_lent(const struct engine_lent *lent, const void *data, size_t byt
     return at >= first && at - first < lent->bytes && bytes <= lent->bytes - (at - first);
 }
 
+// Of a batch that was given up a kernel may stand in the device's stream, and write where these rows go after they are there.
 FALLIBLE device_take_in(struct batch *b, uint64_t *direct) {
+    TRY(exchange_alive(b->engine->exchange));
     const struct device_scratch *s = &b->engine->device->scratch[0];
     struct upload pending = {0};
     struct landing l;

@@ -49,6 +49,10 @@ FALLIBLE exchange_wait(struct exchange *exchange) {
     return exchange->engine->wait ? exchange->engine->wait(exchange) : OK;
 }
 
+FALLIBLE exchange_alive(struct exchange *exchange) {
+    return exchange->engine->alive ? exchange->engine->alive(exchange) : OK;
+}
+
 FALLIBLE exchange_ready(struct exchange *exchange) {
     return exchange->engine->ready ? exchange->engine->ready(exchange) : OK;
 }

@@ -66,6 +66,9 @@ size_t exchange_nccl_bytes(const struct exchange_options *options, const struct 
 
 void exchange_destroy(struct exchange *exchange); // NULL is legal
 
+// Before any row of a batch is brought to a rank: ERR_SHARD_LOST where one has failed for good, or has yet to end what an earlier
+// batch gave it, which would still be written where these rows go.
+FALLIBLE exchange_alive(struct exchange *exchange);
 // Before a batch is worked on: ERR_SHARD_LOST where a rank has failed for good, or no new communicator is to be had.
 FALLIBLE exchange_ready(struct exchange *exchange);
 

@@ -5,6 +5,7 @@
 #include "shard/exchange.h"
 
 struct exchange_engine {
+    err_t (*alive)(struct exchange *exchange);    // NULL: always
     err_t (*ready)(struct exchange *exchange);    // NULL: always
     err_t (*dispatch)(struct exchange *exchange); // exchange->batch is set
     err_t (*inbox)(struct exchange *exchange, uint32_t rank, struct exchange_work *out);

@@ -262,11 +262,16 @@ static void destroy(struct exchange *exchange) {
     free(x);
 }
 
+static err_t alive(struct exchange *exchange) {
+    return links_alive(own(exchange)->links);
+}
+
 static err_t ready(struct exchange *exchange) {
     return links_ready(own(exchange)->links);
 }
 
-static const struct exchange_engine OVER_NCCL = {.ready = ready,
+static const struct exchange_engine OVER_NCCL = {.alive = alive,
+                                                 .ready = ready,
                                                  .dispatch = dispatch,
                                                  .inbox = inbox,
                                                  .collect = collect,

@@ -186,13 +186,18 @@ static void look_for_lost(struct links *links) {
     atomic_store(&links->lost, lost);
 }
 
-FALLIBLE links_ready(struct links *links) {
+FALLIBLE links_alive(struct links *links) {
     if (atomic_load(&links->lost)) {
         look_for_lost(links);
     }
     if (atomic_load(&links->lost)) {
         FAIL(ERR_SHARD_LOST, "%s: it is lost for good: restart the service", links->why);
     }
+    return OK;
+}
+
+FALLIBLE links_ready(struct links *links) {
+    TRY(links_alive(links));
     if (links->joined || count_of(links) == 1) {
         return OK;
     }

@@ -24,7 +24,10 @@ struct links_options {
 FALLIBLE links_create(const struct links_options *options, struct links **out);
 void links_destroy(struct links *links); // leaves in order; NULL is legal
 
-// Before a batch: joins anew where the communicator was given up. ERR_SHARD_LOST: a device has failed for good, or joining did.
+// Before a device is given anything of a batch. ERR_SHARD_LOST: one has failed for good, or has not ended what it was given before.
+FALLIBLE links_alive(struct links *links);
+// Before a batch is worked on: links_alive, and joins anew where the communicator was given up. ERR_SHARD_LOST: also where joining
+// failed.
 FALLIBLE links_ready(struct links *links);
 
 // What one device sends and takes.

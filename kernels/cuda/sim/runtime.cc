@@ -31,7 +31,9 @@ struct machine {
     std::map<const char *, allocation> memory; // by address
     size_t used[SIM_DEVICES] = {};
     cudaError_t failed[SIM_DEVICES] = {}; // for good
-    bool hung[SIM_DEVICES] = {};          // at a kernel or a copy
+    bool hung[SIM_DEVICES] = {};          // at a kernel
+    bool hung_copy[SIM_DEVICES] = {};
+    bool uploads_at_once = false;
     size_t memory_bytes = MEMORY_BYTES;
     std::string failing; // the call that is to fail, "" none
     unsigned failing_after = 0;
@@ -139,18 +141,18 @@ cudaError_t failure_of(int device) {
     return m.failed[device];
 }
 
-// Does what the device comes to now not end?
-bool hangs_at(const char *planted, int device) {
-    machine &m = the_machine();
-    std::lock_guard<std::mutex> lock(m.mutex);
-    m.hung[device] = m.hung[device] || planted_here(planted) != cudaSuccess;
-    return m.hung[device];
+// Does what the device comes to now not end? A kernel that does not end keeps no copy of another stream from beginning, nor a copy
+// a kernel.
+bool hangs_at(const char *planted, bool *hung) {
+    std::lock_guard<std::mutex> lock(the_machine().mutex);
+    *hung = *hung || planted_here(planted) != cudaSuccess;
+    return *hung;
 }
 
 sim::outcome run_launch(const sim::launch &what, int device) {
     machine &m = the_machine();
     std::string fault;
-    if (hangs_at("hang", device)) {
+    if (hangs_at("hang", &m.hung[device])) {
         return sim::BLOCKED;
     }
     {
@@ -347,6 +349,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 
+static bool leaves_at_once() {
+    std::lock_guard<std::mutex> lock(the_machine().mutex);
+    return the_machine().uploads_at_once;
+}
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
     cudaError_t error = enter("cudaMemcpyAsync");
     if (error != cudaSuccess) {
@@ -357,8 +364,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         return fail(cudaErrorInvalidValue);
     }
     bool damaged = sim::planted("damage") != cudaSuccess && bytes > 0;
-    return stream->put([=, device = stream->device] {
-        if (hangs_at("hangCopy", device)) {
+    error = stream->put([=, device = stream->device] {
+        if (hangs_at("hangCopy", &the_machine().hung_copy[device])) {
             return sim::BLOCKED;
         }
         if (bytes > 0) {
@@ -369,6 +376,11 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         }
         return sim::DONE;
     });
+    if (error == cudaSuccess && kind == cudaMemcpyHostToDevice && leaves_at_once()) {
+        std::lock_guard<std::recursive_mutex> lock(sim::driving());
+        (void)stream->drive(stream->taken);
+    }
+    return error;
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes, cudaStream_t stream) {
@@ -472,6 +484,10 @@ const char *cudaGetErrorString(cudaError_t error) {
 void sim_fail(const char *call, unsigned after, cudaError_t error) {
     machine &m = the_machine();
     std::lock_guard<std::mutex> lock(m.mutex);
+    if (strcmp(call, "uploadsAtOnce") == 0) {
+        m.uploads_at_once = true;
+        return;
+    }
     m.failing = call;
     m.failing_after = after;
     m.failing_as = error;
@@ -481,9 +497,10 @@ void sim_fail_nothing(void) {
     machine &m = the_machine();
     std::lock_guard<std::mutex> lock(m.mutex);
     m.failing.clear();
+    m.uploads_at_once = false;
     for (int i = 0; i < SIM_DEVICES; i++) {
         m.failed[i] = cudaSuccess;
-        m.hung[i] = false;
+        m.hung[i] = m.hung_copy[i] = false;
     }
 }
 

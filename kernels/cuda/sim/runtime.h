@@ -1,9 +1,10 @@
 // The part of CUDA's runtime that kernels/cuda uses, for simulated GPUs in this process: device and pinned memory, streams, events,
 // kernel launches on the simulated blocks of block.h. C and C++.
 //
-// Stricter than CUDA, so that mistakes show here: what a stream is given happens only when it is waited for, in order; new memory
-// is poisoned with NaN; copies are checked against the allocations they touch, and their host side must be pinned; a fault in a
-// kernel fails everything on that device from then on. Any thread may call; the simulation does one thing at a time.
+// Stricter than CUDA, so that mistakes show here: what a stream is given happens only when it is waited for, in order (a test may
+// have copies from the host happen as early as they can instead, which shows other mistakes); new memory is poisoned with NaN;
+// copies are checked against the allocations they touch, and their host side must be pinned; a fault in a kernel fails everything
+// on that device from then on. Any thread may call; the simulation does one thing at a time.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_RUNTIME_H
 #define EXPERTD_KERNELS_CUDA_SIM_RUNTIME_H
 
@@ -75,8 +76,9 @@ const char *cudaGetErrorString(cudaError_t error);
 enum { SIM_DEVICES = 8, SIM_SHARED_BYTES_MAX = 232448 };
 
 // The (after + 1)-th call of that name from now on fails once, as `error`. "launch": the next kernel that is run traps; "hang": it
-// does not end before sim_fail_nothing, and nothing on that device begins; "hangCopy": the same of a copy.
-// "damage": a copy that arrives with a bit changed.
+// does not end before sim_fail_nothing, and no kernel on that device begins; "hangCopy": the same of a copy.
+// "damage": a copy that arrives with a bit changed. "uploadsAtOnce": no failure, and beside one: until sim_fail_nothing a copy from
+// the host lands in its call, where nothing in its stream stands before it, as a free copy engine would have it.
 void sim_fail(const char *call, unsigned after, cudaError_t error);
 void sim_fail_nothing(void);
 // Memory of each device from now on; 64 GiB at first.

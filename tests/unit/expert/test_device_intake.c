@@ -192,10 +192,56 @@ static void rows_in_lent_memory_leave_from_there(void **state) {
     free(memory);
 }
 
+// ---- what a device that stood still has left
+
+enum { FEW = 2 };
+
+static void ask_with(const struct served *s, const struct model_layer *layer, enum dtype dtype, char *rows, float *out,
+                     struct layer_request *request) {
+    *request = (struct layer_request){.tokens = FEW,
+                                      .hidden = view_of(dtype, rows, FEW, layer->params.hidden_size),
+                                      .shared = true,
+                                      .output_dtype = DTYPE_F32,
+                                      .output = out};
+    must(layer_request_check(request, layer, &s->limits));
+}
+
+// The first batch's rows are still to be widened when the device goes on, to where the third one's go, which were there at once.
+static void rows_of_a_batch_that_was_given_up_are_nobody_elses(void **state) {
+    (void)state;
+    static char wide[FEW * 160 * sizeof(float)], narrow[FEW * 160 * sizeof(uint16_t)];
+    static float right[FEW * 160], out[FEW * 160];
+    struct served s;
+    struct layer_request first, later;
+    must(kernel_select("scalar_sim90"));
+    must(try_to_serve(&s, NAME, DTYPE_BF16, 1, "sim"));
+    const struct model_layer *layer = &s.model.layers[0];
+    fill_rows(DTYPE_F32, FEW * 160, wide);
+    fill_rows(DTYPE_BF16, FEW * 160, narrow);
+    memmove(narrow, narrow + 64, sizeof narrow - 64); // other rows than those
+    ask_with(&s, layer, DTYPE_F32, wide, out, &first);
+    ask_with(&s, layer, DTYPE_BF16, narrow, right, &later);
+    must(layer_forward(s.engine, layer, &later, 1, NULL, NULL));
+    later.output = out;
+    s.devices->table->plant_failure("uploadsAtOnce", 0);
+    s.devices->table->plant_failure("hang", 0);
+    assert_int_equal(layer_forward(s.engine, layer, &first, 1, NULL, NULL).code, ERR_SHARD_LOST);
+    assert_int_equal(layer_forward(s.engine, layer, &later, 1, NULL, NULL).code, ERR_SHARD_LOST); // in the other slot
+    struct layer_pass *pass = layer_take_in(s.engine, layer, &later, 1);
+    s.devices->table->plant_failure(NULL, 0);
+    layer_start(pass);
+    err_t e = layer_finish(pass, NULL, NULL);
+    assert_true(err_is(e) ? e.code == ERR_SHARD_LOST : memcmp((const char *)out, (const char *)right, sizeof right) == 0);
+    must(layer_forward(s.engine, layer, &later, 1, NULL, NULL));
+    assert_memory_equal(out, right, sizeof right);
+    stop(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_every_dtype_have_the_cpus_bits),
         cmocka_unit_test(rows_in_lent_memory_leave_from_there),
+        cmocka_unit_test(rows_of_a_batch_that_was_given_up_are_nobody_elses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
