@@ -45,7 +45,8 @@ struct device_links {
     enum device_code (*settled)(struct device_link *link, int *busy, struct device_error *error);
     enum device_code (*leave)(struct device_link *link, struct device_error *error); // once all that was transferred is done; then
     void (*destroy)(struct device_link *link);                                       // NULL is legal
-    // Ends whatever is under way and destroys the link; its device's stream goes on as if the rows had come.
+    // Ends whatever is under way and destroys the link; its device's stream goes on as if the rows had come. Of the last link in
+    // this process it may wait for what stands before a transfer in any of their streams, and so for a kernel that does not end.
     void (*abort)(struct device_link *link); // NULL is legal
 };
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "shard/aborter.h"
 
 enum { LOOK_NS = 50 * NS_PER_MS }; // that a device which is not lost needs for no work at all, and far less
 
@@ -13,6 +14,8 @@ struct links {
     struct links_options options;
     const struct device_links *calls;
     struct device_link *all[DEVICES_MAX]; // NULL: given up, or not joined yet
+    struct aborter *aborter;              // NULL: of one device, which has no links
+    bool slow;                            // of the batch at hand it has not ended in time: it may yet, where no device holds it up
     bool joined;
     _Atomic uint64_t rebuilds;
     _Atomic bool lost;
@@ -29,13 +32,17 @@ static FALLIBLE check(const struct links *links, uint32_t device, enum device_co
     return devices_check(links->options.devices, device, code, error);
 }
 
-// Every link is aborted: the peers of one that failed would wait for it. The message at hand is kept.
+// Every link is aborted: the peers of one that failed would wait for it. Where that does not end, what holds it up is most likely a
+// device's: it is looked for before anything else is waited for. The message at hand is kept.
 static err_t give_up(struct links *links, err_t e) {
     links->joined = false;
     snprintf(links->why, sizeof links->why, "%.*s", (int)sizeof links->why - 1, err_message());
-    for (uint32_t i = 0; i < count_of(links); i++) {
-        links->calls->abort(links->all[i]);
-        links->all[i] = NULL;
+    bool ended = aborter_take(links->aborter, links->all, count_of(links), links->options.timeout_ns);
+    memset(links->all, 0, sizeof links->all);
+    if (!ended) {
+        links->slow = true;
+        links->options.devices->stuck = true;
+        atomic_store(&links->lost, true);
     }
     return e;
 }
@@ -107,6 +114,7 @@ FALLIBLE links_create(const struct links_options *options, struct links **out) {
                            options->devices->count, error.message, options->devices->table->kind, options->devices->numbers[0]);
             goto out;
         }
+        TRY_OUT(e, aborter_create(links->calls, &links->aborter));
         e = join(links);
         if (err_is(e)) { // whatever it was, a peer is not to be had
             e = err_context((err_t){ERR_UNAVAILABLE}, "the communicator of %u devices", options->devices->count);
@@ -116,6 +124,7 @@ FALLIBLE links_create(const struct links_options *options, struct links **out) {
     *out = links;
     return OK;
 out:
+    aborter_destroy(links->aborter);
     free(links);
     return e;
 }
@@ -145,6 +154,7 @@ void links_destroy(struct links *links) {
             links->calls->destroy(links->all[i]);
         }
     }
+    aborter_destroy(links->aborter);
     free(links);
 }
 
@@ -176,11 +186,18 @@ static bool is_lost(struct links *links, uint32_t device, bool *stuck) {
 }
 
 // A device that cannot even be waited for has failed for good, for CUDA's errors of that kind stay until the process ends; or what
-// runs there does not end. The latter may yet: then it serves again.
-static void look_for_lost(struct links *links) {
+// runs there does not end. The latter may yet: then it serves again. An abort that no device holds up has abort_ns to end.
+static void look_for_lost(struct links *links, int64_t abort_ns) {
     bool lost = false, stuck = false;
     for (uint32_t i = 0; i < count_of(links) && !lost; i++) {
         lost = is_lost(links, i, &stuck);
+    }
+    if (links->aborter && !aborter_rests(links->aborter, lost ? 0 : abort_ns)) {
+        if (!lost) {
+            snprintf(links->why, sizeof links->why, "%u %s devices: the abort of their communicator does not end", count_of(links),
+                     links->options.devices->table->kind);
+        }
+        lost = stuck = true;
     }
     links->options.devices->stuck = stuck;
     atomic_store(&links->lost, lost);
@@ -188,7 +205,7 @@ static void look_for_lost(struct links *links) {
 
 FALLIBLE links_alive(struct links *links) {
     if (atomic_load(&links->lost)) {
-        look_for_lost(links);
+        look_for_lost(links, LOOK_NS);
     }
     if (atomic_load(&links->lost)) {
         FAIL(ERR_SHARD_LOST, "%s: it is lost for good: restart the service", links->why);
@@ -301,21 +318,25 @@ FALLIBLE links_wait(struct links *links) {
     return err_is(e) ? give_up(links, e) : OK;
 }
 
+// Would waiting again bring nothing?
+static bool is_hopeless(const struct links *links) {
+    return links->overdue || atomic_load(&links->lost);
+}
+
 void links_settle(struct links *links) {
     struct err_copy error;
     err_t e = {ERR_SHARD_LOST};
-    err_save(e, &error);                                         // what failed is told already
-    bool hopeless = links->overdue || atomic_load(&links->lost); // waiting again would bring nothing
-    if (!hopeless) {
+    err_save(e, &error); // what failed is told already
+    if (!is_hopeless(links)) {
         e = links_wait(links);
     }
-    if (!hopeless && err_is(e) && count_of(links) > 1) {
+    if (err_is(e) && !is_hopeless(links) && count_of(links) > 1) {
         e = links_wait(links); // after the abort the streams go on
     }
     if (err_is(e)) {
-        look_for_lost(links);
+        look_for_lost(links, links->slow ? links->options.join_timeout_ns : LOOK_NS);
     }
-    links->overdue = false;
+    links->overdue = links->slow = false;
     (void)err_restore(&error);
 }
 

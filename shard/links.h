@@ -2,8 +2,9 @@
 // when a rank fails or does not answer, joined anew for the next batch. The host program's side of device_links.h. One device needs
 // none.
 //
-// The thread that has a batch issues its transfers, watches and gives up: so no thread is inside NCCL when a communicator is
-// aborted. It never waits without a deadline where another rank has to answer.
+// The thread that has a batch issues its transfers, watches and gives up: so no other thread is inside NCCL when a communicator is
+// aborted, which a thread of its own does (aborter.h). It never waits without a deadline where another rank has to answer, or a
+// device to end what it was given.
 #ifndef EXPERTD_SHARD_LINKS_H
 #define EXPERTD_SHARD_LINKS_H
 
@@ -16,11 +17,11 @@ struct links;
 
 struct links_options {
     struct devices *devices; // borrowed; rank i is devices->all[i]
-    int64_t timeout_ns;      // of what was put into the devices' streams, from when it is waited for; and of a group's start
-    int64_t join_timeout_ns;
+    int64_t timeout_ns; // of what was put into the devices' streams, from when it is waited for; of a group's start; of an abort
+    int64_t join_timeout_ns; // also of an abort that takes its time though no device holds it up
 };
 
-// ERR_UNAVAILABLE: NCCL is missing (what, and what mends it), or the ranks do not find each other.
+// ERR_UNAVAILABLE: NCCL is missing (what, and what mends it), no thread is to be had, or the ranks do not find each other.
 FALLIBLE links_create(const struct links_options *options, struct links **out);
 void links_destroy(struct links *links); // leaves in order; NULL is legal
 

@@ -197,12 +197,14 @@ def test_a_device_that_is_lost_for_good_takes_the_service_out(golden):
 
 
 @pytest.mark.parametrize("device", ("sim", "sim:2"))
-def test_a_kernel_that_does_not_end_takes_the_service_out(golden, device):
-    """Nothing can abort it: the batch is told within its time, later ones at once, and the daemon still ends when it is asked to."""
+@pytest.mark.parametrize("after", (1, 3, 5))
+def test_a_kernel_that_does_not_end_takes_the_service_out(golden, device, after):
+    """Nothing can abort it, wherever it stands, nor a communicator whose rows wait for it: the batch is told within its time, later
+    ones at once, and the daemon still ends when it is asked to."""
     fields = request_of(golden)
     with Planter(golden.folder, "--device", device, hangs=True) as planter, planter.daemon.client() as client:
         client.forward(**fields)
-        planter.plant("hang", 1)
+        planter.plant("hang", after)
         assert f"{TIMEOUT_MS} ms" in lost(client, **fields)
         planter.daemon.wait_for("device_lost")
         assert planter.daemon.get("/health/ready") == (503, "device lost\n")

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -23,12 +24,19 @@ struct transfer {
     bool incoming, landed;
 };
 
+// Up to its `until`-th operation.
+struct stretch {
+    cudaStream_t stream;
+    uint64_t until;
+};
+
 // Both sides of a communicator. Everything here is guarded by sim::driving().
 struct clique {
     int ranks;
     std::set<int> joined;
     ncclResult_t error = ncclSuccess;
     std::map<std::tuple<int, int, uint64_t, bool>, std::pair<transfer *, group *>> posted; // by from, to, turn, incoming
+    std::vector<stretch> unfinished;                                                       // of those ranks that were aborted
 };
 
 enum state { JOINING, READY, ISSUING, LEAVING, LEFT };
@@ -53,6 +61,7 @@ using moment = std::chrono::steady_clock::time_point;
 struct group {
     ncclComm *comm; // null once that is gone: what is left is done
     cudaStream_t stream;
+    uint64_t place = 0; // in its stream
     std::vector<transfer> transfers;
     bool arrived = false, finished = false, stuck = false, late = false;
     moment arrived_at;
@@ -60,13 +69,14 @@ struct group {
 
 constexpr int ANSWERS = 2;
 
+// Never destroyed: an abort may go on while the process exits.
 std::set<ncclComm *> &communicators() { // that are there
-    static std::set<ncclComm *> all;
+    static std::set<ncclComm *> &all = *new std::set<ncclComm *>;
     return all;
 }
 
 std::map<std::string, std::weak_ptr<clique>> &cliques() {
-    static std::map<std::string, std::weak_ptr<clique>> all;
+    static std::map<std::string, std::weak_ptr<clique>> &all = *new std::map<std::string, std::weak_ptr<clique>>;
     return all;
 }
 
@@ -194,6 +204,7 @@ void issue(ncclComm &comm) {
     for (std::shared_ptr<group> &g : comm.issuing) {
         g->stream->unsettled--;
         (void)g->stream->put([g] { return try_group(*g); });
+        g->place = g->stream->taken;
         comm.groups.push_back(g);
     }
     comm.issuing.clear();
@@ -406,7 +417,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
+// What the rank had under way is over. `out`: of the last rank, what has to be done before everything that belongs to all is freed.
+static ncclResult_t abort_rank(ncclComm_t comm, std::vector<stretch> *out) {
     lock held(sim::driving());
     ncclResult_t result = check(comm);
     if (result != ncclSuccess) {
@@ -415,8 +427,34 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (open_group.depth > 0) {
         return fail(ncclInvalidUsage, "a communicator is aborted inside a group");
     }
+    std::vector<stretch> &unfinished = comm->all->unfinished;
+    for (const std::shared_ptr<group> &g : comm->groups) {
+        if (!g->finished) {
+            unfinished.push_back({g->stream, g->place});
+        }
+    }
+    if (comm->all.use_count() == 1) {
+        out->swap(unfinished);
+    }
     end(comm);
     return ncclSuccess;
+}
+
+static bool is_done(const stretch &s) {
+    lock held(sim::driving());
+    return s.stream->drive(s.until);
+}
+
+// As the real one, whose stream waits for an event of the user's: the last rank's call synchronises with those of all.
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    std::vector<stretch> unfinished;
+    ncclResult_t result = abort_rank(comm, &unfinished);
+    for (const stretch &s : unfinished) {
+        while (!is_done(s)) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(SIM_NCCL_LOOK_MS));
+        }
+    }
+    return result;
 }
 
 static ncclResult_t transfer_one(transfer t, int peer, ncclComm_t comm, cudaStream_t stream) {

@@ -3,10 +3,11 @@
 //
 // As lazy and as strict as the rest of the simulation. A join ends when every rank has joined and has asked twice; a group gets its
 // place in its streams when it is asked about for the third time, and work put there before that is a fault. A transfer moves its
-// bytes when the streams of both sides have reached their groups, and not before everything in both groups has its other side. Told
-// with a message instead of a hang or a wrong answer: counts that differ, memory of another device or of nobody, another device's
-// stream, no bytes, a communicator that is gone, a blocking one, a stream that is waited for while it stands still for ever. It
-// cannot see: transports, topology, speed, what an abort leaves half written, ranks in other processes.
+// bytes when the streams of both sides have reached their groups, and not before everything in both groups has its other side. The
+// last rank's abort waits for what stands before the groups of all in their streams, as long as that takes. Told with a message
+// instead of a hang or a wrong answer: counts that differ, memory of another device or of nobody, another device's stream, no
+// bytes, a communicator that is gone, a blocking one, a stream that is waited for while it stands still for ever. It cannot see:
+// transports, topology, speed, what an abort leaves half written, ranks in other processes.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_NCCL_H
 #define EXPERTD_KERNELS_CUDA_SIM_NCCL_H
 
@@ -56,7 +57,7 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncc
 // sim_fail takes each of these names too, and: "ncclLibrary" (it is not there), "ncclNeverJoins" (the join that is lost),
 // "ncclJoin" (an error once all have joined), "ncclTransfer" (an error when a group is reached), "ncclStuck" (a group whose rank
 // never answers), "ncclLate" (one that does after SIM_NCCL_LATE_MS).
-enum { SIM_NCCL_LATE_MS = 60 };
+enum { SIM_NCCL_LATE_MS = 60, SIM_NCCL_LOOK_MS = 2 };
 int sim_nccl_is_there(void);
 size_t sim_nccl_communicators(void); // that were not destroyed
 

@@ -43,7 +43,7 @@ struct machine {
 };
 
 machine &the_machine() {
-    static machine m;
+    static machine &m = *new machine; // never destroyed: threads may be at work while the process exits
     return m;
 }
 
@@ -186,7 +186,7 @@ cudaError_t synchronize(cudaStream_t stream, uint64_t until) {
 } // namespace
 
 std::recursive_mutex &sim::driving() {
-    static std::recursive_mutex mutex;
+    static std::recursive_mutex &mutex = *new std::recursive_mutex; // as the_machine's
     return mutex;
 }
 
