@@ -174,8 +174,8 @@ static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
     return teams > 1 ? node_teams_create(&nodes, &out->node_teams) : OK;
 }
 
-// What is asked for, or with auto every GPU; where none can be had, or none has shown its kernels right, auto is the CPU, and the
-// log says why.
+// What is asked for, or with auto every GPU; where none has shown its kernels right, or one is missing or taken by others, auto is
+// the CPU, and the log says why.
 static FALLIBLE find_devices(const char *device, struct devices **out) {
     bool any = strcmp(device, "auto") == 0;
     struct devices_request request;
@@ -183,15 +183,9 @@ static FALLIBLE find_devices(const char *device, struct devices **out) {
         return OK;
     }
     TRY(devices_parse(any ? "cuda" : device, &request));
+    request.unasked = any;
     err_t e = devices_open(&request, out);
-    if (any && !err_is(e)) {
-        e = devices_proven(*out);
-        if (err_is(e)) {
-            devices_close(*out);
-            *out = NULL;
-        }
-    }
-    if (any && e.code == ERR_UNAVAILABLE) {
+    if (any && err_is(e)) {
         char quoted[ERR_MESSAGE_MAX + 16];
         log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=%s", log_quote(err_message(), quoted, sizeof quoted));
         return OK;

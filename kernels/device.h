@@ -61,7 +61,6 @@ struct device_facts {
     char arithmetic_f32[DEVICE_ARITHMETIC_MAX]; // of f32 sums: "cpu" where they are known to be the CPU's
     uint64_t memory_bytes, memory_available;
     struct device_variants bf16, f32; // f16's are bf16's
-    int proven;                       // answers of these kernels were seen to be right on such a device (tests/gpu/RESULTS.md)
 };
 
 // ---- operations. T tokens, H hidden, I intermediate width, E experts held here, R rows of the batch on this device
@@ -267,8 +266,9 @@ struct device_table {
     uint32_t version; // DEVICE_VERSION, and
     uint32_t bytes;   // sizeof this: both are checked before anything else is read
     const char *kind; // "cuda", "sim"
+    int proven;       // answers of these kernels were seen to be right on such devices (tests/gpu/RESULTS.md)
 
-    enum device_code (*count)(uint32_t *out, struct device_error *error);
+    enum device_code (*count)(uint32_t *out, struct device_error *error); // takes nothing of any of them, as `open` does
     enum device_code (*open)(uint32_t number, struct device **out, struct device_error *error);
     void (*close)(struct device *device); // after its memory was released; NULL is legal
     enum device_code (*describe)(struct device *device, struct device_facts *out, struct device_error *error);

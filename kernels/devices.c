@@ -247,6 +247,10 @@ static FALLIBLE open_all(const struct devices_request *request, struct devices *
         FAIL(ERR_UNAVAILABLE, "no %s device: %s; nvidia-smi lists those that the driver sees, CUDA_VISIBLE_DEVICES may hide some",
              request->kind, code != DEVICE_OK ? error.message : "the driver finds no GPU");
     }
+    if (request->unasked && !devices->table->proven) {
+        FAIL(ERR_UNAVAILABLE, "%u %s device%s there, but no such device has run these kernels yet: --device %s takes %s", there,
+             request->kind, there == 1 ? " is" : "s are", request->kind, there == 1 ? "it" : "them");
+    }
     devices->count = request->count ? request->count : there < DEVICES_MAX ? there : DEVICES_MAX;
     for (uint32_t i = 0; i < devices->count; i++) {
         devices->numbers[i] = request->count ? request->numbers[i] : i;
@@ -294,14 +298,6 @@ FALLIBLE devices_again(const struct devices *devices, struct devices **out) {
         }
     }
     *out = again;
-    return OK;
-}
-
-FALLIBLE devices_proven(const struct devices *devices) {
-    if (!devices->facts.proven) {
-        FAIL(ERR_UNAVAILABLE, "%s device %u (%s) is there, but no such device has run these kernels yet: --device %s takes it",
-             devices->table->kind, devices->numbers[0], devices->facts.name, devices->table->kind);
-    }
     return OK;
 }
 

@@ -34,18 +34,17 @@ struct devices_request {
     uint32_t count; // 0: all that there are ("cuda")
     uint32_t numbers[DEVICES_MAX];
     enum device_variant forced; // DEVICE_VARIANTS: none
+    bool unasked;               // nobody asked for them by name: none is touched before such devices have shown these kernels right
 };
 FALLIBLE devices_parse(const char *text, struct devices_request *out);
 
 // Loads ../lib/expertd/libexpertd_KIND.so beside the folder of the running program and opens the devices. ERR_UNAVAILABLE says what
-// is missing and what would mend it: the module, the driver, the GPU, or one that computes as the first does.
+// is missing and what would mend it: the module, the driver, the GPU, one that computes as the first does, or, where they are
+// unasked, one that has shown these kernels right. ERR_NOMEM, ERR_SHARD_LOST: a device is there, but is not to be had.
 FALLIBLE devices_open(const struct devices_request *request, struct devices **out);
 // The same devices with streams of their own, for another thread. ERR_SHARD_LOST, ERR_NOMEM.
 FALLIBLE devices_again(const struct devices *devices, struct devices **out);
 void devices_close(struct devices *devices); // NULL is legal
-
-// May they be taken where nobody asked for them by name? ERR_UNAVAILABLE: no such device has shown these kernels right.
-FALLIBLE devices_proven(const struct devices *devices);
 
 // A device's failure as an error: ERR_UNAVAILABLE (missing), ERR_NOMEM, or ERR_SHARD_LOST (failed), with the device's name.
 FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum device_code code, const struct device_error *error);

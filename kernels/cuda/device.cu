@@ -162,7 +162,6 @@ enum device_code describe(struct device *d, struct device_facts *out, struct dev
         snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, properties.name);
         arithmetic_of(properties, out);
         variants_of(properties, out);
-        out->proven = PROVEN;
         out->memory_bytes = all;
         out->memory_available = available;
     }
@@ -355,6 +354,7 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     DEVICE_VERSION,
     sizeof(struct device_table),
     KIND,
+    PROVEN,
     count_devices,
     open_device,
     close_device,

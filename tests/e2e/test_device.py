@@ -240,7 +240,8 @@ def test_more_devices_than_shards_is_a_configuration_error(case):
 # ---- what there is of a GPU: an installation of its own, with a module for CUDA that is the simulation's or finds nothing, and with
 # or without a shared object in the driver's place. CUDA itself is not needed.
 
-MODULES = {"none": None, "no_gpu": BUILD / "tests/no_gpu/libexpertd_cuda.so", "some": BUILD / "lib/expertd/libexpertd_sim.so"}
+MODULES = {"none": None, "some": BUILD / "lib/expertd/libexpertd_sim.so",
+           **{name: BUILD / f"tests/{name}/libexpertd_cuda.so" for name in ("no_gpu", "busy_gpu_0", "busy_gpu_1")}}
 
 
 def driver_here():
@@ -292,6 +293,18 @@ def test_auto_is_the_cpu_where_something_is_missing_and_says_what(case, installe
     assert len(reasons) == 1 and all(words in reasons[0] for words in MISSING[module, driver])
     found, ids = answers(golden, "--device", "auto", "--compute-dtype", "f32", env=env, program=program)
     assert ids == {"1/f32/cpu"} and found
+
+
+@pytest.mark.parametrize("proven,opened,reason", ((0, False, "2 cuda devices are there, but no such device has run these kernels yet"),
+                                                   (1, True, "all CUDA-capable devices are busy")))
+def test_auto_is_the_cpu_where_others_have_the_gpus(case, installed, proven, opened, reason):
+    """And where it would not take them anyway, it leaves them alone: what is opened once has a context until the process ends."""
+    program, env = installed(f"busy_gpu_{proven}", driver=True)
+    daemon = Daemon("--device", "auto", model=case("qwen2_moe").folder, env=env, program=program)
+    reasons = [event["reason"] for event in daemon.events("device_auto")]
+    daemon.stop()
+    assert len(reasons) == 1 and reason in reasons[0]
+    assert ("was opened" in daemon.log) == opened
 
 
 def test_auto_takes_every_gpu_that_the_driver_finds(case, installed):

@@ -3,7 +3,6 @@
 #include "kernel_test.h"
 
 #include "kernels/device_plan.h"
-#include "kernels/devices.h"
 
 enum { TILES_MAX = 400 };
 
@@ -108,17 +107,6 @@ static void odd_shapes_and_quantised_weights_go_to_mma(void **state) {
     assert_true(layer.equal != 0);
 }
 
-static void devices_that_proved_nothing_are_not_taken_unasked(void **state) {
-    (void)state;
-    static const struct device_table TABLE = {.kind = "cuda"};
-    struct devices devices = {.table = &TABLE, .count = 1, .numbers = {2}, .facts = {.name = "A GPU"}};
-    assert_int_equal(devices_proven(&devices).code, ERR_UNAVAILABLE);
-    assert_non_null(strstr(err_message(), "cuda device 2 (A GPU) is there"));
-    assert_non_null(strstr(err_message(), "--device cuda takes it"));
-    devices.facts.proven = 1;
-    must(devices_proven(&devices));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiles_hold_every_row_once_and_know_their_span),
@@ -126,7 +114,6 @@ int main(void) {
         cmocka_unit_test(groups_that_fit_one_tile_are_read_once),
         cmocka_unit_test(what_is_not_known_to_be_equal_is_not_mixed),
         cmocka_unit_test(odd_shapes_and_quantised_weights_go_to_mma),
-        cmocka_unit_test(devices_that_proved_nothing_are_not_taken_unasked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
