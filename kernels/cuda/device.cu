@@ -111,6 +111,18 @@ void close_device(struct device *d) {
     }
 }
 
+// Neither a cubin nor PTX that the driver translates: every launch would fail. Known before anything is put there.
+enum device_code check_code(const cudaDeviceProp &properties, struct device_error *error) {
+    cudaError_t code = (cudaError_t)cuda_has_code();
+    if (code == cudaSuccess) {
+        return DEVICE_OK;
+    }
+    snprintf(error->message, sizeof error->message,
+             "%.100s has compute capability %d.%d, and of this module's kernels none for it: %s", properties.name, properties.major,
+             properties.minor, cudaGetErrorString(code));
+    return DEVICE_MISSING;
+}
+
 enum device_code open_device(uint32_t number, struct device **out, struct device_error *error) {
     cudaDeviceProp properties;
     *out = nullptr;
@@ -129,6 +141,7 @@ enum device_code open_device(uint32_t number, struct device **out, struct device
     d->multiprocessors = properties.multiProcessorCount;
     code = enter(d);
     enum device_code opened = code == cudaSuccess ? open_streams(d, error) : failed(code, "choosing it", error);
+    opened = opened == DEVICE_OK ? check_code(properties, error) : opened;
     if (opened != DEVICE_OK) {
         close_device(d);
         return opened;

@@ -11,6 +11,8 @@ extern "C" {
 
 struct CUstream_st;
 
+// Has the calling thread's device code in this module? Every source is built for the same ones, but for those that say sm90.
+int cuda_has_code(void);
 int cuda_take_in(const struct device_take_in *args, struct CUstream_st *stream);
 int cuda_logits(const struct device_logits *args, struct CUstream_st *stream);
 int cuda_choose(const struct device_choose *args, struct CUstream_st *stream);

@@ -1,9 +1,10 @@
-# libexpertd_cuda.so: every source through nvcc, for the GPUs that it is meant for. No fused multiply-add that is not written out. A
+# libexpertd_cuda.so: every source through nvcc, for the GPUs that it is meant for: what comes after those with code of their own (10.0
+# and more) has its driver translate the PTX of the first of them. No fused multiply-add that is not written out. A
 # spill is an error, and so is wgmma that had to be serialised. Nothing is compressed: tests/gpu/check_cubins reads the objects.
 set(strict ${CMAKE_CURRENT_SOURCE_DIR}/nvcc_strict)
 set(flags -std=c++17 -O3 -I${CMAKE_SOURCE_DIR} --fmad=false --ftz=false -Xcompiler=-fPIC,-fvisibility=hidden
           -no-compress -Xptxas=-warn-spills,-warn-lmem-usage -Werror all-warnings)
-set(every_target -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_120,code=compute_120)
+set(every_target -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_100,code=compute_100)
 find_program(EXPERTD_CCACHE ccache)
 set(launcher "")
 if(EXPERTD_CCACHE)

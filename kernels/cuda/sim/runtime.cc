@@ -448,6 +448,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return stream->put([until] { return until.stream && !until.stream->drive(until.after) ? sim::BLOCKED : sim::DONE; });
 }
 
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *) {
+    *out = {90, 90};
+    cudaError_t error = enter("cudaFuncGetAttributes");
+    return error != cudaSuccess ? fail(error) : cudaSuccess;
+}
+
 cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int value) {
     return value <= SIM_SHARED_BYTES_MAX ? cudaSuccess : fail(cudaErrorInvalidValue);
 }

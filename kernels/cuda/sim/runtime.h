@@ -45,6 +45,10 @@ typedef struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 } cudaDeviceProp;
 
+typedef struct cudaFuncAttributes {
+    int ptxVersion, binaryVersion;
+} cudaFuncAttributes;
+
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device); // of the calling thread
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
@@ -67,6 +71,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event); // goes on with the stream, as far as that goes
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *kernel);
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t error);

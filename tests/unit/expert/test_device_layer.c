@@ -105,6 +105,21 @@ static void what_is_no_device_is_refused(void **state) {
     assert_non_null(strstr(err_message(), "there are 8"));
 }
 
+static void a_gpu_that_there_are_no_kernels_for_is_refused(void **state) {
+    (void)state;
+    struct devices_request request;
+    struct devices *devices;
+    must(devices_parse("sim:2", &request));
+    must(devices_open(&request, &devices));
+    const struct device_table *table = devices->table;
+    devices_close(devices);
+    table->plant_failure("cudaFuncGetAttributes", 1);
+    assert_int_equal(devices_open(&request, &devices).code, ERR_UNAVAILABLE);
+    assert_non_null(
+        strstr(err_message(), "sim device 1: simulated GPU 1 has compute capability 9.0, and of this module's kernels none"));
+    table->plant_failure(NULL, 0);
+}
+
 // Each of CUDA's calls of a start fails once.
 static void a_start_that_fails_says_so_and_leaves_nothing(void **state) {
     (void)state;
@@ -326,6 +341,7 @@ int main(void) {
         cmocka_unit_test(what_is_no_variant_is_refused),
         cmocka_unit_test(bits_do_not_depend_on_the_number_of_devices),
         cmocka_unit_test(what_is_no_device_is_refused),
+        cmocka_unit_test(a_gpu_that_there_are_no_kernels_for_is_refused),
         cmocka_unit_test(a_start_that_fails_says_so_and_leaves_nothing),
         cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
         cmocka_unit_test(a_batch_is_taken_in_while_another_is_computed),
