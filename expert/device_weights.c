@@ -1,12 +1,14 @@
 #include "expert/device_weights.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "expert/device_engine.h"
 #include "expert/memory.h"
 #include "kernels/quantised.h"
+#include "shard/exchange.h"
 
 // ---- what fits
 
@@ -119,16 +121,19 @@ static FALLIBLE check_fits(const struct device_weights *w, const struct model *m
     struct device_facts facts;
     TRY(devices_check(devices, device, devices->table->describe(devices->all[device], &facts, &error), &error));
     struct layer_limits limits = layer_limits_for(model, w->options.max_batch_tokens, w->options.max_top_k);
-    size_t batches = engine_bytes_on_device(model, &limits, devices, device);
-    if (weights + batches <= facts.memory_available) {
+    size_t batches = engine_bytes_on_device(model, &limits, devices, device), nccl = exchange_nccl_margin(devices, device);
+    if (weights + batches + nccl <= facts.memory_available) {
         return OK;
     }
-    char text[4][MEMORY_TEXT_MAX];
+    char text[5][MEMORY_TEXT_MAX], links[MEMORY_TEXT_MAX + 16] = "";
+    if (nccl > 0) {
+        snprintf(links, sizeof links, ", NCCL up to %s", memory_text(nccl, text[4]));
+    }
     FAIL(ERR_NOMEM,
-         "%s device %u (%s): its weights take %s (%s of it for experts that move here), batches of %u tokens %s, and it has %s "
+         "%s device %u (%s): its weights take %s (%s of it for experts that move here), batches of %u tokens %s%s, and it has %s "
          "available: serve fewer layers, spread them over more devices, or lower max_batch_tokens",
          devices->table->kind, devices->numbers[device], facts.name, memory_text(weights, text[0]), memory_text(spare, text[1]),
-         limits.max_tokens, memory_text(batches, text[2]), memory_text(facts.memory_available, text[3]));
+         limits.max_tokens, memory_text(batches, text[2]), links, memory_text(facts.memory_available, text[3]));
 }
 
 static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, uint32_t device) {

@@ -318,7 +318,8 @@ struct device_table {
 
     // Simulated devices only, else NULL: the (after + 1)-th of CUDA's or NCCL's calls of that name fails, for tests; "launch": the
     // kernel that is run then traps, "hang": it does not end, "hangCopy": the next copy does not. Beside one of them,
-    // "uploadsAtOnce": copies to the device land as early as they can, not as late. NULL: none any more, and what hung goes on.
+    // "uploadsAtOnce": copies to the device land as early as they can, not as late; "memoryKiB" and "ncclKiB": what each device
+    // has, and what NCCL takes of it, twice. NULL: none any more, and what hung goes on.
     void (*plant_failure)(const char *call, unsigned after);
     // The same: how often CUDA's call of that name was made.
     uint64_t (*calls)(const char *call);

@@ -60,9 +60,11 @@ struct exchange_over_nccl {
                              // alone, a kernel that does not end. From creation on the devices' own (devices.h)
     int64_t join_timeout_ns; // of a communicator
 };
-// Reserves on every device what exchange_nccl_bytes says. ERR_NOMEM; ERR_UNAVAILABLE: see links_create.
+// Reserves on every device what exchange_nccl_bytes says; NCCL takes more, for which exchange_nccl_margin is to be left. ERR_NOMEM;
+// ERR_UNAVAILABLE: see links_create, or a first transfer fails.
 FALLIBLE exchange_create_nccl(const struct exchange_options *options, const struct exchange_over_nccl *over, struct exchange **out);
 size_t exchange_nccl_bytes(const struct exchange_options *options, const struct exchange_over_nccl *over, uint32_t device);
+size_t exchange_nccl_margin(const struct devices *devices, uint32_t device);
 
 void exchange_destroy(struct exchange *exchange); // NULL is legal
 

@@ -173,8 +173,12 @@ static FALLIBLE upload_rows(const struct over_nccl *x) {
     return OK;
 }
 
+size_t exchange_nccl_margin(const struct devices *devices, uint32_t device) {
+    return links_bytes(devices, device);
+}
+
 // One group: the front's list, and one transfer of every other device that has rows.
-static FALLIBLE transfer(struct over_nccl *x) {
+static FALLIBLE transfer(struct over_nccl *x, err_t (*put)(struct links *, const struct link_transfers *)) {
     struct device_transfer front[DEVICES_MAX];
     struct link_transfers all[DEVICES_MAX] = {{.all = front}};
     for (uint32_t d = 1; d < x->over.devices->count; d++) {
@@ -184,7 +188,21 @@ static FALLIBLE transfer(struct over_nccl *x) {
             front[all[0].count++] = x->outgoing[d];
         }
     }
-    return links_transfer(x->links, all);
+    return put(x->links, all);
+}
+
+// A byte each way between the front and every other device, of what is no row yet: NCCL connects two ranks, and takes memory of
+// both, when they first have something for each other. That is to fail at start, not under a batch.
+static FALLIBLE try_links(struct over_nccl *x) {
+    for (int back = 0; back < 2; back++) {
+        for (uint32_t d = 1; d < x->over.devices->count; d++) {
+            char *there = x->members[d].results, *here = x->members[0].results + d;
+            x->outgoing[d] = (struct device_transfer){.memory = here, .bytes = 1, .peer = d, .incoming = back};
+            x->incoming[d] = (struct device_transfer){.memory = there, .bytes = 1, .peer = 0, .incoming = !back};
+        }
+        TRY(transfer(x, links_try));
+    }
+    return OK;
 }
 
 // ---- the engine
@@ -196,7 +214,7 @@ static err_t dispatch(struct exchange *exchange) {
     TRY(links_ready(x->links));
     TRY(plan_sends(x));
     TRY(upload_rows(x));
-    return transfer(x);
+    return transfer(x, links_transfer);
 }
 
 static err_t inbox(struct exchange *exchange, uint32_t rank, struct exchange_work *out) {
@@ -228,7 +246,7 @@ static err_t collect(struct exchange *exchange) {
         x->outgoing[d] = (struct device_transfer){.memory = to, .bytes = bytes, .peer = d, .incoming = 1};
         x->incoming[d] = (struct device_transfer){.memory = x->members[d].results, .bytes = bytes, .peer = 0};
     }
-    return transfer(x);
+    return transfer(x, links_transfer);
 }
 
 static err_t wait_for_all(struct exchange *exchange) {
@@ -321,6 +339,11 @@ FALLIBLE exchange_create_nccl(const struct exchange_options *options, const stru
     }
     TRY_OUT(e, reserve(x));
     TRY_OUT(e, links_create(&links, &x->links));
+    e = try_links(x);
+    if (err_is(e)) { // as where they do not find each other
+        e = err_context((err_t){ERR_UNAVAILABLE}, "the first transfer between %u devices", over->devices->count);
+        goto out;
+    }
     *out = &x->base;
     return OK;
 out:

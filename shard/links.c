@@ -24,6 +24,15 @@ struct links {
     char version[DEVICE_LINKS_TEXT_MAX];
 };
 
+// NCCL 2.30 by its defaults: what is its own, a guess; and for each peer in each of 32 channels, which is where it has most, a
+// buffer per protocol, 9.2 MiB in all.
+enum { OWN_MIB = 256, PEER_MIB = 304 };
+
+size_t links_bytes(const struct devices *devices, uint32_t device) {
+    size_t peers = device == 0 ? devices->count - 1 : 1; // all send to the first, and take from it
+    return devices->count > 1 ? (OWN_MIB + peers * PEER_MIB) << 20 : 0;
+}
+
 static uint32_t count_of(const struct links *links) {
     return links->options.devices->count;
 }
@@ -238,19 +247,25 @@ static FALLIBLE start_transfers(struct links *links, const struct link_transfers
     return err_is(e) ? e : check(links, 0, closed, &error);
 }
 
-FALLIBLE links_transfer(struct links *links, const struct link_transfers *of_device) {
+static size_t count_transfers(const struct links *links, const struct link_transfers *of_device) {
     size_t count = 0;
     for (uint32_t i = 0; i < count_of(links); i++) {
         count += of_device[i].count;
     }
-    if (count == 0) {
+    return count;
+}
+
+static FALLIBLE transfer_within(struct links *links, const struct link_transfers *of_device, int64_t timeout_ns) {
+    INVARIANT(links->joined);
+    TRY(start_transfers(links, of_device));
+    return settle_links(links, timeout_ns, "the start of a transfer");
+}
+
+FALLIBLE links_transfer(struct links *links, const struct link_transfers *of_device) {
+    if (count_transfers(links, of_device) == 0) {
         return OK;
     }
-    INVARIANT(links->joined);
-    err_t e = start_transfers(links, of_device);
-    if (!err_is(e)) {
-        e = settle_links(links, links->options.timeout_ns, "the start of a transfer");
-    }
+    err_t e = transfer_within(links, of_device, links->options.timeout_ns);
     return err_is(e) ? give_up(links, e) : OK;
 }
 
@@ -281,8 +296,9 @@ static FALLIBLE look(struct links *links, uint32_t *waiting) {
     return OK;
 }
 
-static FALLIBLE watch(struct links *links) {
-    int64_t started_ns = clock_now_ns(), timeout_ns = links->options.timeout_ns;
+// first: what is tried at start, which has the time of a join.
+static FALLIBLE watch(struct links *links, bool first) {
+    int64_t started_ns = clock_now_ns(), timeout_ns = first ? links->options.join_timeout_ns : links->options.timeout_ns;
     TRY(mark_all(links));
     for (;;) {
         uint32_t waiting;
@@ -292,12 +308,23 @@ static FALLIBLE watch(struct links *links) {
             return OK;
         }
         if (asked_ns - started_ns > timeout_ns) {
-            FAIL(ERR_SHARD_LOST, "%s device %u did not end its part of a batch within %lld ms (exchange_timeout_ms)",
-                 links->options.devices->table->kind, links->options.devices->numbers[waiting],
-                 (long long)(timeout_ns / NS_PER_MS));
+            FAIL(ERR_SHARD_LOST, "%s device %u did not end %s within %lld ms%s", links->options.devices->table->kind,
+                 links->options.devices->numbers[waiting], first ? "a first transfer" : "its part of a batch",
+                 (long long)(timeout_ns / NS_PER_MS), first ? "" : " (exchange_timeout_ms)");
         }
         devices_pause(started_ns);
     }
+}
+
+FALLIBLE links_try(struct links *links, const struct link_transfers *of_device) {
+    if (count_transfers(links, of_device) == 0) {
+        return OK;
+    }
+    err_t e = transfer_within(links, of_device, links->options.join_timeout_ns);
+    if (!err_is(e)) {
+        e = watch(links, true);
+    }
+    return err_is(e) ? give_up(links, e) : OK;
 }
 
 // Nobody else has to answer.
@@ -314,7 +341,7 @@ FALLIBLE links_wait(struct links *links) {
     if (count_of(links) == 1) {
         return wait_for_one(links);
     }
-    err_t e = watch(links);
+    err_t e = watch(links, false);
     return err_is(e) ? give_up(links, e) : OK;
 }
 

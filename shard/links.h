@@ -31,6 +31,10 @@ FALLIBLE links_alive(struct links *links);
 // failed.
 FALLIBLE links_ready(struct links *links);
 
+// What NCCL takes of the device's memory for itself, at the join and at the first transfer: what is left for it beside all that is
+// reserved. An estimate, seen on no GPU.
+size_t links_bytes(const struct devices *devices, uint32_t device);
+
 // What one device sends and takes.
 struct link_transfers {
     const struct device_transfer *all;
@@ -38,6 +42,9 @@ struct link_transfers {
 };
 // of_device [devices->count]: all of it as one group, put into the devices' streams. ERR_SHARD_LOST: the communicator was given up.
 FALLIBLE links_transfer(struct links *links, const struct link_transfers *of_device);
+
+// At start: so that what a transfer needs is had then or never, links_transfer and links_wait in one, with the time of a join.
+FALLIBLE links_try(struct links *links, const struct link_transfers *of_device);
 
 // Until everything that the devices' streams were given is done; the thread sleeps in between. ERR_SHARD_LOST names the device that
 // failed or did not end in time; the communicator was given up.

@@ -49,6 +49,7 @@ struct ncclComm {
     state now = JOINING;
     int answers_left = 0; // "in progress", before what is under way is done
     ncclResult_t error = ncclSuccess;
+    size_t taken = 0;                               // of the device's memory
     std::map<std::pair<int, bool>, uint64_t> turns; // transfers so far, by peer and direction
     std::vector<std::shared_ptr<group>> issuing, groups;
 };
@@ -210,8 +211,17 @@ void issue(ncclComm &comm) {
     comm.issuing.clear();
 }
 
+void take_memory(ncclComm &comm) {
+    if (!sim::nccl_takes(comm.device, &comm.taken)) {
+        comm.error = ncclUnhandledCudaError;
+    }
+}
+
 void post(const std::shared_ptr<group> &g) {
     ncclComm &comm = *g->comm;
+    if (comm.turns.empty()) {
+        take_memory(comm);
+    }
     for (transfer &t : g->transfers) {
         int peer = t.incoming ? t.from : t.to;
         t.turn = comm.turns[{peer, t.incoming}]++;
@@ -256,6 +266,7 @@ void end(ncclComm *comm) {
         }
     }
     communicators().erase(comm);
+    sim::nccl_gives_back(comm->device, comm->taken);
     delete comm;
     for (auto at = cliques().begin(); at != cliques().end();) {
         at = at->second.expired() ? cliques().erase(at) : std::next(at);
@@ -357,7 +368,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     if (sim::planted("ncclJoin") != cudaSuccess) {
         all->error = ncclSystemError;
     }
-    *comm = new ncclComm{all, rank, device, JOINING, ANSWERS, ncclSuccess, {}, {}, {}};
+    *comm = new ncclComm{all, rank, device, JOINING, ANSWERS, ncclSuccess, 0, {}, {}, {}};
+    take_memory(**comm);
     communicators().insert(*comm);
     if (open_group.depth > 0) {
         open_group.joining.push_back(*comm);
@@ -373,7 +385,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out) {
     }
     *out = comm->error != ncclSuccess ? comm->error : comm->all->error;
     if (*out != ncclSuccess) {
-        last_text = "a planted error of a communicator";
+        last_text = comm->error != ncclSuccess ? "Cuda failure 2 'out of memory'" : "a planted error of a communicator";
         return ncclSuccess;
     }
     bool open = comm->now == JOINING && (int)comm->all->joined.size() < comm->all->ranks;

@@ -34,7 +34,7 @@ struct machine {
     bool hung[SIM_DEVICES] = {};          // at a kernel
     bool hung_copy[SIM_DEVICES] = {};
     bool uploads_at_once = false;
-    size_t memory_bytes = MEMORY_BYTES;
+    size_t memory_bytes = MEMORY_BYTES, nccl_bytes = 0;
     std::string failing; // the call that is to fail, "" none
     unsigned failing_after = 0;
     cudaError_t failing_as = cudaSuccess;
@@ -217,6 +217,23 @@ bool sim::lies_on_device(const void *at, size_t bytes, int device) {
     const auto &[base, a] = *std::prev(above);
     size_t offset = static_cast<const char *>(at) - base;
     return offset <= a.bytes && bytes <= a.bytes - offset && a.device == device;
+}
+
+bool sim::nccl_takes(int device, size_t *taken) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    if (m.nccl_bytes > m.memory_bytes - m.used[device]) {
+        return false;
+    }
+    m.used[device] += m.nccl_bytes;
+    *taken += m.nccl_bytes;
+    return true;
+}
+
+void sim::nccl_gives_back(int device, size_t taken) {
+    machine &m = the_machine();
+    std::lock_guard<std::mutex> lock(m.mutex);
+    m.used[device] -= taken;
 }
 
 cudaError_t CUstream_st::put(sim::operation what) {
@@ -487,11 +504,24 @@ const char *cudaGetErrorString(cudaError_t error) {
 
 // ---- tests
 
+// What is no failure, but how the machine is.
+static bool set(machine &m, const char *what, size_t kib) {
+    if (strcmp(what, "uploadsAtOnce") == 0) {
+        m.uploads_at_once = true;
+    } else if (strcmp(what, "memoryKiB") == 0) {
+        m.memory_bytes = kib << 10;
+    } else if (strcmp(what, "ncclKiB") == 0) {
+        m.nccl_bytes = kib << 10;
+    } else {
+        return false;
+    }
+    return true;
+}
+
 void sim_fail(const char *call, unsigned after, cudaError_t error) {
     machine &m = the_machine();
     std::lock_guard<std::mutex> lock(m.mutex);
-    if (strcmp(call, "uploadsAtOnce") == 0) {
-        m.uploads_at_once = true;
+    if (set(m, call, after)) {
         return;
     }
     m.failing = call;
@@ -504,6 +534,8 @@ void sim_fail_nothing(void) {
     std::lock_guard<std::mutex> lock(m.mutex);
     m.failing.clear();
     m.uploads_at_once = false;
+    m.memory_bytes = MEMORY_BYTES;
+    m.nccl_bytes = 0;
     for (int i = 0; i < SIM_DEVICES; i++) {
         m.failed[i] = cudaSuccess;
         m.hung[i] = m.hung_copy[i] = false;

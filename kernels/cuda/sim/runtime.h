@@ -82,8 +82,9 @@ enum { SIM_DEVICES = 8, SIM_SHARED_BYTES_MAX = 232448 };
 
 // The (after + 1)-th call of that name from now on fails once, as `error`. "launch": the next kernel that is run traps; "hang": it
 // does not end before sim_fail_nothing, and no kernel on that device begins; "hangCopy": the same of a copy.
-// "damage": a copy that arrives with a bit changed. "uploadsAtOnce": no failure, and beside one: until sim_fail_nothing a copy from
-// the host lands in its call, where nothing in its stream stands before it, as a free copy engine would have it.
+// "damage": a copy that arrives with a bit changed. No failures, and beside one, until sim_fail_nothing: "uploadsAtOnce": a copy
+// from the host lands in its call, where nothing in its stream stands before it, as a free copy engine would have it; "memoryKiB":
+// each device has `after` KiB; "ncclKiB": NCCL takes `after` KiB of a device when it joins, and again at its first transfer.
 void sim_fail(const char *call, unsigned after, cudaError_t error);
 void sim_fail_nothing(void);
 // Memory of each device from now on; 64 GiB at first.

@@ -37,6 +37,10 @@ int chosen();
 // Is [at, at + bytes) inside one allocation of that device's memory?
 bool lies_on_device(const void *at, size_t bytes, int device);
 
+// What NCCL takes of a device for itself ("ncclKiB"), added to *taken: false where it has no more. And back.
+bool nccl_takes(int device, size_t *taken);
+void nccl_gives_back(int device, size_t taken);
+
 } // namespace sim
 
 struct CUstream_st {

@@ -155,6 +155,48 @@ static void a_start_that_fails_says_so_and_leaves_nothing(void **state) {
     assert_true(failures > 20);
 }
 
+static uint64_t bytes_taken(const struct served *s) {
+    uint64_t most = 0;
+    for (uint32_t d = 0; d < s->devices->count; d++) {
+        struct device_error error;
+        struct device_facts facts;
+        assert_int_equal(s->devices->table->describe(s->devices->all[d], &facts, &error), DEVICE_OK);
+        uint64_t taken = facts.memory_bytes - facts.memory_available;
+        most = taken > most ? taken : most;
+    }
+    return most;
+}
+
+// What NCCL takes is not reserved, and is not to be missing once the weights are there: all that is reserved fits, and NCCL's join.
+static void nccls_memory_is_left_beside_the_weights(void **state) {
+    (void)state;
+    enum { NCCL_KIB = 64 << 10, LEFT_KIB = 560 << 10 };
+    struct served s;
+    must(kernel_select("scalar_sim90"));
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
+    const struct device_table *table = s.devices->table;
+    unsigned fit_kib = (unsigned)(bytes_taken(&s) / 1024) + 1;
+    stop(&s);
+    table->plant_failure("ncclKiB", NCCL_KIB);
+    table->plant_failure("memoryKiB", fit_kib + NCCL_KIB);
+    assert_int_equal(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2").code, ERR_NOMEM);
+    assert_non_null(strstr(err_message(), "NCCL up to 560.0 MiB"));
+    stop(&s);
+    table->plant_failure("memoryKiB", fit_kib + LEFT_KIB);
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
+    s.tokens_max = 1;
+    must(forward(&s, &s.model.layers[0], device_out));
+    stop(&s);
+    table->plant_failure(NULL, 0);
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 1, "sim"));
+    fit_kib = (unsigned)(bytes_taken(&s) / 1024) + 1;
+    stop(&s);
+    table->plant_failure("memoryKiB", fit_kib); // of one device nothing is left for it
+    must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 1, "sim"));
+    stop(&s);
+    table->plant_failure(NULL, 0);
+}
+
 static uint64_t rebuilds_of(const struct served *s) {
     struct engine_exchange exchange;
     engine_exchange_state(s->engine, &exchange);
@@ -343,6 +385,7 @@ int main(void) {
         cmocka_unit_test(what_is_no_device_is_refused),
         cmocka_unit_test(a_gpu_that_there_are_no_kernels_for_is_refused),
         cmocka_unit_test(a_start_that_fails_says_so_and_leaves_nothing),
+        cmocka_unit_test(nccls_memory_is_left_beside_the_weights),
         cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
         cmocka_unit_test(a_batch_is_taken_in_while_another_is_computed),
         cmocka_unit_test(a_device_that_is_lost_for_good_says_so),

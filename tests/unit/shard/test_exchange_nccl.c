@@ -182,6 +182,23 @@ static void what_is_missing_is_said_where_nccl_is(void **state) {
     assert_non_null(strstr(err_message(), "--device sim:0"));
 }
 
+// NCCL takes memory at the join and again at the first transfer: where that fails there is no exchange, instead of one whose first
+// batch fails.
+static void what_nccl_takes_of_a_device_is_had_at_start(void **state) {
+    (void)state;
+    enum { KIB = 1024 };
+    struct exchange *exchange;
+    devices->table->plant_failure("ncclKiB", KIB);
+    devices->table->plant_failure("memoryKiB", KIB + KIB / 2);
+    assert_int_equal(create(&SMALL, &exchange).code, ERR_UNAVAILABLE);
+    assert_non_null(strstr(err_message(), "the first transfer between 3 devices"));
+    assert_non_null(strstr(err_message(), "out of memory"));
+    assert_null(exchange);
+    devices->table->plant_failure("memoryKiB", 2 * KIB + KIB / 2);
+    must(create(&SMALL, &exchange));
+    exchange_destroy(exchange);
+}
+
 static void every_reservation_that_fails_is_an_error(void **state) {
     (void)state;
     static const char *const CALLS[] = {"cudaMalloc", "cudaHostRegister"};
@@ -215,6 +232,7 @@ int main(void) {
         ON_THREE(a_rank_that_is_late_is_waited_for),
         ON_THREE(ranks_that_do_not_find_each_other_are_not_waited_for),
         ON_THREE(what_is_missing_is_said_where_nccl_is),
+        ON_THREE(what_nccl_takes_of_a_device_is_had_at_start),
         ON_THREE(every_reservation_that_fails_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
