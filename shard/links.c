@@ -19,9 +19,8 @@ struct links {
     bool joined;
     _Atomic uint64_t rebuilds;
     _Atomic bool lost;
-    bool overdue; // the one device did not end in time: nothing makes it
-    char why[DEVICE_MESSAGE_MAX + 64];
-    char version[DEVICE_LINKS_TEXT_MAX];
+    bool overdue;                      // the one device did not end in time: nothing makes it
+    char why[DEVICE_MESSAGE_MAX + 64]; // it is lost; the using thread's
 };
 
 // NCCL 2.30 by its defaults: what is its own, a guess; and for each peer in each of 32 channels, which is where it has most, a
@@ -110,6 +109,7 @@ FALLIBLE links_create(const struct links_options *options, struct links **out) {
     *out = NULL;
     struct links *links = calloc(1, sizeof *links);
     struct device_error error;
+    char version[DEVICE_LINKS_TEXT_MAX];
     if (!links) {
         FAIL(ERR_NOMEM, "no memory for the links between devices");
     }
@@ -117,7 +117,7 @@ FALLIBLE links_create(const struct links_options *options, struct links **out) {
     links->calls = options->devices->table->links;
     err_t e = OK;
     if (options->devices->count > 1) {
-        if (links->calls->load(links->version, &error) != DEVICE_OK) {
+        if (links->calls->load(version, &error) != DEVICE_OK) {
             e = err_record(ERR_UNAVAILABLE, NULL,
                            "%u devices exchange rows over NCCL. %s; or serve from one device (--device %s:%u)",
                            options->devices->count, error.message, options->devices->table->kind, options->devices->numbers[0]);
@@ -370,6 +370,4 @@ void links_settle(struct links *links) {
 void links_state(const struct links *links, struct links_state *out) {
     out->rebuilds = atomic_load(&links->rebuilds);
     out->lost = atomic_load(&links->lost);
-    memcpy(out->why, links->why, sizeof out->why);
-    memcpy(out->version, links->version, sizeof out->version);
 }

@@ -53,12 +53,10 @@ FALLIBLE links_wait(struct links *links);
 void links_settle(struct links *links);
 
 struct links_state {
-    uint64_t rebuilds;                 // communicators that took another's place
-    bool lost;                         // a device has failed for good: no batch will be answered any more
-    char why[DEVICE_MESSAGE_MAX + 64]; // of the last that was given up, or of `lost`
-    char version[DEVICE_LINKS_TEXT_MAX];
+    uint64_t rebuilds; // communicators that took another's place
+    bool lost;         // a device has failed for good: no batch will be answered any more
 };
-// Any thread may read `rebuilds` and `lost`; the texts are the using thread's.
+// Any thread.
 void links_state(const struct links *links, struct links_state *out);
 
 #endif

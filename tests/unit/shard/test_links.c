@@ -1,5 +1,6 @@
 // The communicator's life as the host program sees it, over links that do as they are told: what NCCL may do, and simulated devices
 // cannot show under ThreadSanitizer.
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -187,11 +188,35 @@ static void an_abort_that_ends_costs_its_batch_alone(void **state) {
     links_destroy(links);
 }
 
+static void *look_at_the_state(void *context) {
+    const struct links *links = context;
+    while (state_of(links).rebuilds < 3) {
+    }
+    return NULL;
+}
+
+// As the metrics page does; ThreadSanitizer sees what it reads.
+static void the_state_is_for_any_thread_while_links_are_given_up(void **state) {
+    (void)state;
+    struct links *links = made();
+    pthread_t reader;
+    assert_int_equal(pthread_create(&reader, NULL, look_at_the_state, links), 0);
+    for (uint64_t round = 1; round <= 3; round++) {
+        fail_a_batch(links);
+        assert_true(state_of(links).lost);
+        atomic_store(&ends, 1);
+        assert_int_equal(links_ready(links).code, ERR_OK);
+    }
+    pthread_join(reader, NULL);
+    links_destroy(links);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_abort_that_does_not_end_is_not_waited_for),
         cmocka_unit_test(links_end_while_an_abort_does_not),
         cmocka_unit_test(an_abort_that_ends_costs_its_batch_alone),
+        cmocka_unit_test(the_state_is_for_any_thread_while_links_are_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
