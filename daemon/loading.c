@@ -127,14 +127,15 @@ static FALLIBLE make_metrics(struct loaded *out) {
 }
 
 // What there is to compute with, before any of it is used.
-static void log_device(const struct options *options) {
+static FALLIBLE log_device(const struct options *options) {
     struct memory_limit limit;
-    memory_available(&limit);
+    TRY(memory_available(&limit));
     char quoted[MEMORY_LIMIT_TEXT_MAX + 16];
     log_line(LOG_LEVEL_INFO, "device",
              "kind=cpu kernels=%s arithmetic=%s layout=%s threads=%u memory_available_bytes=%" PRIu64 " memory_limit=%s",
              kernel_selected_name(), kernel_arithmetic_name(DTYPE_BF16), packed_layout_name(packed_layout_best(DTYPE_BF16)),
              options->threads, limit.bytes, log_quote(limit.what, quoted, sizeof quoted));
+    return OK;
 }
 
 // An emulator, or a CPU that computes wrongly: right answers all the same, but slower ones.
@@ -277,7 +278,7 @@ static FALLIBLE start_worker(const struct options *options, struct serve *serve,
 
 static FALLIBLE load_all(struct options *options, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
-    log_device(options);
+    TRY(log_device(options));
     log_passed_over();
     log_faster_kernels(options);
     TRY(open_devices(options, out));

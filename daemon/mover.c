@@ -198,7 +198,7 @@ static FALLIBLE check_memory(struct move *move) {
         move->copies_per_step = move->progress.all_experts ? move->progress.all_experts : 1;
     }
     struct memory_limit limit;
-    memory_available(&limit);
+    TRY(memory_available(&limit));
     if (growth + move->copies_per_step * block > limit.bytes) {
         FAIL(ERR_NOMEM, "%u more copies of experts of layer %u and what a step takes need %s, and %s may be taken (%s)",
              after > before ? after - before : 0, move->layer->params.layer,

@@ -268,12 +268,13 @@ static void take_maxima(struct model *model, const struct layer_params *params) 
     model->max_top_k = greater(model->max_top_k, params->routing.top_k);
 }
 
-void loader_memory_limit(const struct model_options *options, struct memory_limit *out) {
-    memory_available(out);
+FALLIBLE loader_memory_limit(const struct model_options *options, struct memory_limit *out) {
+    TRY(memory_available(out));
     if (options->memory_bytes_max > 0 && options->memory_bytes_max < out->bytes) {
         out->bytes = options->memory_bytes_max;
         snprintf(out->what, sizeof out->what, "the configured memory limit");
     }
+    return OK;
 }
 
 static uint64_t threads_of(const struct model_options *options) {
@@ -307,7 +308,7 @@ static FALLIBLE measure(const struct supply *supply, const struct model_options 
     struct memory_limit limit;
     void *none;
     size_t fitting = 0;
-    loader_memory_limit(options, &limit);
+    TRY(loader_memory_limit(options, &limit));
     uint64_t staging = loader_staging_bytes(supply, options);
     uint64_t handed_on = 0, window = 0; // to a sink; what of it is here at once: an expert of each thread
     TRY(take(&layout, supply->count, sizeof *model->layers, &none));

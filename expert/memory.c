@@ -1,5 +1,6 @@
 #include "expert/memory.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,24 +9,35 @@
 
 enum { LINES_MAX = 4096, LINE_BYTES = 512, CGROUP_DEPTH_MAX = 64 };
 
-// The number after `key` at the start of a line of a file: "MemAvailable:  123 kB", "inactive_file 123".
-static bool number_of(const char *path, const char *key, uint64_t *out) {
+// Only what is not there says nothing. What cannot be read, for want of descriptors say, may be a limit: then nobody knows what may
+// be taken, and nothing is.
+static FALLIBLE unreadable(const char *path, int cause) {
+    if (cause == ENOENT || cause == ENOTDIR || cause == ENODEV) { // ENODEV: a control group that was removed meanwhile
+        return OK;
+    }
+    FAIL(ERR_NOMEM, "%s cannot be read: %s; so it is not known how much memory may be taken", path, strerror(cause));
+}
+
+// The number after `key` at the start of a line of a file: "MemAvailable:  123 kB", "inactive_file 123". False: there is none.
+static FALLIBLE number_of(const char *path, const char *key, uint64_t *out, bool *found) {
+    *found = false;
     FILE *file = fopen(path, "re");
     if (!file) {
-        return false;
+        return unreadable(path, errno);
     }
     char line[LINE_BYTES];
     size_t length = strlen(key);
-    bool found = false;
-    for (int i = 0; i < LINES_MAX && !found && fgets(line, sizeof line, file); i++) {
+    errno = 0;
+    for (int i = 0; i < LINES_MAX && !*found && fgets(line, sizeof line, file); i++) {
         if (strncmp(line, key, length) == 0) {
             char *end;
             *out = strtoull(line + length, &end, 10);
-            found = end != line + length;
+            *found = end != line + length;
         }
     }
+    int cause = ferror(file) ? errno : 0;
     (void)fclose(file);
-    return found;
+    return cause ? unreadable(path, cause) : OK;
 }
 
 static void take_lesser(struct memory_limit *limit, uint64_t bytes, const char *what) {
@@ -36,68 +48,87 @@ static void take_lesser(struct memory_limit *limit, uint64_t bytes, const char *
 }
 
 // Page cache counts as used in memory.current, but is dropped when somebody needs the room.
-static void take_group(const char *root, const char *group, struct memory_limit *out) {
+static FALLIBLE take_group(const char *root, const char *group, struct memory_limit *out) {
     char path[PATH_MAX];
     uint64_t max, current, inactive = 0, active = 0;
+    bool found;
     snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.max", root, group);
-    if (!number_of(path, "", &max)) {
-        return; // the root group has none, and "max" is no number: no limit
+    TRY(number_of(path, "", &max, &found));
+    if (!found) {
+        return OK; // the root group has none, and "max" is no number: no limit
     }
     snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.current", root, group);
-    if (!number_of(path, "", &current)) {
-        return;
+    TRY(number_of(path, "", &current, &found));
+    if (!found) {
+        return OK;
     }
     snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.stat", root, group);
-    (void)number_of(path, "inactive_file ", &inactive);
-    (void)number_of(path, "active_file ", &active);
+    TRY(number_of(path, "inactive_file ", &inactive, &found));
+    TRY(number_of(path, "active_file ", &active, &found));
     uint64_t cache = inactive + active;
     uint64_t used = current > cache ? current - cache : 0;
     char what[MEMORY_LIMIT_TEXT_MAX];
     snprintf(what, sizeof what, "memory.max of control group %.256s", *group ? group : "/");
     take_lesser(out, max > used ? max - used : 0, what);
+    return OK;
 }
 
-// The line "0::/a/b" names the group of version 2; a limit of any of its parents holds too.
-static void take_groups(const char *root, struct memory_limit *out) {
-    char path[PATH_MAX], line[PATH_MAX], group[PATH_MAX] = "";
+// The line "0::/a/b" names the group of version 2. False: there is none.
+static FALLIBLE find_group(const char *root, char group[PATH_MAX], bool *found) {
+    char path[PATH_MAX], line[PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    *found = false;
     FILE *file = fopen(path, "re");
     if (!file) {
-        return;
+        return unreadable(path, errno);
     }
-    bool found = false;
-    for (int i = 0; i < LINES_MAX && !found && fgets(line, sizeof line, file); i++) {
-        found = strncmp(line, "0::/", 4) == 0;
+    errno = 0;
+    for (int i = 0; i < LINES_MAX && !*found && fgets(line, sizeof line, file); i++) {
+        *found = strncmp(line, "0::/", 4) == 0;
     }
+    int cause = ferror(file) ? errno : 0;
     (void)fclose(file);
-    if (!found) {
-        return;
+    if (cause) {
+        return unreadable(path, cause);
     }
-    line[strcspn(line, "\n")] = '\0';
-    snprintf(group, sizeof group, "%s", strcmp(line, "0::/") == 0 ? "" : line + 3);
-    for (int depth = 0; depth < CGROUP_DEPTH_MAX; depth++) {
-        take_group(root, group, out);
+    if (*found) {
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(group, PATH_MAX, "%s", strcmp(line, "0::/") == 0 ? "" : line + 3);
+    }
+    return OK;
+}
+
+// A limit of any of the group's parents holds too.
+static FALLIBLE take_groups(const char *root, struct memory_limit *out) {
+    char group[PATH_MAX] = "";
+    bool found;
+    TRY(find_group(root, group, &found));
+    for (int depth = 0; found && depth < CGROUP_DEPTH_MAX; depth++) {
+        TRY(take_group(root, group, out));
         char *slash = strrchr(group, '/');
         if (!slash) {
-            return;
+            break;
         }
         *slash = '\0';
     }
+    return OK;
 }
 
-void memory_available_at(const char *root, struct memory_limit *out) {
+FALLIBLE memory_available_at(const char *root, struct memory_limit *out) {
     *out = (struct memory_limit){.bytes = UINT64_MAX, .what = "no limit known"};
     char path[PATH_MAX];
     uint64_t kib;
+    bool found;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    if (number_of(path, "MemAvailable:", &kib)) {
+    TRY(number_of(path, "MemAvailable:", &kib, &found));
+    if (found) {
         take_lesser(out, kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024, "MemAvailable of /proc/meminfo");
     }
-    take_groups(root, out);
+    return take_groups(root, out);
 }
 
-void memory_available(struct memory_limit *out) {
-    memory_available_at("", out);
+FALLIBLE memory_available(struct memory_limit *out) {
+    return memory_available_at("", out);
 }
 
 const char *memory_text(uint64_t bytes, char text[MEMORY_TEXT_MAX]) {

@@ -15,11 +15,11 @@ struct memory_limit {
 };
 
 // The least of MemAvailable and, for each control group (version 2) from this process's upwards, memory.max less what is in use and
-// cannot be reclaimed. A file that is missing or says nothing sets no limit.
-void memory_available(struct memory_limit *out);
+// cannot be reclaimed. A file that is missing or says nothing sets no limit. ERR_NOMEM names one that is there and cannot be read.
+FALLIBLE memory_available(struct memory_limit *out);
 
 // The same below another root than "": for tests.
-void memory_available_at(const char *root, struct memory_limit *out);
+FALLIBLE memory_available_at(const char *root, struct memory_limit *out);
 
 enum { MEMORY_TEXT_MAX = 32 };
 

@@ -227,6 +227,21 @@ def test_placements_that_do_not_fit_are_refused(placed, random):
         assert now.epoch == shown.epoch and experts_of(now) == experts
 
 
+def test_where_nobody_knows_what_memory_there_is_nothing_moves(placed, random):
+    """Without descriptors the limits cannot be read, which is not that there are none."""
+    daemon, golden = placed
+    layer = golden.layers[0]
+    with admin_of(daemon) as admin:
+        shown = admin.show(layer)[0]
+        wanted = moved(random, shown)
+        with daemon.no_descriptors(), raises("RESOURCE_EXHAUSTED", "NOMEM") as raised:
+            admin.apply(wanted)
+        assert "/proc/meminfo cannot be read: Too many open files" in raised.failure.message
+        now = admin.show(layer)[0]
+        assert now.epoch == shown.epoch and experts_of(now) == experts_of(shown)
+        assert admin.apply(wanted)[-1].done
+
+
 @pytest.mark.threads
 def test_a_client_that_dies_while_applying_leaves_a_placement_that_answers(placed, random, tmp_path):
     daemon, golden = placed

@@ -111,7 +111,7 @@ static FALLIBLE select_rows(const struct bench_options *o, const struct machine 
 // Before the first row is measured: a machine that starts to swap, or kills, measures nothing.
 static FALLIBLE check_memory(const struct selection *s) {
     struct memory_limit limit;
-    memory_available(&limit);
+    TRY(memory_available(&limit));
     for (size_t i = 0; i < s->num_shapes; i++) {
         for (size_t d = 0; d < s->num_dtypes; d++) {
             uint64_t needed = s->op == OP_GMM ? product_bytes(s->shapes[i], s->dtypes[d], s->weights_bytes)

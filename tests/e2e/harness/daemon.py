@@ -1,8 +1,11 @@
 """The daemon as a process: started on a private Unix socket and free TCP ports, watched through its log, stopped by SIGTERM."""
 
+import contextlib
+import itertools
 import os
 import queue
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -169,6 +172,18 @@ class Daemon:
         read = lambda key: int(re.search(rf"^{key}:\s+(\d+)", status, re.M).group(1))
         return {"rss": read("VmRSS") * 1024, "peak": read("VmHWM") * 1024, "threads": read("Threads"),
                 "fds": len(os.listdir(f"/proc/{self.process.pid}/fd"))}
+
+    @contextlib.contextmanager
+    def no_descriptors(self):
+        """While this lasts it can open nothing more: its limit is the first number that is free."""
+        open_now = set(map(int, os.listdir(f"/proc/{self.process.pid}/fd")))
+        before = resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
+        first_free = next(number for number in itertools.count() if number not in open_now)
+        resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (first_free, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, before)
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "expert/memory.h"
 
@@ -46,7 +47,7 @@ static int remove_root(void **state) {
 static void nothing_known_is_no_limit(void **state) {
     (void)state;
     struct memory_limit limit;
-    memory_available_at("/nowhere", &limit);
+    assert_false(err_is(memory_available_at("/nowhere", &limit)));
     assert_int_equal(limit.bytes, UINT64_MAX);
 }
 
@@ -54,13 +55,13 @@ static void the_machine_limits_where_no_group_does(void **state) {
     (void)state;
     struct memory_limit limit;
     write_file("proc/meminfo", "MemTotal:  4000 kB\nMemFree:  1 kB\nMemAvailable:    3000 kB\n");
-    memory_available_at(root, &limit);
+    assert_false(err_is(memory_available_at(root, &limit)));
     assert_int_equal(limit.bytes, 3000 * 1024);
     assert_non_null(strstr(limit.what, "MemAvailable"));
     write_file("proc/self/cgroup", "0::/a/b\n");
     write_file("sys/fs/cgroup/a/b/memory.max", "max\n");
     write_file("sys/fs/cgroup/a/b/memory.current", "5000\n");
-    memory_available_at(root, &limit);
+    assert_false(err_is(memory_available_at(root, &limit)));
     assert_int_equal(limit.bytes, 3000 * 1024);
 }
 
@@ -72,7 +73,7 @@ static void page_cache_of_a_group_counts_as_free(void **state) {
     write_file("sys/fs/cgroup/a/b/memory.max", "1000000\n");
     write_file("sys/fs/cgroup/a/b/memory.current", "900000\n");
     write_file("sys/fs/cgroup/a/b/memory.stat", "anon 200000\nactive_file 300000\ninactive_file 400000\n");
-    memory_available_at(root, &limit);
+    assert_false(err_is(memory_available_at(root, &limit)));
     assert_int_equal(limit.bytes, 800000);
     assert_non_null(strstr(limit.what, "control group /a/b"));
 }
@@ -85,9 +86,25 @@ static void a_parents_limit_holds(void **state) {
     write_file("sys/fs/cgroup/a/b/memory.current", "0\n");
     write_file("sys/fs/cgroup/a/memory.max", "500\n");
     write_file("sys/fs/cgroup/a/memory.current", "600\n");
-    memory_available_at(root, &limit);
+    assert_false(err_is(memory_available_at(root, &limit)));
     assert_int_equal(limit.bytes, 0); // over its limit already
     assert_non_null(strstr(limit.what, "control group /a"));
+}
+
+static void what_is_there_and_cannot_be_read_is_no_absence_of_a_limit(void **state) {
+    (void)state;
+    struct memory_limit limit;
+    char path[128];
+    write_file("proc/meminfo", "MemAvailable: 3000 kB\n");
+    write_file("proc/self/cgroup", "0::/a\n");
+    write_file("sys/fs/cgroup/a/memory.max/file", "a folder can be opened, but not read\n");
+    assert_int_equal(memory_available_at(root, &limit).code, ERR_NOMEM);
+    assert_non_null(strstr(err_message(), "/sys/fs/cgroup/a/memory.max cannot be read: Is a directory"));
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(symlink("meminfo", path), 0);
+    assert_int_equal(memory_available_at(root, &limit).code, ERR_NOMEM);
+    assert_non_null(strstr(err_message(), "/proc/meminfo cannot be read: Too many levels of symbolic links"));
 }
 
 static void bytes_are_shown_in_the_unit_that_reads_best(void **state) {
@@ -105,6 +122,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_machine_limits_where_no_group_does, make_root, remove_root),
         cmocka_unit_test_setup_teardown(page_cache_of_a_group_counts_as_free, make_root, remove_root),
         cmocka_unit_test_setup_teardown(a_parents_limit_holds, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(what_is_there_and_cannot_be_read_is_no_absence_of_a_limit, make_root, remove_root),
         cmocka_unit_test(bytes_are_shown_in_the_unit_that_reads_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
