@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/printable.h"
 #include "daemon/options_address.h"
 #include "kernels/devices.h"
 
@@ -232,26 +233,7 @@ static FALLIBLE check_text(const struct options_row *row, const char *text, enum
     }
 }
 
-// What YAML cannot hold as it stands, a log line would have to escape and no path of a working system has: control characters,
-// the two Unicode line ends, and bytes that are no UTF-8. Returns the length of the character at p, 0 where it is none of ours.
-static size_t printable(const unsigned char *p) {
-    if (*p < 0x80) {
-        return *p >= 0x20 && *p != 0x7f;
-    }
-    size_t length = *p >= 0xf0 && *p <= 0xf4 ? 4 : (*p & 0xf0) == 0xe0 ? 3 : *p >= 0xc2 && *p < 0xe0 ? 2 : 0;
-    uint32_t point = length ? *p & (0xffu >> (length + 1)) : 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((p[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-        point = point << 6 | (p[i] & 0x3f);
-    }
-    static const uint32_t LEAST[] = {0, 0, 0xa0, 0x800, 0x10000}; // below: C1 controls and overlong forms
-    bool refused = point < LEAST[length] || (point >= 0xd800 && point <= 0xdfff) || point == 0x2028 || point == 0x2029 ||
-                   point == 0xfeff || point == 0xfffe || point == 0xffff || point > 0x10ffff;
-    return refused ? 0 : length;
-}
-
+// What YAML cannot hold as it stands, a log line would have to escape and no path of a working system has is refused.
 static FALLIBLE check_characters(const char *text, enum err_code code) {
     size_t length = strlen(text);
     if (length == 0) {
@@ -260,12 +242,9 @@ static FALLIBLE check_characters(const char *text, enum err_code code) {
     if (length >= OPTIONS_VALUE_MAX) {
         FAIL(code, "the value has %zu bytes, more than the %d that are taken", length, OPTIONS_VALUE_MAX - 1);
     }
-    for (size_t i = 0; i < length;) {
-        size_t step = printable((const unsigned char *)text + i);
-        if (!step) {
-            FAIL(code, "the value holds a control character or bytes that are not UTF-8, at byte %zu", i);
-        }
-        i += step;
+    size_t at;
+    if (!printable_is(text, &at)) {
+        FAIL(code, "the value holds a control character or bytes that are not UTF-8, at byte %zu", at);
     }
     return OK;
 }

@@ -5,21 +5,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/printable.h"
 #include "expert/loader.h"
 #include "expert/synthetic.h"
 #include "kernels/kernel_select.h"
 
 enum { NUMERICS_VERSION = 1 };
 
-// A folder is known by its last component, whatever way leads there ("." too); anything else by the name it was asked for by.
-static void name_model(const char *asked, const char *folder, char *out, size_t out_bytes) {
-    char path[PATH_MAX];
+// A folder is known by its last component, whatever way leads there ("." too); anything else by the name it was asked for by. That
+// may have any bytes, and the name goes out in messages, labels and log lines.
+static FALLIBLE name_model(const char *asked, const char *folder, char *out, size_t out_bytes) {
+    char path[PATH_MAX], escaped[ERR_MESSAGE_MAX / 2];
     const char *name = asked;
+    size_t at;
     if (strcmp(asked, folder) == 0 && realpath(folder, path)) {
         const char *slash = strrchr(path, '/');
         name = slash && slash[1] ? slash + 1 : path;
+        if (!printable_is(name, &at)) {
+            FAIL(ERR_CONFIG,
+                 "the folder %s names the model, and its name holds a control character or bytes that are not UTF-8: rename it",
+                 printable_escape(path, escaped, sizeof escaped));
+        }
     }
     snprintf(out, out_bytes, "%.*s", (int)out_bytes - 1, name);
+    return OK;
 }
 
 static FALLIBLE open_supply(const struct model_options *options, struct supply *supply, struct model *model) {
@@ -31,7 +40,7 @@ static FALLIBLE open_supply(const struct model_options *options, struct supply *
     }
     char folder[PATH_MAX];
     TRY(hub_resolve(options->model, options->hf_cache, folder, sizeof folder));
-    name_model(options->model, folder, model->name, sizeof model->name);
+    TRY(name_model(options->model, folder, model->name, sizeof model->name));
     return supply_open_checkpoint(folder, &layers, supply);
 }
 

@@ -68,6 +68,17 @@ def sharded(tmp_path):
     return copy_case("qwen3_moe_sharded", tmp_path)
 
 
+
+@pytest.mark.parametrize("name, logged", ((b"mo\xffdel", r"mo\\xffdel"), (b"mo\x1bdel", r"mo\\x1bdel"),
+                                          (b"mo\xc2\x9bdel", r"mo\\xc2\\x9bdel")))
+def test_a_folder_whose_name_cannot_be_shown_is_refused_whatever_leads_there(folder, tmp_path, name, logged):
+    """The name is the model's: in messages, labels and log lines."""
+    os.rename(folder, os.path.join(os.fsencode(tmp_path), name))
+    link = tmp_path / "link"
+    link.symlink_to(os.fsdecode(name))
+    refused(link, logged, "rename it", status=78)
+
+
 def change_entry(**changes):
     def change(header):
         header[EXPERT].update(changes)
