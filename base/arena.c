@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { HUGE_PAGE = 2 << 20 };
+enum { HUGE_PAGE = 2 << 20, PAGE = 4096, PAGES_A_LOOK = 1 << 12 };
 
 FALLIBLE arena_init(struct arena *arena, size_t bytes) {
     *arena = (struct arena){0};
@@ -25,6 +25,23 @@ FALLIBLE arena_init(struct arena *arena, size_t bytes) {
     arena->base = base;
     arena->bytes = bytes;
     return OK;
+}
+
+size_t arena_untouched(const struct arena *arena) {
+    unsigned char there[PAGES_A_LOOK];
+    size_t touched = 0, step = (size_t)PAGES_A_LOOK * PAGE;
+    for (size_t at = 0; at < arena->bytes; at += step) {
+        size_t length = arena->bytes - at < step ? arena->bytes - at : step;
+        size_t pages = (length + PAGE - 1) / PAGE;
+        if (mincore(arena->base + at, length, there) != 0) {
+            continue; // the kernel does not say: all of it may be missing
+        }
+        for (size_t i = 0; i < pages; i++) {
+            size_t bytes = i + 1 < pages ? PAGE : length - i * PAGE;
+            touched += there[i] & 1 ? bytes : 0;
+        }
+    }
+    return arena->bytes - touched;
 }
 
 void arena_deinit(struct arena *arena) {

@@ -21,6 +21,9 @@ void arena_deinit(struct arena *arena); // legal on a zeroed struct
 // ARENA_ALIGN-aligned; ERR_NOMEM where the arena is full (its size was computed by the caller: a bug or a lying count).
 FALLIBLE arena_take(struct arena *arena, size_t bytes, void **out);
 
+// Bytes of it that no memory stands behind yet, by whole pages: what its use will still take of the machine. Any thread.
+size_t arena_untouched(const struct arena *arena);
+
 // What arena_take will use of the arena for a piece of `bytes`.
 static inline size_t arena_rounded(size_t bytes) {
     return (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;

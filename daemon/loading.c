@@ -58,8 +58,33 @@ static void warn_of_odd_scales(const struct model_odd_scales *odd) {
     }
 }
 
+struct computing {
+    const struct options *options;
+    const struct loaded *loaded;
+};
+
+static struct engine_options engine_options_of(const struct options *options, const struct loaded *loaded,
+                                               const struct model *model) {
+    return (struct engine_options){.model = model,
+                                   .limits = layer_limits_for(model, options->max_batch_tokens, options->max_top_k),
+                                   .team = loaded->team,
+                                   .node_teams = loaded->node_teams,
+                                   .devices = loaded->devices,
+                                   .weights = loaded->weights,
+                                   .lent = {loaded->request_memory.memory, loaded->request_memory.bytes},
+                                   .exchange_timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS};
+}
+
+// Of the engine that start_engine will make.
+static uint64_t scratch_for(void *context, const struct model *model) {
+    const struct computing *computing = context;
+    struct engine_options engine = engine_options_of(computing->options, computing->loaded, model);
+    return engine_scratch_needed(&engine);
+}
+
 static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     struct placing placing = {.options = options};
+    struct computing computing = {options, out};
     struct progress progress = {.started_ns = clock_now_ns(), .last_ns = clock_now_ns()};
     struct model_sink sink = {0};
     if (out->weights) {
@@ -77,6 +102,8 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
         .memory_bytes_max = options->memory_max,
         .arithmetic = out->devices ? out->devices->facts.arithmetic : NULL,
         .arithmetic_f32 = out->devices ? out->devices->facts.arithmetic_f32 : NULL,
+        .scratch_bytes = scratch_for,
+        .scratch_context = &computing,
         .topology = &out->topology,
         .team = out->team,
         .sink = out->weights ? &sink : NULL,
@@ -226,15 +253,8 @@ static FALLIBLE make_room_for_weights(const struct options *options, struct load
 }
 
 static FALLIBLE start_engine(const struct options *options, struct loaded *out) {
-    out->limits = layer_limits_for(&out->model, options->max_batch_tokens, options->max_top_k);
-    struct engine_options engine = {.model = &out->model,
-                                    .limits = out->limits,
-                                    .team = out->team,
-                                    .node_teams = out->node_teams,
-                                    .devices = out->devices,
-                                    .weights = out->weights,
-                                    .lent = {out->request_memory.memory, out->request_memory.bytes},
-                                    .exchange_timeout_ns = (int64_t)options->exchange_timeout_ms * NS_PER_MS};
+    struct engine_options engine = engine_options_of(options, out, &out->model);
+    out->limits = engine.limits;
     TRY(engine_create(&engine, &out->engine));
     log_line(LOG_LEVEL_INFO, "engine",
              "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " request_memory_bytes=%zu max_batch_tokens=%u",

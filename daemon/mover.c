@@ -188,7 +188,7 @@ static FALLIBLE check_memory(struct move *move) {
     uint64_t copies = options->move_bytes_max / block;
     uint32_t before = now(move)->placement->copies, after = move->target->copies;
     uint64_t growth = after > before ? (after - before) * block : 0;
-    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX];
+    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], free_of[MEMORY_TEXT_MAX];
     if (copies == 0 && move->progress.all_experts > 0) {
         FAIL(ERR_NOMEM, "one expert of layer %u takes %s, and move_bytes_max is %s: raise it", move->layer->params.layer,
              memory_text(block, need), memory_text(options->move_bytes_max, have));
@@ -199,10 +199,15 @@ static FALLIBLE check_memory(struct move *move) {
     }
     struct memory_limit limit;
     TRY(memory_available(&limit));
-    if (growth + move->copies_per_step * block > limit.bytes) {
-        FAIL(ERR_NOMEM, "%u more copies of experts of layer %u and what a step takes need %s, and %s may be taken (%s)",
+    uint64_t promised = options->engine ? engine_scratch_untouched(options->engine) : 0; // to batches, which come at any time
+    uint64_t left = limit.bytes > promised ? limit.bytes - promised : 0;
+    if (growth + move->copies_per_step * block > left) {
+        FAIL(ERR_NOMEM,
+             "%u more copies of experts of layer %u and what a step takes need %s, and %s may be taken (%s, without the %s of the "
+             "scratch that no batch has used yet)",
              after > before ? after - before : 0, move->layer->params.layer,
-             memory_text(growth + move->copies_per_step * block, need), memory_text(limit.bytes, have), limit.what);
+             memory_text(growth + move->copies_per_step * block, need), memory_text(left, have), limit.what,
+             memory_text(promised, free_of));
     }
     uint64_t weights = model_weights_bytes(options->model);
     if (options->weights_bytes_max > 0 && weights + growth > options->weights_bytes_max) {

@@ -55,9 +55,7 @@ static struct engine_needs needs_of(const struct model *model) {
         needs.weights_on_input |= p->weights_on_input;
         needs.shared |= shared_has_expert(p->shared);
         needs.router_input |= p->needs_router_input;
-        const struct model_layer *layer = &model->layers[i];
-        needs.ordered |= layer->shape.order[EXPERT_HIDDEN_ORDER] || layer->shape.order[EXPERT_INNER_ORDER];
-        needs.ordered |= layer->shared.hidden_order || layer->shared.inner_order;
+        needs.ordered |= model->layers[i].ordered;
         if (p->shared_intermediate_size > needs.shared_intermediate_size) {
             needs.shared_intermediate_size = p->shared_intermediate_size;
         }
@@ -267,11 +265,32 @@ void engine_destroy(struct engine *engine) {
     }
 }
 
+uint64_t engine_scratch_needed(const struct engine_options *options) {
+    struct engine engine = {.model = options->model,
+                            .limits = options->limits,
+                            .team = options->team,
+                            .node_teams = options->node_teams,
+                            .devices = options->devices};
+    struct engine_needs needs = needs_of(engine.model);
+    struct ffn_sizes sizes = ffn_sizes_of(&engine, &needs);
+    uint64_t nodes = engine.node_teams ? node_teams_count(engine.node_teams) : 0;
+    uint64_t results = engine.devices ? 0 : engine.limits.max_choices * needs.expert_row_bytes; // of the exchange
+    return lay_out(&engine, &needs, NULL) + nodes * ffn_scratch_bytes(&sizes) + results;
+}
+
 uint64_t engine_scratch_bytes(const struct engine *engine) {
-    struct engine_needs needs = needs_of(engine->model);
-    uint64_t bytes = engine->arena.bytes + engine->limits.max_choices * needs.expert_row_bytes;
+    struct engine_options options = {.model = engine->model,
+                                     .limits = engine->limits,
+                                     .team = engine->team,
+                                     .node_teams = engine->node_teams,
+                                     .devices = engine->devices};
+    return engine_scratch_needed(&options);
+}
+
+uint64_t engine_scratch_untouched(const struct engine *engine) {
+    uint64_t bytes = arena_untouched(&engine->arena) + exchange_untouched(engine->exchange);
     for (uint32_t n = 0; engine->nodes && n < node_teams_count(engine->node_teams); n++) {
-        bytes += engine->nodes[n].memory.bytes;
+        bytes += arena_untouched(&engine->nodes[n].memory);
     }
     return bytes;
 }

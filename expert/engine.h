@@ -35,7 +35,11 @@ struct engine_options {
 FALLIBLE engine_create(const struct engine_options *options, struct engine **out);
 void engine_destroy(struct engine *engine);
 uint64_t engine_scratch_bytes(const struct engine *engine);
-uint64_t engine_device_bytes(const struct engine *engine); // of devices' memory, all that is reserved; 0 without any
+// Of the host's memory, what an engine for options->model would take beside the weights; of the model only the parameters, shapes
+// and maxima are read, and of the options what says how it would compute.
+uint64_t engine_scratch_needed(const struct engine_options *options);
+uint64_t engine_scratch_untouched(const struct engine *engine); // of its bytes, those that no memory stands behind yet; any thread
+uint64_t engine_device_bytes(const struct engine *engine);      // of devices' memory, all that is reserved; 0 without any
 // What devices may compute the experts of model->layers[layer] by, as "mma_16+mma_64"; "" without devices. Returns text.
 enum { ENGINE_VARIANTS_TEXT_MAX = 160 };
 const char *engine_layer_variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]);

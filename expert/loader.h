@@ -16,10 +16,6 @@ struct loader_digests {
     uint64_t shared; // of the shared expert's tensors and its gate, and of the projections of latent experts
 };
 
-// The bytes of memory that the load may take, and who says so; the lesser of options->memory_bytes_max and what is available.
-struct memory_limit;
-FALLIBLE loader_memory_limit(const struct model_options *options, struct memory_limit *out);
-
 // Fills in model->layers (parameters, placement, pointers; weights not yet) and the maxima; model->compute_dtype and name are set.
 // ERR_NOMEM: figures, and how many layers would fit. ERR_CONFIG: more ranks than experts. ERR_CHECKPOINT: parameters that cannot be
 // computed. The model's arena is the caller's to release on error, too.

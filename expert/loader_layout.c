@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "expert/loader.h"
@@ -109,8 +110,12 @@ static FALLIBLE shape_of(struct layout *layout, const struct supply *supply, con
     return OK;
 }
 
+static bool is_ordered(const struct expert_shape *shape) {
+    return shape->order[EXPERT_HIDDEN_ORDER] > 0 || shape->order[EXPERT_INNER_ORDER] > 0;
+}
+
 static FALLIBLE take_shared(struct layout *layout, const struct supply *supply, const struct layer_tensors *tensors,
-                            enum dtype dtype, struct expert_weights *out) {
+                            enum dtype dtype, struct model_layer *out) {
     struct expert_shape shape;
     void *data, *table;
     TRY(shape_of(layout, supply, tensors, SUPPLY_SHARED, dtype, &shape));
@@ -118,8 +123,9 @@ static FALLIBLE take_shared(struct layout *layout, const struct supply *supply, 
     TRY(take(layout, EXPERT_TABLE, sizeof(void *), &table));
     if (data) {
         struct expert_block block = {.data = data, .bytes = shape.bytes}, *blocks = &block;
-        expert_weights_bind(&shape, &blocks, 1, table, out);
+        expert_weights_bind(&shape, &blocks, 1, table, &out->shared);
     }
+    out->ordered |= is_ordered(&shape);
     return OK;
 }
 
@@ -232,9 +238,10 @@ static FALLIBLE lay_out_layer(struct layout *layout, const struct supply *supply
     memcpy(out->prefix, tensors->prefix, sizeof out->prefix);
     name_quantisation(supply, tensors, out->quantisation, sizeof out->quantisation);
     TRY(shape_of(layout, supply, tensors, 0, dtype, &out->shape));
+    out->ordered = is_ordered(&out->shape);
     TRY(take_experts(layout, options, out));
     if (shared_has_expert(tensors->params.shared)) {
-        TRY(take_shared(layout, supply, tensors, dtype, &out->shared));
+        TRY(take_shared(layout, supply, tensors, dtype, out));
     }
     TRY(take_front(layout, supply, tensors, dtype, out));
     out->params.routing.selection_bias = out->selection_bias;
@@ -268,15 +275,6 @@ static void take_maxima(struct model *model, const struct layer_params *params) 
     model->max_top_k = greater(model->max_top_k, params->routing.top_k);
 }
 
-FALLIBLE loader_memory_limit(const struct model_options *options, struct memory_limit *out) {
-    TRY(memory_available(out));
-    if (options->memory_bytes_max > 0 && options->memory_bytes_max < out->bytes) {
-        out->bytes = options->memory_bytes_max;
-        snprintf(out->what, sizeof out->what, "the configured memory limit");
-    }
-    return OK;
-}
-
 static uint64_t threads_of(const struct model_options *options) {
     return options->team ? team_threads(options->team) : 1;
 }
@@ -285,9 +283,34 @@ uint64_t loader_staging_bytes(const struct supply *supply, const struct model_op
     return threads_of(options) * arena_rounded(supply_staging_bytes(supply));
 }
 
-static FALLIBLE refuse(const struct supply *supply, const struct model *model, const struct memory_limit *limit, uint64_t bytes,
-                       size_t fitting) {
-    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], hint[160];
+// What the load may take and what it needs of it. The weights are bounded by what is configured too; beside them lie the pieces
+// that they are staged in, and once they are there a batch's scratch.
+struct budget {
+    struct memory_limit available, weights_limit;
+    uint64_t weights, staging, scratch;
+};
+
+static FALLIBLE make_budget(const struct supply *supply, const struct model_options *options, struct budget *out) {
+    *out = (struct budget){.staging = loader_staging_bytes(supply, options)};
+    TRY(memory_available(&out->available));
+    out->weights_limit = out->available;
+    if (options->memory_bytes_max > 0 && options->memory_bytes_max < out->available.bytes) {
+        out->weights_limit.bytes = options->memory_bytes_max;
+        snprintf(out->weights_limit.what, sizeof out->weights_limit.what, "the configured memory limit");
+    }
+    return OK;
+}
+
+static bool fits(uint64_t weights, uint64_t beside, const struct memory_limit *limit) {
+    return weights <= limit->bytes && beside <= limit->bytes - weights;
+}
+
+static bool weights_fit(const struct budget *budget) {
+    return fits(budget->weights, budget->staging, &budget->weights_limit);
+}
+
+static FALLIBLE refuse(const struct supply *supply, const struct model *model, const struct budget *budget, size_t fitting) {
+    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], hint[160], beside[MEMORY_TEXT_MAX], scratch[160] = "";
     if (fitting == 0) {
         snprintf(hint, sizeof hint, "not one layer would fit");
     } else {
@@ -296,40 +319,65 @@ static FALLIBLE refuse(const struct supply *supply, const struct model *model, c
     }
     char kind[QUANTISATION_NAME_MAX] = "";
     name_quantisation(supply, &supply->layers[0], kind, sizeof kind);
-    bool kept = kind[0] && supply->widen == DTYPE_NONE;
-    FAIL(ERR_NOMEM, "%s: %zu MoE layers in %s%s take %s of memory, and %s may be taken (%s); %s%s", model->name, supply->count,
-         kept ? kind : dtype_name(model->compute_dtype), kind[0] && !kept ? " (widened)" : "", memory_text(bytes, need),
-         memory_text(limit->bytes, have), limit->what, hint, kind[0] && !kept ? "; they take less without --widen" : "");
+    bool kept = kind[0] && supply->widen == DTYPE_NONE, alone = weights_fit(budget);
+    if (alone) {
+        snprintf(scratch, sizeof scratch, ", a batch's scratch %s more (lower max_batch_tokens)",
+                 memory_text(budget->scratch, beside));
+    }
+    const struct memory_limit *limit = alone ? &budget->available : &budget->weights_limit;
+    FAIL(ERR_NOMEM, "%s: %zu MoE layers in %s%s take %s of memory%s, and %s may be taken (%s); %s%s", model->name, supply->count,
+         kept ? kind : dtype_name(model->compute_dtype), kind[0] && !kept ? " (widened)" : "",
+         memory_text(budget->weights + (alone ? 0 : budget->staging), need), scratch, memory_text(limit->bytes, have), limit->what,
+         hint, kind[0] && !kept ? "; they take less without --widen" : "");
 }
 
-static FALLIBLE measure(const struct supply *supply, const struct model_options *options, const struct model *model,
-                        uint64_t *arena_bytes) {
+// The layers up to `layer` as those of a model, for what asks about it before there is one.
+static void add_seen(struct model *seen, const struct model_layer *layer) {
+    seen->layers[seen->num_layers++] = *layer;
+    take_maxima(seen, &layer->params);
+}
+
+static FALLIBLE measure_layers(const struct supply *supply, const struct model_options *options, struct model *seen,
+                               uint64_t *arena_bytes) {
     struct layout layout = {0};
-    struct memory_limit limit;
+    struct budget budget;
     void *none;
     size_t fitting = 0;
-    TRY(loader_memory_limit(options, &limit));
-    uint64_t staging = loader_staging_bytes(supply, options);
-    uint64_t handed_on = 0, window = 0; // to a sink; what of it is here at once: an expert of each thread
-    TRY(take(&layout, supply->count, sizeof *model->layers, &none));
+    TRY(make_budget(supply, options, &budget));
+    uint64_t window = 0; // what of a sink's experts is here at once: one of each thread
+    TRY(take(&layout, supply->count, sizeof *seen->layers, &none));
     for (size_t i = 0; i < supply->count; i++) {
         struct model_layer layer;
         const struct layer_params *params = &supply->layers[i].params;
         TRY_IN(check_params(params), "layer %u (%s)", params->layer, supply->layers[i].prefix);
-        TRY_IN(lay_out_layer(&layout, supply, &supply->layers[i], options, model->compute_dtype, &layer), "layer %u (%s)",
+        TRY_IN(lay_out_layer(&layout, supply, &supply->layers[i], options, seen->compute_dtype, &layer), "layer %u (%s)",
                params->layer, supply->layers[i].prefix);
-        handed_on = options->sink ? layout.expert_bytes : 0;
+        add_seen(seen, &layer);
         window = layer.shape.bytes > window ? layer.shape.bytes : window;
-        uint64_t stays = layout.bytes - handed_on + (options->sink ? threads_of(options) * window : 0);
-        bool fits = stays <= limit.bytes && staging <= limit.bytes - stays;
-        fitting = fits ? i + 1 : fitting;
-    }
-    if (fitting < supply->count) {
-        uint64_t bytes = layout.bytes - handed_on + (options->sink ? threads_of(options) * window : 0);
-        return refuse(supply, model, &limit, bytes + staging, fitting);
+        budget.weights = layout.bytes;
+        if (options->sink) {
+            budget.weights += threads_of(options) * window - layout.expert_bytes;
+        }
+        budget.scratch = options->scratch_bytes ? options->scratch_bytes(options->scratch_context, seen) : 0;
+        if (weights_fit(&budget) && fits(budget.weights, budget.scratch, &budget.available)) {
+            fitting = i + 1;
+        }
     }
     *arena_bytes = layout.bytes;
-    return OK;
+    return fitting < supply->count ? refuse(supply, seen, &budget, fitting) : OK;
+}
+
+static FALLIBLE measure(const struct supply *supply, const struct model_options *options, const struct model *model,
+                        uint64_t *arena_bytes) {
+    struct model seen = *model;
+    seen.ranks = options->ranks;
+    seen.layers = calloc(supply->count, sizeof *seen.layers);
+    if (!seen.layers) {
+        FAIL(ERR_NOMEM, "no memory for %zu layers", supply->count);
+    }
+    err_t e = measure_layers(supply, options, &seen, arena_bytes);
+    free(seen.layers);
+    return e;
 }
 
 FALLIBLE loader_reserve(const struct supply *supply, const struct model_options *options, struct model *model) {

@@ -28,6 +28,7 @@ struct model_layer {
     float *router_norm, *expert_scale;           // [H], [E] where params.needs_router_input, else NULL; the same of expert_scale
     int32_t *token_experts;                      // [params.num_token_ids, K] where params.needs_token_ids, else NULL
     struct expert_shape shape;                   // of each routed expert's block
+    bool ordered;                                // some expert, a shared one too, reads its rows in an order of its own
     struct shards_in_force *in_force;            // where the experts lie: what a batch takes (shards.h)
     struct expert_weights shared;                // shared_has_expert(params.shared)
     float *output_bias;                          // [H] SHARED_BIAS only
@@ -80,7 +81,11 @@ struct model_options {
     void *place_context;
     bool have_layers; // --layers A-B
     uint32_t first_layer, last_layer;
-    uint64_t memory_bytes_max;       // 0: what the machine has available; more is refused with the number of layers that would fit
+    uint64_t memory_bytes_max; // 0: what the machine has available; more is refused with the number of layers that would fit
+    // What computing with such a model takes beside its weights, of which memory_bytes_max is no bound, but what the machine has
+    // is. Of the model the parameters, shapes and maxima are set. NULL: nothing.
+    uint64_t (*scratch_bytes)(void *context, const struct model *model);
+    void *scratch_context;
     const struct topology *topology; // each rank's weights lie on its node; borrowed for the model's life. NULL: one node
     struct team *team;               // packs in parallel; borrowed during the load
     const struct model_sink *sink;   // NULL: the weights stay in the host's memory

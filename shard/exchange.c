@@ -75,6 +75,10 @@ void exchange_state(const struct exchange *exchange, struct exchange_state *out)
     }
 }
 
+size_t exchange_untouched(const struct exchange *exchange) {
+    return exchange->engine->untouched ? exchange->engine->untouched(exchange) : 0;
+}
+
 void exchange_destroy(struct exchange *exchange) {
     if (exchange) {
         exchange->engine->destroy(exchange);

@@ -87,6 +87,9 @@ FALLIBLE exchange_wait(struct exchange *exchange);
 // After an error, also the caller's own: nothing of the batch is under way any more.
 void exchange_settle(struct exchange *exchange);
 
+// Bytes of the results that no memory stands behind yet; 0 where they lie on devices. Any thread.
+size_t exchange_untouched(const struct exchange *exchange);
+
 struct exchange_state {
     uint64_t rebuilds; // communicators that took the place of one that was given up
     bool lost;         // a rank has failed for good: every batch will be ERR_SHARD_LOST

@@ -13,6 +13,7 @@ struct exchange_engine {
     err_t (*wait)(struct exchange *exchange);                                   // NULL: collect has waited
     void (*settle)(struct exchange *exchange);                                  // NULL: nothing is ever under way
     void (*state)(const struct exchange *exchange, struct exchange_state *out); // NULL: all zero
+    size_t (*untouched)(const struct exchange *exchange);                       // NULL: nothing of the host's
     void (*destroy)(struct exchange *exchange);
 };
 

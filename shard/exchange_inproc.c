@@ -35,6 +35,10 @@ static err_t collect(struct exchange *exchange) {
     return OK;
 }
 
+static size_t untouched(const struct exchange *exchange) {
+    return arena_untouched(&((const struct inproc *)exchange)->arena);
+}
+
 static void destroy(struct exchange *exchange) {
     struct inproc *inproc = (struct inproc *)exchange;
     arena_deinit(&inproc->arena);
@@ -42,7 +46,8 @@ static void destroy(struct exchange *exchange) {
     free(inproc);
 }
 
-static const struct exchange_engine INPROC = {.dispatch = dispatch, .inbox = inbox, .collect = collect, .destroy = destroy};
+static const struct exchange_engine INPROC = {
+    .dispatch = dispatch, .inbox = inbox, .collect = collect, .untouched = untouched, .destroy = destroy};
 
 FALLIBLE exchange_create_inproc(const struct exchange_options *options, struct exchange **out) {
     *out = NULL;

@@ -1,5 +1,6 @@
 """Configuration: flags, variables and the file, their order, what is refused and how it is said."""
 
+import pathlib
 import re
 import subprocess
 
@@ -155,6 +156,18 @@ def test_a_model_that_does_not_fit_is_refused_with_the_number_of_layers_that_wou
                        "127.0.0.1:0")
     assert done.returncode in (69, 78), done.stderr
     assert re.search(r"\b3 layers\b|layers=3\b", done.stderr), done.stderr  # 1.21 GB each
+
+
+def test_scratch_that_does_not_fit_is_refused_before_anything_is_loaded():
+    """It is reserved without being touched: the system would say so only under load, by killing."""
+    available = int(re.search(r"^MemAvailable:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text(), re.M).group(1)) << 10
+    if available > 120 << 30:
+        pytest.skip("this machine has the memory for the largest batches")
+    done = run_program("expertd", "--model", "synthetic:kimi-k2,layers=1,experts=8", "--max-batch-tokens", 1 << 20, "--max-queue-bytes",
+                       "64GiB", "--http", "off", "--listen", "127.0.0.1:0")
+    assert done.returncode == 69, done.stderr
+    assert "a batch's scratch" in done.stderr and "max_batch_tokens" in done.stderr, done.stderr
+    assert "event=loaded" not in done.stderr
 
 
 @pytest.mark.parametrize("program", ["expertd", "expertctl", "expertd-verify", "make-checkpoint"])

@@ -75,6 +75,21 @@ static void reserving_costs_no_memory_until_touched(void **state) {
     arena_deinit(&arena);
 }
 
+static void what_is_untouched_is_counted_by_pages(void **state) {
+    (void)state;
+    enum { BYTES = (40 << 20) + 100 };
+    struct arena arena;
+    assert_false(err_is(arena_init(&arena, BYTES)));
+    assert_int_equal(arena_untouched(&arena), BYTES);
+    arena.base[0] = 1;
+    size_t left = arena_untouched(&arena); // a huge page may have come
+    assert_true(left <= BYTES - 4096 && left >= BYTES - (2 << 20));
+    memset(arena.base, 1, BYTES);
+    assert_int_equal(arena_untouched(&arena), 0);
+    arena_deinit(&arena);
+    assert_int_equal(arena_untouched(&arena), 0);
+}
+
 static void zeroed_and_empty_arenas_are_legal(void **state) {
     (void)state;
     struct arena arena = {0};
@@ -92,6 +107,7 @@ int main(void) {
         cmocka_unit_test(sizes_whose_rounding_wraps_are_refused),
         cmocka_unit_test(more_than_an_address_space_is_an_error_with_the_figure),
         cmocka_unit_test(reserving_costs_no_memory_until_touched),
+        cmocka_unit_test(what_is_untouched_is_counted_by_pages),
         cmocka_unit_test(zeroed_and_empty_arenas_are_legal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include "daemon/mover.h"
 #include "expert/engine.h"
 #include "expert/layer.h"
+#include "expert/memory.h"
 
 enum { RANKS = 3, TOKENS = 16, HIDDEN_MAX = 1024, STEPS_MAX = 64 };
 
@@ -312,6 +313,32 @@ static void a_bound_below_one_expert_is_refused(void **state) {
     stop(f);
 }
 
+// A batch may come at any time and use all of it.
+static void the_scratch_that_no_batch_has_used_yet_is_nobody_elses(void **state) {
+    (void)state;
+    struct fixture *f = start(0);
+    struct mover_placement plan = planned(f, 5, 1);
+    struct memory_limit limit;
+    assert_false(err_is(memory_available(&limit)));
+    struct engine_options engine = {.model = &f->model};
+    uint32_t tokens = 1024;
+    do {
+        tokens *= 2;
+        engine.limits = layer_limits_for(&f->model, tokens, 8);
+    } while (engine_scratch_needed(&engine) < 2 * limit.bytes && tokens < 1u << 30);
+    struct mover_options options = {.model = &f->model, .move_bytes_max = 1 << 30};
+    assert_false(err_is(engine_create(&engine, &options.engine)));
+    struct mover *mover;
+    assert_false(err_is(mover_create(&options, &mover)));
+    assert_int_equal(mover_apply(mover, &plan, NULL, NULL, NULL).code, ERR_NOMEM);
+    assert_non_null(strstr(err_message(), "scratch"));
+    assert_int_equal(shards_epoch(f->layer->in_force), 1);
+    mover_destroy(mover);
+    engine_destroy(options.engine);
+    mover_placement_deinit(&plan);
+    stop(f);
+}
+
 static void replicas_beyond_the_memory_of_the_weights_are_refused(void **state) {
     (void)state;
     struct fixture *f = start(1);
@@ -420,6 +447,7 @@ int main(void) {
         cmocka_unit_test(a_failed_copy_leaves_the_last_completed_step_in_force),
         cmocka_unit_test(a_move_that_is_told_to_stop_leaves_the_last_step_in_force),
         cmocka_unit_test(a_bound_below_one_expert_is_refused),
+        cmocka_unit_test(the_scratch_that_no_batch_has_used_yet_is_nobody_elses),
         cmocka_unit_test(replicas_beyond_the_memory_of_the_weights_are_refused),
         cmocka_unit_test(what_does_not_fit_is_refused_and_changes_nothing),
         cmocka_unit_test(moves_go_on_beside_batches_and_no_bit_changes),

@@ -401,26 +401,6 @@ static void no_shards_at_all_are_refused(void **state) {
     refuse(&(struct model_options){.model = "synthetic:tiny", .ranks = 0}, ERR_CONFIG, "0 shards", "layer 0");
 }
 
-static void what_does_not_fit_is_refused_with_what_would(void **state) {
-    (void)state;
-    struct model model;
-    load("synthetic:tiny", DTYPE_BF16, 1, NULL, &model);
-    struct model_options options = {
-        .model = "synthetic:tiny", .compute_dtype = DTYPE_BF16, .ranks = 1, .memory_bytes_max = model.arena.bytes * 6 / 10};
-    model_deinit(&model);
-    refuse(&options, ERR_NOMEM, "4 MoE layers", "2 layers would fit: --layers 0-1");
-    options.have_layers = true;
-    options.last_layer = 1; // as the message says
-    assert_false(err_is(model_load(&options, &model)));
-    assert_true(model.arena.bytes <= options.memory_bytes_max);
-    model_deinit(&model);
-    options.memory_bytes_max = 1000;
-    refuse(&options, ERR_NOMEM, "configured memory limit", "not one layer would fit");
-    // Far more than any machine of today has: nothing is reserved for it.
-    options = (struct model_options){.model = "synthetic:kimi-k2", .compute_dtype = DTYPE_F32, .ranks = 8};
-    refuse(&options, ERR_NOMEM, "60 MoE layers in F32 take 3.", "TiB");
-}
-
 struct progress {
     uint64_t last, all;
     size_t calls;
@@ -581,7 +561,6 @@ int main(void) {
         cmocka_unit_test(a_range_past_the_models_layers_is_refused),
         cmocka_unit_test(a_range_without_experts_names_the_layers_that_hold_them),
         cmocka_unit_test(no_shards_at_all_are_refused),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_what_would),
         cmocka_unit_test(progress_ends_at_all_bytes),
         cmocka_unit_test(a_file_that_shrinks_during_the_load_is_an_error),
         cmocka_unit_test(a_truncated_file_is_an_error),
