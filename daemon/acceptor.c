@@ -16,7 +16,7 @@ enum {
     ACCEPTS_A_TURN = 64, // then the loop's other handles get theirs
     LOOK_MS = 20,        // between two looks at who is still connected
     PAUSE_MS = 100,      // after running out of memory
-    HANDLES = 3,
+    HANDLES = 3,         // and its owner
     LOG_TEXT_MAX = 256
 };
 
@@ -48,8 +48,8 @@ struct acceptor {
     uv_loop_t *loop;
     uv_poll_t poll;
     uv_timer_t pause, patience;
-    unsigned handles; // not closed yet, newcomers' too
-    bool stopping;
+    unsigned handles; // not closed yet, newcomers' too; and one for the owner, until it stops the acceptor
+    bool refusing, stopping;
     int fd, spare; // spare: what is closed to take a connection, and end it, when no other descriptor is left
     struct complaint shortages, crowds;
     TAILQ_HEAD(, newcomer) newcomers; // the oldest first
@@ -365,7 +365,7 @@ FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct a
         return e;
     }
     acceptor->spare = open_spare(); // -1: tried again when it is needed
-    acceptor->handles = HANDLES;
+    acceptor->handles = HANDLES + 1;
     uv_timer_init(acceptor->loop, &acceptor->pause);
     uv_timer_init(acceptor->loop, &acceptor->patience);
     acceptor->poll.data = acceptor->pause.data = acceptor->patience.data = acceptor;
@@ -374,11 +374,11 @@ FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct a
     return OK;
 }
 
-void acceptor_stop(struct acceptor *acceptor) {
-    if (!acceptor || acceptor->stopping) {
+void acceptor_refuse(struct acceptor *acceptor) {
+    if (!acceptor || acceptor->refusing) {
         return;
     }
-    acceptor->stopping = true;
+    acceptor->refusing = true;
     struct newcomer *newcomer;
     while ((newcomer = TAILQ_FIRST(&acceptor->newcomers))) {
         close(release_newcomer(newcomer));
@@ -391,6 +391,15 @@ void acceptor_stop(struct acceptor *acceptor) {
     if (acceptor->spare >= 0) {
         close(acceptor->spare);
     }
+}
+
+void acceptor_stop(struct acceptor *acceptor) {
+    if (!acceptor || acceptor->stopping) {
+        return;
+    }
+    acceptor->stopping = true;
+    acceptor_refuse(acceptor);
+    handle_closed(acceptor);
 }
 
 struct acceptor_counts acceptor_counts(struct acceptor *acceptor) {

@@ -30,8 +30,10 @@ struct acceptor_options {
 
 // fd listens, does not block, and is owned by the acceptor from here, also on error.
 FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct acceptor **out);
-// Closes the socket and silent connections at once; its memory goes on the loop afterwards. Connections handed on stay. NULL is
-// legal, and so is a call from `accepted`.
+// Closes the socket and silent connections at once: nobody comes any more. Connections handed on stay, and are counted on. NULL is
+// legal, and so are a second call and one from `accepted`.
+void acceptor_refuse(struct acceptor *acceptor);
+// The same, and its memory goes, on the loop afterwards. NULL is legal, and so is a call from `accepted`.
 void acceptor_stop(struct acceptor *acceptor);
 
 struct acceptor_counts {

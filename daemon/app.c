@@ -157,6 +157,11 @@ static void close_loop(struct app *app) {
     app->http = NULL;
     region_socket_stop(app->region_socket);
     app->region_socket = NULL;
+    for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
+        unix_listener_stop(app->listeners.on_unix[i]);
+        tcp_listener_stop(app->listeners.on_tcp[i]);
+    }
+    app->listeners = (struct listeners){0};
     event_loop_close(app->loop);
 }
 
@@ -178,14 +183,14 @@ static void drain_step(struct app *app) {
     }
 }
 
-// Leases stay: requests that are under way may lie in their regions.
+// Leases stay: requests that are under way may lie in their regions. The listeners stay too, for what they count: HTTP is served to
+// the end, and a counter never falls.
 static void stop_listening(struct app *app) {
     region_socket_refuse(app->region_socket);
     for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
-        unix_listener_stop(app->listeners.on_unix[i]);
-        tcp_listener_stop(app->listeners.on_tcp[i]);
+        unix_listener_refuse(app->listeners.on_unix[i]);
+        tcp_listener_refuse(app->listeners.on_tcp[i]);
     }
-    app->listeners = (struct listeners){0};
     unix_listener_stop(app->admin_listener);
     app->admin_listener = NULL;
 }
@@ -199,8 +204,8 @@ void app_begin_drain(struct app *app, int exit_code) {
     app->exit_code = exit_code;
     notify_stopping("draining");
     log_line(LOG_LEVEL_INFO, "draining", "active=%llu", (unsigned long long)serve_active(app->serve));
-    bool connected = status_open_connections(&app->status) > 0; // which listeners that have stopped no longer know
     stop_listening(app);
+    bool connected = status_open_connections(&app->status) > 0;
     if (loading) { // nothing has been answered yet, and a load cannot be interrupted
         log_line(LOG_LEVEL_INFO, "stopped", "while=loading");
         _exit(exit_code);

@@ -12,7 +12,7 @@
 #include "expert/model.h"
 #include "kernels/devices.h"
 
-// By the option's index: each is of one kind, and NULL of the other, or of both once it is stopped.
+// By the option's index: each is of one kind, and NULL of the other, or of both once the loop is closed.
 struct listeners {
     struct unix_listener *on_unix[OPTIONS_LISTEN_MAX];
     struct tcp_listener *on_tcp[OPTIONS_LISTEN_MAX];

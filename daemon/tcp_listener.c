@@ -198,6 +198,12 @@ FALLIBLE tcp_listener_start(const struct tcp_listener_options *options, struct t
     return OK;
 }
 
+void tcp_listener_refuse(struct tcp_listener *listener) {
+    for (size_t i = 0; listener && i < listener->count; i++) {
+        acceptor_refuse(listener->acceptors[i]);
+    }
+}
+
 void tcp_listener_stop(struct tcp_listener *listener) {
     for (size_t i = 0; listener && i < listener->count; i++) {
         acceptor_stop(listener->acceptors[i]);

@@ -20,7 +20,9 @@ struct tcp_listener_options {
 // Binds and listens before it returns; *port is the bound one. ERR_CONFIG: no HOST:PORT. ERR_UNAVAILABLE: the host is not to be
 // found, or the address is not to be had, with what holds it.
 FALLIBLE tcp_listener_start(const struct tcp_listener_options *options, struct tcp_listener **out, unsigned *port);
-// Closes the sockets at once; its memory goes on the loop afterwards. Connections handed on stay. NULL is legal.
+// Closes the sockets at once. Connections handed on stay, and are counted on. NULL is legal, and so is a second call.
+void tcp_listener_refuse(struct tcp_listener *listener);
+// The same, and its memory goes, on the loop afterwards. NULL is legal.
 void tcp_listener_stop(struct tcp_listener *listener);
 struct acceptor_counts tcp_listener_counts(struct tcp_listener *listener); // NULL is legal: none
 

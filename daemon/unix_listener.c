@@ -228,6 +228,14 @@ FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct
     return OK;
 }
 
+void unix_listener_refuse(struct unix_listener *listener) {
+    if (listener) {
+        acceptor_refuse(listener->acceptor);
+        remove_socket(listener);
+        lockfile_release(&listener->lock);
+    }
+}
+
 void unix_listener_stop(struct unix_listener *listener) {
     if (listener) {
         acceptor_stop(listener->acceptor); // calls nobody back from here

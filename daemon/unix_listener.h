@@ -27,8 +27,10 @@ struct unix_listener_options {
 // Binds and listens before it returns. ERR_UNAVAILABLE: a live daemon holds the path (its process id is named), something that is
 // no socket lies there, or the folder does not let us. The socket file of a daemon that died is replaced.
 FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct unix_listener **out);
-// Closes the socket and removes its files at once; its acceptor's memory goes on the loop afterwards. Connections handed on stay.
-// NULL is legal.
+// Closes the socket and removes its files at once. Connections handed on stay, and are counted on. NULL is legal, and so is a
+// second call.
+void unix_listener_refuse(struct unix_listener *listener);
+// The same, and its memory goes, its acceptor's on the loop afterwards. NULL is legal.
 void unix_listener_stop(struct unix_listener *listener);
 struct acceptor_counts unix_listener_counts(struct unix_listener *listener); // NULL is legal: none
 

@@ -8,10 +8,10 @@ import grpc
 import numpy as np
 import pytest
 
-from harness.daemon import run_program
+from harness.daemon import Feed, run_program
 from harness.errors import failure_of_call
 from harness.paths import SLOW
-from harness.protos import pb
+from harness.protos import pb, rpc
 from harness.tensors import tensor
 from harness.waiting import eventually, is_closed
 
@@ -113,6 +113,27 @@ def test_speaking_connections_fill_their_address_and_no_more(daemon_of, family):
             assert not is_served(address, timeout=1 * SLOW)
             assert old(REQUEST).output.data, "who is there stays"
         eventually(lambda: is_served(address, timeout=1 * SLOW))
+
+
+@pytest.mark.threads
+def test_a_drain_forgets_neither_who_is_there_nor_who_was_turned_away(daemon_of):
+    """It lasts as long as somebody does not read his answers, which are more than a connection holds on its way."""
+    daemon = daemon_of("--max-connections", 2, "--send-timeout-ms", 600_000, "--drain-timeout-ms", 600_000,
+                       listen=("127.0.0.1:0", "unix:{folder}/s.sock"))
+    options = [("grpc.http2.lookahead_bytes", 65536), ("grpc.http2.bdp_probe", 0)]
+    counts = lambda: (turned_away(daemon), daemon.metric("expertd_open_connections"))
+    with grpc.insecure_channel(daemon.addresses[1], options=options) as lazy:
+        large = pb.ForwardRequest(layer=1, hidden=tensor(np.ones((4000, 96))))
+        call = rpc.ExpertsStub(lazy).Stream(iter(Feed(*[large] * 6)))
+        eventually(lambda: daemon.metric("expertd_calls_total", 'method="Stream"') > 0)
+        with flood(daemon.addresses[0], 6, PREFACE):
+            eventually(lambda: counts() == (4, 3))
+            daemon.signal()
+            eventually(lambda: daemon.metric("expertd_draining") == 1)
+            assert counts() == (4, 3)
+        eventually(lambda: counts() == (4, 1))
+        call.cancel()
+        assert daemon.wait_exit() == 0
 
 
 @pytest.mark.threads

@@ -358,6 +358,34 @@ static void a_port_is_free_again_at_once(void **state) {
     expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1");
 }
 
+static void who_refuses_goes_on_counting(void **state) {
+    struct fixture *f = *state;
+    int fds[ROOM - 1], silent[2];
+    listen_at(f, "127.0.0.1:0", ROOM);
+    for (unsigned i = 0; i < ROOM - 1; i++) {
+        fds[i] = dial_and_speak(f, "127.0.0.1");
+        until_accepted(f, i + 1);
+    }
+    for (unsigned i = 0; i < 2; i++) { // the second one takes the place of the first
+        silent[i] = dial(f, "127.0.0.1");
+        turns(f, 10);
+    }
+    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM);
+    tcp_listener_refuse(f->listener);
+    tcp_listener_refuse(f->listener);
+    turns(f, 10);
+    assert_true(is_closed(silent[1]));
+    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM - 1);
+    assert_int_equal(tcp_listener_counts(f->listener).turned_away, 1);
+    close(f->fds[--f->count]);
+    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM - 2);
+    for (unsigned i = 0; i < ROOM - 1; i++) {
+        close(fds[i]);
+    }
+    close(silent[0]);
+    close(silent[1]);
+}
+
 static void addresses_that_are_none_are_refused(void **state) {
     struct fixture *f = *state;
     static const struct {
@@ -402,6 +430,7 @@ int main(void) {
         ACCEPTOR_TEST(out_of_descriptors_newcomers_are_closed_and_it_comes_back),
         ACCEPTOR_TEST(a_port_in_use_is_refused_with_its_cause),
         ACCEPTOR_TEST(a_port_is_free_again_at_once),
+        ACCEPTOR_TEST(who_refuses_goes_on_counting),
         ACCEPTOR_TEST(addresses_that_are_none_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
