@@ -11,6 +11,7 @@
 #include "base/mapped.h"
 #include "daemon/app.h"
 #include "daemon/log.h"
+#include "daemon/own_process.h"
 #include "expert/synthetic.h"
 #include "kernels/kernel_select.h"
 
@@ -277,6 +278,7 @@ static FALLIBLE build(struct app *app) {
                                   .threads = o->threads,
                                   .started_ns = clock_now_ns(),
                                   .backend = "",
+                                  .own_process = own_process_open(),
                                   .rpc = app->rpc,
                                   .listeners = &app->listeners};
     TRY(share_regions(app));
@@ -297,6 +299,7 @@ static void take_down(struct app *app) {
     serve_destroy(app->serve);
     region_registry_destroy(app->regions);
     event_loop_destroy(app->loop);
+    own_process_close(app->status.own_process);
 }
 
 // As many descriptors as the process may have, so that connections are bounded by what was asked for.

@@ -331,6 +331,9 @@ static void put_gauges(const struct metrics_gauges *gauges, FILE *out) {
         {"region_bytes", "Their bytes.", gauges->region_bytes},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].value == METRICS_UNKNOWN) {
+            continue;
+        }
         put_family(out, rows[i].name, "gauge", rows[i].help);
         fprintf(out, "expertd_%s %" PRIu64 "\n", rows[i].name, rows[i].value);
     }

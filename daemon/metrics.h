@@ -42,6 +42,8 @@ struct metrics_count {
     uint64_t count;
 };
 
+#define METRICS_UNKNOWN UINT64_MAX // of a gauge: it is left out
+
 // What is not counted here but asked for at the time of rendering.
 struct metrics_gauges {
     bool ready, draining;

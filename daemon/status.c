@@ -1,6 +1,5 @@
 #include "daemon/status.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -9,33 +8,10 @@
 
 #include "base/clock.h"
 #include "daemon/options.h"
+#include "daemon/own_process.h"
 #include "daemon/tcp_listener.h"
 #include "daemon/unix_listener.h"
 #include "expert/engine.h"
-
-static uint64_t resident_bytes(void) {
-    FILE *f = fopen("/proc/self/statm", "re");
-    unsigned long long pages = 0;
-    if (f) {
-        if (fscanf(f, "%*s %llu", &pages) != 1) {
-            pages = 0;
-        }
-        fclose(f);
-    }
-    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-static uint64_t entries_of(const char *folder) {
-    DIR *dir = opendir(folder);
-    uint64_t count = 0;
-    while (dir && readdir(dir)) {
-        count++;
-    }
-    if (dir) {
-        closedir(dir);
-    }
-    return count > 2 ? count - 2 : 0; // without . and ..
-}
 
 enum { REFUSALS = REFUSED_COUNT + 2 };
 
@@ -74,6 +50,7 @@ static bool is_ready(const struct status *status, const struct serve_counts *cou
 }
 
 static struct metrics_gauges gauges_of(const struct status *status, const struct serve_counts *counts) {
+    struct own_process_figures own = own_process_read(status->own_process);
     return (struct metrics_gauges){
         .ready = is_ready(status, counts),
         .draining = counts->draining,
@@ -83,9 +60,9 @@ static struct metrics_gauges gauges_of(const struct status *status, const struct
         .queued_bytes = counts->queued_bytes,
         .weights_bytes = counts->ready ? model_weights_bytes(status->model) : 0,
         .scratch_bytes = counts->ready ? status->scratch_bytes : 0,
-        .resident_bytes = resident_bytes(),
-        .open_fds = entries_of("/proc/self/fd"),
-        .threads = entries_of("/proc/self/task"),
+        .resident_bytes = own.resident_bytes,
+        .open_fds = own.open_fds,
+        .threads = own.threads,
         .regions = counts->regions,
         .region_bytes = counts->region_bytes,
         .open_streams = counts->streams,
@@ -160,14 +137,18 @@ static json_t *refused_json(const struct status *status, const struct serve_coun
     return object;
 }
 
+static json_t *known_json(uint64_t figure) {
+    return figure == METRICS_UNKNOWN ? json_null() : json_integer((json_int_t)figure);
+}
+
 static json_t *status_json(const struct status *status) {
     struct serve_counts counts = serve_counts(status->serve);
     struct metrics_gauges gauges = gauges_of(status, &counts);
-    json_t *root = json_pack("{s:s, s:s, s:f, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "state", state_of(status, &counts),
+    json_t *root = json_pack("{s:s, s:s, s:f, s:s, s:I, s:I, s:I, s:o, s:I, s:I, s:I}", "state", state_of(status, &counts),
                              "version", EXPERTD_VERSION, "uptime_s", (double)(clock_now_ns() - status->started_ns) / NS_PER_S,
                              "model_asked", status->model_asked, "open_calls", (json_int_t)counts.open_calls, "queued_requests",
                              (json_int_t)counts.queued, "queued_bytes", (json_int_t)counts.queued_bytes, "resident_bytes",
-                             (json_int_t)gauges.resident_bytes, "weights_bytes", (json_int_t)gauges.weights_bytes, "scratch_bytes",
+                             known_json(gauges.resident_bytes), "weights_bytes", (json_int_t)gauges.weights_bytes, "scratch_bytes",
                              (json_int_t)gauges.scratch_bytes, "threads", (json_int_t)status->threads);
     if (root) {
         json_object_set_new(root, "refused", refused_json(status, &counts));

@@ -31,6 +31,7 @@ struct status {
     const char *model_asked;
     uint32_t threads;
     int64_t started_ns;
+    struct own_process *own_process;
     struct rpc_server *rpc;            // for what it refused by itself
     const struct listeners *listeners; // for theirs
 };

@@ -1,7 +1,10 @@
 """From start to end: binding, loading, readiness, drain, exit codes; and the HTTP listener beside it."""
 
+import contextlib
+import http.client
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -16,11 +19,12 @@ import pytest
 
 from harness import slow
 from harness.checkpoints import copy_case
-from harness.daemon import Daemon, Feed, clean_environment, run_program
+from harness.daemon import CALL_SECONDS, Daemon, Feed, clean_environment, run_program
 from harness.errors import check, failure_of_call, raises
 from harness.paths import BIN, ROOT, SANITIZER, SLOW
 from harness.protos import pb
 from harness.tensors import tensor
+from harness.waiting import eventually
 
 # A second or more of loading on any machine of today.
 LARGE = "synthetic:qwen3-30b-a3b," + {"": "layers=2", "asan": "layers=1,experts=64", "tsan": "layers=1,experts=16"}[SANITIZER]
@@ -412,6 +416,27 @@ def test_metrics_count_what_was_done(served, client):
         assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2 and float(line.rsplit(" ", 1)[1]) is not None
     for name in ("expertd_calls_total", "expertd_tokens_total", "expertd_open_calls", "expertd_queue_requests", "expertd_stage_seconds"):
         assert f"# TYPE {name} " in text
+
+
+def test_what_the_process_takes_is_right_without_descriptors_too(served):
+    """When they have run out the figures are looked at: a monitor is connected, and no file can be opened."""
+    host, port = served.http.rsplit(":", 1)
+    with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=CALL_SECONDS)) as monitor:
+
+        def metric(name):
+            monitor.request("GET", "/metrics")
+            return int(re.search(rf"^expertd_{name} (\d+)$", monitor.getresponse().read().decode(), re.M).group(1))
+
+        def agrees():
+            there = served.memory()
+            return metric("open_fds") == there["fds"] and metric("threads") == there["threads"]
+
+        eventually(agrees)
+        with served.no_descriptors():
+            eventually(agrees)
+            assert metric("resident_memory_bytes") > 1 << 20
+            monitor.request("GET", "/api/status")
+            assert json.loads(monitor.getresponse().read())["resident_bytes"] > 1 << 20
 
 
 def test_http_withstands_slow_and_rude_callers(served):
