@@ -219,7 +219,7 @@ static void answer_request(struct connection *connection, const struct http_requ
         close_connection(connection);
         return;
     }
-    send_answer(connection, &answer, state->head && !state->refused);
+    send_answer(connection, &answer, state->head);
 }
 
 // ---- reading

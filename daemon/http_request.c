@@ -9,7 +9,7 @@ struct http_request {
     size_t taken; // bytes of this request so far
     size_t url_length;
     char url[HTTP_PATH_MAX]; // then only its path
-    bool done, keep_alive, head;
+    bool done, keep_alive;
     int refused;
 };
 
@@ -65,7 +65,6 @@ static int on_headers_complete(http_parser *parser) {
     if (!keep_path(request)) {
         return refuse(request, HTTP_STATUS_BAD_REQUEST);
     }
-    request->head = parser->method == HTTP_HEAD;
     request->keep_alive = http_should_keep_alive(parser);
     return 0;
 }
@@ -122,10 +121,15 @@ size_t http_request_feed(struct http_request *request, const char *bytes, size_t
     return taken;
 }
 
+// Known from the request line's first word on, whatever is wrong behind it; the parser guesses until that word is complete.
+static bool is_head(const http_parser *parser) {
+    return parser->method == HTTP_HEAD && HTTP_PARSER_ERRNO(parser) != HPE_INVALID_METHOD;
+}
+
 struct http_request_state http_request_state(const struct http_request *request) {
     return (struct http_request_state){.done = request->done,
                                        .refused = request->refused,
-                                       .head = request->head,
+                                       .head = is_head(&request->parser),
                                        .keep_alive = request->keep_alive && !request->refused,
                                        .path = request->url};
 }

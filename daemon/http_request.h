@@ -25,7 +25,7 @@ size_t http_request_feed(struct http_request *request, const char *bytes, size_t
 struct http_request_state {
     bool done;        // nothing more is taken; what follows holds
     int refused;      // a status from 400 on where the request is not to be served, else 0
-    bool head;        // answer without a body
+    bool head;        // answer without a body, also where refused
     bool keep_alive;  // false where refused
     const char *path; // without host, query and fragment; borrowed until the next reset
 };

@@ -404,6 +404,19 @@ def test_http_pages(served, client):
     assert served.get("/health/live", method="HEAD")[1] == ""
 
 
+@pytest.mark.parametrize("refused, status", ((b"HEAD /%b HTTP/1.1\r\n" % (b"x" * 2000), 414),
+                                             (b"HEAD / HTTP/1.1\r\nContent-Length: 3\r\n", 413)))
+def test_no_body_follows_a_head_that_is_refused(served, refused, status):
+    host, port = served.http.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=CALL_SECONDS) as connection:
+        connection.sendall(refused + b"Host: a\r\n\r\n")
+        answer = b""
+        while part := connection.recv(4096):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 %d " % status) and b"\r\nContent-Length: " in answer
+    assert answer.endswith(b"\r\n\r\n") and answer.count(b"\r\n\r\n") == 1, answer
+
+
 def test_metrics_count_what_was_done(served, client):
     before = served.metric("expertd_tokens_total")
     client.forward(layer=1, hidden=tensor(np.ones((7, 96))))
