@@ -24,7 +24,7 @@ struct metrics_options {
 FALLIBLE metrics_create(const struct metrics_options *options, struct metrics **out);
 void metrics_destroy(struct metrics *metrics); // NULL is legal
 
-// One answered call or stream request: method "Forward" | "Stream" | "Describe" ..., a grpc status code, its latency.
+// One answered call or stream request: method "Forward" | "Stream" | "Describe" ..., a grpc status code.
 void metrics_call(struct metrics *metrics, const char *method, int grpc_code);
 void metrics_stage(struct metrics *metrics, enum metrics_stage stage, uint64_t nanoseconds);
 void metrics_batch(struct metrics *metrics, size_t layer_index, uint64_t tokens, uint64_t requests);

@@ -21,7 +21,7 @@ static struct proto_error error_of(struct serve *serve, const struct err_copy *e
 }
 
 // Not of calls that are refused while the model is loaded: the backend, and so the counters, are another thread's until `ready`.
-static void count_call(const struct call *call, int grpc_code) {
+void serve_count_call(const struct call *call, int grpc_code) {
     struct metrics *metrics = atomic_load(&call->serve->ready) ? call->serve->backend.metrics : NULL;
     if (metrics) {
         const char *name = strrchr(rpc_method_name(call->method), '/');
@@ -157,7 +157,7 @@ void serve_answer(struct serve_request *r) {
         write_output(r);
     }
     observe(r);
-    count_call(call, 0);
+    serve_count_call(call, 0);
     if (r->is_stream) {
         STAILQ_INSERT_TAIL(&call->answers, r, answer);
         serve_pump(call);
@@ -174,7 +174,7 @@ void serve_answer(struct serve_request *r) {
 bool serve_fail(struct serve_request *r) {
     struct call *call = r->call;
     log_failure(call, &r->error, r->wire.id);
-    count_call(call, proto_grpc_code(r->error.code));
+    serve_count_call(call, proto_grpc_code(r->error.code));
     if (r->is_stream && r->counted) {
         STAILQ_INSERT_TAIL(&call->answers, r, answer);
         serve_pump(call);

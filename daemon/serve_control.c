@@ -188,9 +188,11 @@ void serve_control_message(struct call *call, const uint8_t *bytes, size_t lengt
     if (err_is(e)) {
         struct err_copy error;
         err_save(e, &error);
+        serve_count_call(call, proto_grpc_code(error.code));
         serve_finish_call(call, &error);
         return;
     }
+    serve_count_call(call, 0);
     call->finished = true;
     rpc_reply(call->rpc, NULL, 0, call->reply.data, call->reply.length);
 }

@@ -131,6 +131,7 @@ int64_t serve_retry_after_ms(struct serve *serve, enum err_code code); // < 0: n
 void serve_answer(struct serve_request *r);
 bool serve_fail(struct serve_request *r);                                // false: the transport holds nothing of the request
 void serve_finish_call(struct call *call, const struct err_copy *error); // error NULL: OK
+void serve_count_call(const struct call *call, int grpc_code);           // an answer, once
 void serve_pump(struct call *call);                                      // the next answer of a stream, where none is being written
 
 // ---- serve_control.c: Describe, OpenRegion, CloseRegion

@@ -404,6 +404,22 @@ def test_http_pages(served, client):
     assert served.get("/health/live", method="HEAD")[1] == ""
 
 
+def test_every_call_is_counted_by_its_method_and_code(served, client):
+    stub = client.stub
+    calls = lambda method, code: served.metric("expertd_calls_total", f'method="{method}"', f'code="{code}"')
+    counted = [("Describe", "OK"), ("Describe", "NOT_FOUND"), ("OpenRegion", "OK"), ("OpenRegion", "INVALID_ARGUMENT"),
+               ("CloseRegion", "NOT_FOUND")]
+    before = [calls(*labels) for labels in counted]
+    client.describe()
+    stub.OpenRegion(pb.OpenRegionRequest(bytes=4096), timeout=CALL_SECONDS)
+    for call, code in ((lambda: client.describe("another"), "NOT_FOUND"),
+                       (lambda: client.raw("OpenRegion", b"\xff"), "INVALID_ARGUMENT"),
+                       (lambda: stub.CloseRegion(pb.CloseRegionRequest(region=1), timeout=CALL_SECONDS), "NOT_FOUND")):
+        with raises(code):
+            call()
+    assert [calls(*labels) for labels in counted] == [count + 1 for count in before]
+
+
 @pytest.mark.parametrize("refused, status", ((b"HEAD /%b HTTP/1.1\r\n" % (b"x" * 2000), 414),
                                              (b"HEAD / HTTP/1.1\r\nContent-Length: 3\r\n", 413)))
 def test_no_body_follows_a_head_that_is_refused(served, refused, status):
