@@ -86,6 +86,30 @@ def test_a_failed_or_silent_rank_costs_its_batch_and_nothing_else(golden, device
         assert planter.daemon.get("/health/ready")[0] == 200
 
 
+@pytest.mark.threads
+def test_a_rank_is_lost_while_somebody_looks(golden):
+    """What became of the exchange is told to a monitor on the loop's thread, and comes to pass on the computing one."""
+    fields, over, seen = request_of(golden), threading.Event(), []
+    with Planter(golden.folder, "--device", "sim:2") as planter, planter.daemon.client() as client:
+
+        def look():
+            while not over.is_set():
+                seen.append(planter.daemon.metric("expertd_exchange_rebuilds_total"))
+
+        monitor = threading.Thread(target=look)
+        monitor.start()
+        try:
+            for number in range(10):
+                planter.plant("ncclTransfer", number % 4)
+                lost(client, **fields)
+                client.forward(**fields)
+        finally:
+            over.set()
+            monitor.join()
+        assert planter.daemon.metric("expertd_exchange_rebuilds_total") == 10
+        assert seen == sorted(seen) and len(seen) > 1
+
+
 def test_a_late_rank_is_waited_for(golden):
     fields = request_of(golden)
     with Planter(golden.folder, "--device", "sim:2") as planter, planter.daemon.client() as client:
