@@ -372,8 +372,8 @@ static FALLIBLE resolve_softcap(const struct architecture *row, const struct con
     return OK;
 }
 
-// Of a router that normalises rows of its own.
-static FALLIBLE resolve_router_norm(const struct config *config, struct layer_params *p) {
+// Of a norm by root mean square; absent is 1e-6 in every model that has one here.
+static FALLIBLE resolve_rms_epsilon(const struct config *config, float *out) {
     static const char *const KEYS[] = {"rms_norm_eps", NULL};
     double epsilon = 1e-6;
     bool found;
@@ -381,8 +381,7 @@ static FALLIBLE resolve_router_norm(const struct config *config, struct layer_pa
     if (!((float)epsilon > 0 && epsilon < 1)) { // in fp32: a row of zeros is divided by its root
         FAIL(ERR_CHECKPOINT, "%s: %s is %g: a number between 0 and 1 is wanted", config_path(config), KEYS[0], epsilon);
     }
-    p->needs_router_input = true;
-    p->router_norm_epsilon = (float)epsilon;
+    *out = (float)epsilon;
     return OK;
 }
 
@@ -406,7 +405,8 @@ static FALLIBLE resolve_router(const struct architecture *row, const struct conf
         routing->jitter = (float)jitter;
     }
     if (row->own_router_input) {
-        TRY(resolve_router_norm(config, p));
+        p->needs_router_input = true;
+        TRY(resolve_rms_epsilon(config, &p->router_norm_epsilon));
     }
     p->has_router = true;
     p->router_has_bias = row->router_has_bias;
@@ -490,6 +490,19 @@ static FALLIBLE resolve_shared(const struct architecture *row, const struct conf
     return OK;
 }
 
+// A request with the shared experts is one for the whole block: without any, none would say so.
+static FALLIBLE resolve_output_norm(const struct architecture *row, const struct config *config, struct layer_params *p) {
+    if (!row->output_norm) {
+        return OK;
+    }
+    if (p->shared == SHARED_NONE) {
+        FAIL(ERR_CHECKPOINT, "%s: %s is 0: a block that ends with a norm is not served without shared experts", config_path(config),
+             row->shared_keys[0]);
+    }
+    p->has_output_norm = true;
+    return resolve_rms_epsilon(config, &p->output_norm_epsilon);
+}
+
 static const char *shared_limit_key(const struct architecture *row) {
     return row->shared_is_not_clamped ? NULL : row->shared_limit_key ? row->shared_limit_key : row->limit_key;
 }
@@ -509,6 +522,7 @@ FALLIBLE architecture_params(const struct architecture *architecture, const stru
     TRY(resolve_activation(row, text, layer, row->limit_key, &out->activation));
     TRY(resolve_activation(row, text, layer, shared_limit_key(row), &out->shared_activation));
     TRY(resolve_shared(row, text, out));
+    TRY(resolve_output_norm(row, text, out));
     TRY_IN(routing_check(&out->routing), "%s: layer %u", config_path(config), layer);
     return OK;
 }

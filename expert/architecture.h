@@ -46,6 +46,8 @@ struct layer_params {
     // The router reads rows of its own (Gemma 4: the residual, the experts its norm): normalised by root mean square first.
     bool needs_router_input;
     float router_norm_epsilon;
+    bool has_output_norm; // the whole block, with its shared experts, is normalised by root mean square (A.X K1)
+    float output_norm_epsilon;
 };
 
 // Of the rows that routed experts read and give.

@@ -6,6 +6,7 @@ const struct tensor_names NAMES_MLP = {
     .selection_bias = {"mlp.gate.e_score_correction_bias"},
     .experts = {"mlp.experts"},
     .shared = {"mlp.shared_experts"},
+    .output_norm = {"post_mlp_layernorm.weight", "mlp.post_mlp_layernorm.weight"},
 };
 
 const struct tensor_names NAMES_MLP_GATED_SHARED = {

@@ -307,7 +307,7 @@ static const struct architecture ROWS[] = {
         DEEPSEEK_V3_BLOCK,
         .shared_unit_keys = {"shared_experts_intermediate_size", "moe_shared_expert_intermediate_size"},
     },
-    // the norm of the block's output is the caller's; released files have no selection bias
+    // the norm lies beside the block in released files, which have no selection bias; transformers computes it within
     {
         .model_types = {"axk1"},
         .classes = {"AXK1ForCausalLM"},
@@ -316,6 +316,7 @@ static const struct architecture ROWS[] = {
         EIGHT_GROUPS,
         .selection_bias_may_miss = true,
         .shared_count_default = 1,
+        .output_norm = true,
     },
     {
         .model_types = {"axk2"},

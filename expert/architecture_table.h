@@ -87,10 +87,11 @@ struct tensor_names {
     const char *experts[TENSOR_NAME_ALTERNATIVES]; // the experts' module; "" where the layer itself is
     const char *shared[TENSOR_NAME_ALTERNATIVES];
     const char *shared_gate;
-    const char *router_norm;            // [H] multiplies the router's normalised rows, and
-    const char *expert_scale;           // [E] its experts' weights: where the router has an input of its own
-    const char *output_bias;            // [H], of SHARED_BIAS
-    const char *latent_in, *latent_out; // [L, H], [H, L]: before the routed experts and behind their sum
+    const char *router_norm;                           // [H] multiplies the router's normalised rows, and
+    const char *expert_scale;                          // [E] its experts' weights: where the router has an input of its own
+    const char *output_bias;                           // [H], of SHARED_BIAS
+    const char *latent_in, *latent_out;                // [L, H], [H, L]: before the routed experts and behind their sum
+    const char *output_norm[TENSOR_NAME_ALTERNATIVES]; // [H] multiplies the normalised block. One of them is there, not two
 };
 
 extern const struct tensor_names NAMES_MLP, NAMES_MLP_GATED_SHARED, NAMES_BLOCK_SPARSE_MOE, NAMES_GRANITE, NAMES_GPT_OSS,
@@ -130,6 +131,7 @@ struct architecture {
     const char *zero_experts_key;
     bool weights_on_input;
     bool own_router_input; // names->router_norm and expert_scale
+    bool output_norm;      // names->output_norm: the block ends with a norm of its output
     // experts
     enum activation_kind activation;
     enum activation_clamp clamp;

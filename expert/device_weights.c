@@ -30,6 +30,10 @@ static FALLIBLE check_layers(const struct model *model) {
                  "layer %u: GPUs do not compute latent experts (rows of %u, not of %u): serve them with --device cpu",
                  layer->params.layer, layer->params.latent_size, layer->params.hidden_size);
         }
+        if (layer->params.has_output_norm) {
+            FAIL(ERR_UNAVAILABLE, "layer %u: GPUs do not compute blocks that end with a norm: serve them with --device cpu",
+                 layer->params.layer);
+        }
         bool differ = gate->group_bytes > 0 && !same_format(gate, &layer->shape.matrix[EXPERT_UP]);
         if (differ || (shared->data && !same_format(shared, &layer->shared.up))) {
             FAIL(ERR_UNAVAILABLE,

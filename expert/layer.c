@@ -11,6 +11,7 @@
 #include "kernels/combine.h"
 #include "kernels/convert.h"
 #include "kernels/expert_matmul.h"
+#include "kernels/normalise.h"
 #include "kernels/scalar_math.h"
 
 // ---- route
@@ -292,6 +293,24 @@ static char *output_row(struct batch *b, size_t token) {
     return NULL;
 }
 
+// Is the token's answer the whole of a block that ends with a norm? The routed experts alone are not normalised: the caller adds
+// to them.
+static bool ends_with_norm(const struct batch *b, size_t token) {
+    return b->layer->params.has_output_norm && b->requests[b->in->token_request[token]].shared;
+}
+
+// The sum goes where the widened hidden row was, which nothing reads any more, and is rounded once, behind the norm.
+static void combine_and_normalise(const struct batch *b, size_t token, struct combine_args *args) {
+    enum dtype output_dtype = args->output_dtype;
+    void *out = args->out;
+    float *sum = b->in->hidden_f32 + token * b->in->hidden_f32_stride;
+    args->output_dtype = DTYPE_F32;
+    args->out = sum;
+    combine_row(args);
+    rms_normalise_row(sum, args->width, b->layer->params.output_norm_epsilon, b->layer->output_norm, sum);
+    convert_narrow(sum, args->width, output_dtype, out);
+}
+
 static void combine_token(void *context, size_t token, unsigned thread) {
     struct batch *b = context;
     const struct layer_request *request = &b->requests[b->in->token_request[token]];
@@ -305,7 +324,11 @@ static void combine_token(void *context, size_t token, unsigned thread) {
     args.averaged = b->layer->params.shared == SHARED_AVERAGE;
     args.output_dtype = request->output_dtype;
     args.out = out;
-    combine_row(&args);
+    if (ends_with_norm(b, token)) {
+        combine_and_normalise(b, token, &args);
+    } else {
+        combine_row(&args);
+    }
 }
 
 // Over the row that the experts have read.

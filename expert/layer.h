@@ -27,7 +27,7 @@ struct layer_request {
     struct tensor_view token_ids; // [T] I32 or I64: OWN and LOGITS of a layer that needs_token_ids; else not read, but checked
     // [T, H] F32, BF16 or F16: OWN of a layer that needs_router_input; else not read, but checked. As it is, not rounded to D.
     struct tensor_view router_input;
-    bool shared;             // add the shared experts, or the bias in their place
+    bool shared;             // add the shared experts, or the bias in their place; then the norm, of a block that ends with one
     enum dtype output_dtype; // F32, BF16, F16
     void *output;            // [T, H] in output_dtype; may be misaligned; written once, whole, or not at all on error
 };

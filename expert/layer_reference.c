@@ -275,6 +275,9 @@ static FALLIBLE forward_token(struct twin *t, size_t token) {
     for (uint32_t i = 0; p->shared == SHARED_AVERAGE && i < p->hidden_size; i++) {
         t->out[i] *= 0.5f;
     }
+    if (r->shared && p->has_output_norm) {
+        rms_normalise_row(t->out, p->hidden_size, p->output_norm_epsilon, t->layer->output_norm, t->out);
+    }
     size_t row_bytes = p->hidden_size * dtype_size(r->output_dtype);
     dtype_narrow(t->out, p->hidden_size, r->output_dtype, (char *)r->output + token * row_bytes);
     return OK;

@@ -263,6 +263,24 @@ static FALLIBLE resolve_shared(struct tensor_finder *finder, const struct tensor
     return OK;
 }
 
+// One of its names, which the other must not contradict.
+static FALLIBLE resolve_output_norm(struct tensor_finder *finder, const struct tensor_names *names, const char *layer,
+                                    struct layer_tensors *out) {
+    char name[TENSOR_NAME_MAX], other[TENSOR_NAME_MAX];
+    if (!out->params.has_output_norm) {
+        return OK;
+    }
+    TRY(choose_name(finder, layer, names->output_norm, false, name));
+    for (const char *const *next = names->output_norm; *next; next++) {
+        TRY(tensor_name(other, "%s.%s", layer, *next));
+        if (strcmp(name, other) != 0 && tensor_exists(finder, other)) {
+            FAIL(ERR_CHECKPOINT, "%s: both %s and %s are there: which of them is the norm of the block is not known here",
+                 checkpoint_path(finder->checkpoint), name, other);
+        }
+    }
+    return tensor_take_vector(finder, name, out->params.hidden_size, &out->output_norm);
+}
+
 // Nothing is left over of the module ("mlp" of "mlp.experts.0") that the names' first components are.
 static FALLIBLE check_names(const struct tensor_finder *finder, const char *layer, const char *const *names, size_t count,
                             const struct expert_numbers *experts) {
@@ -288,7 +306,8 @@ static FALLIBLE check_block(const struct tensor_finder *finder, const struct ten
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
         TRY(check_names(finder, layer, &alone[i], 1, &experts));
     }
-    return OK;
+    // other models have a norm of that name beside the block
+    return out->params.has_output_norm ? check_names(finder, layer, names->output_norm, TENSOR_NAME_ALTERNATIVES, &experts) : OK;
 }
 
 static FALLIBLE resolve_layer(const struct survey *survey, struct tensor_finder *finder, uint32_t number,
@@ -308,6 +327,7 @@ static FALLIBLE resolve_layer(const struct survey *survey, struct tensor_finder 
     TRY(expert_layout_resolve(finder, row->interleaved, out));
     TRY(resolve_latent(finder, row->names, layer, out));
     TRY(resolve_shared(finder, row->names, layer, out));
+    TRY(resolve_output_norm(finder, row->names, layer, out));
     TRY(check_block(finder, row->names, layer, out));
     out->stored_bytes = finder->bytes;
     return OK;

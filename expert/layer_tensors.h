@@ -41,6 +41,7 @@ struct layer_tensors {
     struct token_table_source token_experts;        // [params.num_token_ids, K], params.needs_token_ids
     struct vector_source router_norm, expert_scale; // [H], [E], params.needs_router_input
     struct weight_source latent_in, latent_out;     // [L, H], [H, L], params.latent_size > 0
+    struct vector_source output_norm;               // [H], params.has_output_norm
     struct expert_source *experts;                  // [E], owned
     struct expert_source shared; // I = params.shared_intermediate_size; of SHARED_BIAS its down bias alone, of SHARED_NONE nothing
     struct weight_source shared_gate; // n = 1, k = H; SHARED_SIGMOID only

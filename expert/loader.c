@@ -106,6 +106,9 @@ static FALLIBLE place(const struct supply_matrix *m, enum supply_tensor tensor, 
         return pack_into(m, &layer->latent_in, 0);
     case SUPPLY_LATENT_OUT:
         return pack_into(m, &layer->latent_out, 0);
+    case SUPPLY_OUTPUT_NORM:
+        place_vector(m, layer->output_norm);
+        break;
     case SUPPLY_TENSORS:
         break;
     }
@@ -133,7 +136,8 @@ static const char *tensor_text(enum supply_tensor tensor) {
                                                       "selection bias",
                                                       "shared gate",
                                                       "into the latent space",
-                                                      "out of the latent space"};
+                                                      "out of the latent space",
+                                                      "norm"};
     return NAMES[tensor];
 }
 
@@ -278,7 +282,8 @@ static FALLIBLE load_common(struct load *load, size_t layer_index, void *staging
     TRY_IN(load_tensors(load, &piece, 0, SUPPLY_EXPERT_TENSORS, &shared), "layer %u, shared expert", layer->params.layer);
     TRY_IN(load_tensors(load, &piece, SUPPLY_SHARED_GATE, SUPPLY_LATENT_IN, &shared), "layer %u, shared expert's gate",
            layer->params.layer);
-    TRY_IN(load_tensors(load, &piece, SUPPLY_LATENT_IN, SUPPLY_TENSORS, &shared), "layer %u, projections", layer->params.layer);
+    TRY_IN(load_tensors(load, &piece, SUPPLY_LATENT_IN, SUPPLY_OUTPUT_NORM, &shared), "layer %u, projections", layer->params.layer);
+    TRY_IN(load_tensors(load, &piece, SUPPLY_OUTPUT_NORM, SUPPLY_TENSORS, &shared), "layer %u, output", layer->params.layer);
     load->digests[layer_index] = (struct loader_digests){.router = digest_64(&router), .shared = digest_64(&shared)};
     return OK;
 }

@@ -13,7 +13,7 @@
 // What no layer's arrays keep after the load: one per layer, owned by the caller.
 struct loader_digests {
     uint64_t router; // XXH3-64 of the router's weights, bias and selection bias; of nothing where there is none
-    uint64_t shared; // of the shared expert's tensors and its gate, and of the projections of latent experts
+    uint64_t shared; // of the shared expert's tensors and its gate, of the projections of latent experts, and of the norm
 };
 
 // Fills in model->layers (parameters, placement, pointers; weights not yet) and the maxima; model->compute_dtype and name are set.

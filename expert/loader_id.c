@@ -22,7 +22,7 @@ _Static_assert(SHARED_NONE == 0 && SHARED_PLAIN == 1 && SHARED_SIGMOID == 2 && S
 // A bit above the group score's, so that the other models keep the ids that they had before it.
 enum { MASKED_GROUPS_ARE_ZERO = 1 << 8 };
 // The same, above that of the router's own input.
-enum { HAS_LATENT_SIZE = 1 << 1 };
+enum { HAS_LATENT_SIZE = 1 << 1, HAS_OUTPUT_NORM = 1 << 2 };
 
 // What has no effect is left out (as 0), so that it makes no difference either.
 static void add_routing(struct digest *d, const struct routing *r) {
@@ -71,12 +71,16 @@ static void add_params(struct digest *d, const struct layer_params *p) {
         add_activation(d, &p->shared_activation);
     }
     digest_u32(d, p->needs_token_ids);
-    digest_u32(d, (p->needs_router_input ? 1 : 0) | (p->latent_size > 0 ? HAS_LATENT_SIZE : 0));
+    digest_u32(d, (p->needs_router_input ? 1 : 0) | (p->latent_size > 0 ? HAS_LATENT_SIZE : 0) |
+                      (p->has_output_norm ? HAS_OUTPUT_NORM : 0));
     if (p->latent_size > 0) {
         digest_u32(d, p->latent_size);
     }
     if (p->needs_router_input) {
         digest_f32(d, p->router_norm_epsilon);
+    }
+    if (p->has_output_norm) {
+        digest_f32(d, p->output_norm_epsilon);
     }
 }
 
@@ -104,7 +108,10 @@ static uint64_t weights_id(const struct supply *supply, const struct layer_tenso
         add_dtypes(&d, supply, tensors, e, 0, SUPPLY_EXPERT_TENSORS);
         digest_u64(&d, layer->expert_digests[e]);
     }
-    add_dtypes(&d, supply, tensors, SUPPLY_SHARED, 0, layer->params.latent_size > 0 ? SUPPLY_TENSORS : SUPPLY_LATENT_IN);
+    add_dtypes(&d, supply, tensors, SUPPLY_SHARED, 0, layer->params.latent_size > 0 ? SUPPLY_OUTPUT_NORM : SUPPLY_LATENT_IN);
+    if (layer->params.has_output_norm) {
+        add_dtypes(&d, supply, tensors, SUPPLY_SHARED, SUPPLY_OUTPUT_NORM, SUPPLY_TENSORS);
+    }
     digest_u64(&d, digests->router);
     digest_u64(&d, digests->shared);
     uint64_t id = digest_64(&d);

@@ -210,6 +210,10 @@ static FALLIBLE take_front(struct layout *layout, const struct supply *supply, c
     if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_LATENT_OUT, &m)) {
         TRY(take_packed(layout, dtype, &m, &out->latent_out));
     }
+    if (supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_OUTPUT_NORM, &m)) {
+        TRY(take(layout, m.k, sizeof(float), &bias));
+        out->output_norm = bias;
+    }
     if (tensors->params.shared == SHARED_BIAS && supply_describe(supply, tensors, SUPPLY_SHARED, SUPPLY_DOWN_BIAS, &m)) {
         TRY(take(layout, m.k, sizeof(float), &bias));
         out->output_bias = bias;
@@ -258,8 +262,9 @@ static FALLIBLE check_params(const struct layer_params *params) {
              params->intermediate_size, params->num_experts, params->shared_intermediate_size);
     }
     bool simple = !params->weights_on_input && params->num_zero_experts == 0 && params->shared != SHARED_AVERAGE &&
-                  params->shared != SHARED_BIAS;
-    INVARIANT(params->latent_size == 0 || simple); // no row has both
+                  params->shared != SHARED_BIAS && !params->has_output_norm;
+    INVARIANT(params->latent_size == 0 || simple);                        // no row has both
+    INVARIANT(!params->has_output_norm || params->num_zero_experts == 0); // the sum is written over the row that those return
     return params->has_router ? routing_check(&params->routing) : OK;
 }
 

@@ -32,6 +32,7 @@ struct model_layer {
     struct shards_in_force *in_force;            // where the experts lie: what a batch takes (shards.h)
     struct expert_weights shared;                // shared_has_expert(params.shared)
     float *output_bias;                          // [H] SHARED_BIAS only
+    float *output_norm;                          // [H] where params.has_output_norm, else NULL
     struct packed_weights shared_gate;           // F32, n = 1, SHARED_SIGMOID only
     struct packed_weights latent_in, latent_out; // D, one group, [L, H] and [H, L]; data NULL where params.latent_size is 0
     uint64_t *expert_digests;                    // [E] XXH3-64 over the stored codes, row-major, fixed order of parts

@@ -41,7 +41,7 @@ out:
 
 static bool is_vector(enum supply_tensor tensor) {
     return (tensor >= SUPPLY_GATE_BIAS && tensor <= SUPPLY_DOWN_BIAS) || tensor == SUPPLY_ROUTER_BIAS ||
-           tensor == SUPPLY_SELECTION_BIAS;
+           tensor == SUPPLY_SELECTION_BIAS || tensor == SUPPLY_OUTPUT_NORM;
 }
 
 static void shape_of(const struct layer_params *p, uint32_t expert, enum supply_tensor tensor, struct supply_matrix *out) {
@@ -62,6 +62,7 @@ static void shape_of(const struct layer_params *p, uint32_t expert, enum supply_
         [SUPPLY_SHARED_GATE] = {1, p->hidden_size},
         [SUPPLY_LATENT_IN] = {p->latent_size, p->hidden_size},
         [SUPPLY_LATENT_OUT] = {p->hidden_size, p->latent_size},
+        [SUPPLY_OUTPUT_NORM] = {1, p->hidden_size},
     };
     out->n = shapes[tensor].n;
     out->k = shapes[tensor].k;
@@ -73,6 +74,7 @@ static void source_in_file(const struct layer_tensors *layer, uint32_t expert, e
     const struct expert_source *e = expert == SUPPLY_SHARED ? &layer->shared : &layer->experts[expert];
     const struct vector_source *vector = tensor == SUPPLY_ROUTER_BIAS      ? &layer->router_bias
                                          : tensor == SUPPLY_SELECTION_BIAS ? &layer->selection_bias
+                                         : tensor == SUPPLY_OUTPUT_NORM    ? &layer->output_norm
                                          : is_vector(tensor)               ? &e->bias[PART_GATE + (tensor - SUPPLY_GATE_BIAS)]
                                                                            : NULL;
     if (vector) {

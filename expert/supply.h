@@ -29,6 +29,7 @@ enum supply_tensor {
     SUPPLY_SHARED_GATE,                    // [1, H]
     SUPPLY_LATENT_IN,                      // [L, H]
     SUPPLY_LATENT_OUT,                     // [H, L]
+    SUPPLY_OUTPUT_NORM,                    // [H]
     SUPPLY_TENSORS
 };
 

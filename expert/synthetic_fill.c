@@ -39,6 +39,8 @@ bool synthetic_has(const struct layer_params *params, uint32_t expert, enum supp
     case SUPPLY_LATENT_IN:
     case SUPPLY_LATENT_OUT:
         return params->latent_size > 0;
+    case SUPPLY_OUTPUT_NORM:
+        return params->has_output_norm;
     case SUPPLY_TENSORS:
         break;
     }

@@ -1,5 +1,5 @@
 """Blocks with a step that few have, under the names of their authors' files, against numpy: Laguna's capped logits, A.X K1's
-selection bias, which may miss, and the norm behind its block, which is the caller's."""
+selection bias, which may miss, and the norm that its block ends with."""
 
 import json
 
@@ -9,7 +9,7 @@ import pytest
 from harness.checkpoints import write_safetensors
 from harness.daemon import run_program
 from harness.protos import pb
-from harness.tensors import error_per_token, rows_of, tensor, values_of
+from harness.tensors import bf16_bits, error_per_token, rows_of, tensor, values_of
 
 H, I, SHARED, E, K, TOKENS, LAYER, BOUND = 64, 48, 48, 8, 3, 40, 1, 2e-6
 
@@ -24,9 +24,9 @@ def network(x, gate, up, down):
 
 
 class Model:
-    """A dense layer and one with experts, of the names that `names` gives; `more` are tensors of the layer that are no part of it."""
+    """A dense layer and one with experts, of the names that `names` gives; `norms` are names of its output's norm, of one weight."""
 
-    def __init__(self, folder, names, config, bias=True, more=()):
+    def __init__(self, folder, names, config, bias=True, norms=()):
         random = np.random.default_rng(23)
         parts = ("gate_proj", "up_proj", "down_proj")
         shapes = {f"{module}.{part}.weight": (H, width) if part == "down_proj" else (width, H)
@@ -40,7 +40,8 @@ class Model:
         self.bias, self.config, self.folder = self.weights[names["bias"]].astype(np.float64), config, folder
         left_out = () if bias else names["bias"]
         stored = {f"model.layers.{LAYER}.{name}": value for name, value in self.weights.items() if name not in left_out}
-        stored |= {f"model.layers.{LAYER}.{name}": np.full(H, 3, np.float32) for name in more}
+        self.norm = random.uniform(0.5, 1.5, H).astype(np.float32)
+        stored |= {f"model.layers.{LAYER}.{name}": self.norm for name in norms}
         stored["model.layers.0.mlp.up_proj.weight"] = np.zeros((I, H), np.float32)
         folder.mkdir()
         write_safetensors(folder / "model.safetensors", {name: ("F32", v.shape, v.tobytes()) for name, v in stored.items()})
@@ -67,6 +68,9 @@ class Model:
                 out[token] += weight * network(x, *self.networks[expert])
         out *= self.config.get("moe_routed_scaling_factor", 1) * self.config.get("routed_scaling_factor", 1)
         return out + network(rows.astype(np.float64), *self.shared) if shared else out
+
+    def normed(self, sums):
+        return sums / np.sqrt((sums ** 2).mean(-1, keepdims=True) + self.config.get("rms_norm_eps", 1e-6)) * self.norm
 
 
 @pytest.fixture
@@ -111,22 +115,102 @@ def test_devices_cap_logits_to_the_bits_of_the_cpu_with_their_arithmetic(rows, t
     assert answers[0] == answers[1]
 
 
-def axk1(folder, model_type="axk1", bias=True):
+BESIDE, WITHIN = "post_mlp_layernorm.weight", "mlp.post_mlp_layernorm.weight"
+
+
+def axk1(folder, model_type="axk1", bias=True, norms=(BESIDE,), **config):
     return Model(folder, {"shared": "mlp.shared_experts", "bias": "mlp.gate.e_score_correction_bias"},
                  {"model_type": model_type, "n_routed_experts": E, "routed_scaling_factor": 2.5, "n_shared_experts": 1, "n_group": 4,
-                  "topk_group": 2, "first_k_dense_replace": 1}, bias, more=("post_mlp_layernorm.weight",))
+                  "topk_group": 2, "first_k_dense_replace": 1, **config}, bias, norms)
 
 
-@pytest.mark.parametrize("bias", (True, False))
-def test_axk1s_block_ends_before_its_norm_and_may_have_no_bias(bias, rows, tmp_path, start_daemon):
-    model = axk1(tmp_path / "model", bias=bias)
+def own_routes(rows, model):
+    """Routes of the caller's: every token the same two experts. And the sum that they stand for."""
+    ids, weights = np.tile(np.int32([5, 2]), (len(rows), 1)), np.tile(np.float32([0.5, 0.75]), (len(rows), 1))
+    x = rows.astype(np.float64)
+    return pb.Routes(ids=tensor(ids, "I32"), weights=tensor(weights)), sum(
+        weight * network(x, *model.networks[expert]) for expert, weight in ((5, 0.5), (2, 0.75)))
+
+
+@pytest.mark.parametrize("bias,norm,config", ((True, BESIDE, {}), (False, BESIDE, {"rms_norm_eps": 0.25}), (True, WITHIN, {})))
+def test_axk1s_block_ends_with_a_norm_and_may_have_no_bias(bias, norm, config, rows, tmp_path, start_daemon):
+    model = axk1(tmp_path / "model", bias=bias, norms=(norm,), **config)
     daemon = start_daemon("--compute-dtype", "f32", model=model.folder)
     with daemon.client() as client:
-        assert error_per_token(values_of(client.forward(asked(rows)).output), model.block(rows)).max() < BOUND
-        routed = client.forward(asked(rows, shared_experts=pb.SHARED_EXPERTS_EXCLUDE)).output
-        assert error_per_token(values_of(routed), model.block(rows, shared=False)).max() < BOUND
+        def error(wanted, **more):
+            return error_per_token(values_of(client.forward(asked(rows, **more)).output), wanted).max()
+        assert error(model.normed(model.block(rows))) < BOUND
+        by_logits = {"router_logits": tensor(model.logits(rows).astype(np.float32))}
+        assert error(model.normed(model.block(rows)), **by_logits) < BOUND
+        routed = model.block(rows, shared=False)
+        assert error(routed, shared_experts=pb.SHARED_EXPERTS_EXCLUDE) < BOUND
+        completed = model.normed(routed + network(rows.astype(np.float64), *model.shared))  # as its caller does
+        assert error(completed) < BOUND
     done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", model.folder, "--tokens", "1,7,40")
     assert done.returncode == 0 and "equal bits" in done.stdout, done.stdout + done.stderr
+
+
+def test_axk1s_norm_follows_the_shared_experts_with_the_callers_routes(rows, tmp_path, start_daemon):
+    model = axk1(tmp_path / "model")
+    routes, routed = own_routes(rows, model)
+    whole = model.normed(routed + network(rows.astype(np.float64), *model.shared))
+    with start_daemon("--compute-dtype", "f32", model=model.folder).client() as client:
+        for shared, wanted in ((pb.SHARED_EXPERTS_UNSPECIFIED, routed), (pb.SHARED_EXPERTS_EXCLUDE, routed),
+                               (pb.SHARED_EXPERTS_INCLUDE, whole)):
+            got = values_of(client.forward(asked(rows, routes=routes, shared_experts=shared)).output)
+            assert error_per_token(got, wanted).max() < BOUND
+
+
+@pytest.mark.parametrize("dtype", ("bf16", "f32"))
+def test_axk1s_norm_has_one_rounding_and_the_same_bits_however_it_is_computed(dtype, random, tmp_path, start_daemon):
+    model, many = axk1(tmp_path / "model"), random.standard_normal((600, H)).astype(np.float32)
+    answers = {}
+    for options in (("--threads", 1), ("--threads", 2, "--shards", 3), ("--kernels", "scalar"),
+                    ("--max-batch-tokens", 64, "--max-piece-tokens", 7)):
+        daemon = start_daemon("--compute-dtype", dtype, *options, model=model.folder)
+        with daemon.client() as client:
+            answer = client.forward(asked(many)).output
+            answers[options] = rows_of(answer)
+            for few in (slice(0, 1), slice(7, 20)):
+                assert rows_of(client.forward(asked(many[few])).output) == answers[options][few]
+            narrow = client.forward(pb.ForwardRequest(layer=LAYER, hidden=tensor(many), output_dtype=pb.BF16)).output
+            assert narrow.data == bf16_bits(values_of(answer)).tobytes()
+        daemon.stop()
+    assert all(rows == answers["--threads", 1] for rows in answers.values())
+
+
+def test_axk1s_norm_is_part_of_its_weights_id(tmp_path, start_daemon):
+    ids = []
+    for name, config in (("one", {}), ("the same", {"rms_norm_eps": 1e-6}), ("epsilon", {"rms_norm_eps": 1e-5}), ("weight", {})):
+        model = axk1(tmp_path / name, **config)
+        if name == "weight":
+            path = model.folder / "model.safetensors"
+            path.write_bytes(path.read_bytes().replace(model.norm.tobytes(), (model.norm * 2).tobytes()))
+        daemon = start_daemon(model=model.folder)
+        with daemon.client() as client:
+            ids.append(client.describe().models[0].layers[0].weights_id)
+        daemon.stop()
+    assert ids[0] == ids[1] and len(set(ids)) == 3
+
+
+@pytest.mark.parametrize("what,model,message", (
+    ("no norm", {"norms": ()}, "model.layers.1.post_mlp_layernorm.weight is missing"),
+    ("two norms", {"norms": (BESIDE, WITHIN)}, "both model.layers.1.post_mlp_layernorm.weight and model.layers.1.mlp.post_mlp"),
+    ("more of it", {"norms": (BESIDE, "post_mlp_layernorm.bias")}, "post_mlp_layernorm.bias lies in the MoE block"),
+    ("another model's", {"model_type": "deepseek_v3", "norms": (WITHIN,)}, "mlp.post_mlp_layernorm.weight lies in the MoE block"),
+    ("no shared expert", {"n_shared_experts": 0}, "n_shared_experts is 0"),
+    ("epsilon", {"rms_norm_eps": 0}, "rms_norm_eps is 0"),
+))
+def test_a_norm_that_is_not_understood_is_refused_by_name(what, model, message, tmp_path):
+    folder = axk1(tmp_path / "model", **model).folder
+    done = run_program("expertd", "--model", folder, "--listen", f"unix:{tmp_path}/s", "--http", "off")
+    assert done.returncode == 65 and message in done.stderr, done.stderr
+
+
+def test_devices_refuse_a_norm_by_name(tmp_path):
+    folder = axk1(tmp_path / "model").folder
+    done = run_program("expertd", "--model", folder, "--listen", f"unix:{tmp_path}/s", "--http", "off", "--device", "sim:1")
+    assert done.returncode == 69 and "blocks that end with a norm" in done.stderr, done.stderr
 
 
 def test_other_models_have_the_bias_or_are_refused(tmp_path):

@@ -479,6 +479,8 @@ static void check_row(const struct architecture *a, const struct tensor_names *n
     assert_true(!a->has_selection_bias || names->selection_bias[0]);
     assert_true(!a->selection_bias_may_miss || a->has_selection_bias);
     assert_true(!a->router_has_bias || names->router_bias);
+    assert_true(!a->output_norm || (names->output_norm[0] && a->shared == SHARED_PLAIN));
+    assert_true(!a->output_norm || (!a->latent_key && !a->zero_experts_key));
     assert_true(!a->own_router_input || (names->router_norm && names->expert_scale));
 }
 

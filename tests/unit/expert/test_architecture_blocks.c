@@ -93,6 +93,9 @@ static void axk1_is_deepseek_v3_with_groups_and_norm_of_its_own(void **state) {
     assert_true(p.routing.scale == 2.5f && p.router_has_selection_bias);
     assert_true(p.routing.group_score == GROUP_TOP2_SUM && !p.routing.masked_groups_are_zero);
     assert_int_equal(p.shared_intermediate_size, 48);
+    assert_true(p.has_output_norm && p.output_norm_epsilon == 1e-6f && !p.needs_router_input);
+    assert_true(params_at(DEEPSEEK("axk1", ",\"rms_norm_eps\":1e-5"), 1).output_norm_epsilon == 1e-5f);
+    assert_false(params_at(DEEPSEEK("deepseek_v3", ",\"rms_norm_eps\":1e-5,\"n_group\":4,\"topk_group\":2"), 1).has_output_norm);
     assert_layers("{\"model_type\":\"axk1\",\"first_k_dense_replace\":1}", "DM");
 }
 

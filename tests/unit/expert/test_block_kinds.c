@@ -1,5 +1,5 @@
 // Kinds of blocks that no golden case has, as small checkpoints written here: the scalar twin, the fast path and simulated GPUs
-// give the same bits, and a block's parts add up to it.
+// give the same bits, and a block's parts add up to it, or to what its norm takes in.
 #include "served_layer.h"
 
 #include <math.h>
@@ -16,6 +16,7 @@ struct kind {
     const char *router, *selection_bias, *shared, *output_bias; // below the layer
     const char *gate_up, *down;                                 // [E, 2I, H], [E, H, I]; NULL: latent experts
     float lowest_bias;                                          // of the selection's, which reach 2 further
+    const char *output_norm;                                    // written last
 };
 
 #define COHERE                                                                                                                     \
@@ -26,6 +27,7 @@ struct kind {
 #define FUSED .gate_up = "mlp.experts.gate_up_proj", .down = "mlp.experts.down_proj"
 #define D1 .router = "mlp.gate.weight", FUSED
 #define SHARED .shared = "mlp.shared_experts"
+#define FOUR_GROUPS ",\"n_group\":4,\"topk_group\":2"
 #define BIASED .selection_bias = "mlp.gate.e_score_correction_bias"
 
 static const struct kind KINDS[] = {
@@ -53,7 +55,10 @@ static const struct kind KINDS[] = {
      "\"num_experts_per_tok\":3,\"n_shared_experts\":1,\"moe_shared_expert_intermediate_size\":32,\"norm_topk_prob\":true,"
      "\"n_group\":1,\"routed_scaling_factor\":2.5,\"mlp_hidden_act\":\"relu2\",\"moe_latent_size\":24",
      .router = "mixer.gate.weight", .selection_bias = "mixer.gate.e_score_correction_bias", .shared = "mixer.shared_experts"},
-    {"a selection bias that misses", DEEPSEEK("axk1") ",\"n_group\":4,\"topk_group\":2", D1, SHARED},
+    {"a norm of the whole, and a selection bias that misses", DEEPSEEK("axk1") FOUR_GROUPS, D1, SHARED,
+     .output_norm = "post_mlp_layernorm.weight"},
+    {"a norm of the whole", DEEPSEEK("axk1") FOUR_GROUPS ",\"rms_norm_eps\":0.001", D1, SHARED, BIASED,
+     .output_norm = "mlp.post_mlp_layernorm.weight"},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -94,6 +99,8 @@ static void add_experts(struct builder *b, uint64_t *random, const struct kind *
     }
 }
 
+static float norm_weights[H]; // of the kind that was written last
+
 static void write_kind(const struct kind *kind) {
     struct builder b = {0};
     uint64_t random = 77;
@@ -118,6 +125,10 @@ static void write_kind(const struct kind *kind) {
         }
         add(&b, &random, NAMED("%s.up_proj.weight", kind->shared), H, 2, I, H, 0);
         add(&b, &random, NAMED("%s.down_proj.weight", kind->shared), I, 2, H, I, 0);
+    }
+    if (kind->output_norm) {
+        add(&b, &random, NAMED("%s", kind->output_norm), 3, 1, H, 0, 0);
+        memcpy(norm_weights, b.entries[b.count - 1].view.data, sizeof norm_weights);
     }
     builder_write(&b, 0, b.count, folder, "model.safetensors");
     builder_clear(&b);
@@ -208,9 +219,11 @@ static void every_kind_has_the_bits_of_its_arithmetic_on_devices(void **state) {
         struct answers device, cpu;
         must(kernel_select("scalar_sim90"));
         write_kind(kind);
-        if (!kind->gate_up) { // refused before anything is loaded
+        if (!kind->gate_up || kind->output_norm) { // refused before anything is loaded
+            const char *what =
+                kind->output_norm ? "GPUs do not compute blocks that end with a norm" : "GPUs do not compute latent experts";
             assert_int_equal(try_to_serve_folder(&on_device, folder, dtype, 2, "sim:2").code, ERR_UNAVAILABLE);
-            assert_non_null(strstr(err_message(), "GPUs do not compute latent experts"));
+            assert_non_null(strstr(err_message(), what));
             stop(&on_device);
             continue;
         }
@@ -229,6 +242,9 @@ static void the_parts_add_up_to_the_block(void **state) {
     for (int i = 0; i < KIND_COUNT; i++) {
         struct served s;
         struct answers a;
+        if (KINDS[i].output_norm) {
+            continue; // below
+        }
         must(kernel_select("auto"));
         write_kind(&KINDS[i]);
         must(try_to_serve_folder(&s, folder, DTYPE_F32, 1, NULL));
@@ -244,6 +260,61 @@ static void the_parts_add_up_to_the_block(void **state) {
         }
         assert_true(has_shared(&s) == (shared > 0.01f)); // the part is there
         stop(&s);
+    }
+}
+
+static void ask_kind(const struct kind *kind, const char *kernels, uint32_t ranks, struct answers *out) {
+    struct served s;
+    must(kernel_select(kernels));
+    write_kind(kind);
+    must(try_to_serve_folder(&s, folder, DTYPE_F32, ranks, NULL));
+    ask_for_parts(&s, out);
+    stop(&s);
+}
+
+// The plain formula, in doubles.
+static void assert_normalised(const float *x, double epsilon, const float *got) {
+    double squares = 0;
+    for (int i = 0; i < H; i++) {
+        squares += (double)x[i] * (double)x[i];
+    }
+    for (int i = 0; i < H; i++) {
+        double wanted = (double)x[i] / sqrt(squares / H + epsilon) * (double)norm_weights[i];
+        if (!(fabs((double)got[i] - wanted) <= 1e-6)) {
+            fail_msg("column %d: %g, not %g", i, (double)got[i], wanted);
+        }
+    }
+}
+
+// The same weights as another model's, whose block has no norm.
+static void a_norm_is_of_the_whole_and_not_of_the_routed_part(void **state) {
+    (void)state;
+    const struct kind *normed = &KINDS[KIND_COUNT - 1];
+    const struct kind plain = {"without", DEEPSEEK("deepseek_v3") FOUR_GROUPS, D1, SHARED, BIASED};
+    struct answers with, without;
+    ask_kind(&plain, "auto", 1, &without);
+    ask_kind(normed, "auto", 1, &with);
+    assert_memory_equal((const char *)with.of[ROUTED_PART], (const char *)without.of[ROUTED_PART], sizeof with.of[ROUTED_PART]);
+    for (size_t t = 0; t < T; t++) {
+        assert_normalised(without.of[WHOLE] + t * H, 0.001, with.of[WHOLE] + t * H);
+        assert_normalised(without.of[SHARED_PART] + t * H, 0.001, with.of[SHARED_PART] + t * H); // the whole, by routes of nothing
+    }
+}
+
+static void a_norms_bits_are_those_of_any_shards_and_instructions(void **state) {
+    (void)state;
+    static const char *const KERNELS[] = {"auto", "avx2", "scalar"};
+    const struct kind *normed = &KINDS[KIND_COUNT - 1];
+    struct answers one, other;
+    ask_kind(normed, "auto", 1, &one);
+    for (size_t i = 0; i < sizeof KERNELS / sizeof *KERNELS; i++) {
+        if (err_is(kernel_select(KERNELS[i]))) {
+            continue; // this machine has none of them
+        }
+        for (uint32_t ranks = 1; ranks <= E; ranks *= 2) {
+            ask_kind(normed, KERNELS[i], ranks, &other);
+            assert_same(normed, KERNELS[i], &one, &other);
+        }
     }
 }
 
@@ -274,6 +345,8 @@ int main(void) {
         cmocka_unit_test(every_kind_has_its_twins_bits),
         cmocka_unit_test(every_kind_has_the_bits_of_its_arithmetic_on_devices),
         cmocka_unit_test(the_parts_add_up_to_the_block),
+        cmocka_unit_test(a_norm_is_of_the_whole_and_not_of_the_routed_part),
+        cmocka_unit_test(a_norms_bits_are_those_of_any_shards_and_instructions),
     };
     return cmocka_run_group_tests(tests, make_inputs, remove_folder);
 }
