@@ -77,10 +77,10 @@ void call_add_scaled(const struct product_call *c, size_t k_block, const float *
 
 // ---- results
 
-// alpha * sums + beta * more, which wraps as the sums do. more: not read where beta is 0.
+// alpha * sums + beta * more, which wraps as the sums do. more: NULL where beta is 0.
 static void scale_i32(const int32_t *sums, const int32_t *more, uint32_t alpha, uint32_t beta, size_t count, int32_t *out) {
     for (size_t i = 0; i < count; i++) {
-        out[i] = (int32_t)(alpha * (uint32_t)sums[i] + (beta ? beta * (uint32_t)more[i] : 0));
+        out[i] = (int32_t)(alpha * (uint32_t)sums[i] + (more ? beta * (uint32_t)more[i] : 0));
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,12 +17,12 @@ enum { TEXT_MAX = 16384 };
 // "begin", `length` times x, "end", in pieces of `step` bytes.
 static struct http_request_state feed(struct http_request *request, const char *begin, size_t length, const char *end,
                                       size_t step) {
-    static char text[TEXT_MAX];
-    size_t before = strlen(begin), after = strlen(end), all = before + length + after;
+    static char text[TEXT_MAX], filling[TEXT_MAX];
+    assert_true(length < sizeof filling);
+    memset(filling, 'x', length);
+    filling[length] = '\0';
+    size_t all = (size_t)snprintf(text, sizeof text, "%s%s%s", begin, filling, end);
     assert_true(all < sizeof text);
-    memcpy(text, begin, before);
-    memset(text + before, 'x', length);
-    memcpy(text + before + length, end, after);
     http_request_reset(request);
     for (size_t at = 0; at < all && !http_request_state(request).done; at += step) {
         http_request_feed(request, text + at, all - at < step ? all - at : step);
