@@ -344,9 +344,9 @@ def test_a_call_whose_caller_left_is_not_computed(start_daemon):
         call.cancel()
     assert first.result().output.data
     assert client.forward(layer.request(1)).output.data
-    # One of them may have begun before it was cancelled.
+    # A batch of them may have begun before they were cancelled: one call, and what of the next filled the batch.
     computed = daemon.metric("expertd_tokens_total") - before
-    assert computed <= running.hidden.shape[0] + later.hidden.shape[0] + 1, "the cancelled ones were computed after all"
+    assert computed <= running.hidden.shape[0] + 2 * later.hidden.shape[0] + 1, "the cancelled ones were computed after all"
     client.channel.close()
 
 
