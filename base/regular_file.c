@@ -152,7 +152,7 @@ static FALLIBLE begin(struct regular_file_new *file, const char *path, enum regu
     if (!file->place) {
         FAIL(ERR_IO, "%s", strerror(errno));
     }
-    return make_temporary(file, file->old.st_mode ? 0600 : 0666);
+    return make_temporary(file, file->old.st_mode ? 0600 : takes == REGULAR_FILE_ONLY ? 0644 : 0666);
 }
 
 FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, struct regular_file_new *out) {

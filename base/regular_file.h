@@ -28,9 +28,10 @@ struct regular_file_new {
 enum regular_file_takes { REGULAR_FILE_ONLY, REGULAR_FILE_OR_STREAM };
 
 // Opens for writing what `path` will hold. A file is written beside its place, under a name that nothing has, and takes the place
-// once it is whole, with the old file's mode and, where that is allowed, owner; a new one's mode is 0666 and the umask. A link at
-// `path` itself is followed. Into a FIFO or a character device the bytes go as they come, with REGULAR_FILE_OR_STREAM; what else
-// lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is due.
+// once it is whole, with the old file's mode and, where that is allowed, owner; a new one's mode is what the umask leaves of 0666,
+// of 0644 with REGULAR_FILE_ONLY. A link at `path` itself is followed. Into a FIFO or a character device the bytes go as they come,
+// with REGULAR_FILE_OR_STREAM; what else lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is
+// due.
 FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, struct regular_file_new *out);
 
 // All bytes, or ERR_IO.

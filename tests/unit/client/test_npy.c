@@ -248,23 +248,29 @@ static void assert_holds(const char *path, const char *text) {
     assert_string_equal(found, text);
 }
 
+// Neither a file of the user's beside it nor what a link beside it leads to.
 static void npy_write_touches_no_file_but_its_own(void **state) {
     (void)state;
-    char path[64], older[96], other[96];
+    char path[64], older[96], other[96], planted[96];
+    struct stat there;
     const float one = 1;
     struct tensor_view view = {.dtype = DTYPE_F32, .rank = 1, .shape = {1}, .data = &one, .bytes = sizeof one};
     in_a_folder(path, "a.npy");
     snprintf(older, sizeof older, "%s.tmp", path);
     snprintf(other, sizeof other, "%s.other", path);
+    snprintf(planted, sizeof planted, "%s.%ld.tmp", path, (long)getpid());
     write_text(older, "mine");
     write_text(other, "mine too");
+    assert_int_equal(symlink(other, planted), 0);
     assert_false(err_is(npy_write(path, &view)));
     assert_holds(older, "mine");
     assert_holds(other, "mine too");
+    assert_int_equal(lstat(planted, &there), 0);
+    assert_true(S_ISLNK(there.st_mode));
     struct npy npy;
     assert_false(err_is(npy_open(path, &npy)));
     npy_close(&npy);
-    unlink(older), unlink(other);
+    unlink(older), unlink(other), unlink(planted);
     remove_folder_of(path);
 }
 

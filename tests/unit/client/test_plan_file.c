@@ -131,19 +131,25 @@ static void a_place_that_cannot_be_written_leaves_nothing(void **state) {
     assert_int_equal(glob(left, 0, NULL, &found), GLOB_NOMATCH);
 }
 
+// Neither a file of the user's beside it nor what a link beside it leads to.
 static void no_file_but_the_plan_is_written(void **state) {
     (void)state;
-    char beside[2][96];
+    char beside[2][96], planted[96];
     struct stat there;
     snprintf(beside[0], sizeof beside[0], "%s.partial", path);
-    snprintf(beside[1], sizeof beside[1], "%s.tmp", path);
+    snprintf(beside[1], sizeof beside[1], "%s.other", path);
+    snprintf(planted, sizeof planted, "%s.%ld.tmp", path, (long)getpid());
     for (int i = 0; i < 2; i++) {
         FILE *file = fopen(beside[i], "w");
         assert_non_null(file);
         fputs("mine", file);
         fclose(file);
     }
+    assert_int_equal(symlink(beside[1], planted), 0);
     assert_false(err_is(plan_file_write_take(path, json_object())));
+    assert_int_equal(lstat(planted, &there), 0);
+    assert_true(S_ISLNK(there.st_mode));
+    unlink(planted);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(lstat(beside[i], &there), 0);
         assert_int_equal(there.st_size, 4);

@@ -355,7 +355,7 @@ static void an_identity_that_could_not_be_read_back_is_not_written(void **state)
 
 static void a_new_file_has_the_mode_that_the_umask_leaves(void **state) {
     const struct folder *folder = *state;
-    static const mode_t MASKS[][2] = {{0077, 0600}, {0022, 0644}, {0, 0666}}; // and what comes of it
+    static const mode_t MASKS[][2] = {{0077, 0600}, {0022, 0644}, {0, 0644}}; // and what comes of it
     static struct tuning_table table;
     fill(&table, 2);
     for (size_t i = 0; i < COUNT_OF(MASKS); i++) {
