@@ -92,11 +92,11 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .type = OPTIONS_CHOICE,
          .offset = FIELD(kernels),
          .fallback = "auto",
-         .choices = "auto|scalar|scalar_amx|scalar_sim90|avx2|avx512|avx512vnni|avx512bf16|amxint8|amx|neon|neondot|neonbf16",
+         .choices = "auto|scalar|scalar_amx|scalar_sm90|avx2|avx512|avx512vnni|avx512bf16|amxint8|amx|neon|neondot|neonbf16",
          .value = "SET",
          .help = "The instruction set to compute with. auto takes the best that this CPU runs; all give the same bits but "
                  "amx (AMX-BF16, several times as fast in prefill), scalar_amx (the same bits as amx, anywhere and slowly) and "
-                 "scalar_sim90 (a simulated GPU's bits, slowly), whose numerics_id is their own, and which auto never takes. "
+                 "scalar_sm90 (a simulated GPU's bits, slowly), whose numerics_id is their own, and which auto never takes. "
                  "Others: scalar, avx2, avx512, avx512vnni, avx512bf16, amxint8; on aarch64 (tried under an emulator alone, speed "
                  "unknown) neon, neondot, neonbf16."},
     [OPTION_TUNING] = {.name = "tuning",

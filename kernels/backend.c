@@ -75,7 +75,7 @@ static const struct candidate CANDIDATES[] = {
     {&backend_neonbf16, has_neonbf16},      {&backend_neondot, has_neondot},          {&backend_neon, runs_everywhere},
 #endif
     {&backend_scalar_amx, runs_everywhere},
-    {&backend_scalar_sim90, runs_everywhere},
+    {&backend_scalar_sm90, runs_everywhere},
     {&backend_scalar, runs_everywhere},
 };
 
@@ -88,7 +88,7 @@ static const char *const OTHER_CPU_NAMES[] = {"neonbf16", "neondot", "neon"};
 #endif
 
 static const char *const ARITHMETIC_NAMES[] = {
-    [ARITHMETIC_CPU] = "cpu", [ARITHMETIC_CPU_AMX] = "cpu_amx", [ARITHMETIC_SIM_90] = "sim_90"};
+    [ARITHMETIC_CPU] = "cpu", [ARITHMETIC_CPU_AMX] = "cpu_amx", [ARITHMETIC_SM_90] = "sm_90"};
 
 enum {
     CANDIDATES_COUNT = sizeof CANDIDATES / sizeof *CANDIDATES,
@@ -140,7 +140,7 @@ const char *kernel_name_at(size_t i, bool *usable) {
 const struct kernel_backend *backend_twin(const struct kernel_backend *backend) {
     static const struct kernel_backend *const TWINS[] = {[ARITHMETIC_CPU] = &backend_scalar,
                                                          [ARITHMETIC_CPU_AMX] = &backend_scalar_amx,
-                                                         [ARITHMETIC_SIM_90] = &backend_scalar_sim90};
+                                                         [ARITHMETIC_SM_90] = &backend_scalar_sm90};
     return TWINS[backend->arithmetic];
 }
 
@@ -331,7 +331,7 @@ FALLIBLE kernel_select_arithmetic(const char *arithmetic) {
         }
     }
     FAIL(ERR_UNAVAILABLE, "unknown arithmetic %s: this build computes as %s, %s or %s", arithmetic,
-         ARITHMETIC_NAMES[ARITHMETIC_CPU], ARITHMETIC_NAMES[ARITHMETIC_CPU_AMX], ARITHMETIC_NAMES[ARITHMETIC_SIM_90]);
+         ARITHMETIC_NAMES[ARITHMETIC_CPU], ARITHMETIC_NAMES[ARITHMETIC_CPU_AMX], ARITHMETIC_NAMES[ARITHMETIC_SM_90]);
 }
 
 // f32 sums are the same everywhere.

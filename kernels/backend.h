@@ -84,12 +84,14 @@ typedef void quantised_group_kernel(const struct panel_group_args *args, const s
 enum kernel_arithmetic {
     ARITHMETIC_CPU,     // pairs of fmas, as the numerics contract says
     ARITHMETIC_CPU_AMX, // TDPBF16PS: 32 k at a time, even and odd ones apart
-    ARITHMETIC_SIM_90,  // the simulated GPU's: one IEEE fma per k, K padded with +0 to a multiple of 64
+    ARITHMETIC_SM_90,   // a Hopper GPU's tensor cores (kernels/tensor_core.h): 16 k at once, the last of them padded with +0
 };
 
 // The k of which every block of K but the last is a multiple, for a group kernel's sums of `sum` to go on over the next as if there
-// were one: pairs and quads do not straddle two, nor do the 32 k that TDPBF16PS adds to each other first.
-#define KERNEL_K_UNIT(arithmetic, sum) ((size_t)((arithmetic) == ARITHMETIC_CPU_AMX && (sum) == DTYPE_BF16 ? 32 : 4))
+// were one: pairs and quads do not straddle two, nor do the 32 k that TDPBF16PS adds to each other first, or
+// the 16 of a tensor core.
+#define KERNEL_K_UNIT(arithmetic, sum)                                                                                             \
+    ((size_t)((sum) != DTYPE_BF16 || (arithmetic) == ARITHMETIC_CPU ? 4 : (arithmetic) == ARITHMETIC_CPU_AMX ? 32 : 16))
 
 // Those of panels that are packed as slices of one width.
 struct slices_kernels {

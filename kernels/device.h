@@ -57,7 +57,7 @@ struct device_variants {
 
 struct device_facts {
     char name[DEVICE_NAME_MAX];
-    char arithmetic[DEVICE_ARITHMETIC_MAX];     // of bf16 sums, as in a numerics_id: "sm_90", "sim_90"
+    char arithmetic[DEVICE_ARITHMETIC_MAX];     // of bf16 sums, as in a numerics_id: "sm_90", "sm_90"
     char arithmetic_f32[DEVICE_ARITHMETIC_MAX]; // of f32 sums: "cpu" where they are known to be the CPU's
     uint64_t memory_bytes, memory_available;
     struct device_variants bf16, f32; // f16's are bf16's

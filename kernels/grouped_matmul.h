@@ -70,7 +70,7 @@ FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args);
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k);
 float dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k);
 float dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k);   // ARITHMETIC_CPU_AMX's
-float dot_bf16_sim90_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k); // ARITHMETIC_SIM_90's
+float dot_bf16_sm90_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k); // ARITHMETIC_SM_90's
 int32_t dot_i8_reference(const int8_t *x, const int8_t *w, size_t w_stride, size_t k);           // wraps
 
 #endif

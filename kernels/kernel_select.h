@@ -1,6 +1,6 @@
 // The instruction set that this process computes with: the fastest that its CPU has, or one by name, chosen once at start.
 //
-// What "auto" chooses from gives the same bits, whichever it is; "amx" and "scalar_sim90" have bf16 sums of their own, which the
+// What "auto" chooses from gives the same bits, whichever it is; "amx" and "scalar_sm90" have bf16 sums of their own, which the
 // numerics_id tells. Each is compared with its scalar twin on boundary vectors when it is chosen, and refused where it differs.
 #ifndef EXPERTD_KERNELS_KERNEL_SELECT_H
 #define EXPERTD_KERNELS_KERNEL_SELECT_H
@@ -15,7 +15,7 @@
 // ERR_CONFIG for an unknown name, ERR_UNAVAILABLE for one that this CPU lacks; both messages list what there is.
 FALLIBLE kernel_select(const char *name);
 
-// Chooses the fastest that computes as `arithmetic` says ("cpu", "cpu_amx", "sim_90": the last part of a numerics_id), the scalar
+// Chooses the fastest that computes as `arithmetic` says ("cpu", "cpu_amx", "sm_90": the last part of a numerics_id), the scalar
 // twin where this CPU has no other. ERR_UNAVAILABLE for one that this build does not know.
 FALLIBLE kernel_select_arithmetic(const char *arithmetic);
 
@@ -30,7 +30,7 @@ const char *kernel_passed_over(const char **differs);
 // for them with the chosen one. avx512vnni is "avx512" here.
 const char *kernel_float_name(void);
 
-// The last part of the numerics_id of layers computed in `dtype` by the chosen one: "cpu", "cpu_amx" or "sim_90".
+// The last part of the numerics_id of layers computed in `dtype` by the chosen one: "cpu", "cpu_amx" or "sm_90".
 const char *kernel_arithmetic_name(enum dtype dtype);
 
 // The i-th instruction set of this build, widest first, "scalar" last; *usable: this CPU runs it. NULL past the end, *usable as it

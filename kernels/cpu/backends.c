@@ -46,11 +46,11 @@ const struct kernel_backend backend_scalar_amx = {
     BACKEND_ROWS(scalar),
 };
 
-const struct kernel_backend backend_scalar_sim90 = {
-    .name = "scalar_sim90",
-    .arithmetic = ARITHMETIC_SIM_90,
+const struct kernel_backend backend_scalar_sm90 = {
+    .name = "scalar_sm90",
+    .arithmetic = ARITHMETIC_SM_90,
     .f32 = SCALAR_F32,
-    .bf16 = {.panel = scalar_sim90_panel_bf16, .quantised = scalar_sim90_quantised_bf16},
+    .bf16 = {.panel = scalar_sm90_panel_bf16, .quantised = scalar_sm90_quantised_bf16},
     .i8 = SCALAR_I8,
     BACKEND_ROWS(scalar),
 };

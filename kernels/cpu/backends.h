@@ -91,9 +91,9 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
 
 BACKEND_DECLARE_ROWS(scalar);
 BACKEND_DECLARE_PANELS(scalar);
-panel_kernel scalar_amx_panel_bf16, scalar_sim90_panel_bf16;
-quantised_kernel scalar_sim90_quantised_bf16;
-extern const struct kernel_backend backend_scalar, backend_scalar_amx, backend_scalar_sim90;
+panel_kernel scalar_amx_panel_bf16, scalar_sm90_panel_bf16;
+quantised_kernel scalar_sm90_quantised_bf16;
+extern const struct kernel_backend backend_scalar, backend_scalar_amx, backend_scalar_sm90;
 
 #if defined(__x86_64__)
 BACKEND_DECLARE_ROWS(avx2);

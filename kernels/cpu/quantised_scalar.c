@@ -2,10 +2,11 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/cpu/quantised_values.h"
+#include "kernels/tensor_core.h"
 
-enum { PIECE_K = 256 }; // of a column at a time; even
+enum { PIECE_K = 256 }; // of a column at a time; a multiple of what any unit adds at once
 
-enum sums { SUMS_F32, SUMS_BF16, SUMS_BF16_SIM90 };
+enum sums { SUMS_F32, SUMS_BF16, SUMS_BF16_SM90 };
 
 static float sum_bf16(const uint16_t *x, const float *w, size_t depth, float sum) {
     for (size_t i = 0; i < depth; i += 2) {
@@ -16,11 +17,16 @@ static float sum_bf16(const uint16_t *x, const float *w, size_t depth, float sum
     return sum;
 }
 
-// A simulated GPU's: one IEEE fma per k. No partial sum is ever -0, for codes times bf16 are multiples of 2^-149, so that what pads
-// it adds nothing.
-static float sum_bf16_sim90(const uint16_t *x, const float *w, size_t depth, float sum) {
-    for (size_t i = 0; i < depth; i++) {
-        sum = __builtin_fmaf(f32_from_bf16(x[i]), w[i], sum);
+// A Hopper GPU's: 16 k at a time, from the scale's first.
+static float sum_bf16_sm90(const uint16_t *x, const float *w, size_t depth, float sum) {
+    enum { STEP_K = 16 };
+    for (size_t begin = 0; begin < depth; begin += STEP_K) {
+        float factors[STEP_K] = {0}, weights[STEP_K] = {0};
+        for (size_t i = begin; i < depth && i < begin + STEP_K; i++) {
+            factors[i - begin] = f32_from_bf16(x[i]);
+            weights[i - begin] = w[i];
+        }
+        sum = tensor_core_add(&TENSOR_CORE_SM90_BF16, factors, weights, sum);
     }
     return sum;
 }
@@ -48,7 +54,7 @@ static void sum_scale(const struct panel_args *args, const struct quantised_form
             const uint16_t *x = args->x[r];
             partials[r] = sums == SUMS_F32    ? sum_f32((const float *)args->x[r] + k, w, count, partials[r])
                           : sums == SUMS_BF16 ? sum_bf16(x + k, w, count, partials[r])
-                                              : sum_bf16_sim90(x + k, w, count, partials[r]);
+                                              : sum_bf16_sm90(x + k, w, count, partials[r]);
         }
     }
 }
@@ -80,6 +86,6 @@ void scalar_quantised_f32(const struct panel_args *args, const struct quantised_
     multiply(args, format, SUMS_F32);
 }
 
-void scalar_sim90_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {
-    multiply(args, format, SUMS_BF16_SIM90);
+void scalar_sm90_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {
+    multiply(args, format, SUMS_BF16_SM90);
 }

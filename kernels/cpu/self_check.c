@@ -208,7 +208,7 @@ static int same_along(void (*along)(const struct along_args *), enum dtype dtype
 }
 
 static int check_bf16(struct check *check, int round) {
-    static const size_t ROWS[] = {[ARITHMETIC_CPU] = CHECK_ROWS, [ARITHMETIC_CPU_AMX] = CHECK_TILE_ROWS, [ARITHMETIC_SIM_90] = 1};
+    static const size_t ROWS[] = {[ARITHMETIC_CPU] = CHECK_ROWS, [ARITHMETIC_CPU_AMX] = CHECK_TILE_ROWS, [ARITHMETIC_SM_90] = 1};
     enum kernel_arithmetic arithmetic = check->backend->arithmetic;
     size_t unit = KERNEL_K_UNIT(arithmetic, DTYPE_BF16), k = unit + CHECK_K - 4, count = (size_t)round % ROWS[arithmetic] + 1;
     uint16_t x[CHECK_TILE_ROWS][CHECK_K_MOST];

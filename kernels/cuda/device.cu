@@ -47,7 +47,7 @@ const char *more_about_the_failure() {
 }
 
 void arithmetic_of(const cudaDeviceProp &, struct device_facts *out) {
-    snprintf(out->arithmetic, sizeof out->arithmetic, "sim_90");
+    snprintf(out->arithmetic, sizeof out->arithmetic, "sm_90");
     snprintf(out->arithmetic_f32, sizeof out->arithmetic_f32, "cpu");
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/matmul_check.h"
 #include "kernels/packed_layout.h"
 #include "kernels/quantised.h"
+#include "kernels/tensor_core.h"
 
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
     float sum = 0.0f;
@@ -63,19 +64,23 @@ float dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stri
     return dot_amx(x, w, 2 * w_stride, w_stride, k);
 }
 
-// The same of ARITHMETIC_SIM_90: one fma per k; padded with +0 to whole blocks of 64.
-static float dot_sim90(const uint16_t *x, const uint16_t *w, size_t pair_stride, size_t odd_stride, size_t k) {
-    enum { BLOCK = 64 };
+// The same of ARITHMETIC_SM_90: 16 k at a time, the last of them padded with +0.
+static float dot_sm90(const uint16_t *x, const uint16_t *w, size_t pair_stride, size_t odd_stride, size_t k) {
+    enum { STEP = 16 };
     float sum = 0.0f;
-    for (size_t i = 0; i < (k + BLOCK - 1) / BLOCK * BLOCK; i++) {
-        uint16_t x_i = i < k ? x[i] : 0, w_i = i < k ? w[i / 2 * pair_stride + i % 2 * odd_stride] : 0;
-        sum = __builtin_fmaf(f32_from_bf16(x_i), f32_from_bf16(w_i), sum);
+    for (size_t begin = 0; begin < k; begin += STEP) {
+        float factors[STEP] = {0}, weights[STEP] = {0};
+        for (size_t i = begin; i < k && i < begin + STEP; i++) {
+            factors[i - begin] = f32_from_bf16(x[i]);
+            weights[i - begin] = f32_from_bf16(w[i / 2 * pair_stride + i % 2 * odd_stride]);
+        }
+        sum = tensor_core_add(&TENSOR_CORE_SM90_BF16, factors, weights, sum);
     }
     return sum;
 }
 
-float dot_bf16_sim90_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
-    return dot_sim90(x, w, 2 * w_stride, w_stride, k);
+float dot_bf16_sm90_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
+    return dot_sm90(x, w, 2 * w_stride, w_stride, k);
 }
 
 // Column `n` of a packed group against one row.
@@ -94,7 +99,7 @@ static float dot_packed(const struct packed_weights *weights, size_t group, size
     }
     const uint16_t *column = (const uint16_t *)data + 2 * packed_word_at(weights->layout, (weights->k + 1) / 2, 0, n);
     static float (*const DOTS[])(const uint16_t *, const uint16_t *, size_t, size_t, size_t) = {
-        [ARITHMETIC_CPU] = dot_pairs, [ARITHMETIC_CPU_AMX] = dot_amx, [ARITHMETIC_SIM_90] = dot_sim90};
+        [ARITHMETIC_CPU] = dot_pairs, [ARITHMETIC_CPU_AMX] = dot_amx, [ARITHMETIC_SM_90] = dot_sm90};
     return DOTS[kernel_selected()->arithmetic](x, column, 2 * stride, 1, weights->k);
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/product.h"
 #include "kernels/product_lines.h"
 #include "kernels/quantised.h"
+#include "kernels/tensor_core.h"
 #include "kernels/weights.h"
 
 // Element k of a line, exactly.
@@ -98,11 +99,19 @@ static float sum_amx(const struct element_sum *s, size_t begin, size_t end) {
     return sum;
 }
 
-// The simulated GPU's: one fma per k, whole blocks of 64.
-static float sum_sim90(const struct element_sum *s, size_t begin, size_t end) {
-    enum { BLOCK = 64 };
-    float sum = sum_fmas(s, begin, end);
-    return (end - begin) % BLOCK ? sum + 0.0f : sum;
+// A Hopper GPU's: 16 k at a time, the last of them padded with +0.
+static float sum_sm90(const struct element_sum *s, size_t begin, size_t end) {
+    enum { STEP = 16 };
+    float sum = 0.0f;
+    for (size_t step = begin; step < end; step += STEP) {
+        float a[STEP] = {0}, b[STEP] = {0};
+        for (size_t k = step; k < end && k < step + STEP; k++) {
+            a[k - step] = a_element(s, k);
+            b[k - step] = b_element(s, k);
+        }
+        sum = tensor_core_add(&TENSOR_CORE_SM90_BF16, a, b, sum);
+    }
+    return sum;
 }
 
 // Products of k in [begin, end), in the order that their dtypes have.
@@ -111,7 +120,7 @@ static float sum_range(const struct element_sum *s, enum dtype sum_dtype, size_t
         return sum_fmas(s, begin, end);
     }
     static float (*const SUMS[])(const struct element_sum *, size_t, size_t) = {
-        [ARITHMETIC_CPU] = sum_pairs, [ARITHMETIC_CPU_AMX] = sum_amx, [ARITHMETIC_SIM_90] = sum_sim90};
+        [ARITHMETIC_CPU] = sum_pairs, [ARITHMETIC_CPU_AMX] = sum_amx, [ARITHMETIC_SM_90] = sum_sm90};
     return SUMS[kernel_selected()->arithmetic](s, begin, end);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/cpu/quantised_values.h"
+#include "kernels/tensor_core.h"
 
 struct column {
     enum weight_code code;
@@ -21,11 +22,17 @@ static float partial_bf16(const struct column *c, const uint16_t *x) {
     return sum;
 }
 
-// ARITHMETIC_SIM_90's.
-static float partial_bf16_sim90(const struct column *c, const uint16_t *x) {
+// ARITHMETIC_SM_90's.
+static float partial_bf16_sm90(const struct column *c, const uint16_t *x) {
+    enum { STEP_K = 16 };
     float sum = 0.0f;
-    for (size_t i = 0; i < c->depth; i++) {
-        sum = __builtin_fmaf(f32_from_bf16(x[i]), quantised_value(c->code, c->codes, c->zeros, i, c->index), sum);
+    for (size_t begin = 0; begin < c->depth; begin += STEP_K) {
+        float factors[STEP_K] = {0}, weights[STEP_K] = {0};
+        for (size_t i = begin; i < c->depth && i < begin + STEP_K; i++) {
+            factors[i - begin] = f32_from_bf16(x[i]);
+            weights[i - begin] = quantised_value(c->code, c->codes, c->zeros, i, c->index);
+        }
+        sum = tensor_core_add(&TENSOR_CORE_SM90_BF16, factors, weights, sum);
     }
     return sum;
 }
@@ -39,10 +46,10 @@ static float partial_f32(const struct column *c, const float *x) {
 }
 
 static float dot(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x, size_t k,
-                 bool is_sim90) {
+                 bool is_sm90) {
     struct quantised_layout layout = quantised_layout(format, k);
     const uint8_t *panel = (const uint8_t *)group + n / KERNEL_PANEL * quantised_group_bytes(format, k, KERNEL_PANEL);
-    float (*partial_of_bf16)(const struct column *, const uint16_t *) = is_sim90 ? partial_bf16_sim90 : partial_bf16;
+    float (*partial_of_bf16)(const struct column *, const uint16_t *) = is_sm90 ? partial_bf16_sm90 : partial_bf16;
     float sum = 0.0f;
     for (size_t g = 0; g < layout.scales; g++) {
         struct column column = {
@@ -63,10 +70,10 @@ static float dot(const struct quantised_format *format, const void *group, size_
 
 float dot_quantised_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x,
                               size_t k) {
-    return dot(format, group, n, dtype, x, k, kernel_selected()->arithmetic == ARITHMETIC_SIM_90);
+    return dot(format, group, n, dtype, x, k, kernel_selected()->arithmetic == ARITHMETIC_SM_90);
 }
 
-float dot_quantised_sim90_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
-                                    const void *x, size_t k) {
+float dot_quantised_sm90_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
+                                   const void *x, size_t k) {
     return dot(format, group, n, dtype, x, k, true);
 }

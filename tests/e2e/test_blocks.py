@@ -107,7 +107,7 @@ def test_lagunas_logits_are_capped_the_callers_too(rows, tmp_path, start_daemon)
 
 def test_devices_cap_logits_to_the_bits_of_the_cpu_with_their_arithmetic(rows, tmp_path, start_daemon):
     model, answers = laguna(tmp_path / "model", 0.5), []
-    for options in (("--device", "sim:2"), ("--kernels", "scalar_sim90")):
+    for options in (("--device", "sim:2"), ("--kernels", "scalar_sm90")):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=model.folder)
         with daemon.client() as client:
             answers.append(rows_of(client.forward(asked(rows[:9])).output))

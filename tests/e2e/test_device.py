@@ -45,7 +45,7 @@ def answers(golden, *arguments, env=None, program="expertd"):
 @pytest.mark.parametrize("name", SERVED_CASES if not SANITIZER else SERVED_CASES[:1])
 def test_a_simulated_gpu_gives_the_block_of_the_model(case, name):
     golden = case(name)
-    for dtype, number in (("bf16", "1/bf16/sim_90"), ("f32", "1/f32/cpu")):
+    for dtype, number in (("bf16", "1/bf16/sm_90"), ("f32", "1/f32/cpu")):
         found, ids = answers(golden, "--device", "sim", "--compute-dtype", dtype)
         assert ids == {number}
         for layer, (own, _) in found.items():
@@ -59,7 +59,7 @@ def bytes_of(found):
 @pytest.mark.parametrize("name", ("qwen2_moe", "llama4", "deepseek_v3", *QUANTISED) if not SANITIZER else ("qwen2_moe",))
 def test_bits_are_those_of_the_cpu_with_that_arithmetic_on_any_number_of_devices(case, name):
     golden = case(name)
-    cpu, ids = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sim90")
+    cpu, ids = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sm90")
     for device in DEVICES:
         found, same = answers(golden, "--compute-dtype", "bf16", env={"EXPERTD_DEVICE": device})
         assert same == ids and bytes_of(found) == bytes_of(cpu), device
@@ -71,7 +71,7 @@ def test_bits_are_those_of_the_cpu_with_that_arithmetic_on_any_number_of_devices
 @pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss") if not SANITIZER else ("qwen2_moe",))
 def test_bits_do_not_depend_on_the_kernel_that_makes_the_products(case, name):
     golden = case(name)
-    cpu, ids = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sim90")
+    cpu, ids = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sm90")
     for variant in VARIANTS if not SANITIZER else VARIANTS[-1:]:
         found, same = answers(golden, "--compute-dtype", "bf16", env={"EXPERTD_DEVICE": f"sim:2/{variant}"})
         assert same == ids and bytes_of(found) == bytes_of(cpu), variant
@@ -86,7 +86,7 @@ def test_verify_agrees_with_a_simulated_gpu(case):
     status = daemon.get("/api/status")[1]
     daemon.stop()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert shown[0]["arithmetic"] == "sim_90" and shown[0]["count"] == "1" and '"sim"' in status
+    assert shown[0]["arithmetic"] == "sm_90" and shown[0]["count"] == "1" and '"sim"' in status
 
 
 def test_status_shows_weights_kernels_and_the_memory_of_devices(case):
@@ -96,20 +96,20 @@ def test_status_shows_weights_kernels_and_the_memory_of_devices(case):
     shown = run_program("expertctl", "--address", f"unix:{daemon.socket}", "status")
     daemon.stop()
     device = status["device"]
-    assert (device["kind"], device["count"], device["arithmetic"]) == ("sim", 2, "sim_90")
+    assert (device["kind"], device["count"], device["arithmetic"]) == ("sim", 2, "sm_90")
     assert device["reserved_bytes"] == int(reserved) > 0 and device["memory_bytes"] >= device["reserved_bytes"]
     for layer in status["layers"]:
         assert layer["weights"] == "mxfp4" and "mma_" in layer["device_kernels"]
         assert "<td>mxfp4<td>" in page and layer["device_kernels"] in page
     assert f"{reserved} bytes of device memory" in page
     assert f"device:sim:2:{device['name']}" in shown.stdout and f"device_memory:{reserved}/{device['memory_bytes']}" in shown.stdout
-    assert "mxfp4" in shown.stdout and "1/bf16/sim_90" in shown.stdout
+    assert "mxfp4" in shown.stdout and "1/bf16/sm_90" in shown.stdout
 
 
 def test_quantised_weights_may_be_widened_there_too(case):
     golden = case("mixtral_awq")
     found, ids = answers(golden, "--device", "sim", "--widen")
-    assert ids == {"1/bf16/sim_90+widen"}
+    assert ids == {"1/bf16/sm_90+widen"}
     for layer, (own, _) in found.items():
         assert error_per_token(values_of(own), golden.get(layer, "output")).max() <= golden.bound("bf16")
 
@@ -316,7 +316,7 @@ def test_auto_takes_every_gpu_that_the_driver_finds(case, installed):
     daemon.stop()
     assert len(devices) == 1 and int(devices[0]["count"]) > 1 and not auto
     found, ids = answers(golden, "--device", "auto", "--compute-dtype", "bf16", env=env, program=program)
-    cpu, same = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sim90")
+    cpu, same = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sm90")
     assert ids == same and bytes_of(found) == bytes_of(cpu)
 
 
@@ -333,7 +333,7 @@ def test_an_installation_has_the_modules_where_its_programs_look(case, tmp_path)
     folder = tmp_path / "moved"
     assert (folder / "lib/expertd/libexpertd_cuda.so").exists() == (BUILD / "lib/expertd/libexpertd_cuda.so").exists()
     found, ids = answers(case("qwen2_moe"), "--device", "sim", "--compute-dtype", "bf16", program=folder / "bin/expertd")
-    assert ids == {"1/bf16/sim_90"} and found
+    assert ids == {"1/bf16/sm_90"} and found
     done = subprocess.run([folder / "bin/expertd-bench", "kernels", "--device", "sim", "--seconds", "0.01"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

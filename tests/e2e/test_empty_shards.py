@@ -104,7 +104,7 @@ def test_balanced_with_replicas_and_moves_to_and_from_them(model, rows, tmp_path
 
 def test_devices_without_experts_change_no_bit(model, rows, start_daemon):
     answers = []
-    for options in (("--kernels", "scalar_sim90"), ("--device", "sim:3"), ("--device", "sim:2", "--shards", 5)):
+    for options in (("--kernels", "scalar_sm90"), ("--device", "sim:3"), ("--device", "sim:2", "--shards", 5)):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=model.folder)
         with daemon.client() as client:
             answers.append(answers_of(client, rows[:9], model.experts))

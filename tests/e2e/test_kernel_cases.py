@@ -19,7 +19,7 @@ from refusals import write_refusals  # noqa: E402
 PROGRAM = paths.BIN / "kernel_cases"
 COUNT, SEED = 210 if not paths.SANITIZER else 70, 20  # sanitizers look for other faults than wrong bits
 SPOILT = COUNT // 3
-OTHERS = ("amx", "scalar_amx", "scalar_sim90")  # whose sums of bf16 are their own
+OTHERS = ("amx", "scalar_amx", "scalar_sm90")  # whose sums of bf16 are their own
 
 
 def run_cases(*arguments):
@@ -62,7 +62,7 @@ def test_the_scalar_twin_gives_the_contracts_bits(cases):
 def test_quantised_weights_give_the_contracts_bits(tmp_path):
     write_quantised(tmp_path, SEED, COUNT)
     for name in instruction_sets():
-        if name != "scalar_sim90":  # whose sums are its own
+        if name != "scalar_sm90":  # whose sums are its own
             must_hold(COUNT, "--kernels", name, tmp_path)
     must_hold(COUNT, "--interpret", tmp_path)
 

@@ -99,7 +99,7 @@ def test_devices_give_the_bits_of_their_twin(name, tmp_path, start_daemon):
     damaged, answers = QuantisedCheckpoint(tmp_path / "damaged", VARIANTS[variant]), []
     damage(damaged, places)
     hidden = damaged.inputs(9)
-    for options in (("--device", "sim:2"), ("--kernels", "scalar_sim90")):
+    for options in (("--device", "sim:2"), ("--kernels", "scalar_sm90")):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=damaged.folder)
         answers.append([bits(output) for output in answers_of(daemon, hidden)])
         assert len(daemon.events("scales_not_finite")) == 1

@@ -34,7 +34,7 @@ def test_answers_are_those_of_the_weights_that_are_meant(name, tmp_path, start_d
             answer = client.forward(layer=0, hidden=tensor(hidden))
         daemon.stop()
         assert layer.quantisation == VARIANTS[name].name
-        arithmetic = "sim_90" if way.startswith("bf16") and os.environ.get("EXPERTD_DEVICE", "").startswith("sim") else "cpu"
+        arithmetic = "sm_90" if way.startswith("bf16") and os.environ.get("EXPERTD_DEVICE", "").startswith("sim") else "cpu"
         assert layer.numerics_id == f"1/{way[:4].strip()}/{arithmetic}" + ("+widen" if "widened" in way else "")
         assert error_per_token(values_of(answer.output), wanted).max() <= BOUNDS.get(way, BOUNDS[way.split()[0]]), way
         ids.add(layer.weights_id)

@@ -125,7 +125,7 @@ def test_bits_are_those_of_a_token_alone(model, rows, residual, start_daemon):
 
 def test_devices_give_the_bits_of_the_cpu_with_their_arithmetic(model, rows, residual, start_daemon):
     answers = []
-    for options in (("--device", "sim:2"), ("--kernels", "scalar_sim90")):
+    for options in (("--device", "sim:2"), ("--kernels", "scalar_sm90")):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=model.folder)
         with daemon.client() as client:
             answers.append(rows_of(client.forward(asked(rows[:9], residual[:9], "BF16")).output))

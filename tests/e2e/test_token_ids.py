@@ -129,7 +129,7 @@ def test_bits_are_those_of_a_token_alone(model, rows, ids, start_daemon):
 @pytest.mark.parametrize("table_dtype", ["I32", "I64"])
 def test_devices_give_the_bits_of_the_cpu_with_their_arithmetic(table_dtype, rows, ids, tmp_path, start_daemon):
     model, answers = Model(tmp_path / "model", table_dtype=table_dtype), []
-    for options in (("--device", "sim:2"), ("--kernels", "scalar_sim90")):
+    for options in (("--device", "sim:2"), ("--kernels", "scalar_sm90")):
         daemon = start_daemon("--compute-dtype", "bf16", *options, model=model.folder)
         with daemon.client() as client:
             answers.append(rows_of(client.forward(asked(rows[:9], ids[:9])).output))

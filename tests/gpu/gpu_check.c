@@ -12,6 +12,7 @@
 #include "kernels/device_plan.h"
 #include "kernels/devices.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/tensor_core.h"
 
 enum { GROUPS_MAX = 256, ARRAYS_MAX = 8, SAMPLES = 4096, TIMED_CALLS = 20 };
 
@@ -196,23 +197,17 @@ static float element(const struct trial *t, size_t index) {
     return value;
 }
 
-// 16-bit elements, k ascending in whole blocks of 64, one fma per k; f32 as it is.
-static float dot_sim(const struct trial *t, const void *x, const void *w) {
-    enum { BLOCK = 64 };
-    if (t->dtype != DTYPE_F16) {
-        return t->dtype == DTYPE_F32 ? dot_f32_reference(x, w, 1, t->k) : dot_bf16_sim90_reference(x, w, 1, t->k);
+// As a Hopper GPU's tensor cores add, or, in fp32, one fma per k.
+static float dot_sm90(const struct trial *t, const void *x, const void *w) {
+    if (t->dtype == DTYPE_F32) {
+        return dot_f32_reference(x, w, 1, t->k);
     }
-    float sum = 0.0f;
-    for (size_t i = 0; i < (t->k + BLOCK - 1) / BLOCK * BLOCK; i++) {
-        float a = i < t->k ? f32_from_f16(((const uint16_t *)x)[i]) : 0.0f;
-        sum = __builtin_fmaf(a, i < t->k ? f32_from_f16(((const uint16_t *)w)[i]) : 0.0f, sum);
-    }
-    return sum;
+    return tensor_core_dot(t->dtype == DTYPE_F16 ? &TENSOR_CORE_SM90_F16 : &TENSOR_CORE_SM90_BF16, t->dtype, x, w, t->k);
 }
 
 struct agreement {
-    uint32_t simulation, cpu; // of SAMPLES outputs, those with the bits of the simulation's twin, and of the CPU's kernels
-    double worst;             // distance from the former, of sqrt(k)
+    uint32_t sm_90, cpu; // of SAMPLES outputs, those with the bits of the scalar twin, and of the CPU's kernels
+    double worst;        // distance from the former, of sqrt(k)
 };
 
 static struct agreement compare_with_twins(const struct trial *t) {
@@ -222,14 +217,14 @@ static struct agreement compare_with_twins(const struct trial *t) {
         size_t size = dtype_size(t->dtype), w_at = ((size_t)group_of(t, row) * t->n + column) * t->k * size;
         const void *x = t->a + (size_t)row * t->k * size, *w = t->b + w_at;
         float got = element(t, (size_t)row * t->n + column), want[2];
-        want[0] = dot_sim(t, x, w);
+        want[0] = dot_sm90(t, x, w);
         want[1] = t->dtype == DTYPE_BF16 ? dot_bf16_reference(x, w, 1, t->k) : want[0];
         for (int i = 0; i < 2; i++) {
             char narrow[4];
             dtype_narrow(&want[i], 1, t->dtype, narrow);
             dtype_widen(t->dtype, narrow, 1, &want[i]);
         }
-        found.simulation += f32_bits(got) == f32_bits(want[0]);
+        found.sm_90 += f32_bits(got) == f32_bits(want[0]);
         found.cpu += f32_bits(got) == f32_bits(want[1]);
         double distance = fabs((double)got - (double)want[0]) / sqrt(t->k);
         found.worst = distance > found.worst || distance != distance ? distance : found.worst;
@@ -255,7 +250,7 @@ static char *copy_of(const struct trial *t, size_t bytes) {
 }
 
 // Each variant against the twins, and all against the first one. What is equal here may be listed as equal in device.cu.
-static void check_variants(struct devices *devices, const struct shape *shape, enum dtype dtype, bool simulated) {
+static void check_variants(struct devices *devices, const struct shape *shape, enum dtype dtype) {
     struct trial t;
     char text[320], *first = NULL;
     enum device_variant first_variant = DEVICE_VARIANTS;
@@ -265,12 +260,13 @@ static void check_variants(struct devices *devices, const struct shape *shape, e
         cut_and_run(&t, variant);
         struct agreement found = compare_with_twins(&t);
         snprintf(text, sizeof text,
-                 "%s by %s, %u x %u rows, n %u, k %u: of %d samples %u have the simulation's bits, %u the CPU's; worst distance "
+                 "%s by %s, %u x %u rows, n %u, k %u: of %d samples %u have sm_90's bits, %u the CPU's; worst distance "
                  "%.2g of sqrt(k)",
                  dtype_name(dtype), device_variant_name(variant), shape->groups, shape->rows_of_group, t.n, t.k, SAMPLES,
-                 found.simulation, found.cpu, found.worst);
-        bool exact = simulated || dtype == DTYPE_F32;                         // fmas are IEEE's on every GPU
-        tell(exact ? found.simulation == SAMPLES : found.worst < 0.01, text); // products are about 1/3, and bf16 has 8 bits
+                 found.sm_90, found.cpu, found.worst);
+        // fmas are IEEE's on every GPU. Else products are about 1/3, and bf16 has 8 bits.
+        bool exact = dtype == DTYPE_F32 || strcmp(devices->facts.arithmetic, "sm_90") == 0;
+        tell(exact ? found.sm_90 == SAMPLES : found.worst < 0.01, text);
         if (!first) {
             first = copy_of(&t, count * dtype_size(dtype));
             first_variant = variant;
@@ -347,7 +343,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < 2; i++) {
         static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
         for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
-            check_variants(devices, &shapes[i], DTYPES[d], simulated);
+            check_variants(devices, &shapes[i], DTYPES[d]);
         }
         check_neighbours(devices, &shapes[i]);
     }

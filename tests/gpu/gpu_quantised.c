@@ -122,7 +122,7 @@ static void widen_column(const struct quantised_format *f, const void *packed, s
     static uint16_t alone[K];
     for (size_t k = 0; k < K; k++) {
         alone[k] = 0x3f80; // 1
-        out[k] = dot_quantised_sim90_reference(f, packed, n, DTYPE_BF16, alone, K);
+        out[k] = dot_quantised_sm90_reference(f, packed, n, DTYPE_BF16, alone, K);
         alone[k] = 0;
     }
 }
@@ -160,7 +160,7 @@ static size_t differing(const uint16_t *a, const uint16_t *b) {
 static size_t unlike_the_twin(const struct check *c, const struct quantised_format *f, const void *packed, const uint16_t *got) {
     size_t count = 0;
     for (size_t i = 0; i < ROWS * N; i++) {
-        count += got[i] != bf16_from_f32(dot_quantised_sim90_reference(f, packed, i % N, DTYPE_BF16, c->x + i / N * STRIDE, K));
+        count += got[i] != bf16_from_f32(dot_quantised_sm90_reference(f, packed, i % N, DTYPE_BF16, c->x + i / N * STRIDE, K));
     }
     return count;
 }

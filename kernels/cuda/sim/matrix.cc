@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/sim/block.h"
 #include "kernels/cuda/sim/tensor_map.h"
+#include "kernels/tensor_core.h"
 
 namespace sim {
 
@@ -22,29 +23,111 @@ float widen(enum dtype dtype, uint16_t value) {
     return dtype == DTYPE_F16 ? f32_from_f16(value) : f32_from_bf16(value);
 }
 
-// sums[r][c] += x[r][k] * y[k][c] over k ascending: x [rows][K], y [K][8].
-void multiply_portable(const float *x, const float *y, unsigned rows, float *sums) {
-    for (unsigned r = 0; r < rows; r++) {
+const tensor_core &core_of(enum dtype dtype) {
+    return dtype == DTYPE_F16 ? TENSOR_CORE_SM90_F16 : TENSOR_CORE_SM90_BF16;
+}
+
+// A step for one row: sums[c] and x[k] * y[k][c] of all k, y [K][8].
+void step_portable(const tensor_core &core, const float *x, const float *y, float *sums) {
+    for (unsigned c = 0; c < 8; c++) {
+        float column[K];
         for (unsigned k = 0; k < K; k++) {
-            for (unsigned c = 0; c < 8; c++) {
-                sums[r * 8 + c] = __builtin_fmaf(x[r * K + k], y[k * 8 + c], sums[r * 8 + c]);
-            }
+            column[k] = y[k * 8 + c];
         }
+        sums[c] = tensor_core_add(&core, x, column, sums[c]);
+    }
+}
+
+// x [rows][K], y [K][8], sums [rows][8].
+void multiply_portable(const tensor_core &core, const float *x, const float *y, unsigned rows, float *sums) {
+    for (unsigned r = 0; r < rows; r++) {
+        step_portable(core, x + r * K, y, sums + r * 8);
     }
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void multiply_fma(const float *x, const float *y, unsigned rows, float *sums) {
+// tensor_core_add for eight columns at once.
+#define AVX2 __attribute__((target("avx2,fma")))
+
+constexpr int NO_NUMBER = 128; // its exponent, and that of Inf
+
+AVX2 __m256i exponents_of(__m256 values, int least) {
+    const __m256i bits = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(0x7fffffff));
+    const __m256i exponents = _mm256_sub_epi32(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(127));
+    return _mm256_blendv_epi8(_mm256_max_epi32(exponents, _mm256_set1_epi32(least)), _mm256_set1_epi32(TENSOR_CORE_ZERO),
+                              _mm256_cmpeq_epi32(bits, _mm256_setzero_si256()));
+}
+
+AVX2 __m256d powers_of(__m128i exponents) {
+    return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_add_epi64(_mm256_cvtepi32_epi64(exponents), _mm256_set1_epi64x(1023)), 52));
+}
+
+AVX2 __m256d cut(__m256d values) {
+    return _mm256_round_pd(values, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+}
+
+struct columns {
+    __m256d values[K][2];
+    __m256i exponents[K], largest; // of each column
+};
+
+// Four of the eight columns, all exponents given; the sums in double, where they are exact.
+AVX2 __m256d add_four(const tensor_core &core, const float *x, const columns &y, unsigned half, __m128 sums, __m128i largest) {
+    const __m128i down = _mm_sub_epi32(largest, _mm_set1_epi32(core.fraction_bits));
+    const __m256d scale = powers_of(_mm_sub_epi32(_mm_setzero_si128(), down));
+    __m256d total = cut(_mm256_mul_pd(_mm256_cvtps_pd(sums), scale));
+    for (unsigned k = 0; k < K; k++) {
+        const __m256d product = _mm256_mul_pd(_mm256_set1_pd(x[k]), y.values[k][half]);
+        total = _mm256_add_pd(total, cut(_mm256_mul_pd(product, scale)));
+    }
+    return _mm256_mul_pd(_mm256_add_pd(total, _mm256_setzero_pd()), powers_of(down)); // no -0
+}
+
+AVX2 bool step_fast(const tensor_core &core, const float *x, const columns &y, float *sums) {
+    constexpr int LEAST = -400; // of zeros, for whose sake no exponent leaves a double's range
+    const __m256 before = _mm256_loadu_ps(sums);
+    const __m256i of_sums = exponents_of(before, -126);
+    __m256i largest = of_sums, widest = _mm256_max_epi32(of_sums, y.largest);
+    for (unsigned k = 0; k < K; k++) {
+        const int exponent = tensor_core_exponent(x[k], core.least_exponent);
+        largest = _mm256_max_epi32(largest, _mm256_add_epi32(_mm256_set1_epi32(exponent), y.exponents[k]));
+        widest = _mm256_max_epi32(widest, _mm256_set1_epi32(exponent));
+    }
+    if (_mm256_movemask_epi8(_mm256_cmpgt_epi32(widest, _mm256_set1_epi32(NO_NUMBER - 1))) != 0) {
+        return false;
+    }
+    largest = _mm256_max_epi32(largest, _mm256_set1_epi32(LEAST));
+    const __m256d four[2] = {
+        add_four(core, x, y, 0, _mm256_castps256_ps128(before), _mm256_castsi256_si128(largest)),
+        add_four(core, x, y, 1, _mm256_extractf128_ps(before, 1), _mm256_extracti128_si256(largest, 1)),
+    };
+    double totals[8];
+    _mm256_storeu_pd(totals, four[0]);
+    _mm256_storeu_pd(totals + 4, four[1]);
+    for (unsigned c = 0; c < 8; c++) {
+        sums[c] = tensor_core_cut(totals[c], core.sum_bits);
+    }
+    return true;
+}
+
+AVX2 void multiply_fast(const tensor_core &core, const float *x, const float *y, unsigned rows, float *sums) {
+    columns of_y;
+    of_y.largest = _mm256_set1_epi32(TENSOR_CORE_ZERO);
+    for (unsigned k = 0; k < K; k++) {
+        const __m256 values = _mm256_loadu_ps(y + k * 8);
+        of_y.values[k][0] = _mm256_cvtps_pd(_mm256_castps256_ps128(values));
+        of_y.values[k][1] = _mm256_cvtps_pd(_mm256_extractf128_ps(values, 1));
+        of_y.exponents[k] = exponents_of(values, core.least_exponent);
+        of_y.largest = _mm256_max_epi32(of_y.largest, of_y.exponents[k]);
+    }
     for (unsigned r = 0; r < rows; r++) {
-        __m256 sum = _mm256_loadu_ps(sums + r * 8);
-        for (unsigned k = 0; k < K; k++) {
-            sum = _mm256_fmadd_ps(_mm256_set1_ps(x[r * K + k]), _mm256_loadu_ps(y + k * 8), sum);
+        if (!step_fast(core, x + r * K, of_y, sums + r * 8)) {
+            step_portable(core, x + r * K, y, sums + r * 8);
         }
-        _mm256_storeu_ps(sums + r * 8, sum);
     }
 }
 
-const auto multiply = HAS_FMA ? multiply_fma : multiply_portable;
+const auto multiply = HAS_FMA ? multiply_fast : multiply_portable;
 #else
 constexpr auto multiply = multiply_portable;
 #endif
@@ -99,7 +182,7 @@ void run_wgmma(const operation &m) {
                 sums[r][c] = m.keep ? m.acc[first / 2 + c / 2 * 4 + r * 2 + c % 2] : 0.0f;
             }
         }
-        multiply(&x[0][0], &y[0][0], 2, &sums[0][0]);
+        multiply(core_of(m.dtype), &x[0][0], &y[0][0], 2, &sums[0][0]);
         for (unsigned c = 0; c < count; c++) {
             for (unsigned r = 0; r < 2; r++) {
                 m.acc[first / 2 + c / 2 * 4 + r * 2 + c % 2] = sums[r][c];
@@ -131,6 +214,7 @@ void put_pair(enum dtype dtype, uint32_t pair, float *even, float *odd) {
 }
 
 void multiply_warp(void *const *lanes) {
+    const enum dtype dtype = static_cast<const fragments *>(lanes[0])->dtype;
     float x[16][K], y[K][8], sums[16][8];
     for (unsigned lane = 0; lane < 32; lane++) {
         const fragments *f = static_cast<const fragments *>(lanes[lane]);
@@ -144,7 +228,7 @@ void multiply_warp(void *const *lanes) {
             put_pair(f->dtype, f->b[i], &y[pair + i * 8][group], &y[pair + i * 8 + 1][group]);
         }
     }
-    multiply(&x[0][0], &y[0][0], 16, &sums[0][0]);
+    multiply(core_of(dtype), &x[0][0], &y[0][0], 16, &sums[0][0]);
     for (unsigned lane = 0; lane < 32; lane++) {
         fragments *f = static_cast<fragments *>(lanes[lane]);
         for (unsigned i = 0; i < 4; i++) {

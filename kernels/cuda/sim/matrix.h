@@ -1,7 +1,6 @@
 // The multipliers: wgmma on operands in shared memory, mma.sync on a warp's fragments.
 //
-// Arithmetic "sim_90", whatever the instruction: per output one IEEE fma per k, k ascending, subnormals kept. A real tensor core
-// aligns and truncates several products at once; its bits are another arithmetic's.
+// Arithmetic "sm_90" (kernels/tensor_core.h), as an H200 gave it for either instruction.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_MATRIX_H
 #define EXPERTD_KERNELS_CUDA_SIM_MATRIX_H
 

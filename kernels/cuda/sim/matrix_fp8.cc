@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "kernels/cuda/sim/block.h"
-#include "kernels/cuda/sim/matrix.h"
 #include "kernels/cuda/sim/tensor_map.h"
+#include "kernels/tensor_core.h"
 
 namespace sim {
 
@@ -67,11 +67,8 @@ void run(const operation &m) {
         for (unsigned c = 0; c < 2; c++) {
             read_row(m.b, first + column + c, y);
             for (unsigned r = 0; r < 2; r++) {
-                float *acc = &m.acc[first / 2 + r * 2 + c], sum = m.keep ? *acc : 0.0f;
-                for (unsigned k = 0; k < K; k++) {
-                    sum = fma(x[r][k], y[k], sum);
-                }
-                *acc = sum;
+                float *acc = &m.acc[first / 2 + r * 2 + c];
+                *acc = tensor_core_add(&TENSOR_CORE_SM90_E4M3, x[r], y, m.keep ? *acc : 0.0f);
             }
         }
     }

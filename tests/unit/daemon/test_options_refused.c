@@ -69,7 +69,7 @@ static const struct refusal FLAGS[] = {
     {"--model m --layers 1-4294967296",
      "--layers: \"1-4294967296\" is not a range of layers: write A-B, as in 0-23, one number, or all"},
     {"--model m --compute-dtype fp8", "--compute-dtype: \"fp8\" is not auto, bf16 or f32"},
-    {"--model m --kernels auto|scalar", "--kernels: \"auto|scalar\" is not auto, scalar, scalar_amx, scalar_sim90, avx2, avx512, "
+    {"--model m --kernels auto|scalar", "--kernels: \"auto|scalar\" is not auto, scalar, scalar_amx, scalar_sm90, avx2, avx512, "
                                         "avx512vnni, avx512bf16, amxint8, amx, neon, neondot or neonbf16"},
     {"--model m --log-level warn", "--log-level: \"warn\" is not error, warning, info or debug"},
     {"--model m --device gpu",

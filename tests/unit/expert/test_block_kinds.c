@@ -217,7 +217,7 @@ static void every_kind_has_the_bits_of_its_arithmetic_on_devices(void **state) {
         enum dtype dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16;
         struct served on_device, on_cpu;
         struct answers device, cpu;
-        must(kernel_select("scalar_sim90"));
+        must(kernel_select("scalar_sm90"));
         write_kind(kind);
         if (!kind->gate_up || kind->output_norm) { // refused before anything is loaded
             const char *what =

@@ -81,7 +81,7 @@ static void rows_of_every_dtype_have_the_cpus_bits(void **state) {
     static struct batch_memory on_device, on_cpu;
     static const enum dtype COMPUTED_IN[] = {DTYPE_BF16, DTYPE_F32};
     struct layer_request requests[SENT_COUNT];
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     for (size_t d = 0; d < 2; d++) {
         struct served device, cpu;
         must(try_to_serve(&device, NAME, COMPUTED_IN[d], 1, "sim"));
@@ -169,7 +169,7 @@ static void rows_in_lent_memory_leave_from_there(void **state) {
     struct device_error error;
     char *memory = calloc(1, LENT_BYTES);
     assert_non_null(memory);
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     lent = (struct engine_lent){memory, LENT_BYTES};
     max_tokens = MANY;
     must(try_to_serve(&s, NAME, DTYPE_BF16, 1, "sim"));
@@ -213,7 +213,7 @@ static void rows_of_a_batch_that_was_given_up_are_nobody_elses(void **state) {
     static float right[FEW * 160], out[FEW * 160];
     struct served s;
     struct layer_request first, later;
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     must(try_to_serve(&s, NAME, DTYPE_BF16, 1, "sim"));
     const struct model_layer *layer = &s.model.layers[0];
     fill_rows(DTYPE_F32, FEW * 160, wide);

@@ -19,7 +19,7 @@ static float device_out[CALLERS][FLOATS_MAX], cpu_out[CALLERS][FLOATS_MAX];
 
 static void check_same_bits(const char *name, enum dtype dtype, uint32_t ranks, const char *device) {
     struct served on_device, on_cpu;
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     must(try_to_serve(&on_device, name, dtype, ranks, device));
     must(try_to_serve(&on_cpu, name, dtype, 1, NULL));
     assert_string_equal(on_device.model.numerics_id, on_cpu.model.numerics_id);
@@ -172,7 +172,7 @@ static void nccls_memory_is_left_beside_the_weights(void **state) {
     (void)state;
     enum { NCCL_KIB = 64 << 10, LEFT_KIB = 560 << 10 };
     struct served s;
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
     const struct device_table *table = s.devices->table;
     unsigned fit_kib = (unsigned)(bytes_taken(&s) / 1024) + 1;
@@ -210,7 +210,7 @@ static void a_batch_that_fails_is_an_error_and_no_answer(void **state) {
     static const char *const CALLS[] = {"cudaMemcpyAsync", "cudaLaunchKernel", "launch",       "ncclSend",
                                         "ncclRecv",        "ncclGroupEnd",     "ncclTransfer", "ncclStuck"};
     struct served s;
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
     s.tokens_max = 1; // simulation takes its time, more so under sanitizers
     const struct model_layer *layer = &s.model.layers[0];
@@ -246,7 +246,7 @@ static void a_batch_is_taken_in_while_another_is_computed(void **state) {
     (void)state;
     static float second_out[CALLERS][FLOATS_MAX];
     struct served s;
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
     s.tokens_max = 2;
     const struct model_layer *layer = &s.model.layers[0];
@@ -280,7 +280,7 @@ static void a_device_that_is_lost_for_good_says_so(void **state) {
     (void)state;
     struct served s;
     struct engine_exchange exchange;
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, "sim:2"));
     s.tokens_max = 1;
     const struct model_layer *layer = &s.model.layers[0];
@@ -305,7 +305,7 @@ static void what_does_not_end_costs_the_device(void **state) {
             unsigned after = round % 5;
             struct served s;
             struct engine_exchange exchange;
-            must(kernel_select("scalar_sim90"));
+            must(kernel_select("scalar_sm90"));
             must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 2, DEVICES[d]));
             s.tokens_max = 1;
             const struct model_layer *layer = &s.model.layers[0];
@@ -348,7 +348,7 @@ static void communicators_come_and_go(void **state) {
     (void)state;
     enum { ROUNDS = 40 };
     struct served s;
-    must(kernel_select("scalar_sim90"));
+    must(kernel_select("scalar_sm90"));
     must(try_to_serve(&s, "qwen2_moe", DTYPE_BF16, 3, "sim:3"));
     s.tokens_max = 1;
     const struct model_layer *layer = &s.model.layers[0];

@@ -1,9 +1,8 @@
-// FP8 by FP8 with block scales by wgmma, on a simulated GPU, against grouped_gemm's scalar twin, bit for bit: ragged groups, every
+// FP8 by FP8 with block scales by wgmma, on a simulated GPU, against the scalar twin, bit for bit: ragged groups, every
 // remainder, codes of every value, NaN among them, outputs poisoned.
 #include "device_pieces.h"
 
-#include "kernels/grouped_gemm.h"
-#include "kernels/kernel_select.h"
+#include "tests/gpu/fp8_twin.h"
 
 enum { GROUPS_MAX = 5, BLOCK = 128 };
 
@@ -48,20 +47,10 @@ static void check(const struct shape *s, struct random *random) {
     int32_t *sizes = test_alloc(sizeof s->sizes);
     memcpy(sizes, s->sizes, sizeof s->sizes);
     uint16_t *want = test_alloc(local * s->n * sizeof *want + 1);
-    struct gemm_dim m = {.ragged = sizes, .dtype = DTYPE_I32, .count = s->groups}, n = {.same = s->n}, k = {.same = s->k};
-    struct grouped_gemm_args args = {
-        .num_groups = s->groups,
-        .a = {a, DTYPE_F8_E4M3, local * s->k, m, k, GEMM_BLOCK_1X128, of_a, DTYPE_F32, local * blocks(s->k)},
-        .b = {b, DTYPE_F8_E4M3, s->groups * s->n * s->k, n, k, GEMM_BLOCK_128X128, of_b, DTYPE_F32, b_scales},
-        .trans_b = true,
-        .out_first = m,
-        .out_last = n,
-        .out = want,
-        .out_dtype = DTYPE_BF16,
-        .out_count = local * s->n};
-    if (err_is(grouped_gemm_reference(&args))) {
-        fail_msg("%s", err_message());
-    }
+    fp8_twin(
+        &(struct device_fp8_gemm){
+            .a = a, .a_scales = of_a, .b = b, .b_scales = of_b, .sizes = sizes, .groups = s->groups, .n = s->n, .k = s->k},
+        want);
     size_t bytes = rows * s->n * sizeof *want;
     struct device_fp8_gemm there = {.a = on_device(a, rows * s->k),
                                     .a_scales = on_device(of_a, a_scales * sizeof *of_a),
@@ -126,14 +115,10 @@ static void shapes_that_the_copy_engine_does_not_take_are_refused(void **state) 
     drop_pieces();
 }
 
-static int open_all(void **state) {
-    return err_is(kernel_select("scalar_sim90")) ? 1 : open_device(state);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(block_scaled_operands_give_the_twins_bits),
         cmocka_unit_test(shapes_that_the_copy_engine_does_not_take_are_refused),
     };
-    return cmocka_run_group_tests(tests, open_all, close_device);
+    return cmocka_run_group_tests(tests, open_device, close_device);
 }

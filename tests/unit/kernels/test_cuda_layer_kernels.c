@@ -28,7 +28,7 @@ struct shape {
 };
 
 static float dot(enum dtype dtype, const void *x, const void *w, size_t k) {
-    return dtype == DTYPE_F32 ? dot_f32_reference(x, w, 1, k) : dot_bf16_sim90_reference(x, w, 1, k);
+    return dtype == DTYPE_F32 ? dot_f32_reference(x, w, 1, k) : dot_bf16_sm90_reference(x, w, 1, k);
 }
 
 static void check_row(enum dtype dtype, const void *got, const void *want, size_t count, const char *what) {

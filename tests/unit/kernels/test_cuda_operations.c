@@ -22,7 +22,7 @@ static void must_pass(err_t e) {
 static int open_all(void **state) {
     (void)open_device(state);
     devices = (struct devices){.table = pieces.table, .count = 1, .all = {pieces.device}};
-    must_pass(kernel_select("scalar_sim90"));
+    must_pass(kernel_select("scalar_sm90"));
     must_pass(device_operations_create(&devices, 0, 64, &operations));
     return 0;
 }

@@ -5,14 +5,14 @@
 
 #include "kernels/cuda/sim/runtime.h"
 #include "kernels/device_plan.h"
-#include "kernels/grouped_matmul.h"
+#include "kernels/tensor_core.h"
 
 extern const struct device_table expertd_device_table;
 
 static const struct device_table *const table = &expertd_device_table;
 static struct device *device;
 
-enum { GROUPS_MAX = 600, BLOCK = 64, POISON = 0xff };
+enum { GROUPS_MAX = 600, POISON = 0xff };
 
 struct product {
     enum dtype dtype;
@@ -37,11 +37,7 @@ static float widen(enum dtype dtype, uint16_t value) {
 }
 
 static float dot(enum dtype dtype, const uint16_t *x, const uint16_t *w, size_t k) {
-    float sum = 0.0f;
-    for (size_t i = 0; i < (k + BLOCK - 1) / BLOCK * BLOCK; i++) {
-        sum = __builtin_fmaf(i < k ? widen(dtype, x[i]) : 0.0f, i < k ? widen(dtype, w[i]) : 0.0f, sum);
-    }
-    return sum;
+    return tensor_core_dot(dtype == DTYPE_F16 ? &TENSOR_CORE_SM90_F16 : &TENSOR_CORE_SM90_BF16, dtype, x, w, k);
 }
 
 static void fill(const struct guarded *piece, size_t bytes, enum dtype dtype, struct random *random, enum values values) {

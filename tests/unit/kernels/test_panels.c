@@ -4,7 +4,7 @@
 #include "kernels/grouped_matmul.h"
 #include "kernels/weights.h"
 
-enum { ARITHMETICS = ARITHMETIC_SIM_90 + 1, GUARD = 3, ROWS_MAX = 38 }; // several tiles of rows and a part of one
+enum { ARITHMETICS = ARITHMETIC_SM_90 + 1, GUARD = 3, ROWS_MAX = 38 }; // several tiles of rows and a part of one
 
 struct panel_case {
     size_t rows, n, k;
@@ -61,8 +61,8 @@ static float reference(enum kernel_arithmetic arithmetic, enum dtype dtype, cons
     switch (arithmetic) {
     case ARITHMETIC_CPU_AMX:
         return dot_bf16_amx_reference(x, w, 1, k);
-    case ARITHMETIC_SIM_90:
-        return dot_bf16_sim90_reference(x, w, 1, k);
+    case ARITHMETIC_SM_90:
+        return dot_bf16_sm90_reference(x, w, 1, k);
     default:
         return dot_bf16_reference(x, w, 1, k);
     }

@@ -33,7 +33,7 @@ struct call {
     int at_end; // of the guarded memory
     const void *rows[ROWS_MAX];
     struct guarded guards[ROWS_MAX];
-    float *want, *want_sim90; // [count][n]
+    float *want, *want_sm90; // [count][n]
 };
 
 static void call_init(struct call *call, enum values values, struct random *random) {
@@ -41,7 +41,7 @@ static void call_init(struct call *call, enum values values, struct random *rand
     size_t size = dtype_size(call->dtype);
     call->at_end = (int)random_below(random, 2);
     call->want = test_alloc(call->count * q->n * sizeof *call->want);
-    call->want_sim90 = test_alloc(call->count * q->n * sizeof *call->want_sim90);
+    call->want_sm90 = test_alloc(call->count * q->n * sizeof *call->want_sm90);
     for (size_t r = 0; r < call->count; r++) {
         void *x = guarded_alloc(&call->guards[r], q->k * size, call->at_end);
         for (size_t i = 0; i < q->k; i++) {
@@ -51,7 +51,7 @@ static void call_init(struct call *call, enum values values, struct random *rand
         call->rows[r] = x;
         for (size_t n = 0; n < q->n; n++) {
             call->want[r * q->n + n] = dot_quantised_reference(&q->format, q->packed, n, call->dtype, x, q->k);
-            call->want_sim90[r * q->n + n] = dot_quantised_sim90_reference(&q->format, q->packed, n, call->dtype, x, q->k);
+            call->want_sm90[r * q->n + n] = dot_quantised_sm90_reference(&q->format, q->packed, n, call->dtype, x, q->k);
         }
     }
 }
@@ -60,14 +60,14 @@ static void call_deinit(struct call *call) {
     for (size_t r = 0; r < call->count; r++) {
         munmap(call->guards[r].map, call->guards[r].bytes);
     }
-    free(call->want), free(call->want_sim90);
+    free(call->want), free(call->want_sm90);
 }
 
 static void check_panel(const struct call *call, const struct kernel_backend *backend, size_t panel) {
     const struct quantised_case *q = call->quantised;
     size_t bytes = quantised_group_bytes(&q->format, q->k, KERNEL_PANEL), stride = KERNEL_PANEL + GUARD;
     size_t columns = q->n - panel * KERNEL_PANEL < KERNEL_PANEL ? q->n - panel * KERNEL_PANEL : KERNEL_PANEL;
-    const float *want = backend->arithmetic == ARITHMETIC_SIM_90 ? call->want_sim90 : call->want;
+    const float *want = backend->arithmetic == ARITHMETIC_SM_90 ? call->want_sm90 : call->want;
     struct guarded weights, sums;
     void *packed = guarded_alloc(&weights, bytes, call->at_end);
     memcpy(packed, (const char *)q->packed + panel * bytes, bytes);
@@ -85,9 +85,9 @@ static void check_panel(const struct call *call, const struct kernel_backend *ba
     munmap(weights.map, weights.bytes), munmap(sums.map, sums.bytes);
 }
 
-// Of those with one kernel and one answer; ARITHMETIC_SIM_90's is its own.
+// Of those with one kernel and one answer; ARITHMETIC_SM_90's is its own.
 static int is_first(const struct kernel_backend *backend, enum dtype dtype) {
-    if (backend->arithmetic == ARITHMETIC_SIM_90) {
+    if (backend->arithmetic == ARITHMETIC_SM_90) {
         return 1;
     }
     return dtype == DTYPE_F32 ? FIRST_WITH(backend, f32.quantised, 0) : FIRST_WITH(backend, bf16.quantised, 0);
@@ -168,7 +168,7 @@ static void check_small_rows(const struct small_rows *small, const struct quanti
     assert_same_f32(out[0], small->want[0], small->count * SMALL_N, backend->name);
 }
 
-// Rows of elements of two neighbouring binades, most of them 0, so that sums that cancel stay. sim_90 never flushes.
+// Rows of elements of two neighbouring binades, most of them 0, so that sums that cancel stay. sm_90 never flushes.
 static void check_binades(const struct quantised_case *q, unsigned exponent, size_t rows, struct random *random) {
     struct small_rows small = {.count = rows};
     for (size_t r = 0; r < SMALL_ROWS; r++) {
@@ -183,7 +183,7 @@ static void check_binades(const struct quantised_case *q, unsigned exponent, siz
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-        if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, bf16.quantised, 0)) {
+        if (usable && backend->arithmetic != ARITHMETIC_SM_90 && FIRST_WITH(backend, bf16.quantised, 0)) {
             check_small_rows(&small, q, backend);
         }
     }
@@ -250,7 +250,7 @@ static void rows_of_any_spread_give_the_twins_bits(void **state) {
             bool usable;
             const struct kernel_backend *backend;
             for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-                if (usable && backend->arithmetic != ARITHMETIC_SIM_90 && FIRST_WITH(backend, bf16.quantised, 0)) {
+                if (usable && backend->arithmetic != ARITHMETIC_SM_90 && FIRST_WITH(backend, bf16.quantised, 0)) {
                     check_small_rows(&small, &q, backend);
                 }
             }
