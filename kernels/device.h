@@ -16,7 +16,7 @@
 #include "kernels/quantised_format.h"
 #include "kernels/routing.h"
 
-enum { DEVICE_VERSION = 8, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
+enum { DEVICE_VERSION = 9, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
 
 // Errors are data: the host program makes its own of them.
 enum device_code {
@@ -57,7 +57,7 @@ struct device_variants {
 
 struct device_facts {
     char name[DEVICE_NAME_MAX];
-    char arithmetic[DEVICE_ARITHMETIC_MAX];     // of bf16 sums, as in a numerics_id: "sm_90", "sm_90"
+    char arithmetic[DEVICE_ARITHMETIC_MAX];     // of bf16 sums, as in a numerics_id: "sm_90"
     char arithmetic_f32[DEVICE_ARITHMETIC_MAX]; // of f32 sums: "cpu" where they are known to be the CPU's
     uint64_t memory_bytes, memory_available;
     struct device_variants bf16, f32; // f16's are bf16's
@@ -266,9 +266,9 @@ struct device_table {
     uint32_t version; // DEVICE_VERSION, and
     uint32_t bytes;   // sizeof this: both are checked before anything else is read
     const char *kind; // "cuda", "sim"
-    int proven;       // answers of these kernels were seen to be right on such devices (tests/gpu/RESULTS.md)
 
     enum device_code (*count)(uint32_t *out, struct device_error *error); // takes nothing of any of them, as `open` does
+    int (*proven)(uint32_t number); // answers of these kernels were seen to be right on its like (tests/gpu/RESULTS.md); as count
     enum device_code (*open)(uint32_t number, struct device **out, struct device_error *error);
     void (*close)(struct device *device); // after its memory was released; NULL is legal
     enum device_code (*describe)(struct device *device, struct device_facts *out, struct device_error *error);

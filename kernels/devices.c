@@ -237,6 +237,27 @@ static FALLIBLE open_one(struct devices *devices, uint32_t index) {
     return OK;
 }
 
+// Which of those that are there: the ones that were asked for, or all; where nobody asked, those whose like have shown these
+// kernels right.
+static FALLIBLE choose_devices(const struct devices_request *request, uint32_t there, struct devices *devices) {
+    for (uint32_t i = 0; i < request->count; i++) {
+        if (request->numbers[i] >= there) {
+            FAIL(ERR_UNAVAILABLE, "no %s device %u: there are %u, numbered from 0", request->kind, request->numbers[i], there);
+        }
+        devices->numbers[devices->count++] = request->numbers[i];
+    }
+    for (uint32_t i = 0; request->count == 0 && i < there && devices->count < DEVICES_MAX; i++) {
+        if (!request->unasked || devices->table->proven(i)) {
+            devices->numbers[devices->count++] = i;
+        }
+    }
+    if (devices->count == 0) {
+        FAIL(ERR_UNAVAILABLE, "%u %s device%s there, but no such device has run these kernels yet: --device %s takes %s", there,
+             request->kind, there == 1 ? " is" : "s are", request->kind, there == 1 ? "it" : "them");
+    }
+    return OK;
+}
+
 static FALLIBLE open_all(const struct devices_request *request, struct devices *devices) {
     struct device_error error;
     uint32_t there = 0;
@@ -247,17 +268,7 @@ static FALLIBLE open_all(const struct devices_request *request, struct devices *
         FAIL(ERR_UNAVAILABLE, "no %s device: %s; nvidia-smi lists those that the driver sees, CUDA_VISIBLE_DEVICES may hide some",
              request->kind, code != DEVICE_OK ? error.message : "the driver finds no GPU");
     }
-    if (request->unasked && !devices->table->proven) {
-        FAIL(ERR_UNAVAILABLE, "%u %s device%s there, but no such device has run these kernels yet: --device %s takes %s", there,
-             request->kind, there == 1 ? " is" : "s are", request->kind, there == 1 ? "it" : "them");
-    }
-    devices->count = request->count ? request->count : there < DEVICES_MAX ? there : DEVICES_MAX;
-    for (uint32_t i = 0; i < devices->count; i++) {
-        devices->numbers[i] = request->count ? request->numbers[i] : i;
-        if (devices->numbers[i] >= there) {
-            FAIL(ERR_UNAVAILABLE, "no %s device %u: there are %u, numbered from 0", request->kind, devices->numbers[i], there);
-        }
-    }
+    TRY(choose_devices(request, there, devices));
     for (uint32_t i = 0; i < devices->count; i++) {
         TRY(open_one(devices, i));
     }

@@ -27,20 +27,35 @@ const char *more_about_the_failure() {
     return "";
 }
 
+// On GPUs of this compute capability gpu-check found each variant's bits to be the scalar twin's, those of fp32 the CPU's, and the
+// daemon's answers those of the golden cases (tests/gpu/RESULTS.md).
+bool is_proven(int major) {
+    return major == 9;
+}
+
 void arithmetic_of(const cudaDeviceProp &properties, struct device_facts *out) {
     snprintf(out->arithmetic, sizeof out->arithmetic, "sm_%d%d", properties.major, properties.minor);
-    memcpy(out->arithmetic_f32, out->arithmetic,
-           sizeof out->arithmetic_f32); // IEEE's fmas, but no GPU has shown them to be the CPU's
+    snprintf(out->arithmetic_f32, sizeof out->arithmetic_f32, "%s", is_proven(properties.major) ? "cpu" : out->arithmetic);
+}
+
+// Asked without a context being made.
+int proven(uint32_t number) {
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)number) == cudaSuccess && is_proven(major);
 }
 
 constexpr void (*PLANT_FAILURE)(const char *, unsigned) = nullptr;
 constexpr uint64_t (*CALLS)(const char *) = nullptr;
-constexpr uint32_t EQUAL_BY_TRIAL = 0; // on no GPU so far
-constexpr int PROVEN = 0;              // the same
 #else
 constexpr char KIND[] = "sim";
-constexpr uint32_t EQUAL_BY_TRIAL = ~0u; // one arithmetic
-constexpr int PROVEN = 1;                // by the unit tests
+
+bool is_proven(int) {
+    return true; // by the unit tests
+}
+
+int proven(uint32_t) {
+    return true;
+}
 
 const char *more_about_the_failure() {
     return sim_fault();
@@ -151,8 +166,8 @@ enum device_code open_device(uint32_t number, struct device **out, struct device
 }
 
 // fmas are IEEE's and their order is written out, so a tile's shape cannot be seen in a sum. What the tensor cores do with one
-// is not documented: variants are listed as equal once gpu-check has compared them on that chip and RESULTS.md has its output.
-// Until then one computes everything: of those with wgmma the tile that prefill needs, for it is bound by memory at decode too.
+// is not documented: variants are equal where gpu-check has compared them on that chip. Elsewhere one computes everything: of those
+// with wgmma the tile that prefill needs, for it is bound by memory at decode too.
 void variants_of(const cudaDeviceProp &properties, struct device_facts *out) {
     const uint32_t fma = 1u << DEVICE_FMA_16 | 1u << DEVICE_FMA_64;
     const uint32_t mma = 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_32 | 1u << DEVICE_MMA_64;
@@ -161,7 +176,7 @@ void variants_of(const cudaDeviceProp &properties, struct device_facts *out) {
     const bool hopper = properties.major == 9; // sm_90a's code runs on no later chip
     out->f32 = {fma, fma, DEVICE_FMA_64};
     out->bf16 = {mma | (hopper ? wgmma : 0), 0, hopper ? DEVICE_WGMMA_128 : DEVICE_MMA_64};
-    out->bf16.equal = out->bf16.has & EQUAL_BY_TRIAL;
+    out->bf16.equal = is_proven(properties.major) ? out->bf16.has : 0;
 }
 
 enum device_code describe(struct device *d, struct device_facts *out, struct device_error *error) {
@@ -367,8 +382,8 @@ extern "C" __attribute__((visibility("default"))) const struct device_table expe
     DEVICE_VERSION,
     sizeof(struct device_table),
     KIND,
-    PROVEN,
     count_devices,
+    proven,
     open_device,
     close_device,
     describe,

@@ -3,6 +3,7 @@ what is missing for real ones is said."""
 
 import ctypes
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -19,8 +20,11 @@ from harness.regions import Layout, Region
 from harness.tensors import error_per_token, rows_of, tensor, values_of
 
 QUANTISED = ("deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")
+# EXPERTD_DEVICE=cuda asks a GPU in place of a simulated one where the answers are looked at.
+REAL = os.environ.get("EXPERTD_DEVICE", "").startswith("cuda")
+DEVICE = "cuda" if REAL else "sim"
 # A simulated kernel takes ten times as long under a sanitizer, and expert_test_device_layer runs each of them there too.
-DEVICES = ("sim", "sim:2", "sim:3") if not SANITIZER else ("sim:2",)
+DEVICES = ("cuda",) if REAL else ("sim", "sim:2", "sim:3") if not SANITIZER else ("sim:2",)
 VARIANTS = ("mma_16", "mma_32", "mma_64", "wgmma_8", "wgmma_16", "wgmma_32", "wgmma_64", "wgmma_128")
 
 
@@ -43,10 +47,10 @@ def answers(golden, *arguments, env=None, program="expertd"):
 
 
 @pytest.mark.parametrize("name", SERVED_CASES if not SANITIZER else SERVED_CASES[:1])
-def test_a_simulated_gpu_gives_the_block_of_the_model(case, name):
+def test_a_device_gives_the_block_of_the_model(case, name):
     golden = case(name)
     for dtype, number in (("bf16", "1/bf16/sm_90"), ("f32", "1/f32/cpu")):
-        found, ids = answers(golden, "--device", "sim", "--compute-dtype", dtype)
+        found, ids = answers(golden, "--device", DEVICE, "--compute-dtype", dtype)
         assert ids == {number}
         for layer, (own, _) in found.items():
             assert error_per_token(values_of(own), golden.get(layer, "output")).max() <= golden.bound(dtype)
@@ -64,7 +68,7 @@ def test_bits_are_those_of_the_cpu_with_that_arithmetic_on_any_number_of_devices
         found, same = answers(golden, "--compute-dtype", "bf16", env={"EXPERTD_DEVICE": device})
         assert same == ids and bytes_of(found) == bytes_of(cpu), device
     cpu, ids = answers(golden, "--compute-dtype", "f32")
-    found, same = answers(golden, "--compute-dtype", "f32", "--device", "sim", "--shards", 3)
+    found, same = answers(golden, "--compute-dtype", "f32", "--device", DEVICE, "--shards", 3)
     assert same == ids and bytes_of(found) == bytes_of(cpu)
 
 
@@ -73,7 +77,7 @@ def test_bits_do_not_depend_on_the_kernel_that_makes_the_products(case, name):
     golden = case(name)
     cpu, ids = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sm90")
     for variant in VARIANTS if not SANITIZER else VARIANTS[-1:]:
-        found, same = answers(golden, "--compute-dtype", "bf16", env={"EXPERTD_DEVICE": f"sim:2/{variant}"})
+        found, same = answers(golden, "--compute-dtype", "bf16", env={"EXPERTD_DEVICE": f"{'cuda' if REAL else 'sim:2'}/{variant}"})
         assert same == ids and bytes_of(found) == bytes_of(cpu), variant
 
 
