@@ -36,9 +36,11 @@ static struct device_rows rows_in_order(const struct batch *b, const void *data,
                                 .rows = (uint32_t)count};
 }
 
-// Of logits and gates: fmas whatever the dtype, and their bits are the same in any tile.
-static enum device_variant fma_for(size_t rows) {
-    return rows <= device_variant_rows(DEVICE_FMA_16) ? DEVICE_FMA_16 : DEVICE_FMA_64;
+// Of logits and gates: fmas whatever the dtype, and their bits are the same in any tile. A sum is one chain of fmas, so that a tile
+// takes its time however small it is: small ones while all of them run at once.
+static enum device_variant fma_for(size_t rows, size_t columns) {
+    const size_t tile = device_variant_rows(DEVICE_FMA_16), AT_ONCE = 512; // four on each of 128 multiprocessors
+    return (rows + tile - 1) / tile * ((columns + tile - 1) / tile) <= AT_ONCE ? DEVICE_FMA_16 : DEVICE_FMA_64;
 }
 
 // ---- route
@@ -49,7 +51,7 @@ FALLIBLE device_route(struct batch *b, const struct layer_request *request, cons
     const struct device_layer *layer = layer_of(b);
     size_t first = (size_t)(args->ids - b->engine->ids), token = first / b->top_k, count = args->tokens * b->top_k;
     struct device_logits logits = {
-        .rows = rows_in_order(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens, fma_for(args->tokens)),
+        .rows = rows_in_order(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens, fma_for(args->tokens, layer->router.n)),
         .weights = layer->router,
         .bias = layer->router_bias,
         .out = s->logits + token * layer->router.n,
@@ -250,7 +252,7 @@ FALLIBLE device_shared_experts(struct batch *b) {
     };
     network.rows.index = s->shared_tokens;
     if (network.row_scale) {
-        struct device_logits gate = {.rows = rows_in_order(b, s->hidden[b->slot], b->shared_count, fma_for(b->shared_count)),
+        struct device_logits gate = {.rows = rows_in_order(b, s->hidden[b->slot], b->shared_count, fma_for(b->shared_count, 1)),
                                      .weights = layer_of(b)->shared_gate,
                                      .sigmoid = 1,
                                      .out = s->shared_scale};

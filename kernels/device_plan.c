@@ -8,14 +8,15 @@ static const struct {
     uint32_t rows;
     uint32_t row_cost; // of a tile's row, beside TILE_COST for its share of the weights
 } VARIANTS[DEVICE_VARIANTS] = {
-    [DEVICE_FMA_16] = {"fma_16", 16, 32},       [DEVICE_FMA_64] = {"fma_64", 64, 32},    [DEVICE_MMA_16] = {"mma_16", 16, 8},
-    [DEVICE_MMA_32] = {"mma_32", 32, 8},        [DEVICE_MMA_64] = {"mma_64", 64, 8},     [DEVICE_WGMMA_8] = {"wgmma_8", 8, 2},
-    [DEVICE_WGMMA_16] = {"wgmma_16", 16, 2},    [DEVICE_WGMMA_32] = {"wgmma_32", 32, 2}, [DEVICE_WGMMA_64] = {"wgmma_64", 64, 2},
-    [DEVICE_WGMMA_128] = {"wgmma_128", 128, 2},
+    [DEVICE_FMA_16] = {"fma_16", 16, 32},       [DEVICE_FMA_64] = {"fma_64", 64, 32},    [DEVICE_MMA_16] = {"mma_16", 16, 18},
+    [DEVICE_MMA_32] = {"mma_32", 32, 18},       [DEVICE_MMA_64] = {"mma_64", 64, 18},    [DEVICE_WGMMA_8] = {"wgmma_8", 8, 5},
+    [DEVICE_WGMMA_16] = {"wgmma_16", 16, 5},    [DEVICE_WGMMA_32] = {"wgmma_32", 32, 5}, [DEVICE_WGMMA_64] = {"wgmma_64", 64, 5},
+    [DEVICE_WGMMA_128] = {"wgmma_128", 128, 5},
 };
 
-// Cycles for 128 rows of weights by 64 of k, 16 KiB, at a multiprocessor's share of the memory's rate; a row of tokens costs wgmma
-// 2 to 4 beside them. Calculated, not measured: what matters is that groups are read once where they fit one tile.
+// A tile's share of the weights and, beside it, of each of its rows: from gpu-check's times on an H200 (tests/gpu/RESULTS.md), where
+// groups of 465 rows took 5.5, 6.7, 9.3 and 11.3 us for a tile of 16, 32, 64 and 128 rows by wgmma, 8.4, 12 and 16 by mma.sync's 16,
+// 32 and 64. Few rows are bound by memory in any tile that holds a group.
 enum { TILE_COST = 512 };
 
 static const uint32_t WGMMA =
