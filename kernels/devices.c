@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -146,10 +147,11 @@ FALLIBLE devices_check(const struct devices *devices, uint32_t index, enum devic
     FAIL(CODES[code], "%s device %u: %s", devices->table->kind, devices->numbers[index], error->message);
 }
 
-// A device is done with little within microseconds, so it is asked at once again for a while, as threads of a team spin before they
-// sleep. Then it is asked after a sixteenth of what was spent so far: little is added to a long wait.
+// A device is done with few tokens within some hundred microseconds, so it is asked at once again for a while, as threads of a team
+// spin before they sleep. Then it is asked after a sixteenth of what was spent so far: little is added to a long wait, once the
+// kernel does not lengthen a sleep by its usual 50 us.
 void devices_pause(int64_t since_ns) {
-    enum { SPIN_NS = 50 * NS_PER_US, STEP_MAX_NS = NS_PER_MS, STEP_SHARE = 16 };
+    enum { SPIN_NS = 200 * NS_PER_US, STEP_MAX_NS = NS_PER_MS, STEP_SHARE = 16, SLACK_NS = NS_PER_US };
     int64_t spent = clock_now_ns() - since_ns;
     if (spent < SPIN_NS) {
         sched_yield();
@@ -157,6 +159,7 @@ void devices_pause(int64_t since_ns) {
     }
     int64_t step = spent / STEP_SHARE;
     struct timespec t = {.tv_nsec = step > STEP_MAX_NS ? STEP_MAX_NS : step};
+    (void)prctl(PR_SET_TIMERSLACK, SLACK_NS); // of this thread
     nanosleep(&t, NULL);
 }
 

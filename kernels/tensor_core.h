@@ -20,7 +20,11 @@ static const struct tensor_core TENSOR_CORE_SM90_BF16 = {16, 25, 23, -126};
 static const struct tensor_core TENSOR_CORE_SM90_F16 = {16, 25, 23, -14};
 static const struct tensor_core TENSOR_CORE_SM90_E4M3 = {32, 13, 13, -6}; // wgmma's; mma.sync's are others
 
-enum { TENSOR_CORE_PRODUCTS_MAX = 32, TENSOR_CORE_ZERO = -4096 }; // the latter: a zero's exponent, below all others
+enum {
+    TENSOR_CORE_PRODUCTS_MAX = 32,
+    TENSOR_CORE_LEAST = -133, // nothing is cut off below a lesser exponent, of whatever operands
+    TENSOR_CORE_ZERO = -4096, // a zero's exponent, below all others
+};
 
 static inline int tensor_core_exponent(float value, int least) {
     uint32_t bits = f32_bits(value) & 0x7fffffffu;
@@ -66,9 +70,7 @@ static inline float tensor_core_add(const struct tensor_core *core, const float 
     if (!isfinite(total + (double)sum)) { // a factor was no number
         return (float)(total + (double)sum);
     }
-    if (largest < TENSOR_CORE_ZERO / 2) { // all are zeros
-        return 0.0f;
-    }
+    largest = largest < TENSOR_CORE_LEAST ? TENSOR_CORE_LEAST : largest;
     double scale = tensor_core_power(core->fraction_bits - largest);
     int64_t cut = (int64_t)((double)sum * scale); // a conversion cuts towards zero
     for (unsigned i = 0; i < core->products; i++) {

@@ -84,7 +84,6 @@ AVX2 __m256d add_four(const tensor_core &core, const float *x, const columns &y,
 }
 
 AVX2 bool step_fast(const tensor_core &core, const float *x, const columns &y, float *sums) {
-    constexpr int LEAST = -400; // of zeros, for whose sake no exponent leaves a double's range
     const __m256 before = _mm256_loadu_ps(sums);
     const __m256i of_sums = exponents_of(before, -126);
     __m256i largest = of_sums, widest = _mm256_max_epi32(of_sums, y.largest);
@@ -96,7 +95,7 @@ AVX2 bool step_fast(const tensor_core &core, const float *x, const columns &y, f
     if (_mm256_movemask_epi8(_mm256_cmpgt_epi32(widest, _mm256_set1_epi32(NO_NUMBER - 1))) != 0) {
         return false;
     }
-    largest = _mm256_max_epi32(largest, _mm256_set1_epi32(LEAST));
+    largest = _mm256_max_epi32(largest, _mm256_set1_epi32(TENSOR_CORE_LEAST));
     const __m256d four[2] = {
         add_four(core, x, y, 0, _mm256_castps256_ps128(before), _mm256_castsi256_si128(largest)),
         add_four(core, x, y, 1, _mm256_extractf128_ps(before, 1), _mm256_extracti128_si256(largest, 1)),
