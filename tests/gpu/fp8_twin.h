@@ -1,6 +1,7 @@
 // What fp8_gemm_sm90.cu computes, element by element: each 128 k as wgmma adds them, then one fma with the product of the two
 // scales.
-#pragma once
+#ifndef EXPERTD_TESTS_GPU_FP8_TWIN_H
+#define EXPERTD_TESTS_GPU_FP8_TWIN_H
 
 #include "kernels/device_operations.h"
 #include "kernels/tensor_core.h"
@@ -35,3 +36,5 @@ static void fp8_twin(const struct device_fp8_gemm *g, uint16_t *d) {
         }
     }
 }
+
+#endif
