@@ -1,6 +1,11 @@
 // What an NVIDIA H200 gave: the factors of one output of one instruction (m16n8k16 by mma.sync, and wgmma's of 16 k, which agreed;
 // of E4M3 wgmma's of 32 k), the sum before and the sum after, in bits. Factors of any exponent: narrow, wide, subnormal, zeros of
 // either sign, huge, Inf and NaN.
+#ifndef EXPERTD_SM_90_PRODUCTS_H
+#define EXPERTD_SM_90_PRODUCTS_H
+
+#include <stdint.h>
+
 struct sm_90_products {
     uint16_t x[16], w[16];
     uint32_t before, after;
