@@ -46,17 +46,38 @@ __device__ __forceinline__ int2 scales_at(const quantised_product &p, int k0) {
     return {first, (last < p.scales ? last + 1 : p.scales) - first};
 }
 
-template <int BT>
-__device__ __forceinline__ void load_rows(const quantised_product &p, const rows &r, int k0, uint16_t (*to)[PITCH]) {
-    for (int i = threadIdx.x; i < (r.count + 7) / 8 * 8 * (BK / 8); i += THREADS) {
-        const int y = i / (BK / 8), x = i % (BK / 8) * 8;
-        const char *from = (const char *)p.rows;
-        int bytes = 0;
-        if (y < r.count && k0 + x < p.k) {
-            from += (p.index ? p.index[r.first + y] : r.first + y) * p.stride + (size_t)(k0 + x) * 2;
-            bytes = p.k - k0 - x < 8 ? (p.k - k0 - x) * 2 : 16;
+// What a thread copies of each block of K: 16 bytes of so many rows, every PASS-th.
+template <int BT> struct row_pieces {
+    static constexpr int PASS = THREADS / (BK / 8), COUNT = BT / PASS;
+    const char *from[COUNT]; // of k 0; NULL: no such row
+};
+
+template <int BT> __device__ __forceinline__ row_pieces<BT> pieces_of(const quantised_product &p, const rows &r) {
+    row_pieces<BT> pieces;
+#pragma unroll
+    for (int i = 0; i < row_pieces<BT>::COUNT; i++) {
+        const int y = threadIdx.x / (BK / 8) + i * row_pieces<BT>::PASS;
+        pieces.from[i] = nullptr;
+        if (y < r.count) {
+            const size_t row = p.index ? p.index[r.first + y] : r.first + y;
+            pieces.from[i] = (const char *)p.rows + row * p.stride + threadIdx.x % (BK / 8) * 16;
         }
-        ptx::copy_16(&to[y][x], from, bytes);
+    }
+    return pieces;
+}
+
+// Rows that are not there are +0 up to the last fragment that has one.
+template <int BT>
+__device__ __forceinline__ void load_rows(const quantised_product &p, const rows &r, const row_pieces<BT> &pieces, int k0,
+                                          uint16_t (*to)[PITCH]) {
+    const int x = threadIdx.x % (BK / 8) * 8, left = p.k - k0 - x, there = left < 8 ? (left < 0 ? 0 : left * 2) : 16;
+#pragma unroll
+    for (int i = 0; i < row_pieces<BT>::COUNT; i++) {
+        const int y = threadIdx.x / (BK / 8) + i * row_pieces<BT>::PASS;
+        if (y < (r.count + 7) / 8 * 8) {
+            const char *from = pieces.from[i];
+            ptx::copy_16(&to[y][x], from && there ? from + (size_t)k0 * 2 : (const char *)p.rows, from ? there : 0);
+        }
     }
 }
 
@@ -76,11 +97,12 @@ __device__ __forceinline__ void load_rows_in_order(const quantised_product &p, c
 }
 
 template <int BITS, int OPERANDS, int BT>
-__device__ __forceinline__ void load(const quantised_product &p, const rows &r, int k0, stage<BITS, OPERANDS, BT> &s) {
+__device__ __forceinline__ void load(const quantised_product &p, const rows &r, const row_pieces<BT> &pieces, int k0,
+                                     stage<BITS, OPERANDS, BT> &s) {
     constexpr int UNITS = BK * BITS * 2 / DEVICE_CODES_UNIT;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t tile = (size_t)r.group * p.tiles + blockIdx.y * WARPS + warp;
-    p.order ? load_rows_in_order<BT>(p, r, k0, s.rows) : load_rows<BT>(p, r, k0, s.rows);
+    p.order ? load_rows_in_order<BT>(p, r, k0, s.rows) : load_rows<BT>(p, r, pieces, k0, s.rows);
     const int2 scales = scales_at(p, k0);
 #pragma unroll
     for (int o = 0; o < OPERANDS; o++) {
@@ -138,8 +160,9 @@ __device__ __forceinline__ void close_scale(float2 scales, int o, int fragments,
     }
 }
 
-// The codes of 16 k, which are none past K: what pads the last of them is +0 in the rows and a number in the codes.
-template <weight_code CODE, int BITS, int OPERANDS, int BT>
+// The codes of 16 k, which are none past K: what pads the last of them is +0 in the rows and a number in the codes. Fragments of
+// rows go in twos: of one that is not there nothing is kept.
+template <int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void multiply_step(const stage<BITS, OPERANDS, BT> &at, int step, const uint32_t (&a)[OPERANDS][4],
                                               int fragments, sums<OPERANDS, BT> &sum) {
     const int lane = threadIdx.x % 32;
@@ -147,15 +170,12 @@ __device__ __forceinline__ void multiply_step(const stage<BITS, OPERANDS, BT> &a
     for (int f = 0; f < BT / 8; f += 2) {
         if (f < fragments) {
             uint32_t b[4];
-            const int row = (f + (f + 1 < fragments ? lane / 16 : 0)) * 8 + lane % 8;
-            ptx::load_matrix_x4(b, &at.rows[row][step * 16 + lane / 8 % 2 * 8]);
+            ptx::load_matrix_x4(b, &at.rows[(f + lane / 16) * 8 + lane % 8][step * 16 + lane / 8 % 2 * 8]);
             const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
             for (int o = 0; o < OPERANDS; o++) {
                 ptx::mma_bf16(sum.part[o][f], a[o], low);
-                if (f + 1 < fragments) {
-                    ptx::mma_bf16(sum.part[o][f + 1], a[o], high);
-                }
+                ptx::mma_bf16(sum.part[o][f + 1], a[o], high);
             }
         }
     }
@@ -176,9 +196,46 @@ __device__ __forceinline__ void read_zeros(const quantised_product &p, const sta
     }
 }
 
-// A block of K, a unit of codes at a time: 16 bytes of a lane, which meet no bank twice.
+// A whole block of K whose scales are of SPAN steps of 16 k, or, of 8, of whole blocks: closes tells whether one ends here.
+template <weight_code CODE, int SPAN, int BITS, int OPERANDS, int BT>
+__device__ __forceinline__ void multiply_whole(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
+                                               const stage<BITS, OPERANDS, BT> &at, int fragments, bool closes,
+                                               sums<OPERANDS, BT> &sum) {
+    constexpr int STEPS_OF_UNIT = 16 / BITS, UNITS = BK / 16 / STEPS_OF_UNIT;
+    uint32_t less[OPERANDS][2] = {};
+#pragma unroll
+    for (int unit = 0; unit < UNITS; unit++) {
+        uint4 codes[OPERANDS];
+#pragma unroll
+        for (int o = 0; o < OPERANDS; o++) {
+            codes[o] = *(const uint4 *)(at.codes[o][threadIdx.x / 32] + unit * DEVICE_CODES_UNIT + threadIdx.x % 32 * 16);
+        }
+#pragma unroll
+        for (int inside = 0; inside < STEPS_OF_UNIT; inside++) {
+            const int step = unit * STEPS_OF_UNIT + inside;
+            uint32_t a[OPERANDS][4];
+            if (step % SPAN == 0) {
+                read_zeros<CODE>(p, at, step / SPAN, less);
+            }
+#pragma unroll
+            for (int o = 0; o < OPERANDS; o++) {
+                const uint32_t words[4] = {codes[o].x, codes[o].y, codes[o].z, codes[o].w};
+                widen_step<CODE>(words + inside * BITS / 4, less[o], a[o]);
+            }
+            multiply_step(at, step, a, fragments, sum);
+            if ((step + 1) % SPAN == 0 && closes) {
+#pragma unroll
+                for (int o = 0; o < OPERANDS; o++) {
+                    close_scale<OPERANDS, BT>(scales_of(p, at, s.table[o], o, step / SPAN), o, fragments, sum);
+                }
+            }
+        }
+    }
+}
+
+// A block of K with scales of any multiple of 16 k, a unit of codes at a time: 16 bytes of a lane, which meet no bank twice.
 template <weight_code CODE, int BITS, int OPERANDS, int BT>
-__device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
+__device__ __forceinline__ void multiply_any(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
                                          const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
     constexpr int STEPS_OF_UNIT = 16 / BITS, UNITS = BK / 16 / STEPS_OF_UNIT;
     const int first = k0 / p.span;
@@ -202,7 +259,7 @@ __device__ __forceinline__ void multiply(const quantised_product &p, const share
                     const uint32_t words[4] = {codes[o].x, codes[o].y, codes[o].z, codes[o].w};
                     widen_step<CODE>(words + inside * BITS / 4, less[o], a[o]);
                 }
-                multiply_step<CODE>(at, step, a, fragments, sum);
+                multiply_step(at, step, a, fragments, sum);
                 if (end == (first + scale + 1) * p.span || end >= p.k) {
 #pragma unroll
                     for (int o = 0; o < OPERANDS; o++) {
@@ -215,6 +272,21 @@ __device__ __forceinline__ void multiply(const quantised_product &p, const share
                 }
             }
         }
+    }
+}
+
+template <weight_code CODE, int BITS, int OPERANDS, int BT>
+__device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
+                                         const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
+    const int end = k0 + BK;
+    if (end <= p.k && p.span == 32) {
+        multiply_whole<CODE, 2>(p, s, at, fragments, true, sum);
+    } else if (CODE == CODE_E2M1 && end <= p.k && p.span == 16) {
+        multiply_whole<CODE, 1>(p, s, at, fragments, true, sum);
+    } else if (CODE != CODE_E2M1 && end <= p.k && (p.span % BK == 0 || p.span > p.k)) {
+        multiply_whole<CODE, 8>(p, s, at, fragments, end % p.span == 0 || end == p.k, sum);
+    } else {
+        multiply_any<CODE>(p, s, at, k0, fragments, sum);
     }
 }
 
@@ -244,6 +316,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const rows r = {tile.group, tile.row, (int)(p.rows_all - tile.row < tile.rows ? p.rows_all - tile.row : tile.rows)};
     const int fragments = (r.count + 7) / 8, blocks = (p.k + BK - 1) / BK;
     fill_e4m3_table(p, r.group, s.table);
+    const row_pieces<BT> pieces = pieces_of<BT>(p, r);
     sums<OPERANDS, BT> sum = {};
     // The first turns only load, so that the code of a load stands here once.
 #pragma unroll 1
@@ -253,7 +326,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             ptx::sync_block(); // this stage is there for all, and all are done with the one before
         }
         if (b + DEPTH - 1 < blocks) {
-            load(p, r, (b + DEPTH - 1) * BK, s.stages[(b + DEPTH - 1) % DEPTH]);
+            load(p, r, pieces, (b + DEPTH - 1) * BK, s.stages[(b + DEPTH - 1) % DEPTH]);
         }
         ptx::copy_commit();
         if (b >= 0) {
