@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "expert/device_message.h"
 #include "expert/device_weights.h"
 
 static FALLIBLE reserve(struct device_engine *d, uint32_t device) {
@@ -18,10 +19,10 @@ static FALLIBLE reserve(struct device_engine *d, uint32_t device) {
 // Tiles over all tokens in order, as one group; a batch uses the first ones, and the last of them is cut by its number of rows.
 static FALLIBLE write_token_tiles(const struct device_engine *d) {
     int32_t tokens = (int32_t)d->engine->limits.max_tokens;
+    struct device_tile *tiles = device_message_most(d->engine->message, d->engine->model, &d->engine->limits).tiles;
     for (int v = 0; v < DEVICE_VARIANTS; v++) {
-        uint32_t count = device_cut_tiles(&tokens, 1, 0, device_variant_rows((enum device_variant)v), d->engine->tiles);
-        DEVICES_CALL(d->devices, 0, copy, DEVICE_UPLOAD, d->scratch[0].token_tiles[v], d->engine->tiles,
-                     count * sizeof *d->engine->tiles);
+        uint32_t count = device_cut_tiles(&tokens, 1, 0, device_variant_rows((enum device_variant)v), tiles);
+        DEVICES_CALL(d->devices, 0, copy, DEVICE_UPLOAD, d->scratch[0].token_tiles[v], tiles, count * sizeof *tiles);
         TRY(devices_wait(d->devices, 0));
     }
     return OK;

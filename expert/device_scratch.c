@@ -1,6 +1,7 @@
 #include "expert/device_scratch.h"
 
 #include "expert/device_engine.h"
+#include "expert/device_message.h"
 
 enum { PIECE_ALIGN = 256, ROW_ALIGN = 64 };
 
@@ -49,29 +50,22 @@ void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first
            row = device_scratch_row_bytes(model, model->max_hidden_size);
     s->bytes = 0;
     s->inner = piece(s, choices * device_scratch_row_bytes(model, model->max_intermediate_size));
-    s->tiles = piece(s, device_engine_tiles(limits, model) * sizeof *s->tiles);
     if (!first) {
+        s->tiles = piece(s, device_engine_tiles(limits, model) * sizeof *s->tiles);
         return;
     }
-    size_t weighed = needs->weighs_inputs ? choices : 0;
+    s->message = piece(s, device_message_most(NULL, model, limits).bytes);
     for (unsigned i = 0; i < BATCH_INPUTS; i++) {
         s->hidden[i] = piece(s, tokens * row);
         s->raw[i] = piece(s, device_landing_bytes(model, tokens));
         s->out[i] = piece(s, tokens * model->max_hidden_size * sizeof(float));
     }
-    s->expanded = piece(s, weighed * row);
-    s->row_token = piece(s, weighed * sizeof *s->row_token);
-    s->row_choice = piece(s, weighed * sizeof *s->row_choice);
-    s->ids = piece(s, choices * sizeof *s->ids);
-    s->weights = piece(s, choices * sizeof *s->weights);
+    s->expanded = piece(s, needs->weighs_inputs ? choices * row : 0);
     for (int v = 0; v < DEVICE_VARIANTS; v++) {
         s->token_tiles[v] =
             piece(s, device_scratch_tiles_over(tokens, device_variant_rows((enum device_variant)v)) * sizeof **s->token_tiles);
     }
     s->logits = piece(s, tokens * needs->max_outputs * sizeof *s->logits);
-    s->choice_row = piece(s, choices * sizeof *s->choice_row);
-    s->shared_tokens = piece(s, tokens * sizeof *s->shared_tokens);
-    s->shared_rows = piece(s, tokens * sizeof *s->shared_rows);
     s->shared_scale = piece(s, tokens * sizeof *s->shared_scale);
     if (needs->max_shared_width > 0) {
         s->shared_inner = piece(s, tokens * device_scratch_row_bytes(model, needs->max_shared_width));

@@ -11,18 +11,14 @@ struct device_scratch {
     void *memory;
     size_t bytes;
     char *inner;               // [max_choices, I] in D: of one rank at a time
-    struct device_tile *tiles; // [device_engine_tiles] of its ranks, one after another
+    struct device_tile *tiles; // [device_engine_tiles] of its ranks, one after another; the front's are in its message
     // the front's only, which is the first device
-    char *hidden[BATCH_INPUTS];       // [max_tokens, H] in D, hidden_stride apart: of the batch at hand, and of the next
-    char *raw[BATCH_INPUTS];          // [device_landing_bytes] the same as callers sent them, where that is not in D
-    char *expanded;                   // [max_choices, H] where a layer weighs its inputs
-    int32_t *ids;                     // [max_choices]
-    float *weights;                   // [max_choices]
-    uint32_t *row_token, *row_choice; // [max_choices] where a layer weighs its inputs
+    char *message;              // [device_message_most] of the batch at hand
+    char *hidden[BATCH_INPUTS]; // [max_tokens, H] in D, hidden_stride apart: of the batch at hand, and of the next
+    char *raw[BATCH_INPUTS];    // [device_landing_bytes] the same as callers sent them, where that is not in D
+    char *expanded;             // [max_choices, H] where a layer weighs its inputs
     struct device_tile *token_tiles[DEVICE_VARIANTS]; // all tokens in order, for each variant's tiles: written once
     float *logits;                                    // [max_tokens, router outputs]
-    uint32_t *choice_row;                             // [max_choices]
-    uint32_t *shared_tokens, *shared_rows;            // [max_tokens]
     float *shared_scale;                              // [max_tokens]
     char *shared_inner, *shared;                      // [max_tokens, shared I], [max_tokens, H] in D
     char *out[BATCH_INPUTS];                          // [max_tokens, H] in any output dtype

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "expert/device_engine.h"
+#include "expert/device_message.h"
 #include "expert/device_weights.h"
 #include "kernels/device_plan.h"
 
@@ -43,15 +44,61 @@ static enum device_variant fma_for(size_t rows, size_t columns) {
     return (rows + tile - 1) / tile * ((columns + tile - 1) / tile) <= AT_ONCE ? DEVICE_FMA_16 : DEVICE_FMA_64;
 }
 
+// The batch's message in its memory on the host, and on the first device.
+static struct device_message message_in(const struct batch *b, void *memory) {
+    struct device_message_counts counts = {
+        .choices = b->tokens * b->top_k,
+        .tokens = b->tokens,
+        .shared = b->shared_count,
+        .weighed = b->layer->params.weights_on_input ? b->tokens * b->top_k : 0,
+    };
+    return device_message_in(memory, &counts);
+}
+
+static struct device_message message_here(const struct batch *b) {
+    return message_in(b, b->engine->message);
+}
+
+static struct device_message message_there(const struct batch *b) {
+    return message_in(b, b->engine->device->scratch[0].message);
+}
+
 // ---- route
 
-FALLIBLE device_route(struct batch *b, const struct layer_request *request, const struct router_args *args) {
+// Choices of a router that hashes tokens, to the device, which weighs them.
+static FALLIBLE look_up(const struct batch *b, const struct layer_request *requests, const struct router_args *args, int32_t *ids) {
+    struct router_args each = *args;
+    size_t end = args->tokens * b->top_k;
+    for (const struct layer_request *request = requests; each.ids < args->ids + end; request++) {
+        each.tokens = request->tokens;
+        router_look_up(request, &each);
+        each.ids += request->tokens * b->top_k;
+    }
+    return upload(b->engine->device, 0, ids, args->ids, end * sizeof *ids);
+}
+
+// Of tokens from `first` on, which the device has routed. Those of the whole batch come as one: weights are right behind ids.
+static FALLIBLE download_choices(const struct batch *b, const struct device_choose *from, const struct router_args *to) {
+    const struct devices *devices = b->engine->device->devices;
+    size_t ids = to->tokens * b->top_k * sizeof *to->ids, weights = to->tokens * b->top_k * sizeof *to->weights;
+    if (to->tokens == b->tokens) {
+        DEVICES_CALL(devices, 0, copy, DEVICE_DOWNLOAD, to->ids, from->ids, ids + weights);
+        return OK;
+    }
+    DEVICES_CALL(devices, 0, copy, DEVICE_DOWNLOAD, to->ids, from->ids, ids);
+    DEVICES_CALL(devices, 0, copy, DEVICE_DOWNLOAD, to->weights, from->weights, weights);
+    return OK;
+}
+
+FALLIBLE device_route(struct batch *b, const struct layer_request *requests, const struct router_args *args) {
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct device_layer *layer = layer_of(b);
-    size_t first = (size_t)(args->ids - b->engine->ids), token = first / b->top_k, count = args->tokens * b->top_k;
+    struct device_message there = message_there(b);
+    size_t first = (size_t)(args->ids - b->ids), token = first / b->top_k;
     struct device_logits logits = {
-        .rows = rows_in_order(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens, fma_for(args->tokens, layer->router.n)),
+        .rows = rows_in_order(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens,
+                              fma_for(args->tokens, layer->router.n)),
         .weights = layer->router,
         .bias = layer->router_bias,
         .out = s->logits + token * layer->router.n,
@@ -62,19 +109,16 @@ FALLIBLE device_route(struct batch *b, const struct layer_request *request, cons
         .tokens = (uint32_t)args->tokens,
         .columns = (uint32_t)b->top_k,
         .chosen = args->layer->params.needs_token_ids,
-        .ids = s->ids + first,
-        .weights = s->weights + first,
+        .ids = there.ids + first,
+        .weights = there.weights + first,
     };
     choose.routing.selection_bias = layer->selection_bias;
     if (choose.chosen) {
-        router_look_up(request, args);
-        TRY(upload(d, 0, choose.ids, args->ids, count * sizeof *s->ids));
+        TRY(look_up(b, requests, args, choose.ids));
     }
     DEVICES_CALL(d->devices, 0, logits, &logits);
     DEVICES_CALL(d->devices, 0, choose, &choose);
-    DEVICES_CALL(d->devices, 0, copy, DEVICE_DOWNLOAD, args->ids, s->ids + first, count * sizeof *s->ids);
-    DEVICES_CALL(d->devices, 0, copy, DEVICE_DOWNLOAD, args->weights, s->weights + first, count * sizeof *s->weights);
-    return OK;
+    return download_choices(b, &choose, args);
 }
 
 FALLIBLE device_routed(struct batch *b) {
@@ -84,18 +128,18 @@ FALLIBLE device_routed(struct batch *b) {
 // ---- dispatch
 
 // The rows of each rank's experts, cut into tiles for the variant that suits them; a rank's rows are numbered from 0.
-static void cut_tiles(const struct batch *b) {
+static void cut_tiles(const struct batch *b, struct device_tile *tiles) {
     struct device_engine *d = b->engine->device;
     uint32_t count = 0, ranks = b->shards->placement->ranks;
     for (uint32_t rank = 0; rank < ranks; rank++) {
         struct plan_rank plan = plan_for_rank(&b->engine->plan, rank);
         d->variant[rank] = device_variant_for(&variants_of(b)->experts, plan.group_sizes, plan.num_actual_groups);
         d->first_tile[rank] = count;
-        count += device_cut_tiles(plan.group_sizes, plan.num_actual_groups, 0, device_variant_rows(d->variant[rank]),
-                                  b->engine->tiles + count);
+        count +=
+            device_cut_tiles(plan.group_sizes, plan.num_actual_groups, 0, device_variant_rows(d->variant[rank]), tiles + count);
         const uint32_t *slots = b->shards->device_slots + b->shards->placement->rank_first[rank];
         for (uint32_t i = d->first_tile[rank]; i < count; i++) {
-            b->engine->tiles[i].group = slots[b->engine->tiles[i].group]; // where the device has that expert
+            tiles[i].group = slots[tiles[i].group]; // where the device has that expert
         }
     }
     d->first_tile[ranks] = count;
@@ -105,54 +149,76 @@ static uint32_t device_of(const struct batch *b, uint32_t rank) {
     return device_of_rank(b->engine->devices, b->shards->placement->ranks, rank);
 }
 
-// Each rank's tiles to its device, where they keep their numbers.
-static FALLIBLE upload_tiles(const struct batch *b) {
+// The first tile of the ranks from that device's on, which follow each other.
+static uint32_t first_tile_of(const struct batch *b, uint32_t device) {
+    uint32_t rank = 0;
+    while (rank < b->shards->placement->ranks && device_of(b, rank) < device) {
+        rank++;
+    }
+    return b->engine->device->first_tile[rank];
+}
+
+// What the batch's arrays say, in the order in which they leave.
+static void write_message(const struct batch *b, const struct device_message *m) {
+    const struct plan *plan = &b->engine->plan;
+    memcpy(m->choice_row, plan->choice_row, b->tokens * b->top_k * sizeof *m->choice_row);
+    memcpy(m->shared_tokens, b->in->shared_tokens, b->shared_count * sizeof *m->shared_tokens);
+    memcpy(m->shared_rows, b->in->shared_rows, b->tokens * sizeof *m->shared_rows);
+    memcpy(m->row_token, plan->row_token, plan->rows * sizeof *m->row_token);
+    if (b->layer->params.weights_on_input) {
+        memcpy(m->row_choice, plan->row_choice, plan->rows * sizeof *m->row_choice);
+    }
+    cut_tiles(b, m->tiles);
+}
+
+// To the first device, with its own tiles alone. Choices that it has made itself are there.
+static FALLIBLE upload_message(const struct batch *b, const struct device_message *here, const struct device_message *there) {
+    const void *from = b->chosen_here ? (const void *)here->ids : here->choice_row;
+    void *to = b->chosen_here ? (void *)there->ids : there->choice_row;
+    const struct device_tile *end = here->tiles + first_tile_of(b, 1);
+    return upload(b->engine->device, 0, to, from, (size_t)((const char *)end - (const char *)from));
+}
+
+// Each other device's tiles, which keep their numbers there.
+static FALLIBLE upload_tiles(const struct batch *b, const struct device_tile *tiles) {
     const struct device_engine *d = b->engine->device;
-    for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
-        uint32_t first = d->first_tile[rank], count = d->first_tile[rank + 1] - first, device = device_of(b, rank);
-        TRY(upload(d, device, d->scratch[device].tiles + first, b->engine->tiles + first, count * sizeof(struct device_tile)));
+    for (uint32_t device = 1; device < d->devices->count; device++) {
+        uint32_t first = first_tile_of(b, device), count = first_tile_of(b, device + 1) - first;
+        TRY(upload(d, device, d->scratch[device].tiles + first, tiles + first, count * sizeof *tiles));
     }
     return OK;
 }
 
 // Weights on the input: an expert sees round_D(w * x), a row for each choice.
-static FALLIBLE weigh_inputs(const struct batch *b) {
+static FALLIBLE weigh_inputs(const struct batch *b, const struct device_message *there) {
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
-    const struct plan *plan = &b->engine->plan;
-    TRY(upload(d, 0, s->row_token, plan->row_token, plan->rows * sizeof *s->row_token));
-    TRY(upload(d, 0, s->row_choice, plan->row_choice, plan->rows * sizeof *s->row_choice));
     struct device_weigh weigh = {
         .dtype = dtype_of(b),
         .hidden = s->hidden[b->slot],
         .stride = b->in->hidden_stride,
         .width = b->layer->params.hidden_size,
-        .rows = (uint32_t)plan->rows,
-        .token = s->row_token,
-        .choice = s->row_choice,
-        .weights = s->weights,
+        .rows = (uint32_t)b->engine->plan.rows,
+        .token = there->row_token,
+        .choice = there->row_choice,
+        .weights = there->weights,
         .out = s->expanded,
     };
-    if (plan->rows > 0) {
+    if (weigh.rows > 0) {
         DEVICES_CALL(d->devices, 0, weigh, &weigh);
     }
     return OK;
 }
 
-FALLIBLE device_dispatch(struct batch *b, const void **hidden) {
-    struct device_engine *d = b->engine->device;
-    const struct device_scratch *s = &d->scratch[0];
-    const struct engine *engine = b->engine;
-    size_t choices = b->tokens * b->top_k;
-    cut_tiles(b);
-    TRY(upload_tiles(b));
-    TRY(upload(d, 0, s->ids, engine->ids, choices * sizeof *s->ids));
-    TRY(upload(d, 0, s->weights, engine->weights, choices * sizeof *s->weights));
-    TRY(upload(d, 0, s->choice_row, engine->plan.choice_row, choices * sizeof *s->choice_row));
-    TRY(upload(d, 0, s->shared_tokens, b->in->shared_tokens, b->shared_count * sizeof *s->shared_tokens));
-    TRY(upload(d, 0, s->shared_rows, b->in->shared_rows, b->tokens * sizeof *s->shared_rows));
-    *hidden = b->layer->params.weights_on_input ? s->expanded : s->hidden[b->slot];
-    return b->layer->params.weights_on_input ? weigh_inputs(b) : OK;
+FALLIBLE device_dispatch(struct batch *b, struct exchange_batch *out) {
+    const struct device_scratch *s = &b->engine->device->scratch[0];
+    struct device_message here = message_here(b), there = message_there(b);
+    write_message(b, &here);
+    TRY(upload_message(b, &here, &there));
+    TRY(upload_tiles(b, here.tiles));
+    out->row_token = there.row_token;
+    out->hidden = out->expanded ? s->expanded : s->hidden[b->slot];
+    return out->expanded ? weigh_inputs(b, &there) : OK;
 }
 
 // ---- experts
@@ -198,6 +264,10 @@ static FALLIBLE run_network(const struct batch *b, const struct network *n) {
     return OK;
 }
 
+static const struct device_tile *tiles_on(const struct batch *b, uint32_t device) {
+    return device > 0 ? b->engine->device->scratch[device].tiles : message_there(b).tiles;
+}
+
 static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
     const struct device_engine *d = b->engine->device;
     const struct layer_params *p = &b->layer->params;
@@ -217,7 +287,7 @@ static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
                  .stride = work.hidden_stride,
                  .index = work.hidden_rows,
                  .variant = d->variant[rank],
-                 .tiles = d->scratch[device].tiles + first,
+                 .tiles = tiles_on(b, device) + first,
                  .tile_count = tiles,
                  .rows = (uint32_t)work.plan.rows},
         .inner = d->scratch[device].inner,
@@ -250,13 +320,13 @@ FALLIBLE device_shared_experts(struct batch *b) {
         .results = s->shared,
         .row_scale = p->shared == SHARED_SIGMOID ? s->shared_scale : NULL,
     };
-    network.rows.index = s->shared_tokens;
+    network.rows.index = message_there(b).shared_tokens;
     if (network.row_scale) {
         struct device_logits gate = {.rows = rows_in_order(b, s->hidden[b->slot], b->shared_count, fma_for(b->shared_count, 1)),
                                      .weights = layer_of(b)->shared_gate,
                                      .sigmoid = 1,
                                      .out = s->shared_scale};
-        gate.rows.index = s->shared_tokens;
+        gate.rows.index = network.rows.index;
         DEVICES_CALL(d->devices, 0, logits, &gate);
     }
     return run_network(b, &network);
@@ -268,6 +338,7 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct layer_params *p = &b->layer->params;
+    struct device_message there = message_there(b);
     size_t stride = b->in->hidden_stride, choice = token * b->top_k;
     struct device_combine combine = {
         .width = p->hidden_size,
@@ -276,13 +347,13 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
         .dtype = dtype_of(b),
         .stride = stride,
         .rows = exchange_result(b->engine->exchange, 0),
-        .choice_row = s->choice_row + choice,
-        .ids = s->ids + choice,
-        .weights = p->weights_on_input ? NULL : s->weights + choice,
+        .choice_row = there.choice_row + choice,
+        .ids = there.ids + choice,
+        .weights = p->weights_on_input ? NULL : there.weights + choice,
         .hidden = s->hidden[b->slot] + token * stride,
         .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
         .shared = s->shared,
-        .shared_rows = s->shared_rows + token,
+        .shared_rows = there.shared_rows + token,
         .bias = request->shared ? layer_of(b)->output_bias : NULL,
         .averaged = p->shared == SHARED_AVERAGE,
         .output_dtype = request->output_dtype,

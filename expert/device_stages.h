@@ -12,11 +12,12 @@
 FALLIBLE device_take_in(struct batch *b, uint64_t *direct);
 FALLIBLE device_await_rows(struct batch *b); // and are in D from here on
 void device_abandon_rows(struct batch *b);   // after an error: none is under way once the exchange has settled
-// One request's own router: ids and weights are there after device_routed.
-FALLIBLE device_route(struct batch *b, const struct layer_request *request, const struct router_args *args);
+// The layer's own router, over args->tokens of requests that follow each other: their ids and weights are there after
+// device_routed, and stay on the first device.
+FALLIBLE device_route(struct batch *b, const struct layer_request *requests, const struct router_args *args);
 FALLIBLE device_routed(struct batch *b);
-// *hidden: the rows that leave for the ranks, in the first device's memory; [plan.rows] where the layer weighs its inputs.
-FALLIBLE device_dispatch(struct batch *b, const void **hidden);
+// Sets of *out what lies in the first device's memory: the rows that leave for the ranks, and their tokens.
+FALLIBLE device_dispatch(struct batch *b, struct exchange_batch *out);
 FALLIBLE device_experts(struct batch *b);
 FALLIBLE device_shared_experts(struct batch *b);
 FALLIBLE device_combine(struct batch *b); // its answers leave, beside what is computed next

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "expert/device_engine.h"
+#include "expert/device_message.h"
 #include "expert/device_moves.h"
 #include "expert/layer_batch.h"
 #include "kernels/grouped_matmul.h"
@@ -98,8 +99,6 @@ static void *piece(struct layout *layout, size_t bytes) {
 static void lay_out_input(struct layout *layout, const struct engine *engine, struct batch_input *in) {
     size_t tokens = engine->limits.max_tokens;
     in->staging = engine->devices ? piece(layout, device_landing_bytes(engine->model, tokens)) : NULL;
-    in->shared_tokens = piece(layout, tokens * sizeof *in->shared_tokens);
-    in->shared_rows = piece(layout, tokens * sizeof *in->shared_rows);
     in->outputs = engine->devices ? piece(layout, tokens * engine->model->max_hidden_size * sizeof(float)) : NULL;
 }
 
@@ -124,19 +123,18 @@ static size_t lay_out(struct engine *engine, const struct engine_needs *needs, c
     for (unsigned i = 0; i < inputs; i++) {
         lay_out_input(&layout, engine, &engine->inputs[i]);
     }
-    engine->ids = piece(&layout, choices * sizeof *engine->ids);
-    engine->weights = piece(&layout, choices * sizeof *engine->weights);
-    void *plan = piece(&layout, plan_bytes(choices, 1, model->max_experts, model->ranks));
-    if (engine->devices) {
-        engine->tiles = piece(&layout, device_engine_tiles(&engine->limits, model) * sizeof *engine->tiles);
-    }
+    engine->message = piece(&layout, engine->devices ? device_message_most(NULL, model, &engine->limits).bytes
+                                                     : choices * (sizeof(int32_t) + sizeof(float)));
     engine->pinned_bytes = layout.used;
+    void *plan = piece(&layout, plan_bytes(choices, 1, model->max_experts, model->ranks));
     for (unsigned i = 0; i < inputs; i++) { // what devices do not read
         struct batch_input *in = &engine->inputs[i];
         lay_out_rows(&layout, engine, needs, in);
         in->router_rows =
             needs->router_input ? piece(&layout, tokens * arena_rounded(model->max_hidden_size * sizeof(float))) : NULL;
         in->token_request = piece(&layout, tokens * sizeof *in->token_request);
+        in->shared_tokens = piece(&layout, tokens * sizeof *in->shared_tokens);
+        in->shared_rows = piece(&layout, tokens * sizeof *in->shared_rows);
     }
     engine->expanded = needs->weights_on_input ? piece(&layout, choices * needs->row_bytes) : NULL;
     engine->rows = piece(&layout, threads * engine->limits.max_top_k * sizeof *engine->rows);

@@ -12,7 +12,6 @@
 
 struct devices;
 struct device_engine;
-struct device_tile;
 
 // The rows of a batch as they were taken in, and where its answers come: devices have two, so that one batch's rows are taken in
 // and another's answers leave while a third is computed.
@@ -23,8 +22,8 @@ struct batch_input {
     uint32_t *token_request; // [max_tokens] index of the request each token belongs to
     char *staging; // [device_landing_bytes] rows as callers sent them, on their way to the first device; pinned, NULL without
     size_t hidden_stride, hidden_f32_stride; // of the layer at hand: bytes, elements
-    uint32_t *shared_tokens;                 // [max_tokens] tokens that want the shared experts; pinned with devices
-    uint32_t *shared_rows;                   // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none. The same
+    uint32_t *shared_tokens;                 // [max_tokens] tokens that want the shared experts
+    uint32_t *shared_rows;                   // [max_tokens] row of `shared` of each token; SHARED_NO_ROW: none
     char *outputs;                           // [max_tokens, H] in any output dtype, pinned; NULL without devices
 };
 enum { BATCH_INPUTS = 2 };
@@ -39,15 +38,13 @@ struct engine {
     struct devices *devices;                 // options'; NULL: the CPU computes
     struct engine_lent lent;                 // options'
     struct device_engine *device;            // on them
-    size_t pinned_bytes;                     // of the arena's beginning, which devices read and write: to `tiles`
+    size_t pinned_bytes;                     // of the arena's beginning, which devices read and write: to `message`
     struct batch_input inputs[BATCH_INPUTS]; // the second one with devices only
     struct layer_pass *passes;               // [BATCH_INPUTS]
     unsigned next_pass;
-    struct device_tile *tiles; // [device_engine_tiles]; NULL without devices
+    char *message; // [device_message_most] of the batch that is computed; without devices ids and weights alone
 
     char *expanded; // [max_choices, H] in D: weighted inputs; NULL where no layer weighs its inputs
-    int32_t *ids;   // [max_choices]
-    float *weights; // [max_choices]
     struct plan plan;
     const void **rows; // [threads, max_top_k] the combine's row pointers
     struct router_scratch router;

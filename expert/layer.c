@@ -16,27 +16,46 @@
 
 // ---- route
 
+// The device's own router chooses, but where it reads rows that only the host has.
+static bool is_routed_on_device(const struct batch *b, const struct layer_request *request) {
+    return b->engine->device && request->source == ROUTING_OWN && !b->layer->params.needs_router_input;
+}
+
+// Of the requests from `first` on: how many are routed as one, those that follow each other on the device, and else one.
+static size_t routed_as_one(const struct batch *b, size_t first) {
+    size_t count = 0;
+    while (first + count < b->count && is_routed_on_device(b, &b->requests[first + count])) {
+        count++;
+    }
+    return count > 0 ? count : 1;
+}
+
+static FALLIBLE route_on_host(struct batch *b, const struct layer_request *request, const struct router_args *args) {
+    b->chosen_here = true;
+    return router_forward(request, args, &b->engine->router, b->engine->team);
+}
+
 static FALLIBLE route(struct batch *b) {
     struct engine *engine = b->engine;
-    size_t first = 0, stride;
+    size_t first = 0, stride, count;
     const float *rows = batch_router_rows(b, &stride);
     if (engine->device) {
         TRY(device_await_rows(b));
     }
-    for (size_t r = 0; r < b->count; r++) {
+    for (size_t r = 0; r < b->count; r += count) {
+        count = routed_as_one(b, r);
         struct router_args args = {
             .layer = b->layer,
             .hidden = rows ? rows + first * stride : NULL,
             .hidden_stride = stride,
-            .tokens = b->requests[r].tokens,
+            .tokens = batch_tokens(&b->requests[r], count),
             .top_k = b->top_k,
-            .ids = engine->ids + first * b->top_k,
-            .weights = engine->weights + first * b->top_k,
+            .ids = b->ids + first * b->top_k,
+            .weights = b->weights + first * b->top_k,
         };
-        bool on_device = engine->device && b->requests[r].source == ROUTING_OWN && !b->layer->params.needs_router_input;
-        TRY(on_device ? device_route(b, &b->requests[r], &args)
-                      : router_forward(&b->requests[r], &args, &engine->router, engine->team));
-        first += b->requests[r].tokens;
+        TRY(is_routed_on_device(b, &b->requests[r]) ? device_route(b, &b->requests[r], &args)
+                                                    : route_on_host(b, &b->requests[r], &args));
+        first += args.tokens;
     }
     return engine->device ? device_routed(b) : OK;
 }
@@ -44,8 +63,7 @@ static FALLIBLE route(struct batch *b) {
 // ---- plan
 
 static FALLIBLE plan(struct batch *b) {
-    return plan_make(&b->engine->plan, b->shards->placement, b->engine->ids, b->tokens, b->top_k,
-                     b->layer->params.num_zero_experts);
+    return plan_make(&b->engine->plan, b->shards->placement, b->ids, b->tokens, b->top_k, b->layer->params.num_zero_experts);
 }
 
 // ---- latent experts: their rows are L wide, from here to each token's sum
@@ -88,7 +106,7 @@ static void weigh_input_row(void *context, size_t row, unsigned thread) {
     struct engine *engine = b->engine;
     size_t width = b->layer->params.hidden_size;
     const float *x = b->in->hidden_f32 + engine->plan.row_token[row] * b->in->hidden_f32_stride;
-    float w = engine->weights[engine->plan.row_choice[row]];
+    float w = b->weights[engine->plan.row_choice[row]];
     char *out = engine->expanded + row * b->in->hidden_stride;
     for (size_t begin = 0; begin < width; begin += COMBINE_BLOCK) {
         float block[COMBINE_BLOCK];
@@ -104,11 +122,6 @@ static FALLIBLE dispatch(struct batch *b) {
     struct engine *engine = b->engine;
     bool expanded = b->layer->params.weights_on_input;
     const void *hidden = expanded ? engine->expanded : is_latent(b) ? engine->latent : b->in->hidden;
-    if (engine->device) {
-        TRY(device_dispatch(b, &hidden));
-    } else if (expanded) {
-        team_run(engine->team, engine->plan.rows, weigh_input_row, b);
-    }
     struct exchange_batch out = {
         .layer = (uint32_t)(b->layer - engine->model->layers),
         .epoch = b->shards->placement->epoch,
@@ -118,6 +131,11 @@ static FALLIBLE dispatch(struct batch *b) {
         .hidden_stride = expert_stride(b),
         .expanded = expanded,
     };
+    if (engine->device) {
+        TRY(device_dispatch(b, &out));
+    } else if (expanded) {
+        team_run(engine->team, engine->plan.rows, weigh_input_row, b);
+    }
     return exchange_dispatch(engine->exchange, &out, expert_stride(b));
 }
 
@@ -252,7 +270,7 @@ static const void *choice_row(const struct batch *b, size_t token, size_t choice
     if (row != PLAN_NO_ROW) {
         return exchange_result(engine->exchange, row);
     }
-    return engine->ids[choice] < 0 ? NULL : b->in->hidden + token * b->in->hidden_stride;
+    return b->ids[choice] < 0 ? NULL : b->in->hidden + token * b->in->hidden_stride;
 }
 
 // The weighted sum of the token's rows, but for where it goes. The table of rows is the thread's.
@@ -268,7 +286,7 @@ static struct combine_args routed_sum(struct batch *b, size_t token, unsigned th
         .width = expert_row_size(p),
         .choices = b->top_k,
         .rows = rows,
-        .weights = p->weights_on_input ? NULL : engine->weights + token * b->top_k,
+        .weights = p->weights_on_input ? NULL : b->weights + token * b->top_k,
         .dtype = engine->model->compute_dtype,
         .routed_scale = given ? 1.0f : p->routed_scale,
     };
@@ -428,6 +446,8 @@ static FALLIBLE begin(struct batch *b) {
         FAIL(ERR_TOO_LARGE, "a batch of %zu tokens with %zu choices each: memory is reserved for %u tokens and %zu choices",
              b->tokens, b->top_k, limits->max_tokens, limits->max_choices);
     }
+    b->ids = (int32_t *)(void *)b->engine->message;
+    b->weights = (float *)(void *)(b->ids + b->tokens * b->top_k);
     return OK;
 }
 

@@ -15,19 +15,27 @@ struct batch {
     size_t tokens, top_k; // of the whole batch; requests with fewer choices leave columns empty
     size_t shared_count;  // tokens that want the shared experts
     size_t read;          // rows that an expert will see
+    // Of the engine's message, and pinned with devices.
+    int32_t *ids;     // [tokens, top_k]
+    float *weights;   // [tokens, top_k] right behind them
+    bool chosen_here; // the host has made choices that the first device has not
 };
 
 static inline size_t batch_element_bytes(const struct batch *b) {
     return dtype_size(b->engine->model->compute_dtype);
 }
 
+static inline size_t batch_tokens(const struct layer_request *requests, size_t count) {
+    size_t tokens = 0;
+    for (size_t i = 0; i < count; i++) {
+        tokens += requests[i].tokens;
+    }
+    return tokens;
+}
+
 // The first token of a request in the batch.
 static inline size_t batch_first_token(const struct batch *b, size_t request) {
-    size_t first = 0;
-    for (size_t i = 0; i < request; i++) {
-        first += b->requests[i].tokens;
-    }
-    return first;
+    return batch_tokens(b->requests, request);
 }
 
 // The team for a pass over so many rows of H; NULL where waking it costs more than the rows do.

@@ -37,7 +37,9 @@ struct exchange_batch {
     const struct plan *plan; // borrowed until collect
     const void *hidden;      // [T, H] in D, or [rows, H] where `expanded`: borrowed until collect
     size_t hidden_stride;    // bytes between rows
-    bool expanded;           // one hidden row per plan row (weights on the input), not per token
+    // [plan.rows] over NCCL what plan->row_token says, in the first device's memory, borrowed as `hidden` is; else not read
+    const uint32_t *row_token;
+    bool expanded; // one hidden row per plan row (weights on the input), not per token
 };
 
 // What lies before one local rank: its rows of the hidden states, and where its result rows go.

@@ -4,7 +4,6 @@
 // is left out alike on both sides, for both are made from the plan. Everything is put into the devices' streams; links.c watches
 // over it.
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/arena.h"
 #include "shard/exchange_engine.h"
@@ -15,9 +14,10 @@ enum { PIECE_ALIGN = 256 };
 // One device's memory.
 struct member {
     void *memory;
+    char *results; // [max_rows]; the front's of all ranks
+    // not the front's, which reads its rows by their tokens
     uint32_t *hidden_rows; // [max_rows] where each of its rows' hidden row lies, by its own rows
-    char *results;         // [max_rows]; the front's of all ranks
-    char *inbox;           // hidden rows from the front, which has none
+    char *inbox;           // hidden rows from the front
     // the front's only
     char *outbox;          // gathered rows, device after device
     uint32_t *send_tokens; // [sends] the token of each
@@ -61,9 +61,9 @@ static void *piece(char *memory, size_t *used, size_t bytes) {
 static size_t lay_out(const struct exchange_options *options, const struct exchange_over_nccl *over, uint32_t device,
                       struct member *m) {
     size_t used = 0, row = arena_rounded(options->row_bytes_max);
-    m->hidden_rows = piece(m->memory, &used, options->max_rows * sizeof *m->hidden_rows);
     m->results = piece(m->memory, &used, options->max_rows * row);
     if (device > 0) {
+        m->hidden_rows = piece(m->memory, &used, options->max_rows * sizeof *m->hidden_rows);
         m->inbox = piece(m->memory, &used, inbox_rows(options) * row);
     } else {
         m->outbox = piece(m->memory, &used, sends(options, over) * row);
@@ -144,11 +144,7 @@ static FALLIBLE gather(struct over_nccl *x, size_t count) {
 // What the front sends each device, in x->outgoing and x->incoming; bytes 0: nothing.
 static FALLIBLE plan_sends(struct over_nccl *x) {
     const struct exchange_batch *batch = &x->base.batch;
-    struct span own_rows = rows_of(x, 0);
     size_t sent = 0;
-    if (!batch->expanded) {
-        memcpy(x->hidden_rows + own_rows.first, batch->plan->row_token + own_rows.first, own_rows.rows * sizeof *x->hidden_rows);
-    }
     for (uint32_t d = 1; d < x->over.devices->count; d++) {
         struct span rows = rows_of(x, d);
         const char *from = (const char *)batch->hidden + rows.first * batch->hidden_stride;
@@ -166,7 +162,7 @@ static FALLIBLE plan_sends(struct over_nccl *x) {
 }
 
 static FALLIBLE upload_rows(const struct over_nccl *x) {
-    for (uint32_t d = 0; d < x->over.devices->count && !x->base.batch.expanded; d++) {
+    for (uint32_t d = 1; d < x->over.devices->count && !x->base.batch.expanded; d++) {
         struct span rows = rows_of(x, d);
         TRY(upload(x, d, x->members[d].hidden_rows, x->hidden_rows + rows.first, rows.rows * sizeof *x->hidden_rows));
     }
@@ -225,11 +221,12 @@ static err_t inbox(struct exchange *exchange, uint32_t rank, struct exchange_wor
     struct plan_rank plan = plan_for_rank(batch->plan, rank);
     size_t row = plan.first_row - rows_of(x, device).first; // of the device's own
     const char *hidden = device > 0 ? m->inbox : batch->hidden;
+    const uint32_t *hidden_rows = device > 0 ? m->hidden_rows : batch->row_token; // the front's own rows are the first ones
     *out = (struct exchange_work){
         .plan = plan,
         .hidden = batch->expanded ? hidden + row * batch->hidden_stride : hidden,
         .hidden_stride = batch->hidden_stride,
-        .hidden_rows = batch->expanded ? NULL : m->hidden_rows + row,
+        .hidden_rows = batch->expanded ? NULL : hidden_rows + row,
         .results = m->results + row * exchange->row_bytes,
         .results_stride = exchange->row_bytes,
     };

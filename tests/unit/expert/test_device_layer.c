@@ -342,6 +342,43 @@ static void a_load_that_does_not_end_says_so(void **state) {
     }
 }
 
+// Copies under way cost a small batch more than its bytes: the rows in, the choices back, one message, the answers. Requests that
+// the device routes one after another are routed as one, and choices of the host go with the message.
+static void a_batch_is_told_in_one_copy(void **state) {
+    (void)state;
+    static const struct {
+        bool given[CALLERS]; // by the caller, not the device's router
+        uint64_t copies;
+    } BATCHES[] = {
+        {{false, false, false}, 4}, {{true, true, true}, 3},   {{true, false, false}, 5},
+        {{false, false, true}, 5},  {{false, true, false}, 7},
+    };
+    struct served on_device, on_cpu;
+    must(kernel_select("scalar_sm90"));
+    must(try_to_serve(&on_device, "qwen2_moe", DTYPE_BF16, 2, "sim"));
+    must(try_to_serve(&on_cpu, "qwen2_moe", DTYPE_BF16, 1, NULL));
+    on_device.tokens_max = on_cpu.tokens_max = 3;
+    struct served *both[] = {&on_device, &on_cpu};
+    for (size_t i = 0; i < sizeof BATCHES / sizeof *BATCHES; i++) {
+        uint64_t before = on_device.devices->table->calls("cudaMemcpyAsync");
+        for (size_t s = 0; s < 2; s++) {
+            struct layer_request requests[CALLERS];
+            ask(both[s], &both[s]->model.layers[0], s == 0 ? device_out : cpu_out, requests);
+            for (size_t c = 0; c < CALLERS; c++) {
+                struct layer_request *r = &requests[c];
+                r->source = BATCHES[i].given[c] ? ROUTING_GIVEN : ROUTING_OWN;
+                r->ids = requests[1].ids;
+                r->weights = requests[1].weights;
+            }
+            must(layer_forward(both[s]->engine, &both[s]->model.layers[0], requests, CALLERS, NULL, NULL));
+        }
+        assert_int_equal(on_device.devices->table->calls("cudaMemcpyAsync") - before, BATCHES[i].copies);
+        assert_memory_equal(device_out, cpu_out, sizeof cpu_out);
+    }
+    stop(&on_device);
+    stop(&on_cpu);
+}
+
 // Of a batch that is answered late, and of one communicator after another (e2e/test_device_faults.py makes hundreds): the same
 // bits, and nothing is left behind.
 static void communicators_come_and_go(void **state) {
@@ -388,6 +425,7 @@ int main(void) {
         cmocka_unit_test(nccls_memory_is_left_beside_the_weights),
         cmocka_unit_test(a_batch_that_fails_is_an_error_and_no_answer),
         cmocka_unit_test(a_batch_is_taken_in_while_another_is_computed),
+        cmocka_unit_test(a_batch_is_told_in_one_copy),
         cmocka_unit_test(a_device_that_is_lost_for_good_says_so),
         cmocka_unit_test(what_does_not_end_costs_the_device),
         cmocka_unit_test(a_load_that_does_not_end_says_so),

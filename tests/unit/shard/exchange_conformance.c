@@ -28,6 +28,7 @@ struct front {
     int32_t ids[TOKENS * CHOICES];
     hidden_row hidden[TOKENS * CHOICES]; // [T], or [rows] where expanded
     void *hidden_there;                  // the same in the front's memory
+    uint32_t *row_token_there;           // the plan's, there too
     uint64_t batches;
 };
 
@@ -42,7 +43,9 @@ static void front_init(struct front *f, const struct exchange_subject *subject) 
     if (err_is(subject->create(&options, &f->exchange))) {
         fail_msg("%s", err_message());
     }
+    size_t row_token = TOKENS * CHOICES * sizeof *f->row_token_there;
     f->hidden_there = subject->front_memory ? subject->front_memory(sizeof f->hidden) : malloc(sizeof f->hidden);
+    f->row_token_there = subject->front_memory ? subject->front_memory(row_token) : malloc(row_token);
     plan_init(&f->plan, f->memory, TOKENS, CHOICES, EXPERTS, RANKS);
 }
 
@@ -50,6 +53,7 @@ static void front_deinit(struct front *f) {
     exchange_destroy(f->exchange);
     free(f->memory);
     f->subject->front_free ? f->subject->front_free(f->hidden_there) : free(f->hidden_there);
+    f->subject->front_free ? f->subject->front_free(f->row_token_there) : free(f->row_token_there);
 }
 
 static void write_there(const struct front *f, uint32_t rank, void *to, const void *from, size_t bytes) {
@@ -107,12 +111,14 @@ static struct exchange_batch next_batch(struct front *f, const struct placement 
         }
     }
     write_there(f, CONFORMANCE_FRONT, f->hidden_there, f->hidden, sizeof f->hidden);
+    write_there(f, CONFORMANCE_FRONT, f->row_token_there, f->plan.row_token, f->plan.rows * sizeof *f->row_token_there);
     return (struct exchange_batch){
         .epoch = placement->epoch,
         .batch = ++f->batches,
         .plan = &f->plan,
         .hidden = f->hidden_there,
         .hidden_stride = sizeof f->hidden[0],
+        .row_token = f->row_token_there,
         .expanded = expanded,
     };
 }
