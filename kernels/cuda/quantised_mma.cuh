@@ -236,7 +236,7 @@ __device__ __forceinline__ void multiply_whole(const quantised_product &p, const
 // A block of K with scales of any multiple of 16 k, a unit of codes at a time: 16 bytes of a lane, which meet no bank twice.
 template <weight_code CODE, int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void multiply_any(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
-                                         const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
+                                             const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
     constexpr int STEPS_OF_UNIT = 16 / BITS, UNITS = BK / 16 / STEPS_OF_UNIT;
     const int first = k0 / p.span;
     int scale = 0;
