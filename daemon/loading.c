@@ -222,8 +222,8 @@ static FALLIBLE find_devices(const char *device, struct devices **out) {
 }
 
 // Where the ranks are to be computed; and how many there are: one for each device, or more that share them.
-static FALLIBLE open_devices(struct options *options, struct loaded *out) {
-    TRY(find_devices(options->device, &out->devices));
+static FALLIBLE open_devices(struct options *options, const char *device, struct loaded *out) {
+    TRY(find_devices(device, &out->devices));
     if (!out->devices) {
         return OK;
     }
@@ -296,12 +296,9 @@ static FALLIBLE start_worker(const struct options *options, struct serve *serve,
     return worker_start(&worker, &out->worker);
 }
 
-static FALLIBLE load_all(struct options *options, struct serve *serve, const struct loading_listener *listener,
+static FALLIBLE load_all(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
-    TRY(log_device(options));
-    log_passed_over();
-    log_faster_kernels(options);
-    TRY(open_devices(options, out));
+    TRY(open_devices(options, device, out));
     if (out->devices) { // before anything is read: what does not fit is said at once
         TRY(request_memory_pin(out->devices, options->max_queue_bytes, &out->request_memory));
     }
@@ -315,9 +312,12 @@ static FALLIBLE load_all(struct options *options, struct serve *serve, const str
     return start_worker(options, serve, listener, out);
 }
 
-FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out) {
+// Whole, or nothing of it. on_devices: were there any, also where it failed.
+static FALLIBLE load_on(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
+                        struct loaded *out, bool *on_devices) {
     *out = (struct loaded){0};
-    err_t e = load_all(options, serve, listener, out);
+    err_t e = load_all(options, device, serve, listener, out);
+    *on_devices = out->devices != NULL;
     if (err_is(e)) {
         struct err_copy error;
         err_save(e, &error); // taking down must not hide it
@@ -325,6 +325,24 @@ FALLIBLE loading_load(struct options *options, struct serve *serve, const struct
         e = err_restore(&error);
     }
     return e;
+}
+
+// With auto nobody asked for GPUs: a model that they have no room for, or do not compute, is the CPU's.
+FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out) {
+    const uint32_t shards = options->shards;
+    bool on_devices;
+    TRY(log_device(options));
+    log_passed_over();
+    log_faster_kernels(options);
+    err_t e = load_on(options, options->device, serve, listener, out, &on_devices);
+    bool asked = strcmp(options->device, "auto") != 0;
+    if (asked || !on_devices || (e.code != ERR_UNAVAILABLE && e.code != ERR_NOMEM)) {
+        return e;
+    }
+    char quoted[ERR_MESSAGE_MAX + 16];
+    log_line(LOG_LEVEL_WARNING, "device_auto", "kind=cpu reason=%s", log_quote(err_message(), quoted, sizeof quoted));
+    options->shards = shards; // what the devices made of it
+    return load_on(options, "cpu", serve, listener, out, &on_devices);
 }
 
 void loading_unload(struct loaded *loaded) {

@@ -18,6 +18,7 @@ from harness.paths import BUILD, SANITIZER, SERVED_CASES, SLOW
 from harness.protos import pb
 from harness.regions import Layout, Region
 from harness.tensors import error_per_token, rows_of, tensor, values_of
+from test_latent import Model as Latent
 
 QUANTISED = ("deepseek_v3_fp8", "gpt_oss_mxfp4", "kimi_k2_int4", "mixtral_awq")
 # EXPERTD_DEVICE=cuda asks a GPU in place of a simulated one where the answers are looked at.
@@ -322,6 +323,29 @@ def test_auto_takes_every_gpu_that_the_driver_finds(case, installed):
     found, ids = answers(golden, "--device", "auto", "--compute-dtype", "bf16", env=env, program=program)
     cpu, same = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sm90")
     assert ids == same and bytes_of(found) == bytes_of(cpu)
+
+
+def test_auto_serves_on_the_cpu_what_a_gpu_does_not_compute(installed, tmp_path):
+    """Nobody asked for a GPU: the model is the CPU's, with as many shards as were asked for, and the log says why."""
+    program, env = installed("some", driver=True)
+    daemon = Daemon("--device", "auto", model=Latent(tmp_path / "model").folder, env=env, program=program)
+    reasons = [event["reason"] for event in daemon.events("device_auto")]
+    with daemon.client() as client:
+        layers = client.describe().models[0].layers
+    status = json.loads(daemon.get("/api/status")[1])
+    daemon.stop()
+    assert len(reasons) == 1 and "latent experts" in reasons[0]
+    assert {layer.numerics_id for layer in layers} == {"1/f32/cpu"} and "device" not in status
+
+
+def test_auto_tries_the_cpu_with_what_a_gpu_has_no_room_for(installed):
+    """Which has none for it here either: the last word is the CPU's."""
+    program, env = installed("some", driver=True)
+    done = run_program(program, "--model", "synthetic:deepseek-v3", "--device", "auto", "--max-batch-tokens", 512, "--listen",
+                       "127.0.0.1:0", "--http", "off", env=env)
+    auto = next(line for line in done.stderr.splitlines() if "event=device_auto" in line)
+    failed = next(line for line in done.stderr.splitlines() if "event=load_failed" in line)
+    assert done.returncode == 69 and "its weights take" in auto and "of memory" in failed, done.stderr
 
 
 def test_a_gpu_that_is_not_there_is_named(case, installed):
