@@ -1,5 +1,6 @@
 // From router logits to choices, as routing_row does it: a warp a token, so that a small batch is not one long chain, scores in
-// shared memory. What the contract orders (sums) one lane does; the rest is spread. Few bytes and few operations: bound by latency.
+// shared memory. What the contract orders (sums) every lane does alike; the rest is spread. Few bytes and few operations: bound by
+// latency, so that what is read again is in registers, and lanes meet as seldom as can be.
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/routing_rank.h"
@@ -8,15 +9,16 @@
 namespace {
 
 constexpr int LANES = 32;
+constexpr size_t SHARED_UNASKED = 48 << 10;
 
 // Of one token, in shared memory.
 struct token {
-    float *scores;    // [n] S
-    float *selecting; // [n] C
-    float *groups;    // [num_groups] scores of groups
-    int *kept;        // [num_groups]
-    float *weights;   // [top_k]
-    int *ids;         // [top_k]
+    float *scores;         // [n] S
+    float *selecting;      // [n] C
+    uint32_t *ranks;       // [n] of C; 0: not to be chosen, or chosen
+    uint32_t *group_ranks; // [num_groups] of their scores, the same
+    float *weights;        // [top_k]
+    int *ids;              // [top_k]
 };
 
 __device__ __forceinline__ unsigned groups_of(const struct routing &r) {
@@ -27,19 +29,19 @@ __device__ __forceinline__ token lay_out(const struct routing &r, unsigned char 
     token t;
     t.scores = (float *)memory;
     t.selecting = t.scores + r.num_experts;
-    t.groups = t.selecting + r.num_experts;
-    t.kept = (int *)(t.groups + groups_of(r));
-    t.weights = (float *)(t.kept + groups_of(r));
+    t.ranks = (uint32_t *)(t.selecting + r.num_experts);
+    t.group_ranks = t.ranks + r.num_experts;
+    t.weights = (float *)(t.group_ranks + groups_of(r));
     t.ids = (int *)(t.weights + r.top_k);
     return t;
 }
 
 size_t shared_bytes(const struct routing &r) {
     const size_t groups = r.num_groups > 1 ? r.num_groups : 1;
-    return 4 * (2 * (size_t)r.num_experts + 2 * groups + 2 * (size_t)r.top_k);
+    return 4 * (3 * (size_t)r.num_experts + groups + 2 * (size_t)r.top_k);
 }
 
-// out[i] = exp(x[i] - max) / sum, in place, by one lane: over chosen experts, and wherever all lanes do not take part.
+// out[i] = exp(x[i] - max) / sum, in place, by one lane, where the others do not take part.
 __device__ void softmax_alone(float *x, int count) {
     float greatest = x[0];
     for (int i = 1; i < count; i++) {
@@ -55,23 +57,28 @@ __device__ void softmax_alone(float *x, int count) {
     }
 }
 
-// The same by all lanes; the sum is one lane's, ascending.
+// What has that rank; +0 of both zeros.
+__device__ __forceinline__ float ranked(uint32_t rank) {
+    return f32_from_bits(rank >> 31 ? rank & 0x7fffffffu : ~rank);
+}
+
+// The same by all lanes.
 __device__ void softmax(float *x, int count) {
     const int lane = threadIdx.x;
-    float greatest = -INFINITY;
+    uint32_t rank = 0x007fffffu; // -Inf's: a NaN, which ranks below, makes the sum NaN
     for (int i = lane; i < count; i += LANES) {
-        greatest = x[i] > greatest ? x[i] : greatest;
+        const uint32_t own = routing_rank(x[i]);
+        rank = own > rank ? own : rank;
     }
-    for (int mask = LANES / 2; mask > 0; mask /= 2) {
-        const float other = f32_from_bits(ptx::shuffle_xor(f32_bits(greatest), mask));
-        greatest = other > greatest ? other : greatest;
-    }
+    const float greatest = ranked(ptx::warp_max(rank));
     for (int i = lane; i < count; i += LANES) {
         x[i] = math_exp(x[i] - greatest);
     }
     ptx::sync_warp();
     float sum = 0.0f;
-    for (int i = 0; i < count; i++) { // every lane the same: a broadcast costs no more than a read
+    // Ascending. Every lane the same, for a broadcast costs no more than a read; many reads at once, or each would be waited for.
+#pragma unroll 16
+    for (int i = 0; i < count; i++) {
         sum += x[i];
     }
     ptx::sync_warp();
@@ -101,77 +108,77 @@ __device__ void score_all(const struct routing &r, float *x) {
     ptx::sync_warp();
 }
 
-// Rises in the selecting order: by rank, of equals the lower id first. Never 0.
-__device__ __forceinline__ uint64_t key_of(float value, unsigned id) {
-    return (uint64_t)routing_rank(value) << 32 | (0xffffffffu - id);
+// Above 0, which marks what is not to be chosen: NaN's rank is 0, and nothing else's is 1.
+__device__ __forceinline__ uint32_t rank_of(float value) {
+    const uint32_t rank = routing_rank(value);
+    return rank > 0 ? rank : 1;
 }
 
-__device__ __forceinline__ uint64_t greatest_of_warp(uint64_t key) {
-    for (int mask = LANES / 2; mask > 0; mask /= 2) {
-        const uint64_t high = ptx::shuffle_xor((uint32_t)(key >> 32), mask), low = ptx::shuffle_xor((uint32_t)key, mask);
-        const uint64_t other = high << 32 | low;
-        key = other > key ? other : key;
+struct candidate {
+    uint32_t rank, id;
+};
+
+// The greatest of the lane's own, which are ranks lane, lane + 32, ...; of equals the lower id.
+__device__ __forceinline__ candidate best_of_lane(const uint32_t *ranks, unsigned count) {
+    candidate best = {0, 0};
+#pragma unroll 4
+    for (unsigned i = threadIdx.x; i < count; i += LANES) {
+        const uint32_t rank = ranks[i];
+        best = rank > best.rank ? candidate{rank, i} : best;
     }
-    return key;
+    return best;
 }
 
-// The greatest, or greatest + second, of each group; then the best groups are marked.
-__device__ void keep_groups(const struct routing &r, const token &t) {
-    const int length = r.num_experts / r.num_groups;
-    for (int g = threadIdx.x; g < (int)r.num_groups; g += LANES) {
-        const float *values = t.selecting + g * length;
-        uint64_t first = 0, second = 0;
-        for (int i = 0; i < length; i++) {
-            const uint64_t key = key_of(values[i], i);
-            second = key > first ? first : key > second ? key : second;
-            first = key > first ? key : first;
-        }
-        const float best = values[0xffffffffu - (uint32_t)first];
-        t.groups[g] = r.group_score == GROUP_TOP2_SUM ? best + values[length > 1 ? 0xffffffffu - (uint32_t)second : 0] : best;
-        t.kept[g] = 0;
-    }
-    ptx::sync_warp();
-    if (threadIdx.x == 0) {
-        uint64_t before = ~0ull;
-        for (unsigned i = 0; i < r.top_groups; i++) {
-            uint64_t best = 0;
-            for (unsigned g = 0; g < r.num_groups; g++) {
-                const uint64_t key = key_of(t.groups[g], g);
-                best = key < before && key > best ? key : best;
+// ids of the greatest ranks, falling, of equals the lower id first; NULL: not asked for. Those that are taken become 0. Each lane
+// has written its own ranks, and keeps the best of them: only the lane whose best is taken looks for the next one.
+__device__ void take_greatest(uint32_t *ranks, unsigned count, unsigned take, int *ids) {
+    candidate best = best_of_lane(ranks, count);
+    for (unsigned j = 0; j < take; j++) {
+        const uint32_t greatest = ptx::warp_max(best.rank);
+        const uint32_t id = ptx::warp_min(best.rank == greatest ? best.id : UINT32_MAX);
+        if (id % LANES == threadIdx.x) {
+            ranks[id] = 0;
+            best = best_of_lane(ranks, count);
+            if (ids) {
+                ids[j] = (int)id;
             }
-            t.kept[0xffffffffu - (uint32_t)best] = 1;
-            before = best;
         }
     }
     ptx::sync_warp();
 }
 
-// ids in falling order of the selecting value: each round takes the greatest below the last one's.
+// The greatest, or greatest + second.
+__device__ __forceinline__ float group_score_of(const struct routing &r, const float *values, unsigned length) {
+    candidate first = {0, 0}, second = {0, 0};
+    for (unsigned i = 0; i < length; i++) {
+        const candidate next = {rank_of(values[i]), i};
+        second = next.rank > first.rank ? first : next.rank > second.rank ? next : second;
+        first = next.rank > first.rank ? next : first;
+    }
+    return r.group_score == GROUP_TOP2_SUM ? values[first.id] + values[second.id] : values[first.id];
+}
+
+// The best groups' ranks become 0.
+__device__ void keep_groups(const struct routing &r, const token &t) {
+    const unsigned length = r.num_experts / r.num_groups;
+    for (unsigned g = threadIdx.x; g < r.num_groups; g += LANES) {
+        t.group_ranks[g] = rank_of(group_score_of(r, t.selecting + g * length, length));
+    }
+    take_greatest(t.group_ranks, r.num_groups, r.top_groups, nullptr);
+}
+
+// ids in falling order of the selecting value. In a group that is not kept it is 0, or nothing is chosen.
 __device__ void choose_ids(const struct routing &r, const token &t) {
-    const bool grouped = r.num_groups > 1, masked = grouped && !r.masked_groups_are_zero;
+    const bool grouped = r.num_groups > 1;
     const unsigned length = grouped ? r.num_experts / r.num_groups : r.num_experts;
     if (grouped) {
         keep_groups(r, t);
     }
-    if (grouped && !masked) {
-        for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
-            t.selecting[i] = t.kept[i / length] ? t.selecting[i] : 0.0f;
-        }
-        ptx::sync_warp();
+    for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
+        const bool kept = !grouped || t.group_ranks[i / length] == 0;
+        t.ranks[i] = kept ? rank_of(t.selecting[i]) : r.masked_groups_are_zero ? rank_of(0.0f) : 0;
     }
-    uint64_t before = ~0ull;
-    for (unsigned j = 0; j < r.top_k; j++) {
-        uint64_t best = 0;
-        for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
-            const uint64_t key = key_of(t.selecting[i], i);
-            best = (!masked || t.kept[i / length]) && key < before && key > best ? key : best;
-        }
-        before = greatest_of_warp(best);
-        if (threadIdx.x == 0) {
-            t.ids[j] = (int)(0xffffffffu - (uint32_t)before);
-        }
-    }
-    ptx::sync_warp();
+    take_greatest(t.ranks, r.num_experts, r.top_k, t.ids);
 }
 
 // ---- PhiMoE: two choices, each with a softmax over the logits near its own
@@ -207,7 +214,7 @@ __device__ void sparsemixer(const struct routing &r, const token &t) {
     }
 }
 
-// ---- the weights, by one lane
+// ---- the weights
 
 __device__ float norm_of(const struct routing &r, const float *weights) {
     const bool sizes = r.norm == NORM_P, squares = sizes && r.norm_p == 2.0f;
@@ -226,21 +233,21 @@ __device__ float norm_of(const struct routing &r, const float *weights) {
     }
 }
 
-__device__ void weigh_chosen(const struct routing &r, const token &t, const float *logits) {
-    if (r.score != SCORE_SPARSEMIXER) {
-        for (unsigned j = 0; j < r.top_k; j++) {
-            t.weights[j] = r.order == ORDER_SCORE_TOPK ? t.scores[t.ids[j]] : capped(r, logits[t.ids[j]]);
-        }
-        if (r.order == ORDER_TOPK_SCORE && r.score == SCORE_SOFTMAX) {
-            softmax_alone(t.weights, r.top_k);
-        } else if (r.order == ORDER_TOPK_SCORE) {
-            for (unsigned j = 0; j < r.top_k; j++) {
-                t.weights[j] = score_of(r.score, t.weights[j]);
-            }
-        }
+// Scores of the chosen, which t.scores has, or their logits, capped, where those are scored only now; then by all lanes alike the
+// norm, and each lane its own weights.
+__device__ void weigh_chosen(const struct routing &r, const token &t) {
+    const bool alone = r.order == ORDER_TOPK_SCORE && r.score != SCORE_SOFTMAX;
+    for (unsigned j = threadIdx.x; j < r.top_k && r.score != SCORE_SPARSEMIXER; j += LANES) {
+        const float x = t.scores[t.ids[j]];
+        t.weights[j] = alone ? score_of(r.score, x) : x;
+    }
+    ptx::sync_warp();
+    if (r.order == ORDER_TOPK_SCORE && r.score == SCORE_SOFTMAX) {
+        softmax(t.weights, r.top_k);
     }
     const float norm = r.norm == NORM_NONE ? 1.0f : norm_of(r, t.weights);
-    for (unsigned j = 0; j < r.top_k; j++) {
+    ptx::sync_warp();
+    for (unsigned j = threadIdx.x; j < r.top_k; j += LANES) {
         const float w = r.norm == NORM_NONE ? t.weights[j] : t.weights[j] / norm;
         t.weights[j] = w * r.scale;
     }
@@ -284,10 +291,8 @@ __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ device_c
     } else {
         select(r, t);
     }
-    if (threadIdx.x == 0) {
-        weigh_chosen(r, t, logits);
-    }
     ptx::sync_warp();
+    weigh_chosen(r, t);
     for (unsigned j = threadIdx.x; j < a.columns; j += LANES) {
         a.ids[(size_t)blockIdx.x * a.columns + j] = j < r.top_k ? t.ids[j] : -1;
         a.weights[(size_t)blockIdx.x * a.columns + j] = j < r.top_k ? t.weights[j] : 0.0f;
@@ -296,16 +301,18 @@ __global__ void __launch_bounds__(LANES) choose(const __grid_constant__ device_c
 
 } // namespace
 
-// Grid: a warp a token. Shared memory: 8 bytes an expert, 2 KiB for 256, so that 32 blocks, as many as a multiprocessor takes,
-// share it; more than 48 KiB, which thousands of groups would need, must be asked for. Registers do not bound it.
+// Grid: a warp a token. Shared memory: 12 bytes an expert, 3 KiB for 256, so that 32 blocks, as many as a multiprocessor takes,
+// share it; what needs more than 48 KiB, which is thousands of experts, must be asked for. Registers do not bound it.
 int cuda_choose(const struct device_choose *a, struct CUstream_st *stream) {
     if (a->tokens == 0) {
         return cudaSuccess;
     }
     const size_t bytes = shared_bytes(a->routing);
-    cudaError_t error = cudaFuncSetAttribute((const void *)choose, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    if (error != cudaSuccess) {
-        return error;
+    if (bytes > SHARED_UNASKED) {
+        cudaError_t error = cudaFuncSetAttribute((const void *)choose, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (error != cudaSuccess) {
+            return error;
+        }
     }
     LAUNCH(choose, dim3(a->tokens), dim3(LANES), bytes, stream, *a);
     return cudaGetLastError();

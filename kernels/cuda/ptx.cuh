@@ -37,8 +37,11 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
 
 // ---- lanes of a warp: all 32 take part
 
-__device__ __forceinline__ uint32_t shuffle_xor(uint32_t value, unsigned mask) {
-    return __shfl_xor_sync(0xffffffffu, value, mask);
+__device__ __forceinline__ uint32_t warp_max(uint32_t value) {
+    return __reduce_max_sync(0xffffffffu, value);
+}
+__device__ __forceinline__ uint32_t warp_min(uint32_t value) {
+    return __reduce_min_sync(0xffffffffu, value);
 }
 __device__ __forceinline__ void sync_warp() {
     __syncwarp();

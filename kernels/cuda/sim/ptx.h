@@ -63,18 +63,34 @@ inline uint32_t shared_address(const void *p) {
 
 // ---- lanes of a warp
 
-struct shuffle {
-    uint32_t value, from, out;
-};
-inline uint32_t shuffle_xor(uint32_t value, unsigned mask) {
-    shuffle mine = {value, sim::thread_number() % 32 ^ mask, 0};
-    sim::meet_warp("shfl.sync", &mine, [](void *const *lanes) {
+// Every lane's value becomes what `better` keeps of all.
+template <typename Better> uint32_t reduce_warp(const char *instruction, uint32_t value, Better) {
+    sim::meet_warp(instruction, &value, [](void *const *lanes) {
+        uint32_t best = *static_cast<uint32_t *>(lanes[0]);
+        for (unsigned i = 1; i < 32; i++) {
+            best = Better{}(best, *static_cast<uint32_t *>(lanes[i]));
+        }
         for (unsigned i = 0; i < 32; i++) {
-            shuffle *to = static_cast<shuffle *>(lanes[i]);
-            to->out = static_cast<shuffle *>(lanes[to->from])->value;
+            *static_cast<uint32_t *>(lanes[i]) = best;
         }
     });
-    return mine.out;
+    return value;
+}
+struct greater {
+    uint32_t operator()(uint32_t a, uint32_t b) const {
+        return a > b ? a : b;
+    }
+};
+struct less {
+    uint32_t operator()(uint32_t a, uint32_t b) const {
+        return a < b ? a : b;
+    }
+};
+inline uint32_t warp_max(uint32_t value) {
+    return reduce_warp("redux.sync.max", value, greater{});
+}
+inline uint32_t warp_min(uint32_t value) {
+    return reduce_warp("redux.sync.min", value, less{});
 }
 inline void sync_warp() {
     int nothing = 0;

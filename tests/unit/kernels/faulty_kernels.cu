@@ -176,7 +176,7 @@ __global__ void faulty(int kind, const __grid_constant__ CUtensorMap map, const 
         if (threadIdx.x % 32 < 16) {
             ptx::sync_warp();
         } else {
-            *out = ptx::shuffle_xor(threadIdx.x, 1);
+            *out = ptx::warp_max(threadIdx.x);
         }
         return;
     case FAULTY_DISAGREES:

@@ -341,6 +341,15 @@ static void check_choose(const struct routing *routing, enum values values, uint
     drop_pieces();
 }
 
+static void check_kinds(const struct routing *kinds, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        assert_false(err_is(routing_check(&kinds[i])));
+        for (enum values values = 0; values < VALUES_COUNT; values++) {
+            check_choose(&kinds[i], values, 0x1234567 + i);
+        }
+    }
+}
+
 static void every_kind_of_routing_gives_the_twins_bits(void **state) {
     (void)state;
     const float biased = 0; // only that there is one: the test has its own
@@ -404,12 +413,35 @@ static void every_kind_of_routing_gives_the_twins_bits(void **state) {
          .softcap = 3},
         {.score = SCORE_SOFTMAX, .order = ORDER_TOPK_SCORE, .scale = 1, .num_experts = 33, .top_k = 4, .softcap = 0.7f},
     };
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        assert_false(err_is(routing_check(&kinds[i])));
-        for (enum values values = 0; values < VALUES_COUNT; values++) {
-            check_choose(&kinds[i], values, 0x1234567 + i);
-        }
-    }
+    check_kinds(kinds, COUNT_OF(kinds));
+}
+
+// Lanes have many experts, or groups, each, and the best of them again and again.
+static void many_experts_give_the_twins_bits(void **state) {
+    (void)state;
+    const float biased = 0; // as above
+    const struct routing kinds[] = {
+        {.score = SCORE_SOFTMAX, .norm = NORM_SUM, .scale = 1, .num_experts = 128, .top_k = 8},
+        {.score = SCORE_SIGMOID, .norm = NORM_SUM, .scale = 2.5f, .num_experts = 300, .top_k = 16, .selection_bias = &biased},
+        {.score = SCORE_SOFTMAX,
+         .norm = NORM_SUM,
+         .scale = 1,
+         .num_experts = 132,
+         .top_k = 3,
+         .num_groups = 66,
+         .top_groups = 40,
+         .group_score = GROUP_TOP2_SUM,
+         .selection_bias = &biased},
+    };
+    check_kinds(kinds, COUNT_OF(kinds));
+}
+
+// More shared memory than a kernel gets unasked.
+static void thousands_of_experts_give_the_twins_bits(void **state) {
+    (void)state;
+    const struct routing kind = {
+        .score = SCORE_SOFTMAX, .norm = NORM_SUM, .scale = 1, .num_experts = ROUTING_EXPERTS_MAX, .top_k = 8};
+    check_kinds(&kind, 1);
 }
 
 // ---- combine
@@ -487,8 +519,9 @@ static int close_and_count(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gate_and_up_give_the_twins_bits), cmocka_unit_test(down_gives_the_twins_bits),
-        cmocka_unit_test(logits_give_the_twins_bits),      cmocka_unit_test(every_kind_of_routing_gives_the_twins_bits),
+        cmocka_unit_test(gate_and_up_give_the_twins_bits),  cmocka_unit_test(down_gives_the_twins_bits),
+        cmocka_unit_test(logits_give_the_twins_bits),       cmocka_unit_test(every_kind_of_routing_gives_the_twins_bits),
+        cmocka_unit_test(many_experts_give_the_twins_bits), cmocka_unit_test(thousands_of_experts_give_the_twins_bits),
         cmocka_unit_test(combine_gives_the_twins_bits),
     };
     return cmocka_run_group_tests(tests, open_device, close_and_count);
