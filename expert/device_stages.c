@@ -77,7 +77,7 @@ static FALLIBLE look_up(const struct batch *b, const struct layer_request *reque
     return upload(b->engine->device, 0, ids, args->ids, end * sizeof *ids);
 }
 
-// Of tokens from `first` on, which the device has routed. Those of the whole batch come as one: weights are right behind ids.
+// What the device has chosen for to->tokens. That of the whole batch comes as one: weights are right behind ids.
 static FALLIBLE download_choices(const struct batch *b, const struct device_choose *from, const struct router_args *to) {
     const struct devices *devices = b->engine->device->devices;
     size_t ids = to->tokens * b->top_k * sizeof *to->ids, weights = to->tokens * b->top_k * sizeof *to->weights;

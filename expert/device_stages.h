@@ -1,6 +1,6 @@
-// The stages of a batch on devices: the same map as layer.c's, a function a stage, each working from and into the engine's
-// arrays, which are pinned. Work is put into the devices' streams and waited for where the host needs what came of it: after the
-// routes, and at the end. Private to expert/; used by the engine's thread.
+// The stages of a batch on devices: the same map as layer.c's, a function a stage, each working from and into the engine's arrays;
+// those that devices read and write are pinned. Work is put into the devices' streams and waited for where the host needs what
+// came of it: after the routes, and at the end. Private to expert/; used by the engine's thread.
 #ifndef EXPERTD_EXPERT_DEVICE_STAGES_H
 #define EXPERTD_EXPERT_DEVICE_STAGES_H
 
