@@ -135,12 +135,34 @@ static FALLIBLE open_in_place(struct regular_file_new *file, const char *path) {
     return OK;
 }
 
+// The descriptor of this process that goes to that file, as that of /dev/stdout does; -1: none. Replaced, it would be gone with all
+// that was and will be printed there.
+static int standard_stream(const struct stat *status) {
+    struct stat stream;
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fstat(fd, &stream) == 0 && stream.st_dev == status->st_dev && stream.st_ino == status->st_ino) {
+            return fd;
+        }
+    }
+    return -1;
+}
+
+static FALLIBLE write_behind(struct regular_file_new *file, int stream) {
+    file->fd = fcntl(stream, F_DUPFD_CLOEXEC, 0); // one position for both
+    if (file->fd < 0) {
+        FAIL(ERR_IO, "%s", strerror(errno));
+    }
+    return OK;
+}
+
 static FALLIBLE begin(struct regular_file_new *file, const char *path, enum regular_file_takes takes) {
     struct stat status;
     if (lstat(path, &status) != 0) {
         file->place = strdup(path); // what else is wrong shows when the file beside it is made
     } else if (stat(path, &status) != 0) {
         FAIL(ERR_IO, "it is a link to nothing, and is left as it is");
+    } else if (takes == REGULAR_FILE_OR_STREAM && standard_stream(&status) >= 0) {
+        return write_behind(file, standard_stream(&status));
     } else if (takes == REGULAR_FILE_OR_STREAM && is_written_into(&status)) {
         return open_in_place(file, path);
     } else if (!S_ISREG(status.st_mode)) {

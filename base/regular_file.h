@@ -19,7 +19,7 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
 // A file that is being written.
 struct regular_file_new {
     int fd;          // to write to
-    char *place;     // the file that is replaced at the end, behind links; NULL where `fd` is a FIFO or a device, written into
+    char *place;     // the file that is replaced at the end, behind links; NULL where `fd` is a stream, written into
     char *temporary; // beside it, what `fd` is till then
     struct stat old; // of mode 0 where there is none
 };
@@ -29,9 +29,9 @@ enum regular_file_takes { REGULAR_FILE_ONLY, REGULAR_FILE_OR_STREAM };
 
 // Opens for writing what `path` will hold. A file is written beside its place, under a name that nothing has, and takes the place
 // once it is whole, with the old file's mode and, where that is allowed, owner; a new one's mode is what the umask leaves of 0666,
-// of 0644 with REGULAR_FILE_ONLY. A link at `path` itself is followed. Into a FIFO or a character device the bytes go as they come,
-// with REGULAR_FILE_OR_STREAM; what else lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is
-// due.
+// of 0644 with REGULAR_FILE_ONLY. A link at `path` itself is followed. With REGULAR_FILE_OR_STREAM the bytes go as they come into a
+// FIFO or a character device, and into whatever this process's standard output or error goes to, a file too: behind what was
+// printed there. What else lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is due.
 FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, struct regular_file_new *out);
 
 // All bytes, or ERR_IO.

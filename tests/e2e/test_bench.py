@@ -536,6 +536,21 @@ def test_files_are_replaced_whole_or_not_at_all(served, tmp_path):
         daemon.stop()
 
 
+def test_a_file_that_is_standard_output_too_holds_both(served, tmp_path):
+    """What it held stays."""
+    log = tmp_path / "log"
+    for path in ("/dev/stdout", log):
+        log.write_text("before\n")
+        with open(log, "a") as file:
+            done = subprocess.run([*map(str, (BIN / "expertctl", "--address", f"unix:{served.socket}", "bench", *SHORT)),
+                                   "--quiet", "--save", str(path)],
+                                  env=clean_environment(), stdout=file, stderr=subprocess.PIPE, timeout=60 * SLOW, check=False)
+        before, report = log.read_text().split("{", 1)
+        assert done.returncode in (HELD, INVALID), done.stderr
+        assert before.startswith("before\n") and "verdict: " in before and json.loads("{" + report)["answers"] > 0
+        assert list(tmp_path.iterdir()) == [log]
+
+
 def test_a_search_whose_daemon_is_gone_reports_its_steps(tmp_path):
     daemon = Daemon(model="synthetic:tiny")
     process = started(f"unix:{daemon.socket}", "--json", *SEARCH, "--csv", str(tmp_path / "steps.csv"))

@@ -145,6 +145,31 @@ static void a_device_stays_one_behind_a_link_too(void **state) {
     assert_int_equal(type_of("/dev/null"), S_IFCHR);
 }
 
+// Standard output goes to `path` while `printed`, bytes for `named` and `printed` again are written.
+static err_t print_around(const char *path, const char *named, const char *printed) {
+    fflush(stdout);
+    int before = dup(STDOUT_FILENO), file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    assert_true(before >= 0 && file >= 0 && dup2(file, STDOUT_FILENO) == STDOUT_FILENO);
+    close(file);
+    ssize_t length = (ssize_t)strlen(printed), first = write(STDOUT_FILENO, printed, (size_t)length);
+    err_t e = write_text(named, "bytes");
+    ssize_t second = write(STDOUT_FILENO, printed, (size_t)length);
+    assert_true(dup2(before, STDOUT_FILENO) == STDOUT_FILENO && first == length && second == length);
+    close(before);
+    return e;
+}
+
+static void a_file_that_is_printed_to_gets_the_bytes_behind_what_is_printed(void **state) {
+    (void)state;
+    static const char *const NAMES[] = {"/dev/stdout", "printed"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        assert_false(err_is(write_text("printed", "old ")));
+        assert_false(err_is(print_around("printed", NAMES[i], "line ")));
+        assert_holds("printed", "old line bytesline ");
+        assert_nothing_is_left_beside("printed");
+    }
+}
+
 static void refused(const char *path, mode_t type, const char *cause) {
     assert_int_equal(write_text(path, "bytes").code, ERR_IO);
     assert_non_null(strstr(err_message(), cause));
@@ -176,6 +201,7 @@ int main(void) {
         cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
         cmocka_unit_test(a_fifo_is_refused_where_a_file_is_wanted),
         cmocka_unit_test(a_device_stays_one_behind_a_link_too),
+        cmocka_unit_test(a_file_that_is_printed_to_gets_the_bytes_behind_what_is_printed),
         cmocka_unit_test(what_cannot_be_written_is_left_as_it_is),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
