@@ -1,4 +1,5 @@
 // expertctl bench: loads a daemon and reports what it held.
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -265,6 +266,7 @@ static FALLIBLE deliver(struct bench *b, err_t e, struct bench_outcome *out) {
 }
 
 static FALLIBLE run_and_report(struct bench *b, struct bench_outcome *out) {
+    signal(SIGPIPE, SIG_IGN); // who reads standard output may have left: the files are written all the same
     TRY(open_trace(b));
     err_t e = open_files(b);
     bench_hold_signals(); // or the files beside those places would be left

@@ -3,6 +3,7 @@
 import concurrent.futures
 import csv
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -534,6 +535,19 @@ def test_files_are_replaced_whole_or_not_at_all(served, tmp_path):
         process.kill()
         process.communicate()
         daemon.stop()
+
+
+def test_a_reader_that_leaves_costs_no_file(served, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    kept, steps = tmp_path / "kept.json", tmp_path / "steps.csv"
+    done = subprocess.run([*map(str, (BIN / "expertctl", "--address", f"unix:{served.socket}", "bench", *SHORT)),
+                           "--save", str(kept), "--csv", str(steps)],
+                          env=clean_environment(), stdout=writer, stderr=writer, timeout=60 * SLOW, check=False)
+    os.close(writer)
+    assert done.returncode == DATA
+    assert sorted(tmp_path.iterdir()) == [kept, steps]
+    assert json.loads(kept.read_text())["answers"] > 0 and len(list(csv.DictReader(open(steps)))) == 1
 
 
 def test_a_file_that_is_standard_output_too_holds_both(served, tmp_path):
