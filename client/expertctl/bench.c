@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/regular_file.h"
 #include "client/expertctl/bench_region.h"
@@ -92,15 +93,29 @@ static FALLIBLE open_trace(struct bench *b) {
     return OK;
 }
 
-// Before the load: what it found should have a place. A pipe waits for its reader here.
-static FALLIBLE open_files(struct bench *b) {
-    if (b->options.csv) {
-        TRY_IN(regular_file_begin(b->options.csv, REGULAR_FILE_OR_STREAM, &b->csv), "--csv %s", b->options.csv);
-    }
-    if (b->options.save) {
-        TRY_IN(regular_file_begin(b->options.save, REGULAR_FILE_OR_STREAM, &b->save), "--save %s", b->options.save);
+static bool waits_for_reader(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISFIFO(status.st_mode);
+}
+
+static FALLIBLE open_file(struct regular_file_new *file, const char *flag, const char *path, bool waiting) {
+    if (path && waits_for_reader(path) == waiting) {
+        TRY_IN(regular_file_begin(path, REGULAR_FILE_OR_STREAM, file), "%s %s", flag, path);
     }
     return OK;
+}
+
+static FALLIBLE open_files(struct bench *b, bool waiting) {
+    TRY(open_file(&b->csv, "--csv", b->options.csv, waiting));
+    return open_file(&b->save, "--save", b->options.save, waiting);
+}
+
+// Before the load: what it found should have a place. A pipe waits for its reader here, till Ctrl-C; the others are opened once no
+// signal ends this process, which would leave what lies beside their places.
+static FALLIBLE open_all(struct bench *b) {
+    err_t e = open_files(b, true);
+    bench_hold_signals();
+    return err_is(e) ? e : open_files(b, false);
 }
 
 static FALLIBLE limit_tokens(struct bench *b) {
@@ -268,8 +283,7 @@ static FALLIBLE deliver(struct bench *b, err_t e, struct bench_outcome *out) {
 static FALLIBLE run_and_report(struct bench *b, struct bench_outcome *out) {
     signal(SIGPIPE, SIG_IGN); // who reads standard output may have left: the files are written all the same
     TRY(open_trace(b));
-    err_t e = open_files(b);
-    bench_hold_signals(); // or the files beside those places would be left
+    err_t e = open_all(b);
     e = err_is(e) ? e : prepare(b, &out->refusal);
     if (!err_is(e)) {
         b->report.plan = &b->plan;

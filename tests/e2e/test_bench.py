@@ -565,6 +565,24 @@ def test_a_file_that_is_standard_output_too_holds_both(served, tmp_path):
         assert list(tmp_path.iterdir()) == [log]
 
 
+def test_a_pipe_that_nobody_reads_is_waited_for_before_any_file_is_begun(served, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = started(f"unix:{served.socket}", "--csv", str(tmp_path / "steps.csv"), "--save", str(pipe))
+    try:
+        asleep, deadline = 0, time.monotonic() + 60 * SLOW
+        while asleep < 10:
+            assert time.monotonic() < deadline and process.poll() is None
+            asleep = asleep + 1 if f"{process.pid} (expertctl) S" in pathlib.Path(f"/proc/{process.pid}/stat").read_text() else 0
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60 * SLOW)
+        assert process.returncode == -signal.SIGINT and list(tmp_path.iterdir()) == [pipe]
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_search_whose_daemon_is_gone_reports_its_steps(tmp_path):
     daemon = Daemon(model="synthetic:tiny")
     process = started(f"unix:{daemon.socket}", "--json", *SEARCH, "--csv", str(tmp_path / "steps.csv"))
