@@ -273,6 +273,9 @@ static FALLIBLE check_load(const struct bench_options *o) {
     if (o->trace && (o->layers || is_given(o, "--tokens"))) {
         FAIL(ERR_USAGE, "--trace says layers and tokens itself: --layers and --tokens do not go with it");
     }
+    if (o->csv && o->save && strcmp(o->csv, o->save) == 0) {
+        FAIL(ERR_USAGE, "--csv and --save both name %s: one would replace the other", o->csv);
+    }
     uint32_t rows_least = routing_phases(&o->routing);
     if (o->pool_rows < rows_least) {
         FAIL(ERR_USAGE, "--pool %u: a hot set that moves needs %u rows at least", o->pool_rows, rows_least);

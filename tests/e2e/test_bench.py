@@ -613,6 +613,7 @@ def test_what_cannot_be_asked_is_refused_before_the_load(served, tmp_path):
             (("--routing", f"one:{EXPERTS}"), USAGE, "--routing"),
             (("--region", "--rate", 10, "--tokens", 1000), USAGE, "--max-inflight"),
             (("--dtype", "i32"), USAGE, "f8_e4m3"),
+            (("--save", tmp_path / "x", "--csv", tmp_path / "x"), USAGE, "--csv and --save both name"),
             (("--trace", "/nonexistent"), DATA, "/nonexistent"),
             (("--save", "/nonexistent/x", "--duration", "1h"), DATA, "--save /nonexistent/x"),
             (("--csv", "/nonexistent/x", "--duration", "1h"), DATA, "--csv /nonexistent/x")):
