@@ -94,12 +94,14 @@ static FALLIBLE make_temporary(struct regular_file_new *file, mode_t mode) {
     return OK;
 }
 
-// An old file's owner and mode. A folder of ours may hold another's file: it is ours from now on.
+// An old file's owner, group and mode. A folder of ours may hold another's file: it is ours from now on, and still its group's. In
+// a group that we may not give it to, ours is not to have what that had, only what all have.
 static FALLIBLE take_after(int fd, const struct stat *old) {
-    if (fchown(fd, old->st_uid, old->st_gid) != 0) {
-        errno = 0;
+    mode_t mode = old->st_mode & 0777, of_others = mode & 07;
+    if (fchown(fd, old->st_uid, old->st_gid) != 0 && fchown(fd, (uid_t)-1, old->st_gid) != 0) {
+        mode = (mode & 0707) | of_others << 3;
     }
-    if (fchmod(fd, old->st_mode & 0777) != 0) {
+    if (fchmod(fd, mode) != 0) {
         FAIL(ERR_IO, "%s", strerror(errno));
     }
     return OK;

@@ -10,9 +10,14 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <grp.h>
+#include <limits.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/regular_file.h"
@@ -88,6 +93,44 @@ static void an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks(void **state
         assert_int_equal(status.st_mode & 0777, 0640);
         assert_int_equal(unlink("masked"), 0);
     }
+}
+
+enum { MEMBER = 54321, TEAM = 12345, NO_MOUNT = 77 };
+
+// Root's file, of TEAM and of that mode, replaced by MEMBER, who is of TEAM or not.
+static void replace_of_team(mode_t mode, bool is_of_team, struct stat *after) {
+    const gid_t team = TEAM, own = MEMBER;
+    assert_int_equal(chmod(".", 0777), 0);
+    assert_false(err_is(write_text("of_team", "old")));
+    assert_int_equal(chown("of_team", 0, TEAM), 0);
+    assert_int_equal(chmod("of_team", mode), 0);
+    assert_int_equal(setgroups(1, is_of_team ? &team : &own), 0);
+    assert_int_equal(setegid(MEMBER), 0);
+    assert_int_equal(seteuid(MEMBER), 0);
+    err_t e = write_text("of_team", "new");
+    assert_int_equal(seteuid(0), 0);
+    assert_int_equal(setegid(0), 0);
+    assert_int_equal(setgroups(0, NULL), 0);
+    assert_false(err_is(e));
+    assert_holds("of_team", "new");
+    assert_int_equal(stat("of_team", after), 0);
+    assert_int_equal(after->st_uid, MEMBER);
+}
+
+static void anothers_file_stays_its_groups_or_no_group_gets_its_rights(void **state) {
+    (void)state;
+    struct stat after;
+    if (geteuid() != 0) {
+        skip();
+    }
+    replace_of_team(0660, true, &after);
+    assert_int_equal(after.st_gid, TEAM);
+    assert_int_equal(after.st_mode & 0777, 0660);
+    replace_of_team(0660, false, &after);
+    assert_int_equal(after.st_gid, MEMBER);
+    assert_int_equal(after.st_mode & 0777, 0600);
+    replace_of_team(0664, false, &after);
+    assert_int_equal(after.st_mode & 0777, 0644);
 }
 
 static void what_failed_leaves_the_old_file_and_no_other(void **state) {
@@ -196,6 +239,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_replaced_whole),
         cmocka_unit_test(an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks),
+        cmocka_unit_test(anothers_file_stays_its_groups_or_no_group_gets_its_rights),
         cmocka_unit_test(what_failed_leaves_the_old_file_and_no_other),
         cmocka_unit_test(a_link_stays_and_its_file_is_replaced),
         cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
