@@ -120,6 +120,12 @@ static void flush_folder(char *place) {
     }
 }
 
+// A single file that is mounted into a container, say.
+static bool is_mounted(const char *place) {
+    struct statx status;
+    return statx(AT_FDCWD, place, 0, 0, &status) == 0 && status.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+}
+
 static bool is_written_into(const struct stat *status) {
     return S_ISFIFO(status->st_mode) || S_ISCHR(status->st_mode);
 }
@@ -175,6 +181,9 @@ static FALLIBLE begin(struct regular_file_new *file, const char *path, enum regu
     }
     if (!file->place) {
         FAIL(ERR_IO, "%s", strerror(errno));
+    }
+    if (file->old.st_mode && is_mounted(file->place)) {
+        FAIL(ERR_IO, "it is mounted by itself, and so cannot be replaced: mount its folder");
     }
     return make_temporary(file, file->old.st_mode ? 0600 : takes == REGULAR_FILE_ONLY ? 0644 : 0666);
 }

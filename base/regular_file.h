@@ -29,7 +29,8 @@ enum regular_file_takes { REGULAR_FILE_ONLY, REGULAR_FILE_OR_STREAM };
 
 // Opens for writing what `path` will hold. A file is written beside its place, under a name that nothing has, and takes the place
 // once it is whole, with the old file's mode and, where that is allowed, owner and group; of another group, that has no more than
-// all have. A new one's mode is what the umask leaves of 0666, of 0644 with REGULAR_FILE_ONLY. A link at `path` itself is followed. With REGULAR_FILE_OR_STREAM the bytes go as they come into a
+// all have. A new one's mode is what the umask leaves of 0666, of 0644 with REGULAR_FILE_ONLY. A file that is mounted by itself
+// cannot be replaced: ERR_IO. A link at `path` itself is followed. With REGULAR_FILE_OR_STREAM the bytes go as they come into a
 // FIFO or a character device, and into whatever this process's standard output or error goes to, a file too: behind what was
 // printed there. What else lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is due.
 FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, struct regular_file_new *out);

@@ -133,6 +133,35 @@ static void anothers_file_stays_its_groups_or_no_group_gets_its_rights(void **st
     assert_int_equal(after.st_mode & 0777, 0644);
 }
 
+// In a process of its own: 0, or what it has not done.
+static int refuse_mounted(void) {
+    struct regular_file_new file;
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || mount("beneath", "mounted", NULL, MS_BIND, NULL) != 0) {
+        return NO_MOUNT;
+    }
+    err_t e = regular_file_begin("mounted", REGULAR_FILE_ONLY, &file);
+    return e.code == ERR_IO && strstr(err_message(), "mounted by itself") ? 0 : 1;
+}
+
+static void a_file_that_is_mounted_is_refused_before_it_is_written(void **state) {
+    (void)state;
+    int status;
+    assert_false(err_is(write_text("beneath", "old")));
+    assert_false(err_is(write_text("mounted", "hidden")));
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        _exit(refuse_mounted());
+    }
+    assert_true(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    if (WEXITSTATUS(status) == NO_MOUNT) {
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_holds("beneath", "old");
+    assert_nothing_is_left_beside("mounted");
+}
+
 static void what_failed_leaves_the_old_file_and_no_other(void **state) {
     (void)state;
     struct regular_file_new file;
@@ -240,6 +269,7 @@ int main(void) {
         cmocka_unit_test(a_file_is_replaced_whole),
         cmocka_unit_test(an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks),
         cmocka_unit_test(anothers_file_stays_its_groups_or_no_group_gets_its_rights),
+        cmocka_unit_test(a_file_that_is_mounted_is_refused_before_it_is_written),
         cmocka_unit_test(what_failed_leaves_the_old_file_and_no_other),
         cmocka_unit_test(a_link_stays_and_its_file_is_replaced),
         cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
