@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,13 +78,17 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
 
 // ---- writing
 
-// Processes of one number may share a folder, from containers of their own: so the moment is part of the name.
+// Processes of one number may share a folder, from containers of their own: so the moment is part of the name. Of a long one the
+// end is left out.
 static FALLIBLE make_temporary(struct regular_file_new *file, mode_t mode) {
-    enum { NAMES_MAX = 100 };
+    enum { NAMES_MAX = 100, SUFFIX_MAX = 40 };
+    const char *slash = strrchr(file->place, '/');
+    int before = slash ? (int)(slash + 1 - file->place) : 0, kept = before + NAME_MAX - SUFFIX_MAX;
     errno = EEXIST;
     for (int i = 0; i < NAMES_MAX && file->fd < 0 && errno == EEXIST; i++) {
         free(file->temporary);
-        if (asprintf(&file->temporary, "%s.%ld-%08" PRIx32 ".tmp", file->place, (long)getpid(), (uint32_t)clock_now_ns()) < 0) {
+        if (asprintf(&file->temporary, "%.*s.%ld-%08" PRIx32 ".tmp", kept, file->place, (long)getpid(), (uint32_t)clock_now_ns()) <
+            0) {
             file->temporary = NULL;
             FAIL(ERR_NOMEM, "no memory for a path");
         }

@@ -162,6 +162,18 @@ static void a_file_that_is_mounted_is_refused_before_it_is_written(void **state)
     assert_nothing_is_left_beside("mounted");
 }
 
+static void a_name_may_be_as_long_as_names_are(void **state) {
+    (void)state;
+    char name[NAME_MAX + 1], path[NAME_MAX + 8];
+    memset(name, 'n', NAME_MAX);
+    name[NAME_MAX] = '\0';
+    snprintf(path, sizeof path, "./%s", name);
+    assert_false(err_is(write_text(name, "old")));
+    assert_holds(path, "old");
+    assert_false(err_is(write_text(path, "new")));
+    assert_holds(name, "new");
+}
+
 static void what_failed_leaves_the_old_file_and_no_other(void **state) {
     (void)state;
     struct regular_file_new file;
@@ -270,6 +282,7 @@ int main(void) {
         cmocka_unit_test(an_old_file_keeps_its_mode_and_a_new_one_has_the_umasks),
         cmocka_unit_test(anothers_file_stays_its_groups_or_no_group_gets_its_rights),
         cmocka_unit_test(a_file_that_is_mounted_is_refused_before_it_is_written),
+        cmocka_unit_test(a_name_may_be_as_long_as_names_are),
         cmocka_unit_test(what_failed_leaves_the_old_file_and_no_other),
         cmocka_unit_test(a_link_stays_and_its_file_is_replaced),
         cmocka_unit_test(a_fifo_gets_the_bytes_and_stays),
