@@ -205,6 +205,8 @@ static struct bench_verdict verdict_of_search(const struct bench_report *report,
     } else if (report->search.client_ends) {
         snprintf(verdict.why, sizeof verdict.why,
                  "the client, not the daemon, ended the search: more --processes, or another machine for the client");
+    } else if (report->search.held == 0 && report->search.failed == 0) {
+        snprintf(verdict.why, sizeof verdict.why, "no call was due at any rate: give a longer --duration or a higher --rate");
     } else {
         verdict.kind = VERDICT_VALID;
     }

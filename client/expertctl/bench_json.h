@@ -10,7 +10,7 @@ struct json_t;
 struct json_t *report_json(const struct bench_report *report);
 
 static inline const char *report_outcome_name(enum search_step outcome) {
-    static const char *const NAMES[] = {"held", "failed", "client"};
+    static const char *const NAMES[] = {"held", "failed", "client", "none_due"};
     return NAMES[outcome];
 }
 

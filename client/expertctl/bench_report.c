@@ -147,7 +147,7 @@ FALLIBLE report_print(const struct bench_report *report, bool json) {
 }
 
 void report_step_line(const struct bench_slo *slo, const struct report_step *step) {
-    static const char *const OUTCOMES[] = {"held", "not held", "not held: the client is the bottleneck"};
+    static const char *const OUTCOMES[] = {"held", "not held", "not held: the client is the bottleneck", "no call was due"};
     char text[QUANTITY_TEXT_MAX];
     fprintf(stderr, "%10.4g calls/s: %.*s %s, %.1f answered/s, %.2f %% failed: %s\n", step->rate,
             (int)(strchr(slo->text, '=') - slo->text), slo->text, duration_text(step->slo_us, text), step->calls_per_s,

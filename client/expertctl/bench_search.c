@@ -25,8 +25,8 @@ bool search_next(struct bench_search *search, enum search_step outcome) {
     search->steps++;
     bool again = outcome == SEARCH_CLIENT_FAILED && !search->again && search->steps < SEARCH_STEPS_MAX;
     search->again = again;
-    if (again) {
-        return true;
+    if (again || outcome == SEARCH_NOTHING_DUE) {
+        return again;
     }
     if (outcome == SEARCH_HELD) {
         search->held = search->rate;
@@ -67,6 +67,9 @@ double slo_value_us(const struct bench_slo *slo, const struct bench_result *resu
 
 enum search_step search_judge(const struct bench_slo *slo, double rate, const struct bench_result *result,
                               const struct bench_verdict *verdict) {
+    if (result->calls == 0 && result->unsent == 0 && result->wrong == 0) {
+        return SEARCH_NOTHING_DUE;
+    }
     double due = rate * result->span_s, least = GOODPUT_SHARE * due - CHANCE_DEVIATIONS * sqrt(due);
     bool held = result->answers > 0 && result->wrong == 0 && result_failed_share(result) <= VERDICT_FAILED_SHARE_MAX &&
                 slo_value_us(slo, result) <= (double)slo->limit_us && (double)result->span_answers >= least;

@@ -25,7 +25,9 @@ struct bench_search {
 #define SEARCH_RATE_MIN 0.1   // a daemon that does not hold this holds nothing
 #define SEARCH_RATE_MAX 1e7   // is doubled no more
 
-enum search_step { SEARCH_HELD, SEARCH_FAILED, SEARCH_CLIENT_FAILED };
+// Nothing due: the step was too short for its rate to have a call. It says nothing of the daemon or the client, nor would a lower
+// one.
+enum search_step { SEARCH_HELD, SEARCH_FAILED, SEARCH_CLIENT_FAILED, SEARCH_NOTHING_DUE };
 
 struct bench_search search_start(double rate);
 // Takes the outcome at search->rate. True: search->rate is the next to try. False: done, `held` is the answer.

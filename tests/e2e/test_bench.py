@@ -387,6 +387,18 @@ def test_find_max_says_when_nothing_holds(served):
     assert done.returncode in (WORSE, INVALID) and "no rate held p50=1us" in done.stdout, (done.stdout, done.stderr)
 
 
+def test_find_max_comes_down_to_a_step_without_a_call_which_says_nothing_of_the_client(served):
+    """--lag-limit 100% leaves no lag that is the client's; on a busy machine calls may still not leave."""
+    done = bench(f"unix:{served.socket}", "--find-max", "--slo", "p50=1us", "--rate", 200, "--duration", "100ms", "--warmup", "0",
+                 "--pool", 8, "--lag-limit", "100%", "--json")
+    report = report_of(done, WORSE, INVALID)
+    *judged, last = report["find_max"]["steps"]
+    assert last["outcome"] == "none_due" and judged and {step["outcome"] for step in judged} <= {"failed", "client"}
+    by_client = judged[-1]["outcome"] == "client"
+    assert report["find_max"]["rate"] == 0 and report["find_max"]["client_limited"] is by_client
+    assert done.returncode == (INVALID if by_client else WORSE)
+
+
 SEARCH = ("--find-max", "--slo", "p50=30s", "--rate", "20", "--duration", "3s")
 
 

@@ -438,6 +438,21 @@ static void search_remembers_that_the_client_ended_it(void **state) {
     assert_false(search.client_ends);
 }
 
+static void search_ends_where_a_step_has_no_call_and_keeps_what_ended_it(void **state) {
+    (void)state;
+    static const enum search_step ENDS[] = {SEARCH_FAILED, SEARCH_CLIENT_FAILED};
+    for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS; i++) {
+        struct bench_search search = search_start(1);
+        search.again = true;
+        assert_true(search_next(&search, ENDS[i]));
+        assert_false(search_next(&search, SEARCH_NOTHING_DUE));
+        assert_true(search.held == 0 && search.failed == 1 && search.client_ends == (ENDS[i] == SEARCH_CLIENT_FAILED));
+    }
+    struct bench_search search = search_start(1);
+    assert_false(search_next(&search, SEARCH_NOTHING_DUE));
+    assert_true(search.held == 0 && search.failed == 0);
+}
+
 static void a_rate_holds_only_within_the_level_without_failures_and_with_its_goodput(void **state) {
     (void)state;
     struct bench_slo slo;
@@ -457,6 +472,11 @@ static void a_rate_holds_only_within_the_level_without_failures_and_with_its_goo
     free(result);
     result = result_of(1000, 20100, 0);
     assert_int_equal(search_judge(&slo, 1000, result, &valid), SEARCH_FAILED);
+    free(result);
+    result = result_of(0, 0, 0);
+    assert_int_equal(search_judge(&slo, 1, result, &invalid), SEARCH_NOTHING_DUE);
+    result->unsent = 1;
+    assert_int_equal(search_judge(&slo, 1, result, &invalid), SEARCH_CLIENT_FAILED);
     free(result);
 }
 
@@ -501,6 +521,7 @@ int main(void) {
         cmocka_unit_test(search_ends_where_nothing_or_everything_holds),
         cmocka_unit_test(search_comes_down_from_any_start),
         cmocka_unit_test(search_remembers_that_the_client_ended_it),
+        cmocka_unit_test(search_ends_where_a_step_has_no_call_and_keeps_what_ended_it),
         cmocka_unit_test(a_rate_holds_only_within_the_level_without_failures_and_with_its_goodput),
         cmocka_unit_test(service_levels_name_a_quantile_and_a_duration),
     };
