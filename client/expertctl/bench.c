@@ -263,22 +263,28 @@ static FALLIBLE finish_file(struct regular_file_new *file, err_t e, const char *
     return err_is(e) ? err_context(e, "%s %s", flag, path) : OK;
 }
 
-// Standard output first: a file that takes nothing should not cost what was found. `e` is what ended the load early; the first
-// error is returned, and nothing is left out for it.
+// Those that take a place, or the others, which may make it wait.
+static void finish_files(struct bench *b, bool replacing, struct err_copy *first) {
+    if (b->csv.fd >= 0 && (b->csv.temporary != NULL) == replacing) {
+        keep_first(first, finish_file(&b->csv, report_write_csv(&b->report, b->csv.fd), "--csv", b->options.csv));
+    }
+    if (b->save.fd >= 0 && (b->save.temporary != NULL) == replacing) {
+        keep_first(first, finish_file(&b->save, report_write_json(&b->report, b->save.fd), "--save", b->options.save));
+    }
+}
+
+// What was found is kept before Ctrl-C may end this process again, as it must where a reader does not read. `e` is what ended the
+// load early; the first error is returned, and nothing is left out for it.
 static FALLIBLE deliver(struct bench *b, err_t e, struct bench_outcome *out) {
-    const struct bench_report *report = &b->report;
     struct err_copy first;
     err_save(e, &first);
-    e = report_print(report, b->ctl->json);
+    finish_files(b, true, &first);
+    bench_release_signals();
+    e = report_print(&b->report, b->ctl->json);
     out->reported = !err_is(e);
     keep_first(&first, e);
-    if (b->options.csv) {
-        keep_first(&first, finish_file(&b->csv, report_write_csv(report, b->csv.fd), "--csv", b->options.csv));
-    }
-    if (b->options.save) {
-        keep_first(&first, finish_file(&b->save, report_write_json(report, b->save.fd), "--save", b->options.save));
-    }
-    out->code = exit_code(report);
+    finish_files(b, false, &first);
+    out->code = exit_code(&b->report);
     return err_restore(&first);
 }
 
@@ -293,7 +299,6 @@ static FALLIBLE run_and_report(struct bench *b, struct bench_outcome *out) {
         e = b->options.find_max ? find_max(b, &out->refusal) : run_once(b, &out->refusal);
     }
     if (!err_is(e) || b->report.num_steps > 0) {
-        bench_release_signals();
         e = deliver(b, e, out);
     }
     e = regular_file_end(&b->csv, e);

@@ -5,7 +5,8 @@
 
 #include "client/expertctl/bench_worker.h"
 
-// Until bench_release_signals SIGINT and SIGTERM end this process only where it waits in the functions below, which return.
+// Until bench_release_signals SIGINT and SIGTERM end this process only where it waits in the functions below, which return; those
+// that came after the last of these are dropped then.
 void bench_hold_signals(void);
 void bench_release_signals(void);
 

@@ -1,6 +1,7 @@
 """expertctl bench: what it counts, whether it sees wrong answers, when it doubts itself, its exit codes. No speed is asserted."""
 
 import concurrent.futures
+import contextlib
 import csv
 import json
 import os
@@ -252,11 +253,11 @@ def test_a_daemon_that_dies_ends_no_run(stream):
     assert report["calls"] == report["answers"] + report["failed"]
 
 
-def started(address, *arguments, timeout=300):
+def started(address, *arguments, timeout=300, stdout=subprocess.PIPE):
     """A load that goes on until it is told to end, with a line per second."""
     words = [str(BIN / "expertctl"), "--address", address, "--timeout", str(timeout), "bench", "--warmup", "0", "--pool", "8",
              *arguments]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    return subprocess.Popen(words, stdout=stdout, stderr=subprocess.PIPE, text=True, env=clean_environment())
 
 
 def wait_line(process, *wanted):
@@ -560,6 +561,30 @@ def test_a_reader_that_leaves_costs_no_file(served, tmp_path):
     assert done.returncode == DATA
     assert sorted(tmp_path.iterdir()) == [kept, steps]
     assert json.loads(kept.read_text())["answers"] > 0 and len(list(csv.DictReader(open(steps)))) == 1
+
+
+def test_what_was_found_is_kept_before_a_reader_that_does_not_read_is_waited_for(served, tmp_path):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    process = started(f"unix:{served.socket}", "--duration", "200ms", "--save", str(tmp_path / "kept.json"),
+                      "--csv", str(tmp_path / "steps.csv"), stdout=writer)
+    try:
+        deadline = time.monotonic() + 30 * SLOW
+        while sorted(path.name for path in tmp_path.iterdir()) != ["kept.json", "steps.csv"]:
+            assert time.monotonic() < deadline and process.poll() is None, list(tmp_path.iterdir())
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60 * SLOW) == -signal.SIGINT
+        assert json.loads((tmp_path / "kept.json").read_text())["answers"] > 0 and len(list(tmp_path.iterdir())) == 2
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_file_that_is_standard_output_too_holds_both(served, tmp_path):
