@@ -587,6 +587,16 @@ def test_what_was_found_is_kept_before_a_reader_that_does_not_read_is_waited_for
         os.close(writer)
 
 
+@pytest.mark.parametrize("closed", ("1>&-", "2>&-", "0<&- 1>&- 2>&-"))
+def test_what_is_printed_goes_into_no_file_where_a_standard_stream_is_closed(closed, served, tmp_path):
+    script = f'"$@" --warmup 0 --duration 1500ms --pool 8 --save {tmp_path}/kept.json --csv {tmp_path}/steps.csv {closed}'
+    done = subprocess.run(["sh", "-c", script, "sh", str(BIN / "expertctl"), "--address", f"unix:{served.socket}", "bench"],
+                          env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60 * SLOW, check=False)
+    assert done.returncode in ((DATA,) if "1>" in closed else (HELD, INVALID))
+    assert json.loads((tmp_path / "kept.json").read_text())["answers"] > 0
+    assert [row["wrong"] for row in csv.DictReader(open(tmp_path / "steps.csv"))] == ["0"]
+
+
 def test_a_file_that_is_standard_output_too_holds_both(served, tmp_path):
     """What it held stays."""
     log = tmp_path / "log"
