@@ -175,6 +175,14 @@ static FALLIBLE run_once(struct bench *b, struct proto_error_text *refusal) {
     return OK;
 }
 
+static FALLIBLE run_load(struct bench *b, struct proto_error_text *refusal) {
+    TRY(run_once(b, refusal));
+    if (b->report.interrupted && b->result->calls == 0 && b->result->wrong == 0) {
+        FAIL(ERR_CANCELLED, "interrupted before a call was measured");
+    }
+    return OK;
+}
+
 // The rate that b->result is of.
 static enum search_step judge_step(struct bench *b) {
     struct bench_report *report = &b->report;
@@ -296,7 +304,7 @@ static FALLIBLE run_and_report(struct bench *b, struct bench_outcome *out) {
     if (!err_is(e)) {
         b->report.plan = &b->plan;
         b->report.result = b->result;
-        e = b->options.find_max ? find_max(b, &out->refusal) : run_once(b, &out->refusal);
+        e = b->options.find_max ? find_max(b, &out->refusal) : run_load(b, &out->refusal);
     }
     if (!err_is(e) || b->report.num_steps > 0) {
         e = deliver(b, e, out);
