@@ -26,6 +26,7 @@ struct quantised_product {
     enum global_scale global;
     int scale_of_panel, scale_size; // bytes of a stored one
     int span;                       // k of a scale; more than K: all
+    int span_shift;                 // where that is a power of two, whose; else -1
     int scales, units, tiles;       // along K; along K; of 16 columns of a group
     int n, k;
     uint32_t rows_all;
@@ -65,6 +66,10 @@ inline bool quantised_product_of(const device_rows &rows, const device_matrix &f
     out->scale_of_panel = f.scale_of_panel;
     out->scale_size = scale_bytes(f.scale);
     out->span = f.scale_k ? (int)f.scale_k : (int)(first.k / 16 + 1) * 16; // steps of 16 k reach it only at K's end
+    out->span_shift = -1;
+    for (int shift = 4; shift < 31; shift++) {
+        out->span_shift = out->span == 1 << shift ? shift : out->span_shift;
+    }
     out->scales = (int)device_codes_scales(&f, first.k);
     out->units = (int)device_codes_units(f.code, first.k);
     out->tiles = (int)device_codes_tiles(first.n);

@@ -40,10 +40,34 @@ struct rows {
     int count;
 };
 
+// The scale of an element, without a division where there need be none.
+__device__ __forceinline__ int scale_at(const quantised_product &p, int k) {
+    return p.span > p.k ? 0 : p.span_shift >= 0 ? k >> p.span_shift : k / p.span;
+}
+
 // Scales that meet the block of K at k0: the first, and how many.
 __device__ __forceinline__ int2 scales_at(const quantised_product &p, int k0) {
-    const int span = p.span, first = k0 / span, last = (k0 + BK - 1) / span;
+    const int first = scale_at(p, k0), last = scale_at(p, k0 + BK - 1);
     return {first, (last < p.scales ? last + 1 : p.scales) - first};
+}
+
+// Of a warp's tile: where the lane's codes and scales begin, at k 0.
+template <int OPERANDS> struct weight_pieces { const unsigned char *codes[OPERANDS], *scales[OPERANDS], *zeros[OPERANDS]; };
+
+template <int OPERANDS> __device__ __forceinline__ weight_pieces<OPERANDS> weights_of(const quantised_product &p, const rows &r) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t tile = (size_t)r.group * p.tiles + blockIdx.y * WARPS + warp;
+    const size_t panel = (size_t)r.group * (p.tiles / WARPS) + blockIdx.y;
+    weight_pieces<OPERANDS> pieces;
+#pragma unroll
+    for (int o = 0; o < OPERANDS; o++) {
+        const quantised_operand &w = p.operands[o];
+        pieces.codes[o] = w.codes + tile * p.units * DEVICE_CODES_UNIT + lane * 16;
+        pieces.scales[o] =
+            w.scales + (p.scale_of_panel ? panel * p.scales * 4 + lane * 4 : tile * p.scales * 16 * p.scale_size + lane * 16);
+        pieces.zeros[o] = w.zeros ? w.zeros + (tile * p.scales + lane) * 16 : nullptr;
+    }
+    return pieces;
 }
 
 // What a thread copies of each block of K: 16 bytes of so many rows, every PASS-th.
@@ -97,35 +121,31 @@ __device__ __forceinline__ void load_rows_in_order(const quantised_product &p, c
 }
 
 template <int BITS, int OPERANDS, int BT>
-__device__ __forceinline__ void load(const quantised_product &p, const rows &r, const row_pieces<BT> &pieces, int k0,
-                                     stage<BITS, OPERANDS, BT> &s) {
+__device__ __forceinline__ void load(const quantised_product &p, const rows &r, const row_pieces<BT> &from,
+                                     const weight_pieces<OPERANDS> &weights, int k0, stage<BITS, OPERANDS, BT> &s) {
     constexpr int UNITS = BK * BITS * 2 / DEVICE_CODES_UNIT;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const size_t tile = (size_t)r.group * p.tiles + blockIdx.y * WARPS + warp;
-    p.order ? load_rows_in_order<BT>(p, r, k0, s.rows) : load_rows<BT>(p, r, pieces, k0, s.rows);
+    p.order ? load_rows_in_order<BT>(p, r, k0, s.rows) : load_rows<BT>(p, r, from, k0, s.rows);
     const int2 scales = scales_at(p, k0);
+    const int first = k0 / (BK / UNITS), left = p.units - first;
 #pragma unroll
     for (int o = 0; o < OPERANDS; o++) {
-        const quantised_operand &w = p.operands[o];
+        const unsigned char *codes = weights.codes[o] + (size_t)first * DEVICE_CODES_UNIT;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
-            const int unit = k0 / (BK / UNITS) + u;
-            if (unit < p.units) {
-                ptx::copy_16(s.codes[o][warp] + u * DEVICE_CODES_UNIT + lane * 16,
-                             w.codes + (tile * p.units + unit) * DEVICE_CODES_UNIT + lane * 16, 16);
+            if (u < left) {
+                ptx::copy_16(s.codes[o][warp] + u * DEVICE_CODES_UNIT + lane * 16, codes + u * DEVICE_CODES_UNIT, 16);
             }
         }
         if (p.scale_of_panel) {
-            const size_t panel = (size_t)r.group * (p.tiles / WARPS) + blockIdx.y;
             if (lane < scales.y) {
-                ptx::copy_4(s.scales[o][warp] + lane * 4, w.scales + (panel * p.scales + scales.x + lane) * 4);
+                ptx::copy_4(s.scales[o][warp] + lane * 4, weights.scales[o] + scales.x * 4);
             }
         } else if (lane < scales.y * p.scale_size) { // of 16 columns
-            ptx::copy_16(s.scales[o][warp] + lane * 16, w.scales + (tile * p.scales + scales.x) * 16 * p.scale_size + lane * 16,
-                         16);
+            ptx::copy_16(s.scales[o][warp] + lane * 16, weights.scales[o] + (size_t)scales.x * 16 * p.scale_size, 16);
         }
-        if (w.zeros && lane < scales.y) {
-            ptx::copy_16(s.zeros[o][warp] + lane * 16, w.zeros + (tile * p.scales + scales.x + lane) * 16, 16);
+        if (weights.zeros[o] && lane < scales.y) {
+            ptx::copy_16(s.zeros[o][warp] + lane * 16, weights.zeros[o] + (size_t)scales.x * 16, 16);
         }
     }
 }
@@ -279,12 +299,13 @@ template <weight_code CODE, int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
                                          const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
     const int end = k0 + BK;
+    const bool whole = p.span > p.k || p.span % BK == 0, closes = end == p.k || (p.span <= p.k && scale_at(p, end) * p.span == end);
     if (end <= p.k && p.span == 32) {
         multiply_whole<CODE, 2>(p, s, at, fragments, true, sum);
     } else if (CODE == CODE_E2M1 && end <= p.k && p.span == 16) {
         multiply_whole<CODE, 1>(p, s, at, fragments, true, sum);
-    } else if (CODE != CODE_E2M1 && end <= p.k && (p.span % BK == 0 || p.span > p.k)) {
-        multiply_whole<CODE, 8>(p, s, at, fragments, end % p.span == 0 || end == p.k, sum);
+    } else if (CODE != CODE_E2M1 && end <= p.k && whole) {
+        multiply_whole<CODE, 8>(p, s, at, fragments, closes, sum);
     } else {
         multiply_any<CODE>(p, s, at, k0, fragments, sum);
     }
@@ -316,7 +337,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     const rows r = {tile.group, tile.row, (int)(p.rows_all - tile.row < tile.rows ? p.rows_all - tile.row : tile.rows)};
     const int fragments = (r.count + 7) / 8, blocks = (p.k + BK - 1) / BK;
     fill_e4m3_table(p, r.group, s.table);
-    const row_pieces<BT> pieces = pieces_of<BT>(p, r);
+    const row_pieces<BT> from = pieces_of<BT>(p, r);
+    const weight_pieces<OPERANDS> weights = weights_of<OPERANDS>(p, r);
     sums<OPERANDS, BT> sum = {};
     // The first turns only load, so that the code of a load stands here once.
 #pragma unroll 1
@@ -326,7 +348,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             ptx::sync_block(); // this stage is there for all, and all are done with the one before
         }
         if (b + DEPTH - 1 < blocks) {
-            load(p, r, pieces, (b + DEPTH - 1) * BK, s.stages[(b + DEPTH - 1) % DEPTH]);
+            load(p, r, from, weights, (b + DEPTH - 1) * BK, s.stages[(b + DEPTH - 1) % DEPTH]);
         }
         ptx::copy_commit();
         if (b >= 0) {

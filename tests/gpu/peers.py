@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Other people's grouped products on the GPU at hand, beside ours from the same run and of the same rows in each group, prefill and
 decode, bf16 and FP8: torch._grouped_mm, DeepGEMM, Triton, and cuBLAS on one dense product. What this machine lacks is said, and its
-column stays empty. No GPU has run it yet.
+column stays empty.
 
     tests/gpu/peers.py --ours FILE [--only-ours]     FILE: expertd-bench kernels --device cuda --json
 """
@@ -222,7 +222,7 @@ def compare_row(torch, row, peers, deadline):
             spent_us = milliseconds(torch, prepare(shape)) * 1e3
             line += f"; {peer} {spent_us:9.1f} us, ours {spent_us / (row['seconds'] * 1e6):.2f} of its speed"
         except Exception as error:  # one peer that fails leaves the others their rows
-            line += f"; {peer} failed ({first_line(error)})"
+            line += "" if isinstance(error, ValueError) else f"; {peer} failed ({first_line(error)})"  # no shape of its own
         torch.cuda.empty_cache()
     return line
 
