@@ -202,7 +202,7 @@ static FALLIBLE start_teams(const struct options *options, struct loaded *out) {
     return teams > 1 ? node_teams_create(&nodes, &out->node_teams) : OK;
 }
 
-// What is asked for, or with auto every GPU; where none has shown its kernels right, or one is missing or taken by others, auto is
+// What is asked for, or with auto one GPU; where none has shown its kernels right, or one is missing or taken by others, auto is
 // the CPU, and the log says why.
 static FALLIBLE find_devices(const char *device, struct devices **out) {
     bool any = strcmp(device, "auto") == 0;
@@ -217,6 +217,11 @@ static FALLIBLE find_devices(const char *device, struct devices **out) {
         char quoted[ERR_MESSAGE_MAX + 16];
         log_line(LOG_LEVEL_INFO, "device_auto", "kind=cpu reason=%s", log_quote(err_message(), quoted, sizeof quoted));
         return OK;
+    }
+    if (!err_is(e) && (*out)->left > 0) {
+        log_line(LOG_LEVEL_INFO, "device_auto",
+                 "kind=%s count=%u left=%u reason=\"--device %s takes all: several have run in simulation only\"",
+                 (*out)->table->kind, (*out)->count, (*out)->left, request.kind);
     }
     return err_is(e) ? err_context(e, "device %s", device) : OK;
 }

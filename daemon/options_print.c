@@ -8,8 +8,9 @@
 
 enum { HELP_COLUMNS = 100, HELP_INDENT = 32 };
 
-static const char NOT_YET[] = "Not in this version: GPUs but for kernels that have run in simulation only (--device sim), shards "
-                              "in other processes or machines, and TLS.";
+static const char NOT_YET[] =
+    "Not in this version: shards in other processes or machines, and TLS. Several GPUs at once have run in "
+    "simulation only.";
 
 // Words from the current column on, broken before HELP_COLUMNS and continued at `indent`. A tab is a space that never breaks.
 static void put_words(const char *text, int column, int indent, FILE *out) {

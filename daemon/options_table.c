@@ -79,14 +79,15 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .offset = FIELD(device),
          .fallback = "auto",
          .value = "DEVICE",
-         .help = "auto (every GPU, where the module for CUDA and a driver find one of a kind that has shown its kernels right, "
-                 "which none "
-                 "has yet; else the CPU, and the log says why), cpu, cuda "
-                 "(every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest); with /VARIANT "
-                 "behind "
-                 "it (cuda/mma_64) one kind of kernel makes all products of its dtype. Simulated only so far: no GPU has shown the "
-                 "kernels right or fast. The simulation cannot see speed, registers, blocks that run "
-                 "together, weak memory between threads, clusters, and how a real tensor core rounds."},
+         .help =
+             "auto (one GPU, where the module for CUDA and a driver find one of a kind that has shown its kernels right, "
+             "which is compute capability 9 so far (an H200 was tried), and that takes the model; else the CPU, and the log says "
+             "why), cpu, cuda "
+             "(every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest); with /VARIANT "
+             "behind "
+             "it (cuda/mma_64) one kind of kernel makes all products of its dtype. Other GPUs than Hopper's are taken where they "
+             "are "
+             "asked for, and several at once: neither has been tried but in simulation."},
     [OPTION_KERNELS] =
         {.name = "kernels",
          .type = OPTIONS_CHOICE,
@@ -96,7 +97,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .value = "SET",
          .help = "The instruction set to compute with. auto takes the best that this CPU runs; all give the same bits but "
                  "amx (AMX-BF16, several times as fast in prefill), scalar_amx (the same bits as amx, anywhere and slowly) and "
-                 "scalar_sm90 (a simulated GPU's bits, slowly), whose numerics_id is their own, and which auto never takes. "
+                 "scalar_sm90 (the bits of a Hopper GPU, slowly), whose numerics_id is their own, and which auto never takes. "
                  "Others: scalar, avx2, avx512, avx512vnni, avx512bf16, amxint8; on aarch64 (tried under an emulator alone, speed "
                  "unknown) neon, neondot, neonbf16."},
     [OPTION_TUNING] = {.name = "tuning",

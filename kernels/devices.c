@@ -240,8 +240,8 @@ static FALLIBLE open_one(struct devices *devices, uint32_t index) {
     return OK;
 }
 
-// Which of those that are there: the ones that were asked for, or all; where nobody asked, those whose like have shown these
-// kernels right.
+// Which of those that are there: the ones that were asked for, or all; where nobody asked, the first whose like has shown these
+// kernels right, and no more, for several at once have been seen in simulation only.
 static FALLIBLE choose_devices(const struct devices_request *request, uint32_t there, struct devices *devices) {
     for (uint32_t i = 0; i < request->count; i++) {
         if (request->numbers[i] >= there) {
@@ -249,11 +249,13 @@ static FALLIBLE choose_devices(const struct devices_request *request, uint32_t t
         }
         devices->numbers[devices->count++] = request->numbers[i];
     }
-    for (uint32_t i = 0; request->count == 0 && i < there && devices->count < DEVICES_MAX; i++) {
+    const uint32_t most = request->count > 0 ? 0 : request->unasked ? 1 : DEVICES_MAX;
+    for (uint32_t i = 0; i < there && devices->count < most; i++) {
         if (!request->unasked || devices->table->proven(i)) {
             devices->numbers[devices->count++] = i;
         }
     }
+    devices->left = request->unasked ? there - devices->count : 0;
     if (devices->count == 0) {
         FAIL(ERR_UNAVAILABLE, "%u %s device%s there, but no such device has run these kernels yet: --device %s takes %s", there,
              request->kind, there == 1 ? " is" : "s are", request->kind, there == 1 ? "it" : "them");

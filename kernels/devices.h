@@ -15,6 +15,7 @@ struct devices {
     const struct device_table *table;
     uint32_t count;
     uint32_t numbers[DEVICES_MAX]; // as the driver counts them
+    uint32_t left;                 // how many more there are that nobody asked for
     struct device *all[DEVICES_MAX];
     struct device_facts facts;  // of the first; all compute alike
     int64_t timeout_ns;         // that a wait gives what a device was given, 0: for ever. The owner of what waits sets it

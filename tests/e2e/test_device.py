@@ -312,14 +312,15 @@ def test_auto_is_the_cpu_where_others_have_the_gpus(case, installed, proven, ope
     assert ("was opened" in daemon.log) == opened
 
 
-def test_auto_takes_every_gpu_that_the_driver_finds(case, installed):
+def test_auto_takes_one_gpu_and_says_that_there_are_more(case, installed):
     program, env = installed("some", driver=True)
     golden = case("qwen2_moe")
     daemon = Daemon("--device", "auto", "--compute-dtype", "bf16", model=golden.folder, env=env, program=program)
     devices = [event for event in daemon.events("device") if event["kind"] != "cpu"]
     auto = daemon.events("device_auto")
     daemon.stop()
-    assert len(devices) == 1 and int(devices[0]["count"]) > 1 and not auto
+    assert len(devices) == 1 and devices[0]["count"] == "1"
+    assert len(auto) == 1 and int(auto[0]["left"]) > 0 and "takes all" in auto[0]["reason"]
     found, ids = answers(golden, "--device", "auto", "--compute-dtype", "bf16", env=env, program=program)
     cpu, same = answers(golden, "--compute-dtype", "bf16", "--kernels", "scalar_sm90")
     assert ids == same and bytes_of(found) == bytes_of(cpu)
@@ -329,7 +330,7 @@ def test_auto_serves_on_the_cpu_what_a_gpu_does_not_compute(installed, tmp_path)
     """Nobody asked for a GPU: the model is the CPU's, with as many shards as were asked for, and the log says why."""
     program, env = installed("some", driver=True)
     daemon = Daemon("--device", "auto", model=Latent(tmp_path / "model").folder, env=env, program=program)
-    reasons = [event["reason"] for event in daemon.events("device_auto")]
+    reasons = [event["reason"] for event in daemon.events("device_auto") if event["kind"] == "cpu"]
     with daemon.client() as client:
         layers = client.describe().models[0].layers
     status = json.loads(daemon.get("/api/status")[1])
@@ -343,7 +344,7 @@ def test_auto_tries_the_cpu_with_what_a_gpu_has_no_room_for(installed):
     program, env = installed("some", driver=True)
     done = run_program(program, "--model", "synthetic:deepseek-v3", "--device", "auto", "--max-batch-tokens", 512, "--listen",
                        "127.0.0.1:0", "--http", "off", env=env)
-    auto = next(line for line in done.stderr.splitlines() if "event=device_auto" in line)
+    auto = next(line for line in done.stderr.splitlines() if "event=device_auto kind=cpu" in line)
     failed = next(line for line in done.stderr.splitlines() if "event=load_failed" in line)
     assert done.returncode == 69 and "its weights take" in auto and "of memory" in failed, done.stderr
 

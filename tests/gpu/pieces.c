@@ -22,7 +22,6 @@ void pieces_open(struct pieces *p, const char *program, int argc, char **argv) {
     }
     p->table = p->devices->table;
     p->device = p->devices->all[0];
-    p->simulated = strcmp(p->table->kind, "sim") == 0;
 }
 
 void pieces_close(struct pieces *p) {

@@ -11,7 +11,6 @@ struct pieces {
     struct devices *devices;
     const struct device_table *table;
     struct device *device;
-    bool simulated;
     uint64_t random; // state of pieces_random; not 0
     void *all[PIECES_MAX];
     int count;

@@ -148,7 +148,7 @@ static const struct flag_row FLAGS[] = {
      "kernels: also beside a thread that computes on one CPU: what it leaves of the speed"},
     {"--kernels", "NAME", set_kernels, "instruction set, as expertd's --kernels; else auto"},
     {"--device", "NAME", set_device,
-     "kernels, layer: cuda, cuda:N (no GPU has run it yet) or sim (--shape tiny alone, its times say nothing); else cpu"},
+     "kernels, layer: cuda, cuda:N or sim (--shape tiny alone, its times say nothing); else cpu"},
     {"--json", NULL, set_json, "one JSON object on standard output"},
     {"--list", NULL, set_list, "the names that --shape and --dtype take"},
     {"--help", NULL, set_help, "this text"},
