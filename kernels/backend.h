@@ -84,7 +84,7 @@ typedef void quantised_group_kernel(const struct panel_group_args *args, const s
 enum kernel_arithmetic {
     ARITHMETIC_CPU,     // pairs of fmas, as the numerics contract says
     ARITHMETIC_CPU_AMX, // TDPBF16PS: 32 k at a time, even and odd ones apart
-    ARITHMETIC_SM_90,   // a Hopper GPU's tensor cores (kernels/tensor_core.h): 16 k at once, the last of them padded with +0
+    ARITHMETIC_SM_90,   // a Hopper GPU's tensor cores (kernels/cpu/tensor_core.h): 16 k at once, the last of them padded with +0
 };
 
 // The k of which every block of K but the last is a multiple, for a group kernel's sums of `sum` to go on over the next as if there

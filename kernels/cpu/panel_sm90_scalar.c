@@ -1,7 +1,7 @@
-// The bf16 sums of a Hopper GPU's tensor cores (kernels/tensor_core.h) in plain C, and so the twin of every kernel that runs there
-// or on a simulated one: 16 k at a time, the last of them padded with +0.
+// The bf16 sums of a Hopper GPU's tensor cores (kernels/cpu/tensor_core.h) in plain C, and so the twin of every kernel that runs
+// there or on a simulated one: 16 k at a time, the last of them padded with +0.
 #include "kernels/cpu/backends.h"
-#include "kernels/tensor_core.h"
+#include "kernels/cpu/tensor_core.h"
 #include "kernels/weights.h"
 
 enum { STEP_K = 16 };

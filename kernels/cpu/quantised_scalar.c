@@ -2,7 +2,7 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/cpu/quantised_values.h"
-#include "kernels/tensor_core.h"
+#include "kernels/cpu/tensor_core.h"
 
 enum { PIECE_K = 256 }; // of a column at a time; a multiple of what any unit adds at once
 

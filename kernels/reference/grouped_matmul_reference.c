@@ -2,13 +2,13 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/fma_flushed.h"
+#include "kernels/cpu/tensor_core.h"
 #include "kernels/group_metadata.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/grouped_matmul_general.h"
 #include "kernels/matmul_check.h"
 #include "kernels/packed_layout.h"
 #include "kernels/quantised.h"
-#include "kernels/tensor_core.h"
 
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
     float sum = 0.0f;

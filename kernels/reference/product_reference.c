@@ -5,13 +5,13 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/fma_flushed.h"
+#include "kernels/cpu/tensor_core.h"
 #include "kernels/finish.h"
 #include "kernels/packed_i8.h"
 #include "kernels/packed_layout.h"
 #include "kernels/product.h"
 #include "kernels/product_lines.h"
 #include "kernels/quantised.h"
-#include "kernels/tensor_core.h"
 #include "kernels/weights.h"
 
 // Element k of a line, exactly.

@@ -2,7 +2,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/fma_flushed.h"
 #include "kernels/cpu/quantised_values.h"
-#include "kernels/tensor_core.h"
+#include "kernels/cpu/tensor_core.h"
 
 struct column {
     enum weight_code code;

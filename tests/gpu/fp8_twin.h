@@ -3,8 +3,8 @@
 #ifndef EXPERTD_TESTS_GPU_FP8_TWIN_H
 #define EXPERTD_TESTS_GPU_FP8_TWIN_H
 
+#include "kernels/cpu/tensor_core.h"
 #include "kernels/device_operations.h"
-#include "kernels/tensor_core.h"
 
 enum { FP8_TWIN_BLOCK = 128 };
 

@@ -9,10 +9,10 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "kernels/cpu/tensor_core.h"
 #include "kernels/device_plan.h"
 #include "kernels/devices.h"
 #include "kernels/grouped_matmul.h"
-#include "kernels/tensor_core.h"
 
 enum { GROUPS_MAX = 256, ARRAYS_MAX = 8, SAMPLES = 4096, TIMED_CALLS = 20 };
 

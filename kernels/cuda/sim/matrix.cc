@@ -5,9 +5,9 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/cpu/tensor_core.h"
 #include "kernels/cuda/sim/block.h"
 #include "kernels/cuda/sim/tensor_map.h"
-#include "kernels/tensor_core.h"
 
 namespace sim {
 

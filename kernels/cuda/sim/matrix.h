@@ -1,6 +1,6 @@
 // The multipliers: wgmma on operands in shared memory, mma.sync on a warp's fragments.
 //
-// Arithmetic "sm_90" (kernels/tensor_core.h), as an H200 gave it for either instruction.
+// Arithmetic "sm_90" (kernels/cpu/tensor_core.h), as an H200 gave it for either instruction.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_MATRIX_H
 #define EXPERTD_KERNELS_CUDA_SIM_MATRIX_H
 

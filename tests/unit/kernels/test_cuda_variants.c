@@ -3,9 +3,9 @@
 #include "guarded.h"
 #include "kernel_test.h"
 
+#include "kernels/cpu/tensor_core.h"
 #include "kernels/cuda/sim/runtime.h"
 #include "kernels/device_plan.h"
-#include "kernels/tensor_core.h"
 
 extern const struct device_table expertd_device_table;
 

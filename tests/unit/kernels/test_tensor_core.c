@@ -2,7 +2,7 @@
 #include "kernel_test.h"
 #include "sm_90_products.h"
 
-#include "kernels/tensor_core.h"
+#include "kernels/cpu/tensor_core.h"
 
 static void check(const struct tensor_core *core, enum dtype dtype, const void *x, const void *w, uint32_t before, uint32_t after,
                   size_t index) {

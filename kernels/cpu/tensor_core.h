@@ -1,8 +1,8 @@
 // How a tensor core adds: several products at once to the sum so far, each cut off towards zero below the largest one's exponent,
 // added exactly, and the sum cut off to fp32. Found by asking an H200 (tests/unit/kernels/sm_90_products.h), mma.sync and wgmma
 // alike; fewer products and bits are those of other chips. For C and C++: the CPU's scalar twin and the simulated GPU share it.
-#ifndef EXPERTD_KERNELS_TENSOR_CORE_H
-#define EXPERTD_KERNELS_TENSOR_CORE_H
+#ifndef EXPERTD_KERNELS_CPU_TENSOR_CORE_H
+#define EXPERTD_KERNELS_CPU_TENSOR_CORE_H
 
 #include <math.h>
 #include <stdint.h>
