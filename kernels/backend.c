@@ -72,7 +72,7 @@ static const struct candidate CANDIDATES[] = {
     {&backend_avx512, has_avx512},
     {&backend_avx2, has_avx2},
 #elif defined(__aarch64__)
-    {&backend_neonbf16, has_neonbf16},      {&backend_neondot, has_neondot},          {&backend_neon, runs_everywhere},
+    {&backend_neonbf16, has_neonbf16},      {&backend_neondot, has_neondot},         {&backend_neon, runs_everywhere},
 #endif
     {&backend_scalar_amx, runs_everywhere},
     {&backend_scalar_sm90, runs_everywhere},
@@ -138,9 +138,8 @@ const char *kernel_name_at(size_t i, bool *usable) {
 }
 
 const struct kernel_backend *backend_twin(const struct kernel_backend *backend) {
-    static const struct kernel_backend *const TWINS[] = {[ARITHMETIC_CPU] = &backend_scalar,
-                                                         [ARITHMETIC_CPU_AMX] = &backend_scalar_amx,
-                                                         [ARITHMETIC_SM_90] = &backend_scalar_sm90};
+    static const struct kernel_backend *const TWINS[] = {
+        [ARITHMETIC_CPU] = &backend_scalar, [ARITHMETIC_CPU_AMX] = &backend_scalar_amx, [ARITHMETIC_SM_90] = &backend_scalar_sm90};
     return TWINS[backend->arithmetic];
 }
 

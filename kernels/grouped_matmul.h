@@ -69,8 +69,8 @@ FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args);
 // The scalar sums themselves, on unpacked rows: x[k] . w[k] in the contract's order. w_stride in elements.
 float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k);
 float dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k);
-float dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k);   // ARITHMETIC_CPU_AMX's
+float dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k);  // ARITHMETIC_CPU_AMX's
 float dot_bf16_sm90_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k); // ARITHMETIC_SM_90's
-int32_t dot_i8_reference(const int8_t *x, const int8_t *w, size_t w_stride, size_t k);           // wraps
+int32_t dot_i8_reference(const int8_t *x, const int8_t *w, size_t w_stride, size_t k);          // wraps
 
 #endif

@@ -75,6 +75,6 @@ float dot_quantised_reference(const struct quantised_format *format, const void 
                               size_t k);
 // The same in ARITHMETIC_SM_90's.
 float dot_quantised_sm90_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
-                                    const void *x, size_t k);
+                                   const void *x, size_t k);
 
 #endif

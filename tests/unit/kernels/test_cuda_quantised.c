@@ -118,7 +118,7 @@ static void sums_of(const struct shape *s, const struct input *in, const struct 
     }
     for (size_t n = 0; n < s->n; n++) {
         out[n] = (s->dtype == DTYPE_F32 ? dot_quantised_reference : dot_quantised_sm90_reference)(s->format, o->group[g].packed, n,
-                                                                                                   s->dtype, x, s->k);
+                                                                                                  s->dtype, x, s->k);
     }
     free(x);
 }
