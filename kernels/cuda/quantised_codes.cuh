@@ -36,13 +36,24 @@ template <weight_code CODE> __device__ __forceinline__ uint32_t widen_pair(uint3
     }
 }
 
+// Two E4M3 codes, bytes 0 and 2 of `word`, or 1 and 3. A NaN's magnitude, and no other, carries into the sign below, which then
+// fills the fma's addend: a NaN, else +0.
+__device__ __forceinline__ uint32_t widen_e4m3(uint32_t word, bool odd) {
+    const uint32_t high = ptx::pick_bytes(word, 0, odd ? 0x3414 : 0x2404); // each at the top of its half
+    const uint32_t magnitude = high >> 4 & 0x07f007f0u;
+    const uint32_t nan = ptx::pick_bytes(magnitude + 0x78107810u, 0, 0xbb99);
+    return ptx::fma_bf16x2(magnitude | (high & MINUS_ZERO), 0x7b807b80u, nan); // 2^120
+}
+
 // A step of 16 k: the lane's word of it, or two of 8-bit codes, to the four registers of the fragment. less: of columns lane / 4
 // and lane / 4 + 8.
 template <weight_code CODE>
 __device__ __forceinline__ void widen_step(const uint32_t *words, const uint32_t (&less)[2], uint32_t (&a)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if constexpr (CODE == CODE_E2M1 || CODE == CODE_INT4) {
+        if constexpr (CODE == CODE_E4M3) {
+            a[i] = widen_e4m3(words[i / 2], i % 2);
+        } else if constexpr (CODE == CODE_E2M1 || CODE == CODE_INT4) {
             a[i] = widen_pair<CODE>(words[0] >> i * 4 & 15 * ONE_OF_EACH, less[i % 2]);
         } else {
             a[i] = widen_pair<CODE>(words[i / 2] >> i % 2 * 8 & 255 * ONE_OF_EACH, less[i % 2]);

@@ -73,7 +73,7 @@ template <int OPERANDS> __device__ __forceinline__ weight_pieces<OPERANDS> weigh
 // What a thread copies of each block of K: 16 bytes of so many rows, every PASS-th.
 template <int BT> struct row_pieces {
     static constexpr int PASS = THREADS / (BK / 8), COUNT = BT / PASS;
-    const char *from[COUNT]; // of k 0; NULL: no such row
+    uint32_t row[COUNT]; // UINT32_MAX: there is none
 };
 
 template <int BT> __device__ __forceinline__ row_pieces<BT> pieces_of(const quantised_product &p, const rows &r) {
@@ -81,11 +81,7 @@ template <int BT> __device__ __forceinline__ row_pieces<BT> pieces_of(const quan
 #pragma unroll
     for (int i = 0; i < row_pieces<BT>::COUNT; i++) {
         const int y = threadIdx.x / (BK / 8) + i * row_pieces<BT>::PASS;
-        pieces.from[i] = nullptr;
-        if (y < r.count) {
-            const size_t row = p.index ? p.index[r.first + y] : r.first + y;
-            pieces.from[i] = (const char *)p.rows + row * p.stride + threadIdx.x % (BK / 8) * 16;
-        }
+        pieces.row[i] = y >= r.count ? UINT32_MAX : p.index ? p.index[r.first + y] : r.first + y;
     }
     return pieces;
 }
@@ -99,8 +95,9 @@ __device__ __forceinline__ void load_rows(const quantised_product &p, const rows
     for (int i = 0; i < row_pieces<BT>::COUNT; i++) {
         const int y = threadIdx.x / (BK / 8) + i * row_pieces<BT>::PASS;
         if (y < (r.count + 7) / 8 * 8) {
-            const char *from = pieces.from[i];
-            ptx::copy_16(&to[y][x], from && there ? from + (size_t)k0 * 2 : (const char *)p.rows, from ? there : 0);
+            const bool is_there = pieces.row[i] != UINT32_MAX && there > 0;
+            const size_t at = is_there ? pieces.row[i] * p.stride + (size_t)(k0 + x) * 2 : 0;
+            ptx::copy_16(&to[y][x], (const char *)p.rows + at, is_there ? there : 0);
         }
     }
 }
@@ -166,7 +163,21 @@ __device__ __forceinline__ float2 scales_of(const quantised_product &p, const st
     return {scale_value(p.scale, column, table), scale_value(p.scale, column + 8 * p.scale_size, table)};
 }
 
-template <int OPERANDS, int BT>
+template <int OPERANDS, int BT> __device__ __forceinline__ void clear_parts(sums<OPERANDS, BT> &sum) {
+#pragma unroll
+    for (int o = 0; o < OPERANDS; o++) {
+#pragma unroll
+        for (int f = 0; f < BT / 8; f++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sum.part[o][f][i] = 0.0f;
+            }
+        }
+    }
+}
+
+// CLEARS: the next scale's first step does not.
+template <int OPERANDS, int BT, bool CLEARS = true>
 __device__ __forceinline__ void close_scale(float2 scales, int o, int fragments, sums<OPERANDS, BT> &sum) {
 #pragma unroll
     for (int f = 0; f < BT / 8; f++) {
@@ -174,7 +185,9 @@ __device__ __forceinline__ void close_scale(float2 scales, int o, int fragments,
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 sum.all[o][f][i] = ptx::fma(sum.part[o][f][i], i < 2 ? scales.x : scales.y, sum.all[o][f][i]);
-                sum.part[o][f][i] = 0.0f;
+                if (CLEARS) {
+                    sum.part[o][f][i] = 0.0f;
+                }
             }
         }
     }
@@ -182,7 +195,7 @@ __device__ __forceinline__ void close_scale(float2 scales, int o, int fragments,
 
 // The codes of 16 k, which are none past K: what pads the last of them is +0 in the rows and a number in the codes. Fragments of
 // rows go in twos: of one that is not there nothing is kept.
-template <int BITS, int OPERANDS, int BT>
+template <int BITS, int OPERANDS, int BT, bool FIRST = false>
 __device__ __forceinline__ void multiply_step(const stage<BITS, OPERANDS, BT> &at, int step, const uint32_t (&a)[OPERANDS][4],
                                               int fragments, sums<OPERANDS, BT> &sum) {
     const int lane = threadIdx.x % 32;
@@ -194,8 +207,13 @@ __device__ __forceinline__ void multiply_step(const stage<BITS, OPERANDS, BT> &a
             const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
             for (int o = 0; o < OPERANDS; o++) {
-                ptx::mma_bf16(sum.part[o][f], a[o], low);
-                ptx::mma_bf16(sum.part[o][f + 1], a[o], high);
+                if (FIRST) { // of a scale: from +0
+                    ptx::mma_bf16_first(sum.part[o][f], a[o], low);
+                    ptx::mma_bf16_first(sum.part[o][f + 1], a[o], high);
+                } else {
+                    ptx::mma_bf16(sum.part[o][f], a[o], low);
+                    ptx::mma_bf16(sum.part[o][f + 1], a[o], high);
+                }
             }
         }
     }
@@ -216,12 +234,34 @@ __device__ __forceinline__ void read_zeros(const quantised_product &p, const sta
     }
 }
 
-// A whole block of K whose scales are of SPAN steps of 16 k, or, of 8, of whole blocks: closes tells whether one ends here.
-template <weight_code CODE, int SPAN, int BITS, int OPERANDS, int BT>
+// Sums that leave no registers for another scale's, or for steps that overlap.
+template <int OPERANDS, int BT> constexpr bool MANY_SUMS = OPERANDS == 2 && BT == 64;
+
+// Which scales are known when the code is made, for a step's few instructions to be seen as one piece.
+enum scales_known { SCALES_ANY, SCALES_E8M0, SCALES_TABLE, SCALES_OF_PANEL };
+
+template <scales_known KNOWN, int BITS, int OPERANDS, int BT>
+__device__ __forceinline__ float2 scales_of_known(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
+                                                  const stage<BITS, OPERANDS, BT> &at, int o, int scale) {
+    const unsigned char *scales = at.scales[o][threadIdx.x / 32], *column = scales + scale * 16 + threadIdx.x % 32 / 4;
+    if constexpr (KNOWN == SCALES_E8M0) {
+        return {e8m0_value(column[0]), e8m0_value(column[8])};
+    } else if constexpr (KNOWN == SCALES_TABLE) {
+        return {s.table[o][column[0]], s.table[o][column[8]]};
+    } else if constexpr (KNOWN == SCALES_OF_PANEL) {
+        return {((const float *)scales)[scale], ((const float *)scales)[scale]};
+    } else {
+        return scales_of(p, at, s.table[o], o, scale);
+    }
+}
+
+// A whole block of K whose scales are of SPAN steps of 16 k, or, of 8, of whole blocks: closes tells whether one ends here. All
+// fragments of rows are multiplied, for a branch at each costs more than those that are not there, of which nothing is kept.
+template <weight_code CODE, int SPAN, scales_known KNOWN, int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void multiply_whole(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
-                                               const stage<BITS, OPERANDS, BT> &at, int fragments, bool closes,
-                                               sums<OPERANDS, BT> &sum) {
+                                               const stage<BITS, OPERANDS, BT> &at, bool closes, sums<OPERANDS, BT> &sum) {
     constexpr int STEPS_OF_UNIT = 16 / BITS, UNITS = BK / 16 / STEPS_OF_UNIT;
+    constexpr bool FROM_ZERO = SPAN < BK / 16 && !MANY_SUMS<OPERANDS, BT>;
     uint32_t less[OPERANDS][2] = {};
 #pragma unroll
     for (int unit = 0; unit < UNITS; unit++) {
@@ -242,11 +282,15 @@ __device__ __forceinline__ void multiply_whole(const quantised_product &p, const
                 const uint32_t words[4] = {codes[o].x, codes[o].y, codes[o].z, codes[o].w};
                 widen_step<CODE>(words + inside * BITS / 4, less[o], a[o]);
             }
-            multiply_step(at, step, a, fragments, sum);
+            if (FROM_ZERO && step % SPAN == 0) {
+                multiply_step<BITS, OPERANDS, BT, true>(at, step, a, BT / 8, sum);
+            } else {
+                multiply_step(at, step, a, BT / 8, sum);
+            }
             if ((step + 1) % SPAN == 0 && closes) {
 #pragma unroll
                 for (int o = 0; o < OPERANDS; o++) {
-                    close_scale<OPERANDS, BT>(scales_of(p, at, s.table[o], o, step / SPAN), o, fragments, sum);
+                    close_scale<OPERANDS, BT, !FROM_ZERO>(scales_of_known<KNOWN>(p, s, at, o, step / SPAN), o, BT / 8, sum);
                 }
             }
         }
@@ -261,6 +305,9 @@ __device__ __forceinline__ void multiply_any(const quantised_product &p, const s
     const int first = k0 / p.span;
     int scale = 0;
     uint32_t less[OPERANDS][2] = {};
+    if (p.span < BK) { // a scale begins here, and whole blocks leave the last one's sums
+        clear_parts(sum);
+    }
     read_zeros<CODE>(p, at, scale, less);
 #pragma unroll 1
     for (int unit = 0; unit < UNITS && k0 + unit * STEPS_OF_UNIT * 16 < p.k; unit++) {
@@ -298,14 +345,24 @@ __device__ __forceinline__ void multiply_any(const quantised_product &p, const s
 template <weight_code CODE, int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
                                          const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
+    constexpr bool MANY = MANY_SUMS<OPERANDS, BT> && BITS == 4;
+    constexpr bool FP8 = CODE == CODE_E4M3 || CODE == CODE_E5M2, FP4 = CODE == CODE_E2M1;
     const int end = k0 + BK;
-    const bool whole = p.span > p.k || p.span % BK == 0, closes = end == p.k || (p.span <= p.k && scale_at(p, end) * p.span == end);
-    if (end <= p.k && p.span == 32) {
-        multiply_whole<CODE, 2>(p, s, at, fragments, true, sum);
-    } else if (CODE == CODE_E2M1 && end <= p.k && p.span == 16) {
-        multiply_whole<CODE, 1>(p, s, at, fragments, true, sum);
-    } else if (CODE != CODE_E2M1 && end <= p.k && whole) {
-        multiply_whole<CODE, 8>(p, s, at, fragments, closes, sum);
+    const bool e8m0 = p.scale == DTYPE_F8_E8M0 && !p.scale_of_panel, table = p.scale == DTYPE_F8_E4M3 && !p.scale_of_panel;
+    const bool blocks = p.span > p.k || p.span % BK == 0,
+               closes = end == p.k || (p.span <= p.k && scale_at(p, end) * p.span == end);
+    if (end > p.k) {
+        multiply_any<CODE>(p, s, at, k0, fragments, sum);
+    } else if ((FP8 || FP4) && p.span == 32 && e8m0) {
+        multiply_whole<CODE, 2, MANY ? SCALES_ANY : SCALES_E8M0>(p, s, at, true, sum);
+    } else if (FP4 && p.span == 16 && table) {
+        multiply_whole<CODE, 1, MANY ? SCALES_ANY : SCALES_TABLE>(p, s, at, true, sum);
+    } else if (FP8 && blocks && p.scale_of_panel) {
+        multiply_whole<CODE, 8, SCALES_OF_PANEL>(p, s, at, closes, sum);
+    } else if (!FP8 && !FP4 && p.span == 32) {
+        multiply_whole<CODE, 2, SCALES_ANY>(p, s, at, true, sum);
+    } else if (!FP4 && blocks) {
+        multiply_whole<CODE, 8, SCALES_ANY>(p, s, at, closes, sum);
     } else {
         multiply_any<CODE>(p, s, at, k0, fragments, sum);
     }

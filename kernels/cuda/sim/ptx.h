@@ -115,6 +115,16 @@ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     return half(0) | half(16);
 }
 
+inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t picked = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        const uint32_t nibble = selector >> i * 4 & 15, byte = static_cast<uint32_t>(bytes >> (nibble & 7) * 8) & 255;
+        picked |= (nibble & 8 ? (byte & 128 ? 255u : 0u) : byte) << i * 8;
+    }
+    return picked;
+}
+
 // ---- copies by threads: each takes effect when its thread waits for it, or late, where an mbarrier is told of it
 
 inline void copy_to_shared(void *to, const void *from, size_t size, size_t bytes) {
@@ -256,6 +266,10 @@ template <int N> void wgmma_e4m3(float (&acc)[N / 2], uint64_t a, uint64_t b, in
     sim::wgmma_e4m3(N, acc, a, b, keep);
 }
 inline void mma_bf16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    sim::mma_m16n8k16(DTYPE_BF16, acc, a, b);
+}
+inline void mma_bf16_first(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
     sim::mma_m16n8k16(DTYPE_BF16, acc, a, b);
 }
 inline void mma_f16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
