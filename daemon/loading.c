@@ -339,8 +339,12 @@ FALLIBLE loading_load(struct options *options, struct serve *serve, const struct
     TRY(log_device(options));
     log_passed_over();
     log_faster_kernels(options);
-    err_t e = load_on(options, options->device, serve, listener, out, &on_devices);
-    bool asked = strcmp(options->device, "auto") != 0;
+    bool asked = strcmp(options->device, "auto") != 0, kernels_asked = strcmp(options->kernels, "auto") != 0;
+    if (!asked && kernels_asked) {
+        log_line(LOG_LEVEL_INFO, "device_auto",
+                 "kind=cpu reason=\"--kernels %s names the CPU's: --device cuda takes GPUs all the same\"", options->kernels);
+    }
+    err_t e = load_on(options, !asked && kernels_asked ? "cpu" : options->device, serve, listener, out, &on_devices);
     if (asked || !on_devices || (e.code != ERR_UNAVAILABLE && e.code != ERR_NOMEM)) {
         return e;
     }

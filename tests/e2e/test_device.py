@@ -326,6 +326,17 @@ def test_auto_takes_one_gpu_and_says_that_there_are_more(case, installed):
     assert ids == same and bytes_of(found) == bytes_of(cpu)
 
 
+def test_auto_is_the_cpu_where_its_kernels_are_named(case, installed):
+    """Whose bits were asked for: a GPU's would be others."""
+    program, env = installed("some", driver=True)
+    daemon = Daemon("--device", "auto", "--kernels", "scalar", "--compute-dtype", "bf16", model=case("qwen2_moe").folder, env=env, program=program)
+    reasons = [event["reason"] for event in daemon.events("device_auto")]
+    with daemon.client() as client:
+        ids = {layer.numerics_id for layer in client.describe().models[0].layers}
+    daemon.stop()
+    assert ids == {"1/bf16/cpu"} and len(reasons) == 1 and "--kernels scalar" in reasons[0]
+
+
 def test_auto_serves_on_the_cpu_what_a_gpu_does_not_compute(installed, tmp_path):
     """Nobody asked for a GPU: the model is the CPU's, with as many shards as were asked for, and the log says why."""
     program, env = installed("some", driver=True)
