@@ -120,11 +120,23 @@ const char *kernel_passed_over(const char **differs) {
     return backend ? backend->name : NULL;
 }
 
+// Asked once: CPUID is a trap in a virtual machine, and the answer stays.
+static bool runs_here(size_t i) {
+    enum { UNASKED, NO, YES };
+    static atomic_int answers[CANDIDATES_COUNT];
+    int answer = atomic_load_explicit(&answers[i], memory_order_relaxed);
+    if (answer == UNASKED) {
+        answer = CANDIDATES[i].runs_here() ? YES : NO;
+        atomic_store_explicit(&answers[i], answer, memory_order_relaxed);
+    }
+    return answer == YES;
+}
+
 const struct kernel_backend *kernel_backend_at(size_t i, bool *usable) {
     if (i >= CANDIDATES_COUNT) {
         return NULL;
     }
-    *usable = CANDIDATES[i].runs_here();
+    *usable = runs_here(i);
     return CANDIDATES[i].backend;
 }
 
@@ -186,7 +198,7 @@ static size_t rivals(enum kernel_arithmetic arithmetic, const struct kernel_back
     size_t count = 0;
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
         const struct kernel_backend *backend = CANDIDATES[i].backend;
-        if (backend->arithmetic == arithmetic && backend != backend_twin(backend) && CANDIDATES[i].runs_here()) {
+        if (backend->arithmetic == arithmetic && backend != backend_twin(backend) && runs_here(i)) {
             out[count++] = backend;
         }
     }
@@ -229,7 +241,7 @@ static const struct kernel_backend *choose_auto(void) {
 static const char *usable_names(char *names, size_t size) {
     size_t used = (size_t)snprintf(names, size, "auto");
     for (size_t i = 0; i < CANDIDATES_COUNT; i++) {
-        if (CANDIDATES[i].runs_here()) {
+        if (runs_here(i)) {
             used += (size_t)snprintf(names + used, size - used, ", %s", CANDIDATES[i].backend->name);
         }
     }
@@ -256,7 +268,7 @@ static FALLIBLE choose_named(const char *name, const struct kernel_backend **out
         if (strcmp(name, backend->name) != 0) {
             continue;
         }
-        if (!CANDIDATES[i].runs_here()) {
+        if (!runs_here(i)) {
             FAIL(ERR_UNAVAILABLE,
                  "kernel backend %s: this CPU lacks its instructions, or the system does not let them be used; this machine has %s",
                  name, usable_names(here, sizeof here));
