@@ -15,6 +15,8 @@ template <typename A> constexpr int ROW_PIECES = BK *(int)sizeof(A) / 16;
 
 // Tiles are square: as many columns as rows. Threads: 16 next to each other by 8.
 template <int BM> constexpr int STAGES = BM == 64 ? 3 : 8;
+// 64 sums of a thread and more hide the loads of the next four k; 2 or 4 do not.
+template <int BM> constexpr int FOURS_AT_ONCE = BM == 16 ? BK / 4 : 1;
 template <int BM> constexpr int OF_ROWS = BM / 8;
 template <int BM> constexpr int OF_COLUMNS = BM / 16;
 
@@ -36,51 +38,11 @@ __device__ __forceinline__ void read_four(const unsigned char *rows, int y, int 
     out[2] = f32_from_bits(four.y << 16), out[3] = f32_from_bits(four.y & 0xffff0000u);
 }
 
-// The same for few sums, whose fmas do not hide the loads of the next four k: all of a stage's are read before the first fma.
-template <typename A, int BM, int OPERANDS, bool WHOLE>
-__device__ __forceinline__ void multiply_few(const stage<A, BM, OPERANDS> &s, int depth, sums<BM, OPERANDS> &acc) {
-    constexpr int FOURS = BK / 4;
-    const int y = threadIdx.x / 16, x = threadIdx.x % 16;
-    float weights[FOURS][OPERANDS][OF_COLUMNS<BM>][4], rows[FOURS][OF_ROWS<BM>][4];
-#pragma unroll
-    for (int four = 0; four < FOURS; four++) {
-#pragma unroll
-        for (int r = 0; r < OF_ROWS<BM>; r++) {
-            read_four(s.rows, y + r * 8, four * 4, rows[four][r], A());
-        }
-#pragma unroll
-        for (int o = 0; o < OPERANDS; o++) {
-#pragma unroll
-            for (int c = 0; c < OF_COLUMNS<BM>; c++) {
-                read_four(s.weights[o], x + c * 16, four * 4, weights[four][o][c], 0.0f);
-            }
-        }
-    }
-#pragma unroll
-    for (int k = 0; k < BK; k++) {
-#pragma unroll
-        for (int r = 0; r < OF_ROWS<BM>; r++) {
-#pragma unroll
-            for (int o = 0; o < OPERANDS; o++) {
-#pragma unroll
-                for (int c = 0; c < OF_COLUMNS<BM>; c++) {
-                    if (WHOLE || k < depth) {
-                        acc[o][r][c] = ptx::fma(rows[k / 4][r][k % 4], weights[k / 4][o][c][k % 4], acc[o][r][c]);
-                    }
-                }
-            }
-        }
-    }
-}
-
 // k ascending, and none that is not there: +0 * +0 would make +0 of a sum of -0.
 template <typename A, int BM, int OPERANDS, bool WHOLE>
 __device__ __forceinline__ void multiply(const stage<A, BM, OPERANDS> &s, int depth, sums<BM, OPERANDS> &acc) {
-    if constexpr (BM == 16) {
-        return multiply_few<A, BM, OPERANDS, WHOLE>(s, depth, acc);
-    }
     const int y = threadIdx.x / 16, x = threadIdx.x % 16;
-#pragma unroll 1
+#pragma unroll FOURS_AT_ONCE < BM>
     for (int k = 0; k < BK; k += 4) {
         float weights[OPERANDS][OF_COLUMNS<BM>][4];
 #pragma unroll

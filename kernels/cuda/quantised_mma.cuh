@@ -6,7 +6,7 @@
 // cp.async: a lane copies the codes that it reads itself, 16 bytes each; the block shares the rows, gathered by index, and a warp
 // its scales.
 //
-// A source for each kind of code instantiates it: nvcc takes half a minute for all of them.
+// A source for each kind of code instantiates it: nvcc takes minutes for all of them.
 #ifndef EXPERTD_KERNELS_CUDA_QUANTISED_MMA_CUH
 #define EXPERTD_KERNELS_CUDA_QUANTISED_MMA_CUH
 
@@ -235,7 +235,7 @@ __device__ __forceinline__ void read_zeros(const quantised_product &p, const sta
 }
 
 // Sums that leave no registers for another scale's, or for steps that overlap.
-template <int OPERANDS, int BT> constexpr bool MANY_SUMS = OPERANDS == 2 && BT == 64;
+template <weight_code CODE, int OPERANDS, int BT> constexpr bool MANY_SUMS = BT == 64 && (OPERANDS == 2 || CODE == CODE_E2M1);
 
 // Which scales are known when the code is made, for a step's few instructions to be seen as one piece.
 enum scales_known { SCALES_ANY, SCALES_E8M0, SCALES_TABLE, SCALES_OF_PANEL };
@@ -261,7 +261,7 @@ template <weight_code CODE, int SPAN, scales_known KNOWN, int BITS, int OPERANDS
 __device__ __forceinline__ void multiply_whole(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
                                                const stage<BITS, OPERANDS, BT> &at, bool closes, sums<OPERANDS, BT> &sum) {
     constexpr int STEPS_OF_UNIT = 16 / BITS, UNITS = BK / 16 / STEPS_OF_UNIT;
-    constexpr bool FROM_ZERO = SPAN < BK / 16 && !MANY_SUMS<OPERANDS, BT>;
+    constexpr bool FROM_ZERO = SPAN < BK / 16 && !MANY_SUMS<CODE, OPERANDS, BT>;
     uint32_t less[OPERANDS][2] = {};
 #pragma unroll
     for (int unit = 0; unit < UNITS; unit++) {
@@ -345,7 +345,7 @@ __device__ __forceinline__ void multiply_any(const quantised_product &p, const s
 template <weight_code CODE, int BITS, int OPERANDS, int BT>
 __device__ __forceinline__ void multiply(const quantised_product &p, const shared<BITS, OPERANDS, BT> &s,
                                          const stage<BITS, OPERANDS, BT> &at, int k0, int fragments, sums<OPERANDS, BT> &sum) {
-    constexpr bool MANY = MANY_SUMS<OPERANDS, BT> && BITS == 4;
+    constexpr bool MANY = MANY_SUMS<CODE, OPERANDS, BT>;
     constexpr bool FP8 = CODE == CODE_E4M3 || CODE == CODE_E5M2, FP4 = CODE == CODE_E2M1;
     const int end = k0 + BK;
     const bool e8m0 = p.scale == DTYPE_F8_E8M0 && !p.scale_of_panel, table = p.scale == DTYPE_F8_E4M3 && !p.scale_of_panel;
@@ -355,10 +355,10 @@ __device__ __forceinline__ void multiply(const quantised_product &p, const share
         multiply_any<CODE>(p, s, at, k0, fragments, sum);
     } else if ((FP8 || FP4) && p.span == 32 && e8m0) {
         multiply_whole<CODE, 2, MANY ? SCALES_ANY : SCALES_E8M0>(p, s, at, true, sum);
-    } else if (FP4 && p.span == 16 && table) {
-        multiply_whole<CODE, 1, MANY ? SCALES_ANY : SCALES_TABLE>(p, s, at, true, sum);
+    } else if (FP4 && !MANY && p.span == 16 && table) {
+        multiply_whole<CODE, 1, SCALES_TABLE>(p, s, at, true, sum);
     } else if (FP8 && blocks && p.scale_of_panel) {
-        multiply_whole<CODE, 8, SCALES_OF_PANEL>(p, s, at, closes, sum);
+        multiply_whole<CODE, 8, MANY ? SCALES_ANY : SCALES_OF_PANEL>(p, s, at, closes, sum);
     } else if (!FP8 && !FP4 && p.span == 32) {
         multiply_whole<CODE, 2, SCALES_ANY>(p, s, at, true, sum);
     } else if (!FP4 && blocks) {
@@ -424,8 +424,8 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 // Grid: tiles by 64 columns, so that blocks that run together share a group's weights in the cache. Shared memory, decode: 71 KiB
 // with 4 bits and two operands, so that three blocks share a multiprocessor of sm_90 and keep 72 KiB of codes on their way; with 8
-// bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two blocks. Registers, sm_90a: 72 to 98 for decode, which would let five
-// blocks run; 121 to 202 for prefill, two.
+// bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two blocks. Registers, sm_90a: 75 to 128 for decode, four blocks or more;
+// 171 to 245 for prefill, two.
 template <weight_code CODE, int OPERANDS, int BT, typename Finish>
 int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish, cudaStream_t stream) {
     constexpr int BITS = CODE == CODE_E2M1 || CODE == CODE_INT4 ? 4 : 8;
