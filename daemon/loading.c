@@ -332,7 +332,7 @@ static FALLIBLE load_on(struct options *options, const char *device, struct serv
     return e;
 }
 
-// With auto nobody asked for GPUs: a model that they have no room for, or do not compute, is the CPU's.
+// With auto nobody asked for GPUs: a model that they have no room for, do not compute, or fail to load, is the CPU's.
 FALLIBLE loading_load(struct options *options, struct serve *serve, const struct loading_listener *listener, struct loaded *out) {
     const uint32_t shards = options->shards;
     bool on_devices;
@@ -345,7 +345,8 @@ FALLIBLE loading_load(struct options *options, struct serve *serve, const struct
                  "kind=cpu reason=\"--kernels %s names the CPU's: --device cuda takes GPUs all the same\"", options->kernels);
     }
     err_t e = load_on(options, !asked && kernels_asked ? "cpu" : options->device, serve, listener, out, &on_devices);
-    if (asked || !on_devices || (e.code != ERR_UNAVAILABLE && e.code != ERR_NOMEM)) {
+    bool of_devices = e.code == ERR_UNAVAILABLE || e.code == ERR_NOMEM || e.code == ERR_SHARD_LOST;
+    if (asked || !on_devices || !of_devices) {
         return e;
     }
     char quoted[ERR_MESSAGE_MAX + 16];

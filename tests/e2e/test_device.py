@@ -246,7 +246,7 @@ def test_more_devices_than_shards_is_a_configuration_error(case):
 # or without a shared object in the driver's place. CUDA itself is not needed.
 
 MODULES = {"none": None, "some": BUILD / "lib/expertd/libexpertd_sim.so",
-           **{name: BUILD / f"tests/{name}/libexpertd_cuda.so" for name in ("no_gpu", "busy_gpu_0", "busy_gpu_1")}}
+           **{name: BUILD / f"tests/{name}/libexpertd_cuda.so" for name in ("no_gpu", "failing_gpu", "busy_gpu_0", "busy_gpu_1")}}
 
 
 def driver_here():
@@ -335,6 +335,17 @@ def test_auto_is_the_cpu_where_its_kernels_are_named(case, installed):
         ids = {layer.numerics_id for layer in client.describe().models[0].layers}
     daemon.stop()
     assert ids == {"1/bf16/cpu"} and len(reasons) == 1 and "--kernels scalar" in reasons[0]
+
+
+def test_auto_is_the_cpu_where_a_gpu_fails_while_the_model_is_loaded(case, installed):
+    """Asked for by name, the GPU's failure is the daemon's."""
+    program, env = installed("failing_gpu", driver=True)
+    daemon = Daemon("--device", "auto", model=case("qwen2_moe").folder, env=env, program=program)
+    reasons = [event["reason"] for event in daemon.events("device_auto")]
+    daemon.stop()
+    assert len(reasons) == 1 and "an unspecified failure" in reasons[0]
+    done = run_program(program, "--model", case("qwen2_moe").folder, "--device", "cuda", "--listen", "127.0.0.1:0", "--http", "off", env=env)
+    assert done.returncode != 0 and "an unspecified failure" in done.stderr, done.stderr
 
 
 def test_auto_serves_on_the_cpu_what_a_gpu_does_not_compute(installed, tmp_path):
