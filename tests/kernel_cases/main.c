@@ -119,7 +119,7 @@ static const char HELP[] =
     "Runs golden kernel files, or every *.safetensors of a folder: each twice into a poisoned output, the second time on two\n"
     "threads and with equal bits. Says which do not hold, then how many do.\n\n"
     "  --kernels NAME          instruction set, as expertd's --kernels; else auto\n"
-    "  --device NAME           sim, cuda or cuda:N (no GPU has run it yet), then the CPU in the device's arithmetic\n"
+    "  --device NAME           sim, cuda or cuda:N, then the CPU in the device's arithmetic\n"
     "  --interpret             the scalar twin in place of the kernels\n"
     "  --help                  this text\n\n"
     "exit codes: 0 all hold, 1 some do not, 64 wrong command line, 69 an instruction set or a device is not to be had,\n"

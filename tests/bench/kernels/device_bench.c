@@ -432,5 +432,5 @@ void device_bench_list(FILE *out) {
         fprintf(out, " %s", FORMATS[i].name);
     }
     fprintf(out, "\ne4m3-by-e4m3: both operands FP8 with scales of 1 x 128 by 128 x 128, which no layer computes with; by\n"
-                 "sm_90's wgmma alone, beside that instruction's own rate. Simulated only so far\n");
+                 "sm_90's wgmma alone, beside that instruction's own rate\n");
 }
