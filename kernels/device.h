@@ -268,7 +268,7 @@ struct device_table {
     const char *kind; // "cuda", "sim"
 
     enum device_code (*count)(uint32_t *out, struct device_error *error); // takes nothing of any of them, as `open` does
-    int (*proven)(uint32_t number); // answers of these kernels were seen to be right on its like (tests/gpu/RESULTS.md); as count
+    int (*proven)(uint32_t number); // answers of these kernels were seen to be right on its like (tests/gpu/results); as count
     enum device_code (*open)(uint32_t number, struct device **out, struct device_error *error);
     void (*close)(struct device *device); // after its memory was released; NULL is legal
     enum device_code (*describe)(struct device *device, struct device_facts *out, struct device_error *error);

@@ -28,7 +28,7 @@ const char *more_about_the_failure() {
 }
 
 // On GPUs of this compute capability gpu-check found each variant's bits to be the scalar twin's, those of fp32 the CPU's, and the
-// daemon's answers those of the golden cases (tests/gpu/RESULTS.md).
+// daemon's answers those of the golden cases (tests/gpu/results).
 bool is_proven(int major) {
     return major == 9;
 }
