@@ -81,7 +81,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
          .value = "DEVICE",
          .help =
              "auto (one GPU, where the module for CUDA and a driver find one of a kind that has shown its kernels right, "
-             "which is compute capability 9 so far (an H100 and an H200 were tried), and that takes the model, unless --kernels names others; "
+             "which is compute capability 9 so far (an H100 and an H200 were tried), and that takes the model, unless --kernels "
+             "names others; "
              "else the CPU, and the log says "
              "why), cpu, cuda "
              "(every GPU), cuda:0,1 (those), or sim:N (N simulated GPUs on this CPU, slowly, to try the rest); with /VARIANT "
