@@ -55,11 +55,12 @@ struct fetch_stream {
 };
 
 // Zen 4: the line at hand, which costs nothing. Four rows of bf16 read memory at .77 of a plain read with 4 KiB, .97 with none.
-// Granite Rapids: one row of f32 .63 with 4 KiB, .71 with 2, .81 with 3 KiB into L2 alone, 1.0 with these; bf16 .81, .90, .97, .97.
-// Elsewhere memory needs 4 KiB (one row of bf16 on a Sapphire Rapids .69 with none, .97 with them).
+// Intel: one row of f32 on a Granite Rapids .63 with 4 KiB into L1, 1.0 with half a KiB and 3 KiB into L2 (bf16 .81, .97); with 2
+// and 8 KiB an Emerald Rapids is 1.02 to 1.13 times as fast again in one row to six of either. Elsewhere memory needs 4 KiB (one
+// row of bf16 on a Sapphire Rapids .69 with none, .97 with them).
 static inline struct fetch_stream fetch_stream_ahead(void) {
     if (fetch_as_intel()) {
-        return (struct fetch_stream){512, 2560};
+        return (struct fetch_stream){2048, 6144};
     }
     return (struct fetch_stream){fetch_as_zen4() ? 0 : 4096, 0};
 }
@@ -146,7 +147,7 @@ struct fetch_distance {
     size_t near, again, far; // bytes; far 0: into L1 alone, again 0: once is enough
 };
 #define FETCH_CODES_ZEN4 ((struct fetch_distance){2048, 6144, 12288})
-#define FETCH_CODES_INTEL ((struct fetch_distance){512, 0, 3072}) // fetch_stream_ahead's
+#define FETCH_CODES_INTEL ((struct fetch_distance){2048, 0, 8192}) // fetch_stream_ahead's
 
 static inline __attribute__((always_inline)) void fetch_line(const void *line, struct fetch_distance ahead) {
     fetch_into((const void *)((uintptr_t)line + ahead.near), false);

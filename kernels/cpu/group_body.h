@@ -288,7 +288,7 @@ static void group_few_bf16(struct group_block *block) {
     }
 }
 
-void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
+static void group_widened(const struct panel_group_args *args) {
     bool few = args->rows <= GROUP_FEW_ROWS;
     size_t step = few ? GROUP_FEW_BLOCK : GROUP_BLOCK;
     group_clear(args);
@@ -298,8 +298,4 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
         (few ? group_few_bf16 : group_many_bf16)(&block);
     }
     float_mode_restore(before);
-}
-
-void PANEL_TARGET(group_f32)(const struct panel_group_args *args) {
-    words_group(args, args->k);
 }

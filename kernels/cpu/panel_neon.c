@@ -6,4 +6,12 @@
 #include "kernels/cpu/panel_body.h"
 
 #include "kernels/cpu/group_body.h"
+
+void neon_group_f32(const struct panel_group_args *args) {
+    words_group(args, args->k);
+}
+
+void neon_group_bf16(const struct panel_group_args *args) {
+    group_widened(args);
+}
 #endif

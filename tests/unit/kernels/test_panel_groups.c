@@ -114,7 +114,8 @@ static void check_case(const struct group_case *c) {
 }
 
 static void check_backend(const struct kernel_backend *backend) {
-    static const size_t ROWS[] = {1, 2, 3, 4, 5, 6, 7, 11, 16, 17, 32, 48, 49, 61, 84},
+    static const size_t ROWS[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17,
+                                  18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 32, 48, 49, 61, 84},
                         DEPTHS[] = {1, 2, 31, 33, 127, 129, 256, 257, 516, 1025, 1059};
     if (!backend->f32.group || !backend->bf16.group) {
         return;
