@@ -23,6 +23,10 @@ namespace ptx {
 __device__ __forceinline__ void sync_block() {
     __syncthreads();
 }
+// `threads` of a block's, whole warps; id 1 to 15: 0 is the block's.
+__device__ __forceinline__ void sync_some(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 [[noreturn]] __device__ __forceinline__ void trap() {
     __trap();
 }
@@ -137,6 +141,13 @@ __device__ __forceinline__ void tile_load_3d(void *to, const CUtensorMap *map, u
         "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
+// Bytes as they lie, a multiple of 16, both sides 16-byte aligned.
+__device__ __forceinline__ void bytes_load(void *to, const void *from, int bytes, uint64_t *barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
 __device__ __forceinline__ void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -165,6 +176,20 @@ __device__ __forceinline__ void wgmma_commit() {
 }
 template <int LEFT> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// No instruction: nothing that writes or reads these registers is moved across it by the compiler, which does not know that wgmma
+// has them until it is waited for.
+template <int COUNT> __device__ __forceinline__ void settle(float (&registers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        asm volatile("" : "+f"(registers[i])::"memory");
+    }
+}
+template <int COUNT> __device__ __forceinline__ void settle(uint32_t (&registers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        asm volatile("" : "+r"(registers[i])::"memory");
+    }
 }
 __device__ __forceinline__ void mma_f16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -78,7 +78,7 @@ class deferred {
     template <typename Operation> static void call_as(const void *captured) {
         (*static_cast<const Operation *>(captured))();
     }
-    alignas(8) unsigned char captured[64];
+    alignas(8) unsigned char captured[112];
     void (*call)(const void *captured);
 };
 

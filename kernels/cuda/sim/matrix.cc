@@ -144,12 +144,12 @@ operand operand_of(uint64_t descriptor) {
 }
 
 struct operation {
-    enum dtype dtype;
-    unsigned n, thread; // of the warpgroup
     float *acc;
-    operand a, b;
-    bool keep;
     uint64_t until; // what of the ordinary stores it may see
+    operand b;
+    enum dtype dtype;
+    uint16_t n, thread; // of the warpgroup
+    bool keep;
 };
 
 // Eight values lie together whatever the swizzle.
@@ -167,12 +167,10 @@ void read_row(const operation &m, const operand &o, unsigned row, float *out, un
     }
 }
 
-// The thread's own elements: rows row and row + 8, of each eight columns two; four times eight columns at once.
-void run_wgmma(const operation &m) {
-    unsigned lane = m.thread % 32, row = m.thread / 32 * 16 + lane / 4, column = lane % 4 * 2;
-    float x[2][K], y[K][8] = {}, sums[2][8] = {};
-    read_row(m, m.a, row, x[0], 1);
-    read_row(m, m.a, row + 8, x[1], 1);
+// The thread's own elements: rows row and row + 8, which are x, of each eight columns two; four times eight columns at once.
+void run_rows(const operation &m, const float (&x)[2][K]) {
+    const unsigned column = m.thread % 4u * 2;
+    float y[K][8] = {}, sums[2][8] = {};
     for (unsigned first = 0; first < m.n; first += 32) {
         unsigned count = m.n - first < 32 ? (m.n - first) / 4 : 8;
         for (unsigned c = 0; c < count; c++) {
@@ -190,11 +188,75 @@ void run_wgmma(const operation &m) {
     }
 }
 
+void run_wgmma(const operation &m, const operand &a) {
+    const unsigned row = m.thread / 32u * 16 + m.thread % 32u / 4;
+    float x[2][K];
+    read_row(m, a, row, x[0], 1);
+    read_row(m, a, row + 8, x[1], 1);
+    run_rows(m, x);
+}
+
+operation operation_of(enum dtype dtype, unsigned n, float *acc, uint64_t b, int keep) {
+    return {acc,      fenced_until(),           operand_of(b),
+            dtype,    static_cast<uint16_t>(n), static_cast<uint16_t>(thread_number() % WARPGROUP),
+            keep != 0};
+}
+
 } // namespace
 
 void wgmma(enum dtype dtype, unsigned n, float *acc, uint64_t a, uint64_t b, int keep) {
-    operation m = {dtype, n, thread_number() % WARPGROUP, acc, operand_of(a), operand_of(b), keep != 0, fenced_until()};
-    queue_add(QUEUE_MULTIPLY, [m] { run_wgmma(m); });
+    const operation m = operation_of(dtype, n, acc, b, keep);
+    const operand first = operand_of(a);
+    queue_add(QUEUE_MULTIPLY, [m, first] { run_wgmma(m, first); });
+}
+
+// ---- the first operand in registers
+
+namespace {
+
+// Rows row and row + 8 of the first operand, k in pairs; lane l has pairs l % 4 and l % 4 + 4.
+struct two_rows {
+    uint32_t pairs[2][K / 2];
+};
+
+struct registers {
+    const uint32_t *a;
+    two_rows *out;
+};
+
+void exchange(void *const *lanes) {
+    for (unsigned lane = 0; lane < 32; lane++) {
+        two_rows *out = static_cast<const registers *>(lanes[lane])->out;
+        for (unsigned i = 0; i < 16; i++) {
+            out->pairs[i % 2][i / 8 * 4 + i / 2 % 4] =
+                static_cast<const registers *>(lanes[lane / 4 * 4 + i / 2 % 4])->a[i / 8 * 2 + i % 2];
+        }
+    }
+}
+
+void run_registers(const operation &m, const uint32_t *a, const two_rows &rows) {
+    float x[2][K];
+    for (unsigned i = 0; i < 4; i++) {
+        if (a[i] != rows.pairs[i % 2][i / 2 * 4 + m.thread % 4u]) {
+            fault("thread %u: registers that wgmma reads were written before it was waited for", thread_number());
+        }
+    }
+    for (unsigned i = 0; i < K; i++) {
+        const uint32_t pair = rows.pairs[i / 8][i % 8];
+        x[i / 8][i % 8 * 2] = widen(m.dtype, static_cast<uint16_t>(pair));
+        x[i / 8][i % 8 * 2 + 1] = widen(m.dtype, static_cast<uint16_t>(pair >> 16));
+    }
+    run_rows(m, x);
+}
+
+} // namespace
+
+void wgmma_registers(unsigned n, float *acc, const uint32_t *a, uint64_t b, int keep) {
+    two_rows rows;
+    registers mine = {a, &rows};
+    meet_warp("wgmma", &mine, exchange);
+    const operation m = operation_of(DTYPE_BF16, n, acc, b, keep);
+    queue_add(QUEUE_MULTIPLY, [m, a, rows] { run_registers(m, a, rows); });
 }
 
 // ---- mma.sync

@@ -31,6 +31,10 @@ inline float fma(float a, float b, float c) {
 // wrote an operand that were not fenced when it was started.
 void wgmma(enum dtype dtype, unsigned n, float *acc, uint64_t a, uint64_t b, int keep);
 
+// The same on bf16 with the first operand in registers, 16 of its 64 rows in each warp, as mma.sync's fragments are laid out. It
+// has what they hold when it is started; a fault where they hold something else when it is waited for.
+void wgmma_registers(unsigned n, float *acc, const uint32_t *a, uint64_t b, int keep);
+
 // m16n8k16: a warp's fragments as the PTX manual lays them out over its lanes.
 void mma_m16n8k16(enum dtype dtype, float *acc, const uint32_t *a, const uint32_t *b);
 

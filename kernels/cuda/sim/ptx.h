@@ -1,5 +1,5 @@
-// kernels/cuda/ptx.cuh for the CPU: the same functions, on a simulated block. Stores by the copy engine, stmatrix and a meeting of
-// one warpgroup are here alone: no kernel has a use for them yet, only the tests of what the simulation sees.
+// kernels/cuda/ptx.cuh for the CPU: the same functions, on a simulated block. Stores by the copy engine and stmatrix are here
+// alone: no kernel has a use for them yet, only the tests of what the simulation sees.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_PTX_H
 #define EXPERTD_KERNELS_CUDA_SIM_PTX_H
 
@@ -50,6 +50,9 @@ namespace ptx {
 
 inline void sync_block() {
     sim::meet(0, blockDim.x);
+}
+inline void sync_some(int id, int threads) {
+    sim::meet(static_cast<unsigned>(id), static_cast<unsigned>(threads));
 }
 [[noreturn]] inline void trap() {
     sim::fault("thread %u: trap", sim::thread_number());
@@ -186,6 +189,9 @@ inline void tile_load_3d(void *to, const CUtensorMap *map, uint64_t *barrier, in
     int at[] = {x, y, z};
     sim::tile_load(map, shared_address(to), barrier, at);
 }
+inline void bytes_load(void *to, const void *from, int bytes, uint64_t *barrier) {
+    sim::bytes_load(shared_address(to), from, static_cast<uint32_t>(bytes), barrier);
+}
 inline void tile_store_2d(const CUtensorMap *map, const void *from, int x, int y) {
     int at[] = {x, y};
     sim::tile_store(map, shared_address(from), at);
@@ -259,11 +265,16 @@ template <int LEFT> void wgmma_wait() {
 template <int N> void wgmma_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
     sim::wgmma(DTYPE_BF16, N, acc, a, b, keep);
 }
+template <int N> void wgmma_bf16(float (&acc)[N / 2], const uint32_t (&a)[4], uint64_t b, int keep) {
+    sim::wgmma_registers(N, acc, a, b, keep);
+}
 template <int N> void wgmma_f16(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
     sim::wgmma(DTYPE_F16, N, acc, a, b, keep);
 }
 template <int N> void wgmma_e4m3(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
     sim::wgmma_e4m3(N, acc, a, b, keep);
+}
+template <typename Registers> void settle(Registers &) {
 }
 inline void mma_bf16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     sim::mma_m16n8k16(DTYPE_BF16, acc, a, b);

@@ -79,6 +79,19 @@ void tile_load(const tensor_map *map, uint32_t shared, const void *barrier, cons
     });
 }
 
+void bytes_load(uint32_t shared, const void *from, uint32_t bytes, const void *barrier) {
+    if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0 || bytes % 16 != 0 || bytes == 0) {
+        fault("thread %u: the copy engine is given %u bytes that are not aligned to 16", thread_number(), bytes);
+    }
+    copy_later([=] {
+        memcpy(shared_pointer(shared), from, bytes);
+        for (uint32_t at = 0; at < bytes; at += 4) {
+            mark_unwritten(shared + at);
+        }
+        barrier_complete(barrier, bytes);
+    });
+}
+
 void tile_store(const tensor_map *map, uint32_t shared, const int *at) {
     check_tile(shared);
     queue_add(QUEUE_STORE, [map, shared, first = coordinates_of(*map, at), until = fenced_until()] {

@@ -22,6 +22,8 @@ inline uint32_t swizzled_128(uint32_t address) {
 
 // Elements outside the tensor are read as 0 and counted; announces the box's bytes to `barrier` when it lands, late.
 void tile_load(const tensor_map *map, uint32_t shared, const void *barrier, const int *at);
+// The same of bytes as they lie in memory: a multiple of 16, both sides 16-byte aligned.
+void bytes_load(uint32_t shared, const void *from, uint32_t bytes, const void *barrier);
 // Joins the thread's open group of stores; reads shared memory, and *map again, when it is waited for. Elements outside are left
 // out.
 void tile_store(const tensor_map *map, uint32_t shared, const int *at);

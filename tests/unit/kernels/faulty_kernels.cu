@@ -84,6 +84,18 @@ __device__ void multiply(shared &s, const void *tensor, int kind) {
     ptx::wgmma_wait<0>();
 }
 
+// The second operand is what shared memory is poisoned with.
+__device__ void write_operand(const shared &s) {
+    float acc[32];
+    uint32_t a[4] = {};
+    const uint64_t b = (uint64_t)(ptx::shared_address(s.tile[0]) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    ptx::wgmma_fence();
+    ptx::wgmma_bf16<64>(acc, a, b, 0);
+    ptx::wgmma_commit();
+    a[threadIdx.x % 4] = 1;
+    ptx::wgmma_wait<0>();
+}
+
 __device__ void misuse_copies(shared &s, const void *tensor, int kind) {
     if (threadIdx.x == 0) {
         ptx::barrier_init(&s.barrier, 1);
@@ -109,6 +121,12 @@ __device__ void multiply_or_copy(shared &s, const void *tensor, int kind) {
     case FAULTY_FENCES_TOO_EARLY:
     case FAULTY_GIVES_BACK_TOO_EARLY:
         multiply(s, tensor, kind);
+        return;
+    case FAULTY_WRITES_OPERAND:
+        write_operand(s);
+        return;
+    case FAULTY_LOADS_BYTES_UNALIGNED:
+        ptx::bytes_load(s.tile[0] + 8, tensor, 16, &s.barrier);
         return;
     case FAULTY_COPIES_ARRIVE_TOO_OFTEN:
     case FAULTY_MIXES_COPIES:

@@ -25,6 +25,8 @@ enum faulty_kernel {
     FAULTY_MULTIPLIES_UNFENCED,     // wgmma on what cp.async brought, without the fence between
     FAULTY_FENCES_TOO_EARLY,        // before the copies are there
     FAULTY_GIVES_BACK_TOO_EARLY,    // copies over an operand that wgmma still reads
+    FAULTY_WRITES_OPERAND,          // the registers of wgmma's first operand, before it is waited for
+    FAULTY_LOADS_BYTES_UNALIGNED,   // by the copy engine
     FAULTY_COPIES_ARRIVE_TOO_OFTEN, // at an mbarrier
     FAULTY_MIXES_COPIES,            // an mbarrier is told of copies that are also in groups
     FAULTY_COPIES_UNALIGNED,

@@ -67,6 +67,8 @@ static void every_mistake_is_named(void **state) {
         {FAULTY_MULTIPLIES_UNFENCED, "wgmma reads what was written without fence.proxy.async"},
         {FAULTY_FENCES_TOO_EARLY, "wgmma reads what was written without fence.proxy.async"},
         {FAULTY_GIVES_BACK_TOO_EARLY, "wgmma reads what was written without fence.proxy.async"},
+        {FAULTY_WRITES_OPERAND, "registers that wgmma reads were written before it was waited for"},
+        {FAULTY_LOADS_BYTES_UNALIGNED, "the copy engine is given 16 bytes that are not aligned to 16"},
         {FAULTY_COPIES_ARRIVE_TOO_OFTEN, "more arrivals of copies at an mbarrier than its count of 1"},
         {FAULTY_MIXES_COPIES, "beside others in groups"},
         {FAULTY_COPIES_UNALIGNED, "a copy of 16 of 16 bytes that is not aligned"},
