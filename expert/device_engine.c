@@ -28,10 +28,6 @@ static FALLIBLE write_token_tiles(const struct device_engine *d) {
     return OK;
 }
 
-static bool is_quantised(const struct packed_weights *up, const struct packed_weights *down) {
-    return up->format || down->format;
-}
-
 static FALLIBLE learn_variants(const struct device_engine *d) {
     const struct model *model = d->engine->model;
     enum dtype dtype = model->compute_dtype;
@@ -39,10 +35,10 @@ static FALLIBLE learn_variants(const struct device_engine *d) {
     for (size_t i = 0; i < model->num_layers; i++) {
         const struct model_layer *layer = &model->layers[i];
         const struct layer_params *p = &layer->params;
-        struct device_network_shape experts = {p->hidden_size, p->intermediate_size,
-                                               is_quantised(&layer->shape.matrix[EXPERT_UP], &layer->shape.matrix[EXPERT_DOWN])};
-        struct device_network_shape shared = {p->hidden_size, p->shared_intermediate_size,
-                                              is_quantised(&layer->shared.up, &layer->shared.down)};
+        struct device_network_shape experts = {p->hidden_size, p->intermediate_size, layer->shape.matrix[EXPERT_UP].format,
+                                               layer->shape.matrix[EXPERT_DOWN].format, layer->ordered};
+        struct device_network_shape shared = {p->hidden_size, p->shared_intermediate_size, layer->shared.up.format,
+                                              layer->shared.down.format, layer->ordered};
         struct layer_variants *out = &d->variants[i];
         TRY_IN(device_variants_of(device, &experts, dtype, d->devices->forced, &out->experts), "layer %u", p->layer);
         if (shared_has_expert(p->shared)) {

@@ -16,7 +16,7 @@
 #include "kernels/quantised_format.h"
 #include "kernels/routing.h"
 
-enum { DEVICE_VERSION = 9, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
+enum { DEVICE_VERSION = 10, DEVICE_MESSAGE_MAX = 320, DEVICE_NAME_MAX = 128, DEVICE_ARITHMETIC_MAX = 24 };
 
 // Errors are data: the host program makes its own of them.
 enum device_code {
@@ -44,7 +44,7 @@ enum device_variant {
     DEVICE_WGMMA_16,
     DEVICE_WGMMA_32,
     DEVICE_WGMMA_64,
-    DEVICE_WGMMA_128, // wgmma with 64 rows of two warpgroups against 256 of the weights
+    DEVICE_WGMMA_128, // wgmma with 64 rows of two warpgroups against 256 of the weights; of quantised ones, swapped as well
     DEVICE_VARIANTS,
 };
 
@@ -53,6 +53,7 @@ struct device_variants {
     uint32_t has;              // it has kernels for
     uint32_t equal;            // are known to give equal bits there, so that they may meet in a layer
     enum device_variant alone; // computes everything where `equal` is empty
+    bool quantised;            // of a layer's: its weights are, and other tiles cost least
 };
 
 struct device_facts {

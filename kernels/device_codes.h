@@ -16,7 +16,13 @@
 
 #include "kernels/quantised_format.h"
 
-enum { DEVICE_CODES_PANEL = 64, DEVICE_CODES_TILE = 16, DEVICE_CODES_STEP = 16, DEVICE_CODES_UNIT = 512 };
+enum {
+    DEVICE_CODES_PANEL = 64,
+    DEVICE_CODES_TILE = 16,
+    DEVICE_CODES_STEP = 16,
+    DEVICE_CODES_UNIT = 512,
+    DEVICE_CODES_STAGE = 64, // k that wgmma takes at once
+};
 
 INLINE_ON_DEVICE uint32_t device_codes_bits(enum weight_code code) {
     return code == CODE_E2M1 || code == CODE_INT4 ? 4 : 8;
@@ -38,6 +44,19 @@ INLINE_ON_DEVICE size_t device_codes_units(enum weight_code code, size_t k) {
 // Scales along k.
 INLINE_ON_DEVICE size_t device_codes_scales(const struct quantised_format *format, size_t k) {
     return format->scale_k == 0 ? (k > 0) : (k + format->scale_k - 1) / format->scale_k;
+}
+
+// What wgmma takes of a format, k in order and a multiple of a stage's: how many parts of a stage have scales of their own, 4 or 2;
+// 1: the scales are of whole stages; 0: mma.sync's alone.
+INLINE_ON_DEVICE int device_codes_parts(const struct quantised_format *format) {
+    const bool fp4 = format->code == CODE_E2M1, integers = format->code == CODE_INT4 || format->code == CODE_INT8;
+    if (format->scale_k == 16) {
+        return fp4 && format->scale == DTYPE_F8_E4M3 && !format->scale_of_panel ? 4 : 0;
+    }
+    if (format->scale_k == 32) {
+        return !format->scale_of_panel && (integers || format->scale == DTYPE_F8_E8M0) ? 2 : 0;
+    }
+    return !fp4 && format->scale_k % DEVICE_CODES_STAGE == 0 && (format->scale != DTYPE_F8_E4M3 || format->scale_of_panel);
 }
 
 // Bytes of one group's codes, scales and zero points.

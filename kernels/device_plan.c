@@ -3,24 +3,30 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/device_codes.h"
+
 static const struct {
     const char *name;
     uint32_t rows;
     uint32_t row_cost; // of a tile's row, beside TILE_COST for its share of the weights
+    uint32_t quantised_row_cost;
 } VARIANTS[DEVICE_VARIANTS] = {
-    [DEVICE_FMA_16] = {"fma_16", 16, 32},       [DEVICE_FMA_64] = {"fma_64", 64, 32},    [DEVICE_MMA_16] = {"mma_16", 16, 18},
-    [DEVICE_MMA_32] = {"mma_32", 32, 18},       [DEVICE_MMA_64] = {"mma_64", 64, 18},    [DEVICE_WGMMA_8] = {"wgmma_8", 8, 5},
-    [DEVICE_WGMMA_16] = {"wgmma_16", 16, 5},    [DEVICE_WGMMA_32] = {"wgmma_32", 32, 5}, [DEVICE_WGMMA_64] = {"wgmma_64", 64, 5},
-    [DEVICE_WGMMA_128] = {"wgmma_128", 128, 5},
+    [DEVICE_FMA_16] = {"fma_16", 16, 32, 32},   [DEVICE_FMA_64] = {"fma_64", 64, 32, 32},
+    [DEVICE_MMA_16] = {"mma_16", 16, 18, 18},   [DEVICE_MMA_32] = {"mma_32", 32, 18, 18},
+    [DEVICE_MMA_64] = {"mma_64", 64, 18, 18},   [DEVICE_WGMMA_8] = {"wgmma_8", 8, 5, 0},
+    [DEVICE_WGMMA_16] = {"wgmma_16", 16, 5, 0}, [DEVICE_WGMMA_32] = {"wgmma_32", 32, 5, 0},
+    [DEVICE_WGMMA_64] = {"wgmma_64", 64, 5, 0}, [DEVICE_WGMMA_128] = {"wgmma_128", 128, 5, 9},
 };
 
 // A tile's share of the weights and, beside it, of each of its rows: from gpu-check's times on an H200 (tests/gpu/results),
 // where groups of 465 rows took 5.5, 6.7, 9.3 and 11.3 us for a tile of 16, 32, 64 and 128 rows by wgmma, 8.4, 12 and 16 by
-// mma.sync's 16, 32 and 64. Few rows are bound by memory in any tile that holds a group.
+// mma.sync's 16, 32 and 64. Few rows are bound by memory in any tile that holds a group. Of
+// quantised weights wgmma's is a guess, which leaves groups of up to 32 rows to tiles of 16.
 enum { TILE_COST = 512 };
 
 static const uint32_t WGMMA =
     1u << DEVICE_WGMMA_8 | 1u << DEVICE_WGMMA_16 | 1u << DEVICE_WGMMA_32 | 1u << DEVICE_WGMMA_64 | 1u << DEVICE_WGMMA_128;
+static const uint32_t QUANTISED_WGMMA = 1u << DEVICE_WGMMA_128;
 
 const char *device_variant_name(enum device_variant variant) {
     return VARIANTS[variant].name;
@@ -60,15 +66,31 @@ static bool has(uint32_t set, enum device_variant variant) {
     return set >> variant & 1;
 }
 
+static bool takes_by_wgmma(const struct quantised_format *format) {
+    return !format || device_codes_parts(format) != 0;
+}
+
+// The format says which kernel; these are its tiles.
+static struct device_variants variants_of_codes(const struct device_variants *device, const struct device_network_shape *shape,
+                                                enum dtype dtype) {
+    uint32_t tiles = dtype == DTYPE_F32 ? 1u << DEVICE_FMA_64 : 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64;
+    bool in_stages = shape->hidden % DEVICE_CODES_STAGE == 0 && shape->width % DEVICE_CODES_STAGE == 0 && !shape->ordered;
+    if (dtype != DTYPE_F32 && in_stages && takes_by_wgmma(shape->up) && takes_by_wgmma(shape->down)) {
+        tiles |= device->has & QUANTISED_WGMMA;
+    }
+    return (struct device_variants){.has = tiles,
+                                    .equal = device->equal & tiles,
+                                    .alone = dtype == DTYPE_F32 ? DEVICE_FMA_64 : DEVICE_MMA_64,
+                                    .quantised = true};
+}
+
 FALLIBLE device_variants_of(const struct device_variants *device, const struct device_network_shape *shape, enum dtype dtype,
                             enum device_variant forced, struct device_variants *out) {
     bool copied = shape->hidden % 8 == 0 && shape->width % 8 == 0;
     *out = *device;
-    if (shape->quantised) { // the format says which kernel; its tiles are mma.sync's
-        uint32_t tiles = dtype == DTYPE_F32 ? 1u << DEVICE_FMA_64 : 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64;
-        *out = (struct device_variants){
-            .has = tiles, .equal = device->equal & tiles, .alone = dtype == DTYPE_F32 ? DEVICE_FMA_64 : DEVICE_MMA_64};
-        if (has(tiles, forced)) {
+    if (shape->up || shape->down) {
+        *out = variants_of_codes(device, shape, dtype);
+        if (has(out->has, forced)) {
             *out = (struct device_variants){.has = 1u << forced, .alone = forced};
         }
         return OK;
@@ -98,7 +120,8 @@ enum device_variant device_variant_for(const struct device_variants *variants, c
         for (size_t g = 0; has(variants->equal, (enum device_variant)v) && g < groups; g++) {
             tiles += ((uint32_t)sizes[g] + VARIANTS[v].rows - 1) / VARIANTS[v].rows;
         }
-        cost = tiles * (TILE_COST + (uint64_t)VARIANTS[v].row_cost * VARIANTS[v].rows);
+        uint64_t row_cost = variants->quantised ? VARIANTS[v].quantised_row_cost : VARIANTS[v].row_cost;
+        cost = tiles * (TILE_COST + row_cost * VARIANTS[v].rows);
         if (tiles > 0 && cost < least) {
             least = cost;
             best = (enum device_variant)v;

@@ -174,8 +174,8 @@ void variants_of(const cudaDeviceProp &properties, struct device_facts *out) {
     const uint32_t wgmma =
         1u << DEVICE_WGMMA_8 | 1u << DEVICE_WGMMA_16 | 1u << DEVICE_WGMMA_32 | 1u << DEVICE_WGMMA_64 | 1u << DEVICE_WGMMA_128;
     const bool hopper = properties.major == 9; // sm_90a's code runs on no later chip
-    out->f32 = {fma, fma, DEVICE_FMA_64};
-    out->bf16 = {mma | (hopper ? wgmma : 0), 0, hopper ? DEVICE_WGMMA_128 : DEVICE_MMA_64};
+    out->f32 = {fma, fma, DEVICE_FMA_64, false};
+    out->bf16 = {mma | (hopper ? wgmma : 0), 0, hopper ? DEVICE_WGMMA_128 : DEVICE_MMA_64, false};
     out->bf16.equal = is_proven(properties.major) ? out->bf16.has : 0;
 }
 
@@ -304,35 +304,37 @@ enum device_code launch(struct device *d, const Args *args, struct device_error 
     return done(code, "starting a kernel", error);
 }
 
-// The launchers for quantised weights: of rows of fp32, of rows of bf16 by code.
-template <typename Launcher> struct quantised_launchers { Launcher *f32, *e2m1, *int4, *fp8, *int8; };
-constexpr quantised_launchers<int(const device_gate_up *, CUstream_st *)> QUANTISED_GATE_UP = {
-    cuda_quantised_gate_up_f32, cuda_quantised_gate_up_e2m1, cuda_quantised_gate_up_int4, cuda_quantised_gate_up_fp8,
-    cuda_quantised_gate_up_int8};
-constexpr quantised_launchers<int(const device_down *, CUstream_st *)> QUANTISED_DOWN = {
-    cuda_quantised_down_f32, cuda_quantised_down_e2m1, cuda_quantised_down_int4, cuda_quantised_down_fp8, cuda_quantised_down_int8};
+// The launchers for quantised weights: of rows of fp32; of rows of bf16 by code, by mma.sync and by wgmma.
+template <typename Args> struct quantised_launchers {
+    int (*f32)(const Args *, CUstream_st *), (*mma[CODE_COUNT])(const Args *, CUstream_st *);
+    int (*wgmma[CODE_COUNT])(const Args *, int multiprocessors, CUstream_st *);
+};
+constexpr quantised_launchers<device_gate_up> QUANTISED_GATE_UP = {
+    cuda_quantised_gate_up_f32,
+    {cuda_quantised_gate_up_fp8, cuda_quantised_gate_up_fp8, cuda_quantised_gate_up_e2m1, cuda_quantised_gate_up_int4,
+     cuda_quantised_gate_up_int8},
+    {cuda_quantised_gate_up_fp8_wgmma, cuda_quantised_gate_up_fp8_wgmma, cuda_quantised_gate_up_e2m1_wgmma,
+     cuda_quantised_gate_up_int4_wgmma, cuda_quantised_gate_up_int8_wgmma}};
+constexpr quantised_launchers<device_down> QUANTISED_DOWN = {
+    cuda_quantised_down_f32,
+    {cuda_quantised_down_fp8, cuda_quantised_down_fp8, cuda_quantised_down_e2m1, cuda_quantised_down_int4,
+     cuda_quantised_down_int8},
+    {cuda_quantised_down_fp8_wgmma, cuda_quantised_down_fp8_wgmma, cuda_quantised_down_e2m1_wgmma, cuda_quantised_down_int4_wgmma,
+     cuda_quantised_down_int8_wgmma}};
+static_assert(CODE_E4M3 == 0 && CODE_E5M2 == 1 && CODE_E2M1 == 2 && CODE_INT4 == 3 && CODE_INT8 == 4, "the order of the launchers");
 
-template <typename Launcher>
-Launcher *launcher_for(const device_rows &rows, const device_matrix &m, const quantised_launchers<Launcher> &launchers) {
-    if (rows.dtype != DTYPE_BF16) {
-        return launchers.f32;
-    }
-    switch (m.quantised.format.code) {
-    case CODE_E2M1:
-        return launchers.e2m1;
-    case CODE_INT4:
-        return launchers.int4;
-    case CODE_INT8:
-        return launchers.int8;
-    default:
-        return launchers.fp8;
-    }
+template <typename Args>
+int start_quantised(const struct device *d, const Args *a, const device_matrix &m, const quantised_launchers<Args> &launchers) {
+    const enum weight_code code = m.quantised.format.code;
+    return a->rows.dtype != DTYPE_BF16        ? launchers.f32(a, d->stream)
+           : a->rows.variant < DEVICE_WGMMA_8 ? launchers.mma[code](a, d->stream)
+                                              : launchers.wgmma[code](a, d->multiprocessors, d->stream);
 }
 
 // By how the weights are held, and the variant that the rows are cut for.
 int start_gate_up(const struct device *d, const struct device_gate_up *a) {
     if (a->up.quantised.scales) {
-        return launcher_for(a->rows, a->up, QUANTISED_GATE_UP)(a, d->stream);
+        return start_quantised(d, a, a->up, QUANTISED_GATE_UP);
     }
     return a->rows.variant < DEVICE_MMA_16    ? cuda_gate_up_fma(a, d->stream)
            : a->rows.variant < DEVICE_WGMMA_8 ? cuda_gate_up_mma(a, d->stream)
@@ -341,7 +343,7 @@ int start_gate_up(const struct device *d, const struct device_gate_up *a) {
 
 int start_down(const struct device *d, const struct device_down *a) {
     if (a->down.quantised.scales) {
-        return launcher_for(a->rows, a->down, QUANTISED_DOWN)(a, d->stream);
+        return start_quantised(d, a, a->down, QUANTISED_DOWN);
     }
     return a->rows.variant < DEVICE_MMA_16    ? cuda_down_fma(a, d->stream)
            : a->rows.variant < DEVICE_WGMMA_8 ? cuda_down_mma(a, d->stream)

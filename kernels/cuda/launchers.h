@@ -36,6 +36,15 @@ int cuda_quantised_down_int4(const struct device_down *args, struct CUstream_st 
 int cuda_quantised_down_fp8(const struct device_down *args, struct CUstream_st *stream);
 int cuda_quantised_down_int8(const struct device_down *args, struct CUstream_st *stream);
 int cuda_quantised_down_f32(const struct device_down *args, struct CUstream_st *stream);
+// The same by wgmma, of what device_codes_parts takes.
+int cuda_quantised_gate_up_e2m1_wgmma(const struct device_gate_up *args, int multiprocessors, struct CUstream_st *stream);
+int cuda_quantised_down_e2m1_wgmma(const struct device_down *args, int multiprocessors, struct CUstream_st *stream);
+int cuda_quantised_gate_up_int4_wgmma(const struct device_gate_up *args, int multiprocessors, struct CUstream_st *stream);
+int cuda_quantised_down_int4_wgmma(const struct device_down *args, int multiprocessors, struct CUstream_st *stream);
+int cuda_quantised_gate_up_fp8_wgmma(const struct device_gate_up *args, int multiprocessors, struct CUstream_st *stream);
+int cuda_quantised_down_fp8_wgmma(const struct device_down *args, int multiprocessors, struct CUstream_st *stream);
+int cuda_quantised_gate_up_int8_wgmma(const struct device_gate_up *args, int multiprocessors, struct CUstream_st *stream);
+int cuda_quantised_down_int8_wgmma(const struct device_down *args, int multiprocessors, struct CUstream_st *stream);
 int cuda_fp8_gemm_sm90(const struct device_fp8_gemm *args, int multiprocessors, struct CUstream_st *stream);
 int cuda_product(const struct device_product *args, struct CUstream_st *stream);
 int cuda_group_metadata(const struct device_group_metadata *args, struct CUstream_st *stream);

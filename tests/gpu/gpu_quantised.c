@@ -1,5 +1,6 @@
 // gpu-quantised [--device cuda|sim]: products of quantised weights on a device, every kind of format: do decode's tiles and
-// prefill's give equal bits, and how far are they from sums in double. Where sums are sm_90's the bits must be the twin's. Exit
+// prefill's, by mma.sync and by wgmma, give equal bits, and how far are they from sums in double. K with a tail, and without, for
+// wgmma takes no other. Where sums are sm_90's the bits must be the twin's. Exit
 // status 1 where something is not as it must be: bits of the two tilings that differ are told, and are no failure on another GPU,
 // for until they are known to be equal nothing mixes them.
 #include <math.h>
@@ -12,7 +13,8 @@
 #include "kernels/quantised.h"
 #include "tests/gpu/pieces.h"
 
-enum { N = 136, K = 600, ROWS = 70, STRIDE = (K * 2 + 15) / 16 * 16, OUT_STRIDE = N * 2, SCALES_MAX = K / 16 + 1 };
+enum { N = 136, K_MAX = 640, ROWS = 150, STRIDE = K_MAX * 2, OUT_STRIDE = N * 2, SCALES_MAX = K_MAX / 16 + 1 };
+static const size_t DEPTHS[] = {600, K_MAX};
 
 static const struct {
     const char *name;
@@ -29,7 +31,8 @@ static const struct {
 
 struct check {
     struct pieces pieces;
-    uint8_t codes[N * K], zeros[N * SCALES_MAX], scales[N * SCALES_MAX * 4];
+    size_t k;
+    uint8_t codes[N * K_MAX], zeros[N * SCALES_MAX], scales[N * SCALES_MAX * 4];
     _Alignas(64) char x[ROWS * STRIDE], staging[ROWS * OUT_STRIDE];
 };
 
@@ -51,7 +54,7 @@ static struct code_words rows_of_codes(const void *data, size_t k, unsigned bits
 
 // Random codes that are numbers, packed for the host. Freed by the caller.
 static void *pack(struct check *c, const struct quantised_format *f) {
-    size_t scales = device_codes_scales(f, K), size = dtype_size(f->scale), bits = device_codes_bits(f->code);
+    size_t scales = device_codes_scales(f, c->k), size = dtype_size(f->scale), bits = device_codes_bits(f->code);
     for (size_t i = 0; i < sizeof c->codes; i++) {
         uint8_t code = (uint8_t)pieces_random(&c->pieces);
         bool no_number = f->code == CODE_E4M3 ? (code & 0x7f) == 0x7f : f->code == CODE_E5M2 && (code & 0x7c) == 0x7c;
@@ -62,7 +65,7 @@ static void *pack(struct check *c, const struct quantised_format *f) {
         fill_scale(c, f->scale, c->scales + i * size);
     }
     struct quantised_source source = {
-        .codes = rows_of_codes(c->codes, K, (unsigned)bits),
+        .codes = rows_of_codes(c->codes, c->k, (unsigned)bits),
         .scales = c->scales,
         .scale_columns = f->scale_of_panel ? 128 : 1,
         .scale_n_stride = scales,
@@ -73,7 +76,8 @@ static void *pack(struct check *c, const struct quantised_format *f) {
         source.zeros = rows_of_codes(c->zeros, scales, 8);
     }
     void *packed = NULL;
-    if (posix_memalign(&packed, 64, quantised_group_bytes(f, K, N)) != 0 || err_is(pack_quantised(&source, f, K, N, packed))) {
+    if (posix_memalign(&packed, 64, quantised_group_bytes(f, c->k, N)) != 0 ||
+        err_is(pack_quantised(&source, f, c->k, N, packed))) {
         fprintf(stderr, "gpu-quantised: %s\n", err_message());
         exit(1);
     }
@@ -81,15 +85,15 @@ static void *pack(struct check *c, const struct quantised_format *f) {
 }
 
 static struct device_matrix matrix_there(struct check *c, const struct quantised_format *f, const void *packed) {
-    struct device_codes_size bytes = device_codes_bytes(f, N, K);
+    struct device_codes_size bytes = device_codes_bytes(f, N, c->k);
     char *host = malloc(bytes.codes + bytes.scales + bytes.zeros + 1);
     float global = 0.0117f;
     if (!host) {
         exit(1);
     }
-    device_codes_pack(f, packed, N, K, host, host + bytes.codes, host + bytes.codes + bytes.scales);
+    device_codes_pack(f, packed, N, c->k, host, host + bytes.codes, host + bytes.codes + bytes.scales);
     struct device_matrix matrix = {
-        .dtype = DTYPE_BF16, .groups = 1, .n = N, .k = K, .data = pieces_there(&c->pieces, host, bytes.codes)};
+        .dtype = DTYPE_BF16, .groups = 1, .n = N, .k = (uint32_t)c->k, .data = pieces_there(&c->pieces, host, bytes.codes)};
     matrix.quantised =
         (struct device_quantised){.format = *f, .scales = pieces_there(&c->pieces, host + bytes.codes, bytes.scales)};
     matrix.quantised.zeros = f->zero_points ? pieces_there(&c->pieces, host + bytes.codes + bytes.scales, bytes.zeros) : NULL;
@@ -118,11 +122,11 @@ static void multiply(struct check *c, const struct device_matrix *matrix, enum d
 }
 
 // What a column's weights are worth, one by one.
-static void widen_column(const struct quantised_format *f, const void *packed, size_t n, float *out) {
-    static uint16_t alone[K];
-    for (size_t k = 0; k < K; k++) {
+static void widen_column(const struct quantised_format *f, const void *packed, size_t n, size_t depth, float *out) {
+    static uint16_t alone[K_MAX];
+    for (size_t k = 0; k < depth; k++) {
         alone[k] = 0x3f80; // 1
-        out[k] = dot_quantised_sm90_reference(f, packed, n, DTYPE_BF16, alone, K);
+        out[k] = dot_quantised_sm90_reference(f, packed, n, DTYPE_BF16, alone, depth);
         alone[k] = 0;
     }
 }
@@ -131,11 +135,11 @@ static void widen_column(const struct quantised_format *f, const void *packed, s
 static double worst_error(const struct check *c, const struct quantised_format *f, const void *packed, const uint16_t *got) {
     double worst = 0;
     for (size_t n = 0; n < N; n++) {
-        float weights[K];
-        widen_column(f, packed, n, weights);
+        float weights[K_MAX];
+        widen_column(f, packed, n, c->k, weights);
         for (size_t r = 0; r < ROWS; r++) {
             double want = 0, magnitude = 0;
-            for (size_t k = 0; k < K; k++) {
+            for (size_t k = 0; k < c->k; k++) {
                 uint16_t x;
                 memcpy(&x, c->x + r * STRIDE + k * 2, sizeof x);
                 double product = (double)f32_from_bf16(x) * (double)weights[k];
@@ -160,23 +164,40 @@ static size_t differing(const uint16_t *a, const uint16_t *b) {
 static size_t unlike_the_twin(const struct check *c, const struct quantised_format *f, const void *packed, const uint16_t *got) {
     size_t count = 0;
     for (size_t i = 0; i < ROWS * N; i++) {
-        count += got[i] != bf16_from_f32(dot_quantised_sm90_reference(f, packed, i % N, DTYPE_BF16, c->x + i / N * STRIDE, K));
+        count += got[i] != bf16_from_f32(dot_quantised_sm90_reference(f, packed, i % N, DTYPE_BF16, c->x + i / N * STRIDE, c->k));
     }
     return count;
 }
 
+// How many of the variant's outputs are others than `first`, mma_64's.
+static size_t differing_of(struct check *c, const struct device_matrix *matrix, enum device_variant variant,
+                           const uint16_t *first) {
+    static uint16_t out[ROWS * N];
+    multiply(c, matrix, variant, out);
+    size_t count = differing(first, out);
+    printf("; %s and mma_64 differ in %zu of %d elements", device_variant_name(variant), count, ROWS * N);
+    return count;
+}
+
 static bool check_format(struct check *c, size_t i) {
-    static uint16_t small[ROWS * N], large[ROWS * N];
+    static uint16_t large[ROWS * N];
     const struct quantised_format *f = &FORMATS[i].format;
+    const struct device_facts *facts = &c->pieces.devices->facts;
     void *packed = pack(c, f);
     struct device_matrix matrix = matrix_there(c, f, packed);
-    multiply(c, &matrix, DEVICE_MMA_16, small);
     multiply(c, &matrix, DEVICE_MMA_64, large);
-    size_t differ = differing(small, large), unlike = 0;
     double worst = worst_error(c, f, packed, large);
-    bool has_twin = strcmp(c->pieces.devices->facts.arithmetic, "sm_90") == 0;
-    printf("%-27s worst error %.3f of bf16's last place; mma_16 and mma_64 differ in %zu of %d elements", FORMATS[i].name, worst,
-           differ, ROWS * N);
+    printf("%-27s k %zu: worst error %.3f of bf16's last place", FORMATS[i].name, c->k, worst);
+    size_t differ = differing_of(c, &matrix, DEVICE_MMA_16, large), unlike = 0;
+    struct device_network_shape shape = {(uint32_t)c->k, 64, f, f, false};
+    struct device_variants variants;
+    if (err_is(device_variants_of(&facts->bf16, &shape, DTYPE_BF16, DEVICE_VARIANTS, &variants))) {
+        return false;
+    }
+    for (enum device_variant v = DEVICE_WGMMA_8; v < DEVICE_VARIANTS; v++) {
+        differ += variants.has >> v & 1 ? differing_of(c, &matrix, v, large) : 0;
+    }
+    bool has_twin = strcmp(facts->arithmetic, "sm_90") == 0;
     if (has_twin) {
         unlike = unlike_the_twin(c, f, packed, large);
         printf(", the twin in %zu", unlike);
@@ -196,8 +217,9 @@ int main(int argc, char **argv) {
         memcpy(c.x + i * 2, &rounded, 2);
     }
     bool good = true;
-    for (size_t i = 0; i < sizeof FORMATS / sizeof *FORMATS; i++) {
-        good &= check_format(&c, i);
+    for (size_t i = 0; i < sizeof FORMATS / sizeof *FORMATS * 2; i++) {
+        c.k = DEPTHS[i % 2];
+        good &= check_format(&c, i / 2);
     }
     pieces_close(&c.pieces);
     return good ? 0 : 1;

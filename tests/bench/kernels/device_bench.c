@@ -234,16 +234,17 @@ static FALLIBLE reserve_and_fill(struct timed_product *p) {
     return fill(p, p->memory[MEMORY_SCALES], bytes[MEMORY_SCALES]);
 }
 
-// The variant that a layer would take for these rows.
+// The variant that is forced, or that a layer would take for these rows.
 static FALLIBLE choose_variant(struct timed_product *p) {
     const struct device_facts *facts = &p->rig->devices->facts;
-    struct device_network_shape shape = {(uint32_t)p->shape->k, (uint32_t)p->shape->n, p->format->quantised};
+    const struct quantised_format *format = p->format->quantised ? &p->format->format : NULL;
+    struct device_network_shape shape = {(uint32_t)p->shape->k, (uint32_t)p->shape->n, format, format, false};
     struct device_variants variants;
     const struct device_variants *all = p->format->dtype == DTYPE_F32 ? &facts->f32 : &facts->bf16;
     if (p->format->both && !(facts->bf16.has >> DEVICE_WGMMA_128 & 1)) {
         FAIL(ERR_USAGE, "%s has no wgmma, which products of %s are made by", facts->name, p->format->name);
     }
-    TRY(device_variants_of(all, &shape, p->format->dtype, DEVICE_VARIANTS, &variants));
+    TRY(device_variants_of(all, &shape, p->format->dtype, p->rig->devices->forced, &variants));
     p->variant = device_variant_for(&variants, p->sizes, p->shape->groups);
     return OK;
 }

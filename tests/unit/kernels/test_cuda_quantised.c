@@ -1,5 +1,5 @@
 // Products with quantised weights on a simulated GPU against the scalar twins, bit for bit, into poisoned outputs: every format,
-// both tilings, remainders of every dimension, codes and scales of every value.
+// every tiling, remainders of every dimension, codes and scales of every value.
 #include "device_pieces.h"
 #include "quantised_case.h"
 
@@ -201,6 +201,29 @@ static void many_rows_and_a_long_k_give_the_twins_bits(void **state) {
     }
 }
 
+// All that wgmma takes: tiles with a row, with all of them, and more of them than one; columns that are no whole blocks; values of
+// every kind; K of one stage and of more than the ring has.
+static void what_wgmma_takes_gives_the_twins_bits(void **state) {
+    (void)state;
+    static const size_t WIDTHS[] = {1, 63, 64, 130, 200}, DEPTHS[] = {64, 128, 192, 320, 704};
+    struct random random = {48};
+    size_t taken = 0;
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (size_t d = 0; d < 2 && device_codes_parts(&FORMATS[f]) != 0; d++, taken++) {
+            struct shape s = {.format = &FORMATS[f],
+                              .dtype = DTYPE_BF16,
+                              .variant = DEVICE_WGMMA_128,
+                              .sizes = {(int32_t)(1 + f), 0, d ? 130 : 7},
+                              .n = WIDTHS[(f + d) % COUNT_OF(WIDTHS)],
+                              .k = DEPTHS[(f / 2 + d) % COUNT_OF(DEPTHS)],
+                              .gather = f % 2 == d,
+                              .values = d ? (enum values)(f % VALUES_COUNT) : VALUES_PLAIN};
+            check_down(&s, &random);
+        }
+    }
+    assert_int_equal(taken, 2 * 19); // of every code
+}
+
 static void rows_of_f32_give_the_twins_bits(void **state) {
     (void)state;
     struct random random = {43};
@@ -265,6 +288,26 @@ static void gate_and_up_of_every_format_give_the_twins_bits(void **state) {
                           .ordered = f % 3 == 1,
                           .values = f % 4 ? VALUES_PLAIN : VALUES_ANY};
         check_gate_up(&s, f % 7 != 6, &random);
+    }
+}
+
+// A block has 64 columns of both operands; of up alone 128.
+static void gate_and_up_by_wgmma_give_the_twins_bits(void **state) {
+    (void)state;
+    static const size_t WIDTHS[] = {40, 64, 70, 129};
+    struct random random = {49};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        struct shape s = {.format = &FORMATS[f],
+                          .dtype = DTYPE_BF16,
+                          .variant = DEVICE_WGMMA_128,
+                          .sizes = {f % 6 == 0 ? 129 : 33, 1, 2},
+                          .n = WIDTHS[f % COUNT_OF(WIDTHS)],
+                          .k = 64 + f % 3 * 64,
+                          .gather = f % 2,
+                          .values = f % 4 ? VALUES_PLAIN : VALUES_ANY};
+        if (device_codes_parts(s.format) != 0) {
+            check_gate_up(&s, f % 7 != 6, &random);
+        }
     }
 }
 
@@ -379,8 +422,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_format_gives_the_twins_bits_over_all_remainders),
         cmocka_unit_test(many_rows_and_a_long_k_give_the_twins_bits),
+        cmocka_unit_test(what_wgmma_takes_gives_the_twins_bits),
         cmocka_unit_test(rows_of_f32_give_the_twins_bits),
         cmocka_unit_test(gate_and_up_of_every_format_give_the_twins_bits),
+        cmocka_unit_test(gate_and_up_by_wgmma_give_the_twins_bits),
         cmocka_unit_test(every_code_has_its_value),
         cmocka_unit_test(every_scale_has_its_value),
         cmocka_unit_test(formats_that_differ_are_refused_before_anything_runs),

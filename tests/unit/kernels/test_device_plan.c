@@ -63,7 +63,8 @@ static enum device_variant chosen(const struct device_variants *variants, int32_
 static void groups_that_fit_one_tile_are_read_once(void **state) {
     (void)state;
     struct device_variants layer;
-    must(device_variants_of(&ALL, &(struct device_network_shape){2048, 768, false}, DTYPE_BF16, DEVICE_VARIANTS, &layer));
+    must(device_variants_of(&ALL, &(struct device_network_shape){.hidden = 2048, .width = 768}, DTYPE_BF16, DEVICE_VARIANTS,
+                            &layer));
     assert_int_equal(chosen(&layer, 1, 64), DEVICE_WGMMA_8);
     assert_int_equal(chosen(&layer, 9, 64), DEVICE_WGMMA_16);
     assert_int_equal(chosen(&layer, 60, 64), DEVICE_WGMMA_64);
@@ -78,17 +79,25 @@ static void what_is_not_known_to_be_equal_is_not_mixed(void **state) {
     (void)state;
     struct device_variants layer, unknown = {.has = ALL.has, .equal = 0, .alone = DEVICE_WGMMA_128};
     for (int32_t rows = 1; rows < 4000; rows *= 3) {
-        must(device_variants_of(&unknown, &(struct device_network_shape){512, 512, false}, DTYPE_BF16, DEVICE_VARIANTS, &layer));
+        must(device_variants_of(&unknown, &(struct device_network_shape){.hidden = 512, .width = 512}, DTYPE_BF16, DEVICE_VARIANTS,
+                                &layer));
         assert_int_equal(chosen(&layer, rows, 5), DEVICE_WGMMA_128);
-        must(device_variants_of(&ALL, &(struct device_network_shape){512, 512, false}, DTYPE_BF16, DEVICE_MMA_32, &layer));
+        must(device_variants_of(&ALL, &(struct device_network_shape){.hidden = 512, .width = 512}, DTYPE_BF16, DEVICE_MMA_32,
+                                &layer));
         assert_int_equal(chosen(&layer, rows, 5), DEVICE_MMA_32);
     }
 }
 
-static void odd_shapes_and_quantised_weights_go_to_mma(void **state) {
+static const struct quantised_format MXFP4 = {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},
+                                     ODD = {CODE_INT8, DTYPE_F32, GLOBAL_NONE, false, false, 272};
+
+static void what_wgmma_does_not_take_goes_to_mma(void **state) {
     (void)state;
     struct device_variants layer;
-    static const struct device_network_shape SHAPES[] = {{510, 512, false}, {512, 9, false}, {512, 512, true}};
+    static const struct device_network_shape SHAPES[] = {{510, 512, NULL, NULL, false},   {512, 9, NULL, NULL, false},
+                                                         {512, 512, &ODD, &MXFP4, false}, {512, 512, &MXFP4, &ODD, false},
+                                                         {512, 32, &MXFP4, NULL, false},  {32, 512, NULL, &MXFP4, false},
+                                                         {512, 512, &MXFP4, &MXFP4, true}};
     for (size_t i = 0; i < COUNT_OF(SHAPES); i++) {
         must(device_variants_of(&ALL, &SHAPES[i], DTYPE_BF16, DEVICE_VARIANTS, &layer));
         for (int32_t rows = 1; rows < 4000; rows *= 3) {
@@ -100,11 +109,31 @@ static void odd_shapes_and_quantised_weights_go_to_mma(void **state) {
     assert_int_equal(layer.has, 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64); // what quantised weights have
     must(device_variants_of(&ALL, &SHAPES[2], DTYPE_BF16, DEVICE_MMA_16, &layer));
     assert_int_equal(chosen(&layer, 4000, 4), DEVICE_MMA_16);
-    must(device_variants_of(&ALL, &SHAPES[2], DTYPE_BF16, DEVICE_WGMMA_64, &layer)); // says nothing of them
+    must(device_variants_of(&ALL, &SHAPES[2], DTYPE_BF16, DEVICE_WGMMA_128, &layer)); // says nothing of them
+    assert_int_equal(layer.has, 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64);
     assert_int_equal(device_variants_of(&ALL, &SHAPES[0], DTYPE_BF16, DEVICE_WGMMA_64, &layer).code, ERR_CONFIG);
     assert_non_null(strstr(err_message(), "multiples of 8"));
     must(device_variants_of(&ALL, &SHAPES[0], DTYPE_F32, DEVICE_WGMMA_64, &layer)); // says nothing of layers in f32
     assert_true(layer.equal != 0);
+}
+
+static void quantised_weights_go_to_wgmma_for_many_rows(void **state) {
+    (void)state;
+    struct device_variants layer, none = {.has = 1u << DEVICE_MMA_64, .equal = 0, .alone = DEVICE_MMA_64};
+    static const struct device_network_shape BOTH = {512, 192, &MXFP4, &MXFP4, false}, ONE = {512, 192, &MXFP4, NULL, false};
+    must(device_variants_of(&ALL, &BOTH, DTYPE_BF16, DEVICE_VARIANTS, &layer));
+    assert_int_equal(layer.has, 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64 | 1u << DEVICE_WGMMA_128);
+    assert_int_equal(chosen(&layer, 1, 64), DEVICE_MMA_16);
+    assert_int_equal(chosen(&layer, 16, 64), DEVICE_MMA_16);
+    assert_int_equal(chosen(&layer, 512, 16), DEVICE_WGMMA_128);
+    must(device_variants_of(&ALL, &ONE, DTYPE_BF16, DEVICE_WGMMA_128, &layer)); // down is plain
+    assert_int_equal(chosen(&layer, 1, 4), DEVICE_WGMMA_128);
+    must(device_variants_of(&ALL, &BOTH, DTYPE_BF16, DEVICE_WGMMA_64, &layer)); // says nothing of them
+    assert_int_equal(chosen(&layer, 1, 4), DEVICE_MMA_16);
+    must(device_variants_of(&none, &BOTH, DTYPE_BF16, DEVICE_VARIANTS, &layer));
+    assert_int_equal(chosen(&layer, 512, 16), DEVICE_MMA_64);
+    must(device_variants_of(&ALL, &BOTH, DTYPE_F32, DEVICE_WGMMA_128, &layer));
+    assert_int_equal(layer.has, 1u << DEVICE_FMA_64);
 }
 
 int main(void) {
@@ -113,7 +142,8 @@ int main(void) {
         cmocka_unit_test(names_are_read_back),
         cmocka_unit_test(groups_that_fit_one_tile_are_read_once),
         cmocka_unit_test(what_is_not_known_to_be_equal_is_not_mixed),
-        cmocka_unit_test(odd_shapes_and_quantised_weights_go_to_mma),
+        cmocka_unit_test(what_wgmma_does_not_take_goes_to_mma),
+        cmocka_unit_test(quantised_weights_go_to_wgmma_for_many_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,10 @@
+// Weights of integers of 8 bits by wgmma, for sm_90a.
+#include "kernels/cuda/quantised_wgmma.cuh"
+
+int cuda_quantised_gate_up_int8_wgmma(const struct device_gate_up *a, int multiprocessors, struct CUstream_st *stream) {
+    return quantised_gate_up<CODE_INT8>(*a, multiprocessors, stream);
+}
+
+int cuda_quantised_down_int8_wgmma(const struct device_down *a, int multiprocessors, struct CUstream_st *stream) {
+    return quantised_down<CODE_INT8>(*a, multiprocessors, stream);
+}
