@@ -32,9 +32,9 @@ struct device_network_shape {
 
 // Those of the device's variants that a network of that shape may use. wgmma's weights come by the copy engine, which takes rows of
 // a multiple of 16 bytes: H and I that are no multiples of 8 go to mma.sync. Quantised weights have kernels of their own:
-// mma.sync's tiles of 16 and 64 rows for all, wgmma's of 128 for what device_codes_parts takes, k in order and H and I multiples
-// of 64. forced: DEVICE_VARIANTS, or the only one to use; ERR_CONFIG where it cannot be. Of quantised weights, which not every one
-// takes, it says nothing where they do not.
+// mma.sync's tiles of 16 and 64 rows for all, wgmma's of 64 and 128 for what device_codes_parts takes, k in order and H and I
+// multiples of 64. forced: DEVICE_VARIANTS, or the only one to use; ERR_CONFIG where it cannot be. Of quantised weights, which not
+// every one takes, it says nothing where they do not.
 FALLIBLE device_variants_of(const struct device_variants *device, const struct device_network_shape *shape, enum dtype dtype,
                             enum device_variant forced, struct device_variants *out);
 

@@ -354,6 +354,7 @@ __device__ __forceinline__ void multiply_stages(typename Kind::memory &s, const 
         }
         before = stage;
     }
+    ptx::wgmma_wait<0>(); // the last scale did: ptxas does not see it
     give_back(s, before);
 }
 
@@ -500,6 +501,8 @@ int launch_parts(const call &c, const quantised_product &q, const Finish &finish
 template <weight_code CODE, int OPERANDS, typename Finish>
 int launch_rows(const call &c, const quantised_product &q, const Finish &finish) {
     switch (c.rows.variant) {
+    case DEVICE_WGMMA_64:
+        return launch_parts<CODE, OPERANDS, 64>(c, q, finish);
     case DEVICE_WGMMA_128:
         return launch_parts<CODE, OPERANDS, 128>(c, q, finish);
     default:

@@ -212,7 +212,7 @@ static void what_wgmma_takes_gives_the_twins_bits(void **state) {
         for (size_t d = 0; d < 2 && device_codes_parts(&FORMATS[f]) != 0; d++, taken++) {
             struct shape s = {.format = &FORMATS[f],
                               .dtype = DTYPE_BF16,
-                              .variant = DEVICE_WGMMA_128,
+                              .variant = f % 3 == d ? DEVICE_WGMMA_64 : DEVICE_WGMMA_128,
                               .sizes = {(int32_t)(1 + f), 0, d ? 130 : 7},
                               .n = WIDTHS[(f + d) % COUNT_OF(WIDTHS)],
                               .k = DEPTHS[(f / 2 + d) % COUNT_OF(DEPTHS)],
@@ -299,7 +299,7 @@ static void gate_and_up_by_wgmma_give_the_twins_bits(void **state) {
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         struct shape s = {.format = &FORMATS[f],
                           .dtype = DTYPE_BF16,
-                          .variant = DEVICE_WGMMA_128,
+                          .variant = f % 5 == 2 ? DEVICE_WGMMA_64 : DEVICE_WGMMA_128,
                           .sizes = {f % 6 == 0 ? 129 : 33, 1, 2},
                           .n = WIDTHS[f % COUNT_OF(WIDTHS)],
                           .k = 64 + f % 3 * 64,

@@ -122,13 +122,13 @@ static void quantised_weights_go_to_wgmma_for_many_rows(void **state) {
     struct device_variants layer, none = {.has = 1u << DEVICE_MMA_64, .equal = 0, .alone = DEVICE_MMA_64};
     static const struct device_network_shape BOTH = {512, 192, &MXFP4, &MXFP4, false}, ONE = {512, 192, &MXFP4, NULL, false};
     must(device_variants_of(&ALL, &BOTH, DTYPE_BF16, DEVICE_VARIANTS, &layer));
-    assert_int_equal(layer.has, 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64 | 1u << DEVICE_WGMMA_128);
+    assert_int_equal(layer.has, 1u << DEVICE_MMA_16 | 1u << DEVICE_MMA_64 | 1u << DEVICE_WGMMA_64 | 1u << DEVICE_WGMMA_128);
     assert_int_equal(chosen(&layer, 1, 64), DEVICE_MMA_16);
     assert_int_equal(chosen(&layer, 16, 64), DEVICE_MMA_16);
     assert_int_equal(chosen(&layer, 512, 16), DEVICE_WGMMA_128);
     must(device_variants_of(&ALL, &ONE, DTYPE_BF16, DEVICE_WGMMA_128, &layer)); // down is plain
     assert_int_equal(chosen(&layer, 1, 4), DEVICE_WGMMA_128);
-    must(device_variants_of(&ALL, &BOTH, DTYPE_BF16, DEVICE_WGMMA_64, &layer)); // says nothing of them
+    must(device_variants_of(&ALL, &BOTH, DTYPE_BF16, DEVICE_WGMMA_32, &layer)); // says nothing of them
     assert_int_equal(chosen(&layer, 1, 4), DEVICE_MMA_16);
     must(device_variants_of(&none, &BOTH, DTYPE_BF16, DEVICE_VARIANTS, &layer));
     assert_int_equal(chosen(&layer, 512, 16), DEVICE_MMA_64);
