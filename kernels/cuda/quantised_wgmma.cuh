@@ -7,9 +7,8 @@
 // ones of gate's, so that a thread has both sums of an element. A stage is 64 k: rows by cp.async, gathered by index, and scales;
 // codes by the copy engine, a tile of 16 columns at once.
 //
-// The widening of a part, one step of 16 k or two, and the fmas that close the scale before it take about as long as a part's
-// products, so both hide behind them: there are two sets of fragments, and, where each part has scales of its own, two of partial
-// sums. What a warpgroup cannot hide, the other's products cover. wgmma reads registers until it is waited for.
+// Widening a part, one step of 16 k or two, takes about as long as its products, so it hides behind those before: there are two
+// sets of fragments, for wgmma reads registers until it is waited for. What a warpgroup cannot hide, the other's products cover.
 //
 // It takes what device_codes_parts says: scales of 16 k in FP4, of 32 k, or of 64 k and multiples of it, and K of whole stages, in
 // order. The rest is mma.sync's.
@@ -225,21 +224,27 @@ __device__ __forceinline__ float2 read_scales(const typename Kind::memory &s, co
 
 template <int STEPS> struct fragments { uint32_t of[STEPS][4]; };
 
-// A turn's codes, and its scales where it has its own.
-template <typename Kind>
-__device__ __forceinline__ void widen(const typename Kind::memory &s, const quantised_product &q, const lane_place<Kind> &place,
-                                      int stage, int turn, fragments<Kind::STEPS> &a, float2 &scales) {
-    uint32_t words[Kind::STEPS * Kind::BITS / 4], less[2] = {};
-    read_codes<Kind>(s, place, stage, turn, words);
-    read_zeros<Kind>(s, q, place, stage, Kind::PARTS > 1 ? turn : 0, less);
-    if (Kind::PARTS > 1) {
-        scales = read_scales<Kind>(s, q, place, stage, turn);
+// What a turn's widening takes from shared memory, and its scales where it has its own: read while products are waited for.
+template <typename Kind> struct turn_codes {
+    uint32_t words[Kind::STEPS * Kind::BITS / 4], less[2];
+    float2 scales;
+
+    __device__ __forceinline__ void read(const typename Kind::memory &s, const quantised_product &q, const lane_place<Kind> &place,
+                                         int stage, int turn) {
+        read_codes<Kind>(s, place, stage, turn, words);
+        read_zeros<Kind>(s, q, place, stage, Kind::PARTS > 1 ? turn : 0, less);
+        if (Kind::PARTS > 1) {
+            scales = read_scales<Kind>(s, q, place, stage, turn);
+        }
     }
+
+    __device__ __forceinline__ void widen(fragments<Kind::STEPS> &a) const {
 #pragma unroll
-    for (int i = 0; i < Kind::STEPS; i++) {
-        widen_step<Kind::CODE>(words + i * (Kind::BITS / 4), less, a.of[i]);
+        for (int i = 0; i < Kind::STEPS; i++) {
+            widen_step<Kind::CODE>(words + i * (Kind::BITS / 4), less, a.of[i]);
+        }
     }
-}
+};
 
 // ---- multiplying
 
@@ -280,27 +285,29 @@ template <typename Shared> __device__ __forceinline__ void wait_full(Shared &s, 
 
 // The codes of the turn after `turn`, if there is one: the next stage's first behind a stage's last.
 template <typename Kind>
-__device__ __forceinline__ void widen_next(typename Kind::memory &s, const quantised_product &q, const lane_place<Kind> &place,
-                                           int stage, int turn, const ring<STAGES> &after, bool goes_on, fragments<Kind::STEPS> &a,
-                                           float2 &scales) {
+__device__ __forceinline__ void read_next(typename Kind::memory &s, const quantised_product &q, const lane_place<Kind> &place,
+                                          int stage, int turn, const ring<STAGES> &after, bool goes_on, turn_codes<Kind> &codes) {
     if (turn + 1 < Kind::TURNS) {
-        widen<Kind>(s, q, place, stage, turn + 1, a, scales);
+        codes.read(s, q, place, stage, turn + 1);
     } else if (goes_on) {
         wait_full(s, after);
-        widen<Kind>(s, q, place, after.stage, 0, a, scales);
+        codes.read(s, q, place, after.stage, 0);
     }
 }
 
-// One tile's sums, where each turn has scales of its own: its products run while the ones before are closed and the next ones
-// widened. Nothing runs from one stage into the next: ptxas would not see that the sums which it reads there are waited for.
+// One tile's sums, where each turn has scales of its own: its products run while the next ones' codes are widened, and are closed
+// while the other warpgroup's run. A second set of partial sums, for products to run meanwhile, was no faster.
 template <typename Kind>
 __device__ __forceinline__ void multiply_parts(typename Kind::memory &s, const quantised_product &q, ring<STAGES> &at,
                                                const lane_place<Kind> &place, float (&all)[Kind::ROWS / 2]) {
-    float part[2][Kind::ROWS / 2];
+    float part[Kind::ROWS / 2];
     fragments<Kind::STEPS> a[2];
     float2 scales[2];
+    turn_codes<Kind> codes = {};
     wait_full(s, at);
-    widen<Kind>(s, q, place, at.stage, 0, a[0], scales[0]);
+    codes.read(s, q, place, at.stage, 0);
+    codes.widen(a[0]);
+    scales[0] = codes.scales;
 #pragma unroll 1
     for (int k = BK; k <= q.k; k += BK) {
         const int stage = at.stage;
@@ -308,18 +315,17 @@ __device__ __forceinline__ void multiply_parts(typename Kind::memory &s, const q
 #pragma unroll
         for (int turn = 0; turn < Kind::TURNS; turn++) {
             const int mine = turn % 2, other = 1 - mine;
-            start<Kind>(s.rows[stage], turn, a[mine], false, part[mine]);
-            if (turn > 0) {
-                ptx::wgmma_wait<1>();
-                ptx::settle(part[other]);
-                close(part[other], scales[other], all);
+            start<Kind>(s.rows[stage], turn, a[mine], false, part);
+            read_next<Kind>(s, q, place, stage, turn, at, k < q.k, codes);
+            codes.widen(a[other]);
+            scales[other] = codes.scales;
+            ptx::wgmma_wait<0>();
+            if (turn + 1 == Kind::TURNS) {
+                give_back(s, stage);
             }
-            widen_next<Kind>(s, q, place, stage, turn, at, k < q.k, a[other], scales[other]);
+            ptx::settle(part);
+            close(part, scales[mine], all);
         }
-        ptx::wgmma_wait<0>();
-        give_back(s, stage);
-        ptx::settle(part[1]);
-        close(part[1], scales[1], all);
     }
 }
 
@@ -329,10 +335,11 @@ __device__ __forceinline__ void multiply_stages(typename Kind::memory &s, const 
                                                 const lane_place<Kind> &place, float (&all)[Kind::ROWS / 2]) {
     float part[Kind::ROWS / 2];
     fragments<Kind::STEPS> a[2];
-    float2 none;
+    turn_codes<Kind> codes = {};
     int before = -1, keep = 0; // the stage before; whether its scale goes on
     wait_full(s, at);
-    widen<Kind>(s, q, place, at.stage, 0, a[0], none);
+    codes.read(s, q, place, at.stage, 0);
+    codes.widen(a[0]);
 #pragma unroll 1
     for (int k = BK; k <= q.k; k += BK) {
         const int stage = at.stage;
@@ -340,11 +347,12 @@ __device__ __forceinline__ void multiply_stages(typename Kind::memory &s, const 
 #pragma unroll
         for (int turn = 0; turn < Kind::TURNS; turn++) {
             start<Kind>(s.rows[stage], turn, a[turn % 2], turn > 0 || keep, part);
+            read_next<Kind>(s, q, place, stage, turn, at, k < q.k, codes);
             ptx::wgmma_wait<1>();
             if (turn == 0) {
                 give_back(s, before);
             }
-            widen_next<Kind>(s, q, place, stage, turn, at, k < q.k, a[1 - turn % 2], none);
+            codes.widen(a[1 - turn % 2]);
         }
         keep = k < q.k && (q.span > q.k || (q.span_shift >= 0 ? k & (q.span - 1) : k % q.span) != 0);
         if (!keep) {
@@ -446,7 +454,7 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
 // ---- launches
 
 // Grid: a block a multiprocessor. Shared memory: eight stages of 21 or 25 KiB with tiles of 128 rows, 17 KiB of sums on their way
-// and 4 of tables: one block. Registers: 384 threads begin with 168, the loaders give 128 back each, so that 64 sums, twice 64
+// and 4 of tables: one block. Registers: 384 threads begin with 168, the loaders give 128 back each, so that 64 sums, 64
 // partial ones and 16 of fragments fit the others' 232.
 template <typename Kind, typename Finish>
 int launch(const quantised_product &q, const product &p, long work, int multiprocessors, const Finish &finish,
