@@ -20,8 +20,8 @@ static const struct {
 
 // A tile's share of the weights and, beside it, of each of its rows: from gpu-check's times on an H200 (tests/gpu/results),
 // where groups of 465 rows took 5.5, 6.7, 9.3 and 11.3 us for a tile of 16, 32, 64 and 128 rows by wgmma, 8.4, 12 and 16 by
-// mma.sync's 16, 32 and 64. Few rows are bound by memory in any tile that holds a group. Of
-// quantised weights a tile took 14 us by mma.sync's 64 rows, 9 and 12 by wgmma's 64 and 128 on an H100.
+// mma.sync's 16, 32 and 64. Few rows are bound by memory in any tile that holds a group. Of quantised
+// weights a tile took 14 us by mma.sync's 64 rows, 9 and 12 by wgmma's 64 and 128 on an H100.
 enum { TILE_COST = 512 };
 
 static const uint32_t WGMMA =

@@ -5,6 +5,7 @@
 //
 // Wide layouts: a panel's block is [pair][2][64] and a row's [pairs / LANES][2][LANES], the odd k first, as it is added.
 #include "kernels/cpu/group_words.h"
+#include "kernels/cpu/widen_row.h"
 
 enum {
     GROUP_BLOCK = 256,               // k, many rows: 4 widened panels stay in L2, 256 KiB; a tile of rows, 6 KiB, in L1 over them
@@ -12,7 +13,7 @@ enum {
     GROUP_FEW_ROWS = 48,             // few
     GROUP_ROW = GROUP_BLOCK + LANES, // floats of a widened row; not a power of two, which would share cache sets
     GROUP_FEW_ROW = GROUP_FEW_BLOCK + LANES,
-    GROUP_RUN = 2 * LANES,                    // k of a run of the inner loop: of one vector of widened pairs
+    GROUP_RUN = WIDEN_RUN,                    // k of a run of the inner loop: of one vector of widened pairs
     GROUP_PANEL = GROUP_BLOCK * KERNEL_PANEL, // floats of a widened panel's block
     GROUP_WIDE = KERNEL_GROUP * GROUP_PANEL,  // of all
 };
@@ -125,20 +126,6 @@ static void group_next_columns(struct group_pass *pass) {
 
 GROUP_TILE_FUNCTION(group_tile_bf16, group_pass_bf16)
 GROUP_TILE_FUNCTION(group_tile_widen, group_pass_widen)
-
-// An odd tail and what is missing of the last vector is +0.
-static void group_widen_row(const uint16_t *x, size_t depth, float *wide) {
-    for (size_t i = 0; i < depth; i += GROUP_RUN) {
-        uint16_t tail[GROUP_RUN] = {0};
-        const uint16_t *pairs = x + i;
-        if (depth - i < GROUP_RUN) {
-            memcpy(tail, pairs, (depth - i) * sizeof *tail);
-            pairs = tail;
-        }
-        vec_store(wide + i, vec_odd(pairs));
-        vec_store(wide + i + LANES, vec_even(pairs));
-    }
-}
 
 // A block of K of the call.
 struct group_block {
@@ -255,7 +242,7 @@ static void group_many_bf16(struct group_block *block) {
     for (size_t row = 0, rows, tile = 0; row < args->rows; row += rows, tile++) {
         rows = panel_tile_rows(args->rows, row);
         for (size_t r = 0; r < rows; r++) {
-            group_widen_row(group_row_at(block, row + r), block->depth, wide + r * GROUP_ROW);
+            widen_row(group_row_at(block, row + r), block->depth, wide + r * GROUP_ROW);
             pass.x[r] = wide + r * GROUP_ROW;
         }
         for (size_t p = 0; p < args->count; p++) {
@@ -273,7 +260,7 @@ static void group_few_bf16(struct group_block *block) {
     float *panel = args->scratch, *wide = panel + GROUP_FEW_BLOCK * KERNEL_PANEL;
     struct group_pass pass = {.depth = block->depth};
     for (size_t r = 0; r < args->rows; r++) {
-        group_widen_row(group_row_at(block, r), block->depth, wide + r * GROUP_FEW_ROW);
+        widen_row(group_row_at(block, r), block->depth, wide + r * GROUP_FEW_ROW);
     }
     for (size_t p = 0; p < args->count; p++) {
         for (size_t row = 0, rows, tile = 0; row < args->rows; row += rows, tile++) {

@@ -8,13 +8,14 @@
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/group_ahead.h"
+#include "kernels/cpu/widen_row.h"
 
 enum {
     HALF_VECS = 2,
     HALF = HALF_VECS * LANES,      // columns
     HALF_TILE = 14,                // rows: sums in 28 of 32 registers
     HALF_BLOCK = 256,              // k: 16 KiB of half a panel, and as much of a tile's rows, stay in L1
-    HALF_RUN = 2 * LANES,          // k of a run of the loop: of a vector of widened pairs
+    HALF_RUN = WIDEN_RUN,          // k of a run of the loop: of a vector of widened pairs
     HALF_ROW = HALF_BLOCK + LANES, // floats of a widened row; not a power of two, which would share cache sets
     HALF_FETCH = 2,                // pairs between which lines are fetched
     HALF_NEAR = 2048,              // bytes ahead that they come from L2
@@ -27,9 +28,9 @@ _Static_assert(HALVES_ROWS *HALF_ROW * sizeof(float) <= KERNEL_SCRATCH_BYTES, "a
 #define HALF_UNROLL _Pragma("GCC unroll 14")
 #endif
 
-// One tile of rows against half a panel, over a block of K. Widened rows are [pairs / LANES][2][LANES], the odd k first.
+// One tile of rows against half a panel, over a block of K.
 struct half_pass {
-    const float *x; // [rows][HALF_ROW]
+    const float *x; // [rows][HALF_ROW], as widen_row leaves them
     const uint16_t *pairs;
     size_t depth; // k
     float *sums;  // of the first row and column
@@ -111,20 +112,6 @@ static __attribute__((noinline)) void half_tile(struct half_pass *pass, size_t r
     }
 }
 
-// An odd tail and what is missing of the last vector is +0.
-static void half_widen(const uint16_t *x, size_t depth, float *wide) {
-    for (size_t i = 0; i < depth; i += HALF_RUN) {
-        uint16_t tail[HALF_RUN] = {0};
-        const uint16_t *pairs = x + i;
-        if (depth - i < HALF_RUN) {
-            memcpy(tail, pairs, (depth - i) * sizeof *tail);
-            pairs = tail;
-        }
-        vec_store(wide + i, vec_odd(pairs));
-        vec_store(wide + i + LANES, vec_even(pairs));
-    }
-}
-
 // What is fetched while panel `panel` is multiplied by a block: the panel's next block, or what the thread takes next.
 static struct group_ahead half_ahead(const struct panel_group_args *args, size_t panel, size_t begin, size_t depth, size_t tiles) {
     const bool ends = begin + depth == args->k;
@@ -143,7 +130,7 @@ static void half_block(const struct panel_group_args *args, size_t begin, size_t
     const size_t tiles = (args->rows + HALF_TILE - 1) / HALF_TILE;
     float *wide = args->scratch;
     for (size_t r = 0; r < args->rows; r++) {
-        half_widen((const uint16_t *)args->x[r] + begin, depth, wide + r * HALF_ROW);
+        widen_row((const uint16_t *)args->x[r] + begin, depth, wide + r * HALF_ROW);
     }
     for (size_t p = 0; p < args->count; p++) {
         struct half_pass pass = {.depth = depth, .ahead = half_ahead(args, p, begin, depth, tiles)};
