@@ -37,4 +37,23 @@ void amx_quantised_bf16(const struct panel_args *args, const struct quantised_fo
     bool fine = format->scale_k > 0 && format->scale_k <= most_k;
     (fine ? avx512bf16_quantised_bf16 : avx512_quantised_bf16)(args, format);
 }
+
+// Where whole numbers are the faster: in one row of MXFP4 1.16 times, two 1.24, four 1.40, eight 1.24, of
+// NVFP4 1.13, 1.29, 1.52, 1.40 (Emerald Rapids). No CPU with VNNI and VBMI is known to lack VPOPCNTW.
+static bool whole(const struct panel_group_args *group, const struct quantised_format *format) {
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bitalg") &&
+           avx512vnni_quantised_whole(group, format);
+}
+
+void avx512vnni_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+    if (!whole(group, format)) {
+        group_panel_by_panel(group, format, avx512_quantised_bf16);
+    }
+}
+
+void amx_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+    if (!whole(group, format)) {
+        group_panel_by_panel(group, format, amx_quantised_bf16);
+    }
+}
 #endif

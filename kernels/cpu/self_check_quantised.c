@@ -7,11 +7,15 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/quantised_layout.h"
 
-enum { CHECK_K = 39, CHECK_ROWS = 9, CHECK_PANELS = 2, PANEL_BYTES_MAX = 8 << 10 };
+enum { CHECK_K = 64, CHECK_ROWS = 9, CHECK_PANELS = 2, PANEL_BYTES_MAX = 8 << 10 };
+
+// Of scales that are whole, of which some kernels know alone, and not.
+static const size_t DEPTHS[] = {CHECK_K, 39};
 
 struct check {
     uint64_t random;
-    uint16_t x[CHECK_ROWS][CHECK_K];
+    size_t k;
+    uint16_t x[CHECK_ROWS][CHECK_K]; // k of each
     _Alignas(64) uint8_t panel[PANEL_BYTES_MAX];
     float got[CHECK_ROWS * KERNEL_PANEL], want[CHECK_ROWS * KERNEL_PANEL];
 };
@@ -39,9 +43,9 @@ static void fill(struct check *check, size_t bytes, bool plain) {
 
 // INT4's zero points have a range.
 static void fill_zeros(struct check *check, const struct quantised_format *format) {
-    struct quantised_layout layout = quantised_layout(format, CHECK_K);
+    struct quantised_layout layout = quantised_layout(format, check->k);
     for (size_t g = 0; format->zero_points && g < layout.scales; g++) {
-        uint8_t *zeros = check->panel + quantised_zeros_at(&layout, g, CHECK_K);
+        uint8_t *zeros = check->panel + quantised_zeros_at(&layout, g, check->k);
         for (size_t c = 0; format->code == CODE_INT4 && c < KERNEL_PANEL; c++) {
             zeros[c] = (uint8_t)(next(check) % (INT4_ZERO_MAX + 1));
         }
@@ -64,7 +68,7 @@ static int same_by_group(struct check *check, const struct kernel_backend *backe
     _Alignas(64) float sums[CHECK_ROWS * KERNEL_SUMS];
     const void *panels[CHECK_PANELS] = {check->panel, check->panel};
     struct panel_group_args call = {
-        .x = rows, .rows = count, .panels = panels, .count = CHECK_PANELS, .k = CHECK_K, .sums = sums, .scratch = scratch};
+        .x = rows, .rows = count, .panels = panels, .count = CHECK_PANELS, .k = check->k, .sums = sums, .scratch = scratch};
     for (size_t calls = 0; backend->bf16.quantised_group && calls < 2; calls++) {
         backend->bf16.quantised_group(&call, format);
         call.rows_kept = true;
@@ -87,7 +91,7 @@ static int check_f32_rows(struct check *check, const struct kernel_backend *back
         dtype_widen(DTYPE_BF16, check->x[r], CHECK_K, wide[r]);
         rows[r] = wide[r];
     }
-    struct panel_args args = {rows, CHECK_ROWS, check->panel, CHECK_K, check->got, KERNEL_PANEL, KERNEL_PANEL};
+    struct panel_args args = {rows, CHECK_ROWS, check->panel, check->k, check->got, KERNEL_PANEL, KERNEL_PANEL};
     backend->f32.quantised(&args, format);
     args.out = check->want;
     backend_twin(backend)->f32.quantised(&args, format);
@@ -96,18 +100,18 @@ static int check_f32_rows(struct check *check, const struct kernel_backend *back
 
 static int check_format(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format,
                         bool plain) {
-    fill(check, quantised_group_bytes(format, CHECK_K, KERNEL_PANEL), plain);
+    fill(check, quantised_group_bytes(format, check->k, KERNEL_PANEL), plain);
     fill_zeros(check, format);
     if (format->global != GLOBAL_NONE) { // the flush would take half of them for 0
         memcpy(check->panel, &(float){plain ? 0.0117f : 0x1p-127f}, sizeof(float));
     }
-    quantised_mark_special(format, CHECK_K, check->panel);
+    quantised_mark_special(format, check->k, check->panel);
     const void *rows[CHECK_ROWS];
     for (size_t r = 0; r < CHECK_ROWS; r++) {
         rows[r] = check->x[r];
     }
     for (size_t count = 1; count <= CHECK_ROWS; count += CHECK_ROWS - 1) { // few rows, and more
-        struct panel_args args = {rows, count, check->panel, CHECK_K, check->got, KERNEL_PANEL, KERNEL_PANEL};
+        struct panel_args args = {rows, count, check->panel, check->k, check->got, KERNEL_PANEL, KERNEL_PANEL};
         backend->bf16.quantised(&args, format);
         args.out = check->want;
         backend_twin(backend)->bf16.quantised(&args, format);
@@ -126,8 +130,9 @@ bool quantised_self_check(const struct kernel_backend *backend) {
         {CODE_E2M1, DTYPE_F8_E4M3, GLOBAL_DIVIDE, false, false, 16},
     };
     struct check check = {.random = 88172645463325252u};
-    for (size_t i = 0; i < 2 * sizeof CHECKED / sizeof *CHECKED; i++) {
-        if (!check_format(&check, backend, &CHECKED[i / 2], i % 2)) {
+    for (size_t i = 0; i < 4 * sizeof CHECKED / sizeof *CHECKED; i++) {
+        check.k = DEPTHS[i / 2 % 2];
+        if (!check_format(&check, backend, &CHECKED[i / 4], i % 2)) {
             return false;
         }
     }

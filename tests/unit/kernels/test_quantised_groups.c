@@ -78,7 +78,7 @@ static void check_backends(const struct group_call *call) {
 
 static void panels_in_turns_give_the_twins_bits(void **state) {
     (void)state;
-    static const size_t DEPTHS[] = {0, 1, 8, 31, 40, 64, 200, 300, 701};
+    static const size_t DEPTHS[] = {0, 1, 8, 31, 40, 64, 192, 200, 300, 701};
     struct random random = {41};
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
@@ -101,7 +101,7 @@ static void panels_in_turns_give_the_twins_bits(void **state) {
 // A little more of K than what is made of the rows has room for.
 static void rows_that_there_is_no_room_for_give_the_twins_bits(void **state) {
     (void)state;
-    static const struct { size_t rows, k; } CASES[] = {{1, 29440 + 24}, {2, 14720 + 8}, {4, 7360 + 40}};
+    static const struct { size_t rows, k; } CASES[] = {{1, 29440 + 24}, {2, 14720 + 8}, {4, 7360 + 40}, {8, 11136}};
     struct random random = {42};
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
         if (!takes_case()) {
@@ -162,7 +162,7 @@ static void greatest_digits_and_codes_give_the_twins_bits(void **state) {
         struct group_call call;
         quantised_case_init(&q, format, EXTREME_SCALES * 32, KERNEL_PANEL, VALUES_PLAIN, &random);
         extreme_weights(&q);
-        for (size_t rows = 1; rows <= 2; rows++) {
+        for (size_t rows = 1; rows <= 3; rows++) {
             call_init(&call, &q, rows);
             for (size_t e = 0; e < COUNT_OF(EXTREMES) * SIGNS; e++) {
                 for (size_t i = 0; i < rows * q.k; i++) {
@@ -215,24 +215,27 @@ static void fill_there_and_back(struct group_call *call) {
 static void sums_about_the_limit_give_the_twins_bits(void **state) {
     (void)state;
     enum { DRAWS = 400 };
-    static const struct quantised_format LONG[] = {
-        {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 64}, {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 128},
-        {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 128},  {CODE_INT4, DTYPE_F32, GLOBAL_NONE, true, false, 80},
+    static const struct quantised_format LIMITED[] = {
+        {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32}, {CODE_E2M1, DTYPE_F8_E4M3, GLOBAL_MULTIPLY, false, false, 16},
+        {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 32},    {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 32},
+        {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 64},    {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 128},
+        {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 128},     {CODE_INT4, DTYPE_F32, GLOBAL_NONE, true, false, 80},
         {CODE_E2M1, DTYPE_F32, GLOBAL_NONE, false, false, 112},
     };
     struct random random = {46};
-    for (size_t f = 0; f < COUNT_OF(LONG); f++) {
+    for (size_t f = 0; f < COUNT_OF(LIMITED); f++) {
         if (!takes_case()) {
             continue;
         }
         struct quantised_case q;
         struct group_call call;
-        quantised_case_init(&q, &LONG[f], 2 * LONG[f].scale_k + 40, KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+        const size_t scale_k = LIMITED[f].scale_k, k = scale_k <= 32 ? 96 : 2 * scale_k + 40, most_rows = scale_k <= 32 ? 7 : 2;
+        quantised_case_init(&q, &LIMITED[f], k, KERNEL_PANEL + 8, VALUES_PLAIN, &random);
         for (size_t draw = 0; draw < DRAWS; draw++) {
             if (draw == DRAWS / 2) {
                 extreme_weights(&q);
             }
-            call_init(&call, &q, 1 + draw % 2);
+            call_init(&call, &q, 1 + draw % most_rows);
             if (draw + 2 < DRAWS) {
                 fill_near_limit(&call, &random);
             } else {

@@ -1,0 +1,184 @@
+// Rows of bf16 against panels of 4-bit codes whose scales are of 16 or 32 k, in whole numbers, where their sums have the bits of
+// the contract's fmas (quantised_whole.h).
+//
+// Rows are made ready once for all panels of a call, and stay for the calls after it that are for the same rows; where there is no
+// room for the whole of K they are made ready block by block, and sums go through memory. It all runs in IEEE's default mode:
+// whole_rows.h takes no row that the flush of bf16 sums could touch.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/fetch.h"
+#include "kernels/cpu/float_mode.h"
+#include "kernels/cpu/panel_scales_avx512.h"
+#include "kernels/cpu/quantised_chunk.h"
+#include "kernels/cpu/whole_scale.h"
+
+enum { LANES = 16, ALIGNMENT = 64 };
+
+static enum whole_decode decode_of(const struct quantised_format *format) {
+    return format->code == CODE_E2M1 ? WHOLE_E2M1 : format->zero_points ? WHOLE_INT4_LESS_ZERO : WHOLE_INT4;
+}
+
+static struct whole_kind kind_of(enum whole_decode decode) {
+    switch (decode) {
+    case WHOLE_E2M1:
+        return (struct whole_kind){12, 0.5f, 12, false};
+    case WHOLE_INT4:
+        return (struct whole_kind){INT4_ZERO_MAX / 2, 1.0f, INT4_ZERO_MAX / 2, false};
+    default:
+        return (struct whole_kind){INT4_ZERO_MAX, 1.0f, 0, true};
+    }
+}
+
+// In a call's scratch.
+struct kept {
+    struct whole_rows rows;
+    size_t scales; // of a block
+    bool taken;    // every row could be
+};
+
+struct call {
+    const struct panel_group_args *group;
+    const struct quantised_format *format;
+    struct quantised_layout layout;
+    struct kept *kept;
+    panel_row *sums; // [rows] of the panel at hand
+};
+
+static char *align_up(char *at) {
+    return (char *)(((uintptr_t)at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+}
+
+// Where things lie. As many scales as there is room for are a block.
+static void place(struct call *c) {
+    const struct panel_group_args *group = c->group;
+    c->kept = group->scratch;
+    c->sums = (panel_row *)align_up((char *)(c->kept + 1));
+    char *at = (char *)(c->sums + group->rows), *end = (char *)group->scratch + KERNEL_SCRATCH_BYTES + group->scratch_more;
+    if (group->rows_kept) {
+        return;
+    }
+    struct whole_rows *rows = &c->kept->rows;
+    *rows = (struct whole_rows){.rows = group->rows, .scale_k = c->layout.scale_k};
+    const size_t scale_bytes = whole_rows_bytes(rows, 1) + whole_digits_bytes(rows, 1);
+    const size_t room = ((size_t)(end - at) - ALIGNMENT) / scale_bytes;
+    c->kept->scales = room < c->layout.scales ? room : c->layout.scales;
+    rows->sums = (struct whole_sum *)at;
+    rows->count = (uint8_t(*)[WHOLE_CLASSES + 1])(rows->sums + c->kept->scales * rows->rows);
+    rows->order = (uint8_t *)(rows->count + c->kept->scales);
+    rows->digits = (int8_t *)align_up((char *)(rows->order + c->kept->scales * 2 * rows->rows));
+}
+
+// Of the scales from `first` on.
+static void make_rows(const struct call *c, size_t first, size_t scales) {
+    const struct panel_group_args *group = c->group;
+    const struct whole_kind kind = kind_of(decode_of(c->format));
+    const size_t scale_k = c->layout.scale_k;
+    struct kept *kept = c->kept;
+    kept->taken = true;
+    memset(kept->rows.count, 0, scales * sizeof *kept->rows.count);
+    for (size_t r = 0; r < group->rows && kept->taken; r++) {
+        kept->taken = whole_rows_add(&kept->rows, r, (const uint16_t *)group->x[r] + first * scale_k, scales * scale_k, kind);
+    }
+}
+
+static void load_factors(const struct call *c, const uint8_t *stored, __m512 global, float *factors, float *zeros) {
+    const size_t bytes = quantised_scale_bytes(c->format);
+    panel_scales_to(c->format, stored, global, factors);
+    for (size_t at = 0; at < bytes; at += QUANTISED_LINE) {
+        fetch_line(stored + at, FETCH_CODES_INTEL);
+    }
+    for (size_t v = 0; c->format->zero_points && v < KERNEL_PANEL; v += LANES) {
+        const __m128i points = _mm_loadu_si128((const __m128i *)(stored + bytes + v));
+        _mm512_store_ps(zeros + v, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(points)));
+    }
+}
+
+// Scales [first, first + scales), ascending.
+static void multiply_panel(const struct call *c, const uint8_t *panel, size_t first, size_t scales) {
+    const struct whole_rows *rows = &c->kept->rows;
+    const __m512 global = panel_global(c->format, panel);
+    panel_row factors, zeros;
+    struct whole_scale s = {.decode = decode_of(c->format),
+                            .lines = c->layout.scale_k / WHOLE_LINE_K,
+                            .codes = panel + quantised_codes_at(&c->layout, first),
+                            .factors = factors,
+                            .zeros = zeros,
+                            .rows = rows->rows,
+                            .order = rows->order,
+                            .sums = rows->sums,
+                            .digits = rows->digits,
+                            .x = c->group->x,
+                            .k = first * rows->scale_k,
+                            .to = c->sums};
+    for (size_t i = 0; i < scales; i++) {
+        s.count = rows->count[i];
+        load_factors(c, s.codes + c->layout.codes, global, factors, zeros);
+        whole_scale_words(&s);
+        if (s.count[WHOLE_NOT]) {
+            whole_scale_fmas(&s);
+        }
+        s.codes += c->layout.stride;
+        s.order += 2 * rows->rows;
+        s.sums += rows->rows;
+        s.digits += WHOLE_DIGITS * rows->rows * rows->scale_k;
+        s.k += rows->scale_k;
+    }
+}
+
+static void load_sums(const struct call *c, size_t panel, bool first) {
+    for (size_t r = 0; r < c->group->rows; r++) {
+        if (first) {
+            memset(c->sums[r], 0, sizeof c->sums[r]);
+        } else {
+            memcpy(c->sums[r], c->group->sums + r * KERNEL_SUMS + panel * KERNEL_PANEL, sizeof c->sums[r]);
+        }
+    }
+}
+
+static void store_sums(const struct call *c, size_t panel) {
+    for (size_t r = 0; r < c->group->rows; r++) {
+        memcpy(c->group->sums + r * KERNEL_SUMS + panel * KERNEL_PANEL, c->sums[r], sizeof c->sums[r]);
+    }
+}
+
+// Not inlined: no fma may move across a change of the floating-point mode in the caller.
+static __attribute__((noinline)) bool multiply(struct call *c) {
+    place(c);
+    const size_t block = c->kept->scales, all = c->layout.scales;
+    for (size_t first = 0, scales; first < all; first += scales) {
+        scales = all - first < block ? all - first : block;
+        if (!c->group->rows_kept || block < all) {
+            make_rows(c, first, scales);
+        }
+        for (size_t p = 0; c->kept->taken && p < c->group->count; p++) {
+            load_sums(c, p, first == 0);
+            multiply_panel(c, c->group->panels[p], first, scales);
+            store_sums(c, p);
+        }
+        if (!c->kept->taken) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool takes(const struct quantised_format *format, const struct quantised_layout *layout, size_t k) {
+    return code_has_4_bits(format->code) && (layout->scale_k == WHOLE_SCALE_K || layout->scale_k == WHOLE_SCALE_K / 2) && k > 0 &&
+           k % layout->scale_k == 0;
+}
+
+bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format) {
+    struct call c = {.group = group, .format = format, .layout = quantised_layout(format, group->k)};
+    if (!takes(format, &c.layout, group->k)) {
+        return false;
+    }
+    float_mode before = float_mode_set_ieee();
+    bool done = multiply(&c);
+    float_mode_restore(before);
+    return done;
+}
+#endif

@@ -1,0 +1,58 @@
+// Rows of bf16 as whole numbers in digits, scale by scale of codes of 4 bits, for VPDPBUSD. What a sum in whole numbers
+// must fulfil to have the bits of the contract's fmas: quantised_whole.h. Private to cpu/quantised_*.
+//
+// A scale of a row, 16 or 32 k, has two or three digits, X = d0 + 256 d1 + 65536 d2 of -128 to 127, or it is not whole, and goes by
+// fmas. Rows of two digits lie side by side, and those of three.
+#ifndef EXPERTD_KERNELS_CPU_WHOLE_ROWS_H
+#define EXPERTD_KERNELS_CPU_WHOLE_ROWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    WHOLE_SCALE_K = 32, // of a scale at most; the other is half of it
+    WHOLE_DIGITS = 3,
+};
+
+enum whole_class { WHOLE_TWO, WHOLE_THREE, WHOLE_NOT, WHOLE_CLASSES };
+
+// What codes are: multiples of `unit`, of at most `max` of it in magnitude. They are multiplied with `offset` added.
+struct whole_kind {
+    uint32_t max;
+    float unit;
+    int32_t offset;
+    bool less_zero; // they have zero points
+};
+
+// Of a row's scale.
+struct whole_sum {
+    float unit; // what 1 of the sum of X times codes is worth
+    union {
+        int32_t less; // -offset * the sum of X
+        float x;      // less_zero: the sum of X
+    };
+};
+
+// Places of a scale's rows: two digits from 0 on, three digits down from the last; [rows] later those that are not whole.
+struct whole_rows {
+    size_t rows, scale_k;
+    uint8_t (*count)[WHOLE_CLASSES + 1]; // [scales]; one more makes a word of them
+    uint8_t *order;                      // [scales][2 * rows]: the row in a place
+    struct whole_sum *sums;              // [scales][rows], by place
+    int8_t *digits; // [scales][WHOLE_DIGITS][rows][scale_k], by place: k 0 4 1 5, 2 6 3 7 of each 8, as codes lie in their words.
+};
+
+// Bytes of everything but the digits, and of those, of so many scales.
+static inline size_t whole_rows_bytes(const struct whole_rows *rows, size_t scales) {
+    return scales * (WHOLE_CLASSES + 1 + 2 * rows->rows + rows->rows * sizeof(struct whole_sum));
+}
+static inline size_t whole_digits_bytes(const struct whole_rows *rows, size_t scales) {
+    return scales * WHOLE_DIGITS * rows->rows * rows->scale_k;
+}
+
+// Row number `row`'s k, a multiple of scale_k; counts are those of the rows before. False where an element is neither 0 nor of a
+// magnitude in [2^-100, 2^100): such a row is for kernels that flush. Any floating-point mode.
+bool whole_rows_add(const struct whole_rows *rows, size_t row, const uint16_t *x, size_t k, struct whole_kind kind);
+
+#endif
