@@ -66,10 +66,10 @@ static void place(struct call *c) {
     const size_t scale_bytes = whole_rows_bytes(rows, 1) + whole_digits_bytes(rows, 1);
     const size_t room = ((size_t)(end - at) - ALIGNMENT) / scale_bytes;
     c->kept->scales = room < c->layout.scales ? room : c->layout.scales;
-    rows->sums = (struct whole_sum *)at;
-    rows->count = (uint8_t(*)[WHOLE_CLASSES + 1])(rows->sums + c->kept->scales * rows->rows);
-    rows->order = (uint8_t *)(rows->count + c->kept->scales);
-    rows->digits = (int8_t *)align_up((char *)(rows->order + c->kept->scales * 2 * rows->rows));
+    rows->places = (struct whole_place *)at;
+    rows->count = (uint8_t(*)[WHOLE_CLASSES + 1])(rows->places + c->kept->scales * rows->rows);
+    rows->not_whole = (uint8_t *)(rows->count + c->kept->scales);
+    rows->digits = (int8_t *)align_up((char *)(rows->not_whole + c->kept->scales * rows->rows));
 }
 
 // Of the scales from `first` on.
@@ -108,8 +108,8 @@ static void multiply_panel(const struct call *c, const uint8_t *panel, size_t fi
                             .factors = factors,
                             .zeros = zeros,
                             .rows = rows->rows,
-                            .order = rows->order,
-                            .sums = rows->sums,
+                            .not_whole = rows->not_whole,
+                            .places = rows->places,
                             .digits = rows->digits,
                             .x = c->group->x,
                             .k = first * rows->scale_k,
@@ -122,8 +122,8 @@ static void multiply_panel(const struct call *c, const uint8_t *panel, size_t fi
             whole_scale_fmas(&s);
         }
         s.codes += c->layout.stride;
-        s.order += 2 * rows->rows;
-        s.sums += rows->rows;
+        s.not_whole += rows->rows;
+        s.places += rows->rows;
         s.digits += WHOLE_DIGITS * rows->rows * rows->scale_k;
         s.k += rows->scale_k;
     }

@@ -3,6 +3,10 @@
 //
 // A scale of a row, 16 or 32 k, has two or three digits, X = d0 + 256 d1 + 65536 d2 of -128 to 127, or it is not whole, and goes by
 // fmas. Rows of two digits lie side by side, and those of three.
+//
+// Let M be the sum of the X's magnitudes times the codes' greatest. Below 2^24 no sum on the way is rounded, whatever the codes
+// are. Up to 2^25 none is where the sum of all ends below 2^25 - M: one on the way is at most half of M and that together. Sums of
+// 64 columns hardly ever come to more than .4 M.
 #ifndef EXPERTD_KERNELS_CPU_WHOLE_ROWS_H
 #define EXPERTD_KERNELS_CPU_WHOLE_ROWS_H
 
@@ -26,26 +30,28 @@ struct whole_kind {
 };
 
 // Of a row's scale.
-struct whole_sum {
-    float unit; // what 1 of the sum of X times codes is worth
+struct whole_place {
+    uint32_t row;
+    float unit;    // what 1 of the sum of X times codes is worth
+    int32_t limit; // three digits: a sum of such a magnitude may have been rounded on its way
     union {
         int32_t less; // -offset * the sum of X
         float x;      // less_zero: the sum of X
     };
 };
 
-// Places of a scale's rows: two digits from 0 on, three digits down from the last; [rows] later those that are not whole.
+// Places of a scale's rows: two digits from 0 on, three digits down from the last.
 struct whole_rows {
     size_t rows, scale_k;
     uint8_t (*count)[WHOLE_CLASSES + 1]; // [scales]; one more makes a word of them
-    uint8_t *order;                      // [scales][2 * rows]: the row in a place
-    struct whole_sum *sums;              // [scales][rows], by place
-    int8_t *digits; // [scales][WHOLE_DIGITS][rows][scale_k], by place: k 0 4 1 5, 2 6 3 7 of each 8, as codes lie in their words.
+    struct whole_place *places;          // [scales][rows]
+    int8_t *digits; // [scales][WHOLE_DIGITS][rows][scale_k], by place: k 0 4 1 5, 2 6 3 7 of each 8, as codes lie in their words
+    uint8_t *not_whole; // [scales][rows]: which rows
 };
 
-// Bytes of everything but the digits, and of those, of so many scales.
+// Bytes of so many scales but for the digits, and of those.
 static inline size_t whole_rows_bytes(const struct whole_rows *rows, size_t scales) {
-    return scales * (WHOLE_CLASSES + 1 + 2 * rows->rows + rows->rows * sizeof(struct whole_sum));
+    return scales * (WHOLE_CLASSES + 1 + rows->rows * (sizeof(struct whole_place) + 1));
 }
 static inline size_t whole_digits_bytes(const struct whole_rows *rows, size_t scales) {
     return scales * WHOLE_DIGITS * rows->rows * rows->scale_k;

@@ -7,6 +7,9 @@
 #include "base/dtype.h"
 #include "kernels/cpu/backends.h"
 
+// M (whole_rows.h) up to which columns' sums are likely to be below their limit, with X of three digits.
+static const float LIKELY = 0x1.6p24f;
+
 enum {
     VEC_K = 16,
     VECS_MAX = WHOLE_SCALE_K / VEC_K,
@@ -70,12 +73,12 @@ PANEL_INLINE __m512i digits_of(__m512i words) {
 struct scale {
     __m512i whole[VECS_MAX]; // X, its digits bytes
     uint32_t field;          // of its last bit
-    float sum;               // of X
+    float sum, most;         // of X, of their magnitudes times the codes' greatest
     enum whole_class class;
 };
 
 // Of `vecs` vectors; *taken becomes false where it cannot be.
-PANEL_INLINE struct scale scale_make(const uint16_t *x, size_t vecs, uint32_t max, bool *taken) {
+PANEL_INLINE struct scale scale_make(const uint16_t *x, size_t vecs, struct whole_kind kind, bool *taken) {
     const __m256i *halves = (const __m256i *)x;
     const __m512i words = vecs == VECS_MAX ? _mm512_loadu_si512(x) : _mm512_zextsi256_si512(_mm256_loadu_si256(halves));
     const __m512i biases = _mm512_set1_epi32(DIGIT_BIASES);
@@ -93,8 +96,9 @@ PANEL_INLINE struct scale scale_make(const uint16_t *x, size_t vecs, uint32_t ma
     }
     const __m512 sums = sums_of(most, sum);
     s.sum = _mm_cvtss_f32(_mm512_extractf32x4_ps(sums, 2));
+    s.most = _mm512_cvtss_f32(sums) * (float)kind.max;
     s.class = _mm512_test_epi32_mask(digits, _mm512_set1_epi32(0xff0000)) ? WHOLE_THREE : WHOLE_TWO;
-    if (!(_mm512_cvtss_f32(sums) * (float)max < 0x1p24f) || s.field < EXPONENT_MIN || s.field >= EXPONENT_END) {
+    if (!(s.most < (kind.less_zero ? 0x1p24f : LIKELY)) || s.field < EXPONENT_MIN || s.field >= EXPONENT_END) {
         *taken = *taken && in_range(words);
         s.class = WHOLE_NOT;
     }
@@ -114,26 +118,28 @@ PANEL_INLINE void digits_store(const struct scale *s, size_t vecs, int8_t *to, s
 
 PANEL_INLINE bool add(const struct whole_rows *to, size_t row, const uint16_t *x, size_t k, size_t vecs, struct whole_kind kind) {
     const size_t rows = to->rows, scale_k = vecs * VEC_K, plane = rows * scale_k;
-    uint8_t *order = to->order;
-    struct whole_sum *sums = to->sums;
+    uint8_t *not_whole = to->not_whole;
+    struct whole_place *places = to->places;
     int8_t *digits = to->digits;
     bool taken = true;
-    for (size_t i = 0; i * scale_k < k; i++, order += 2 * rows, sums += rows, digits += WHOLE_DIGITS * plane) {
-        const struct scale s = scale_make(x + i * scale_k, vecs, kind.max, &taken);
+    for (size_t i = 0; i * scale_k < k; i++, not_whole += rows, places += rows, digits += WHOLE_DIGITS * plane) {
+        const struct scale s = scale_make(x + i * scale_k, vecs, kind, &taken);
         const size_t before = to->count[i][s.class]++;
         if (s.class == WHOLE_NOT) {
-            order[rows + before] = (uint8_t)row;
+            not_whole[before] = (uint8_t)row;
             continue;
         }
-        const size_t place = s.class == WHOLE_TWO ? before : rows - 1 - before;
-        order[place] = (uint8_t)row;
-        sums[place].unit = f32_from_bits((s.field + 127 - LAST_BIT_BIAS) << 23) * kind.unit;
+        const size_t at = s.class == WHOLE_TWO ? before : rows - 1 - before;
+        struct whole_place *place = &places[at];
+        place->row = (uint32_t)row;
+        place->unit = f32_from_bits((s.field + 127 - LAST_BIT_BIAS) << 23) * kind.unit;
+        place->limit = s.most < 0x1p24f ? INT32_MAX : (int32_t)(0x1p25f - s.most);
         if (kind.less_zero) {
-            sums[place].x = s.sum;
+            place->x = s.sum;
         } else {
-            sums[place].less = -kind.offset * (int32_t)s.sum;
+            place->less = -kind.offset * (int32_t)s.sum;
         }
-        digits_store(&s, vecs, digits + place * scale_k, plane);
+        digits_store(&s, vecs, digits + at * scale_k, plane);
     }
     return taken;
 }

@@ -18,16 +18,16 @@ enum whole_decode { WHOLE_E2M1, WHOLE_INT4, WHOLE_INT4_LESS_ZERO, WHOLE_DECODES 
 // Rows are those of struct whole_rows, from the scale on.
 struct whole_scale {
     enum whole_decode decode;
-    size_t lines;                 // of codes along K: 2 or 4
-    const uint8_t *codes;         // of the first
-    const float *factors, *zeros; // [KERNEL_PANEL]: scales, zero points; 64-byte aligned
-    size_t rows;                  //
-    const uint8_t *count, *order; //
-    const struct whole_sum *sums; //
-    const int8_t *digits;         //
-    const void *const *x;         // [rows]
-    size_t k;                     // of x, that the scale begins at
-    float (*to)[KERNEL_PANEL];    // [rows], 64-byte aligned: sum = fma(partial, scale, sum)
+    size_t lines;                     // of codes along K: 2 or 4
+    const uint8_t *codes;             // of the first
+    const float *factors, *zeros;     // [KERNEL_PANEL]: scales, zero points; 64-byte aligned
+    size_t rows;                      //
+    const uint8_t *count, *not_whole; //
+    const struct whole_place *places; //
+    const int8_t *digits;             //
+    const void *const *x;             // [rows]
+    size_t k;                         // of x, that the scale begins at
+    float (*to)[KERNEL_PANEL];        // [rows], 64-byte aligned: sum = fma(partial, scale, sum)
 };
 typedef void whole_scale_kernel(const struct whole_scale *scale);
 

@@ -47,61 +47,6 @@ PANEL_INLINE void close_sum(const struct whole_scale *s, size_t column, __m512 p
     _mm512_store_ps(sum, _mm512_fmadd_ps(partial, _mm512_load_ps(s->factors + column), _mm512_load_ps(sum)));
 }
 
-// `rows` rows from a place on, along VECS vectors of columns.
-PANEL_INLINE void multiply_places(enum whole_decode decode, size_t rows, size_t digits, const struct whole_scale *s, size_t place,
-                                  size_t lines, size_t column, codes_bytes bytes) {
-    const size_t words = WHOLE_WORDS * lines, plane = s->rows * words * 4;
-    const int8_t *x = s->digits + place * words * 4;
-    __m512i sum[TWO_ROWS][WHOLE_DIGITS][VECS];
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-            PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
-                const bool less = d == 0 && decode != WHOLE_INT4_LESS_ZERO;
-                sum[r][d][v] = less ? _mm512_set1_epi32(s->sums[place + r].less) : _mm512_setzero_si512();
-            }
-        }
-    }
-    PANEL_UNROLL for (size_t i = 0; i < words; i++) {
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
-                const __m512i word = digits_word(x + d * plane + (r * words + i) * 4);
-                PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-                    sum[r][d][v] = _mm512_dpbusd_epi32(sum[r][d][v], bytes[v][i], word);
-                }
-            }
-        }
-    }
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-            const size_t at = column + v * LANES;
-            __m512i whole = sum[r][digits - 1][v];
-            PANEL_UNROLL for (size_t d = digits - 1; d > 0; d--) {
-                whole = _mm512_add_epi32(_mm512_slli_epi32(whole, 8), sum[r][d - 1][v]);
-            }
-            __m512 value = _mm512_cvtepi32_ps(whole);
-            if (decode == WHOLE_INT4_LESS_ZERO) { // whole numbers below 2^24
-                value = _mm512_fnmadd_ps(_mm512_load_ps(s->zeros + at), _mm512_set1_ps(s->sums[place + r].x), value);
-            }
-            close_sum(s, at, _mm512_mul_ps(value, _mm512_set1_ps(s->sums[place + r].unit)), s->order[place + r]);
-        }
-    }
-}
-
-PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const struct whole_scale *s, size_t column) {
-    codes_bytes bytes;
-    load_bytes(decode, s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS), lines, bytes);
-    size_t place = 0, two = s->count[WHOLE_TWO];
-    for (; place + TWO_ROWS <= two; place += TWO_ROWS) {
-        multiply_places(decode, TWO_ROWS, 2, s, place, lines, column, bytes);
-    }
-    if (place < two) {
-        multiply_places(decode, 1, 2, s, place, lines, column, bytes);
-    }
-    for (place = s->rows - s->count[WHOLE_THREE]; place < s->rows; place++) {
-        multiply_places(decode, 1, 3, s, place, lines, column, bytes);
-    }
-}
-
 // Values of the codes, twice: as f32, and their upper halves, for VPERMW looks at 5 bits.
 struct code_values {
     __m512i even, odd;
@@ -174,39 +119,128 @@ PANEL_INLINE void fmas_columns(enum whole_decode decode, size_t rows, size_t lin
     }
 }
 
-PANEL_INLINE void fmas(enum whole_decode decode, size_t lines, const struct whole_scale *s) {
-    const uint8_t *order = s->order + s->rows;
+// Up to FMA_ROWS rows along VECS vectors of columns.
+typedef void whole_columns_kernel(const struct whole_scale *s, const uint8_t *order, size_t rows, size_t column);
+
+PANEL_INLINE void fmas_rows(enum whole_decode decode, size_t lines, const struct whole_scale *s, const uint8_t *order, size_t rows,
+                            size_t column) {
+    wide_rows x;
+    widen_rows(s, order, rows, lines, x);
+    switch (rows) {
+    case 1:
+        fmas_columns(decode, 1, lines, s, order, x, column);
+        break;
+    case 2:
+        fmas_columns(decode, 2, lines, s, order, x, column);
+        break;
+    case 3:
+        fmas_columns(decode, 3, lines, s, order, x, column);
+        break;
+    default:
+        fmas_columns(decode, FMA_ROWS, lines, s, order, x, column);
+        break;
+    }
+}
+
+static void fmas_all(const struct whole_scale *s, whole_columns_kernel *fmas) {
+    const uint8_t *order = s->not_whole;
     for (size_t left = s->count[WHOLE_NOT], rows; left > 0; left -= rows, order += rows) {
-        wide_rows x;
         rows = left < FMA_ROWS ? left : FMA_ROWS;
-        widen_rows(s, order, rows, lines, x);
         for (size_t column = 0; column < KERNEL_PANEL; column += VECS * LANES) {
-            switch (rows) {
-            case 1:
-                fmas_columns(decode, 1, lines, s, order, x, column);
-                break;
-            case 2:
-                fmas_columns(decode, 2, lines, s, order, x, column);
-                break;
-            case 3:
-                fmas_columns(decode, 3, lines, s, order, x, column);
-                break;
-            default:
-                fmas_columns(decode, FMA_ROWS, lines, s, order, x, column);
-                break;
-            }
+            fmas(s, order, rows, column);
         }
     }
 }
 
+PANEL_INLINE bool over_limit(const __m512i *sum, int32_t limit) {
+    __m512i most = _mm512_abs_epi32(sum[0]);
+    PANEL_UNROLL for (size_t v = 1; v < VECS; v++) {
+        most = _mm512_max_epi32(most, _mm512_abs_epi32(sum[v]));
+    }
+    return _mm512_cmpge_epi32_mask(most, _mm512_set1_epi32(limit)) != 0;
+}
+
+// `rows` rows from a place on, along VECS vectors of columns. False where a sum of three digits may have been rounded: nothing is
+// closed then.
+PANEL_INLINE bool multiply_places(enum whole_decode decode, size_t rows, size_t digits, const struct whole_scale *s, size_t place,
+                                  size_t lines, size_t column, codes_bytes bytes) {
+    const size_t words = WHOLE_WORDS * lines, plane = s->rows * words * 4;
+    const int8_t *x = s->digits + place * words * 4;
+    const struct whole_place *at = s->places + place;
+    __m512i sum[TWO_ROWS][WHOLE_DIGITS][VECS];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
+                const bool less = d == 0 && decode != WHOLE_INT4_LESS_ZERO;
+                sum[r][d][v] = less ? _mm512_set1_epi32(at[r].less) : _mm512_setzero_si512();
+            }
+        }
+    }
+    PANEL_UNROLL for (size_t i = 0; i < words; i++) {
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
+                const __m512i word = digits_word(x + d * plane + (r * words + i) * 4);
+                PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+                    sum[r][d][v] = _mm512_dpbusd_epi32(sum[r][d][v], bytes[v][i], word);
+                }
+            }
+        }
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            PANEL_UNROLL for (size_t d = digits - 1; d > 0; d--) {
+                sum[r][d - 1][v] = _mm512_add_epi32(_mm512_slli_epi32(sum[r][d][v], 8), sum[r][d - 1][v]);
+            }
+        }
+    }
+    if (digits == WHOLE_DIGITS && decode != WHOLE_INT4_LESS_ZERO && over_limit(sum[0][0], at->limit)) {
+        return false;
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            const size_t to = column + v * LANES;
+            __m512 value = _mm512_cvtepi32_ps(sum[r][0][v]);
+            if (decode == WHOLE_INT4_LESS_ZERO) { // whole numbers below 2^24
+                value = _mm512_fnmadd_ps(_mm512_load_ps(s->zeros + to), _mm512_set1_ps(at[r].x), value);
+            }
+            close_sum(s, to, _mm512_mul_ps(value, _mm512_set1_ps(at[r].unit)), at[r].row);
+        }
+    }
+    return true;
+}
+
+PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const struct whole_scale *s, size_t column,
+                                whole_columns_kernel *fmas) {
+    codes_bytes bytes;
+    load_bytes(decode, s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS), lines, bytes);
+    size_t place = 0, two = s->count[WHOLE_TWO];
+    for (; place + TWO_ROWS <= two; place += TWO_ROWS) {
+        multiply_places(decode, TWO_ROWS, 2, s, place, lines, column, bytes);
+    }
+    if (place < two) {
+        multiply_places(decode, 1, 2, s, place, lines, column, bytes);
+    }
+    for (place = s->rows - s->count[WHOLE_THREE]; place < s->rows; place++) {
+        if (!multiply_places(decode, 1, WHOLE_DIGITS, s, place, lines, column, bytes)) {
+            const uint8_t row = (uint8_t)s->places[place].row;
+            fmas(s, &row, 1, column);
+        }
+    }
+}
+
+// Not inlined: fmas would take the registers of those that are whole.
 #define WORDS_AND_FMAS(decode, lines)                                                                                              \
+    static __attribute__((noinline)) void columns_##decode##_##lines(const struct whole_scale *s, const uint8_t *order,            \
+                                                                     size_t rows, size_t column) {                                 \
+        fmas_rows(decode, lines, s, order, rows, column);                                                                          \
+    }                                                                                                                              \
     static void words_##decode##_##lines(const struct whole_scale *s) {                                                            \
         for (size_t column = 0; column < KERNEL_PANEL; column += VECS * LANES) {                                                   \
-            words_columns(decode, lines, s, column);                                                                               \
+            words_columns(decode, lines, s, column, columns_##decode##_##lines);                                                   \
         }                                                                                                                          \
     }                                                                                                                              \
     static void fmas_##decode##_##lines(const struct whole_scale *s) {                                                             \
-        fmas(decode, lines, s);                                                                                                    \
+        fmas_all(s, columns_##decode##_##lines);                                                                                   \
     }
 WHOLE_COPIES(WORDS_AND_FMAS)
 
