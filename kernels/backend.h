@@ -80,6 +80,9 @@ typedef void panel_group_kernel(const struct panel_group_args *args);
 // element_kernels says.
 typedef void quantised_group_kernel(const struct panel_group_args *args, const struct quantised_format *format);
 
+// Rows of a call that are kept over the whole of K, where that is dear to make again; 0: it is not.
+typedef size_t quantised_span_rows(const struct quantised_format *format, size_t k);
+
 // What the bits of a backend's bf16 sums are; everything else is the same everywhere.
 enum kernel_arithmetic {
     ARITHMETIC_CPU,     // pairs of fmas, as the numerics contract says
@@ -109,12 +112,14 @@ struct element_kernels {
     struct slices_kernels slices[PACKED_LAYOUTS]; // by width; none at PACKED_PANELS, which the three above read
     quantised_kernel *quantised;                  // rows against codes; NULL for int8 alone
     quantised_group_kernel *quantised_group;      // NULL: `quantised` serves
-    size_t quantised_kept;     // rows that it keeps at most, and it fetches the next ones; 0: KERNEL_QUANTISED_ROWS
-    across_kernel *across;     // NULL: plain weights as [k, n] are always packed
-    size_t across_rows;        // of a group, up to which `across` is faster than packing; 0: any it takes
-    along_kernel *along;       // NULL: plain weights as [n, k] are always packed
-    size_t along_rows;         // of a group, up to which `along` is faster
-    size_t along_widened_rows; // the same where weights are not of the sums' dtype: F16 and BF16 by F32
+    size_t quantised_kept;                        // rows that it keeps at most; 0: KERNEL_QUANTISED_ROWS
+    quantised_span_rows *quantised_span; // NULL: quantised_kept or as many as KERNEL_CODED_ROWS_KEPT has room for, and it fetches
+                                         // the next ones
+    across_kernel *across;               // NULL: plain weights as [k, n] are always packed
+    size_t across_rows;                  // of a group, up to which `across` is faster than packing; 0: any it takes
+    along_kernel *along;                 // NULL: plain weights as [n, k] are always packed
+    size_t along_rows;                   // of a group, up to which `along` is faster
+    size_t along_widened_rows;           // the same where weights are not of the sums' dtype: F16 and BF16 by F32
 };
 
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set

@@ -49,7 +49,7 @@ static inline size_t panels_kept_times(const struct panel_kernels *kernels) {
 
 // Does it fetch the rows that come next? Else its caller does.
 static inline bool panels_fetch_rows(const struct panel_kernels *kernels) {
-    return kernels->format ? kernels->of->quantised_kept > 0 : kernels->layout != PACKED_PANELS;
+    return kernels->format ? kernels->of->quantised_kept > 0 && !kernels->of->quantised_span : kernels->layout != PACKED_PANELS;
 }
 
 static inline void multiply_panel(const struct panel_kernels *kernels, const struct panel_args *args) {

@@ -79,10 +79,14 @@ static size_t run_of(const struct walk_shape *shape, const struct walk_tasks *ta
 static size_t rows_kept(const struct walk_shape *shape) {
     const struct panel_kernels *kernels = shape->kernels;
     size_t bytes = kernels->format ? KERNEL_CODED_ROWS_KEPT : KERNEL_ROWS_KEPT, most = panels_kept_rows(kernels);
-    size_t row_bytes = shape->row_bytes * panels_kept_times(kernels);
-    size_t kept = panels_fetch_rows(kernels) && !kernels->one_by_one && row_bytes ? bytes / row_bytes : 0;
+    size_t row_bytes = shape->row_bytes * panels_kept_times(kernels), kept = 0;
+    if (kernels->format && kernels->of->quantised_span) {
+        kept = kernels->of->quantised_span(kernels->format, shape->row_bytes / sizeof(uint16_t));
+    } else if (panels_fetch_rows(kernels) && row_bytes) {
+        kept = bytes / row_bytes;
+    }
     kept = kept < most ? kept : most;
-    return kept >= SPAN_ROWS_MIN ? kept : 0;
+    return kept >= SPAN_ROWS_MIN && !kernels->one_by_one ? kept : 0;
 }
 
 void walk_tasks_make(const struct walk_shape *shape, struct walk_span *spans, struct walk_tasks *out) {

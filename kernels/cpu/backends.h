@@ -136,10 +136,13 @@ panel_kernel amx_panel_bf16;
 panel_group_kernel amx_group_bf16, amx_group_i8;
 quantised_kernel amx_quantised_bf16; // the other sets' kernels
 quantised_group_kernel avx512vnni_quantised_group_bf16, amx_quantised_group_bf16;
+quantised_span_rows avx512vnni_quantised_span; // of both
 
 // Those of 4-bit codes in whole numbers, with VNNI, VBMI and BITALG. False where format, k or rows are not of those that it takes:
 // sums are nothing then.
 bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format);
+// As many rows as it keeps.
+quantised_span_rows avx512vnni_whole_rows;
 
 extern const struct kernel_backend backend_avx2, backend_avx512, backend_avx512vnni, backend_avx512bf16, backend_amxint8,
     backend_amx;

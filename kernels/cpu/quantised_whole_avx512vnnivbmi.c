@@ -171,6 +171,16 @@ static bool takes(const struct quantised_format *format, const struct quantised_
            k % layout->scale_k == 0;
 }
 
+size_t avx512vnni_whole_rows(const struct quantised_format *format, size_t k) {
+    const struct quantised_layout layout = quantised_layout(format, k);
+    const struct whole_rows one = {.rows = 1, .scale_k = layout.scale_k};
+    if (!takes(format, &layout, k)) {
+        return 0;
+    }
+    const size_t row_bytes = whole_rows_bytes(&one, layout.scales) + whole_digits_bytes(&one, layout.scales) + sizeof(panel_row);
+    return (KERNEL_ROWS_KEPT - sizeof(struct kept) - 2 * ALIGNMENT) / row_bytes;
+}
+
 bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format) {
     struct call c = {.group = group, .format = format, .layout = quantised_layout(format, group->k)};
     if (!takes(format, &c.layout, group->k)) {
