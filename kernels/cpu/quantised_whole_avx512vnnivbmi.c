@@ -25,11 +25,11 @@ static enum whole_decode decode_of(const struct quantised_format *format) {
 static struct whole_kind kind_of(enum whole_decode decode) {
     switch (decode) {
     case WHOLE_E2M1:
-        return (struct whole_kind){12, 0.5f, 12, false};
+        return (struct whole_kind){12, 0.5f};
     case WHOLE_INT4:
-        return (struct whole_kind){INT4_ZERO_MAX / 2, 1.0f, INT4_ZERO_MAX / 2, false};
+        return (struct whole_kind){INT4_ZERO_MAX / 2, 1.0f};
     default:
-        return (struct whole_kind){INT4_ZERO_MAX, 1.0f, 0, true};
+        return (struct whole_kind){INT4_ZERO_MAX, 1.0f};
     }
 }
 

@@ -1,12 +1,12 @@
-// Rows of bf16 as whole numbers in digits, scale by scale of codes of 4 bits, for VPDPBUSD. What a sum in whole numbers
-// must fulfil to have the bits of the contract's fmas: quantised_whole.h. Private to cpu/quantised_*.
+// Rows of bf16 as whole numbers in digits, scale by scale of codes of 4 bits, for VPDPBUSD. What a sum in whole numbers must fulfil
+// to have the bits of the contract's fmas: quantised_whole.h. Private to cpu/quantised_*.
 //
-// A scale of a row, 16 or 32 k, has two or three digits, X = d0 + 256 d1 + 65536 d2 of -128 to 127, or it is not whole, and goes by
-// fmas. Rows of two digits lie side by side, and those of three.
+// A scale of a row, 16 or 32 k, is X of two digits, -2^15 to 2^15 - 1, or of three, -2^23 to 2^23 - 1, or it is not whole, and goes
+// by fmas. Digits are bytes of X + 2^15 or X + 2^23, none below 0. Rows of two digits lie side by side, and those of three.
 //
 // Let M be the sum of the X's magnitudes times the codes' greatest. Below 2^24 no sum on the way is rounded, whatever the codes
-// are. Up to 2^25 none is where the sum of all ends below 2^25 - M: one on the way is at most half of M and that together. Sums of
-// 64 columns hardly ever come to more than .4 M.
+// are; with two digits it always is. Up to 2^25 none is where the sum of all ends below 2^25 - M: one on the way is at most half of
+// M and that together. Sums of 64 columns hardly ever come to more than .4 M.
 #ifndef EXPERTD_KERNELS_CPU_WHOLE_ROWS_H
 #define EXPERTD_KERNELS_CPU_WHOLE_ROWS_H
 
@@ -21,12 +21,11 @@ enum {
 
 enum whole_class { WHOLE_TWO, WHOLE_THREE, WHOLE_NOT, WHOLE_CLASSES };
 
-// What codes are: multiples of `unit`, of at most `max` of it in magnitude. They are multiplied with `offset` added.
+// What codes less their zero points are: multiples of `unit`, of at most `max` of it in magnitude, which is 16 at most. They are
+// multiplied with `max` added, by which none is below 0.
 struct whole_kind {
-    uint32_t max;
+    int32_t max;
     float unit;
-    int32_t offset;
-    bool less_zero; // they have zero points
 };
 
 // Of a row's scale.
@@ -34,10 +33,7 @@ struct whole_place {
     uint32_t row;
     float unit;    // what 1 of the sum of X times codes is worth
     int32_t limit; // three digits: a sum of such a magnitude may have been rounded on its way
-    union {
-        int32_t less; // -offset * the sum of X
-        float x;      // less_zero: the sum of X
-    };
+    int32_t less;  // -max * the sum of X
 };
 
 // Places of a scale's rows: two digits from 0 on, three digits down from the last.

@@ -12,7 +12,7 @@ enum {
     WHOLE_WORDS = 2, // of 4 digits that a line of codes takes: its lower nibbles', its upper ones'
 };
 
-// How codes become bytes that are multiplied, and f32: a constant in each copy.
+// How codes become bytes that are multiplied, in units of struct whole_kind, and f32: a constant in each copy.
 enum whole_decode { WHOLE_E2M1, WHOLE_INT4, WHOLE_INT4_LESS_ZERO, WHOLE_DECODES };
 
 // Rows are those of struct whole_rows, from the scale on.

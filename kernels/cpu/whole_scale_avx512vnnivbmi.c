@@ -17,22 +17,39 @@ enum {
     FMA_ROWS = 4, // of those that are not whole
 };
 
-typedef __m512i codes_bytes[VECS][WHOLE_WORDS * WHOLE_SCALE_LINES];
+// The codes of VECS vectors of columns as bytes, with struct whole_kind's max added: those of the lower nibbles of each line, then
+// of the upper ones.
+struct codes {
+    __m512i bytes[VECS][WHOLE_WORDS * WHOLE_SCALE_LINES];
+};
 
-// The codes of VECS vectors of columns as bytes: those of the lower nibbles of each line, then of the upper ones.
-PANEL_INLINE void load_bytes(enum whole_decode decode, const uint8_t *codes, size_t lines, codes_bytes bytes) {
+// What is added to the codes of 16 columns, each four times.
+PANEL_INLINE __m512i bytes_above_0(const float *zeros) {
+    const __m512i above = _mm512_sub_epi32(_mm512_set1_epi32(INT4_ZERO_MAX), _mm512_cvtps_epi32(_mm512_load_ps(zeros)));
+    return _mm512_mullo_epi32(above, _mm512_set1_epi32(0x01010101));
+}
+
+PANEL_INLINE struct codes load_codes(enum whole_decode decode, const struct whole_scale *s, size_t lines, size_t column) {
+    const uint8_t *codes = s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS);
     const __m512i nibble = _mm512_set1_epi8(15);
     // 2 c + 12 of the code in the lowest 4 of VPERMB's 6 bits
     const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    PANEL_UNROLL for (size_t i = 0; i < lines; i++) {
-        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+    struct codes c;
+    PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+        const __m512i above =
+            decode == WHOLE_INT4_LESS_ZERO ? bytes_above_0(s->zeros + column + v * LANES) : _mm512_setzero_si512();
+        PANEL_UNROLL for (size_t i = 0; i < lines; i++) {
             const uint8_t *line = codes + (i * WHOLE_LINES + v) * QUANTISED_LINE;
             const __m512i low = _mm512_loadu_si512(line), high = _mm512_srli_epi16(low, 4);
             fetch_line(line, FETCH_CODES_INTEL);
-            bytes[v][2 * i] = decode == WHOLE_E2M1 ? _mm512_permutexvar_epi8(low, table) : _mm512_and_si512(low, nibble);
-            bytes[v][2 * i + 1] = decode == WHOLE_E2M1 ? _mm512_permutexvar_epi8(high, table) : _mm512_and_si512(high, nibble);
+            PANEL_UNROLL for (size_t w = 0; w < WHOLE_WORDS; w++) {
+                const __m512i words = w ? high : low;
+                __m512i bytes = decode == WHOLE_E2M1 ? _mm512_permutexvar_epi8(words, table) : _mm512_and_si512(words, nibble);
+                c.bytes[v][WHOLE_WORDS * i + w] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_add_epi8(bytes, above) : bytes;
+            }
         }
     }
+    return c;
 }
 
 PANEL_INLINE __m512i digits_word(const int8_t *digits) {
@@ -162,8 +179,8 @@ PANEL_INLINE bool over_limit(const __m512i *sum, int32_t limit) {
 
 // `rows` rows from a place on, along VECS vectors of columns. False where a sum of three digits may have been rounded: nothing is
 // closed then.
-PANEL_INLINE bool multiply_places(enum whole_decode decode, size_t rows, size_t digits, const struct whole_scale *s, size_t place,
-                                  size_t lines, size_t column, codes_bytes bytes) {
+PANEL_INLINE bool multiply_places(size_t rows, size_t digits, const struct whole_scale *s, size_t place, size_t lines,
+                                  size_t column, const struct codes *codes) {
     const size_t words = WHOLE_WORDS * lines, plane = s->rows * words * 4;
     const int8_t *x = s->digits + place * words * 4;
     const struct whole_place *at = s->places + place;
@@ -171,8 +188,7 @@ PANEL_INLINE bool multiply_places(enum whole_decode decode, size_t rows, size_t 
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
             PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
-                const bool less = d == 0 && decode != WHOLE_INT4_LESS_ZERO;
-                sum[r][d][v] = less ? _mm512_set1_epi32(at[r].less) : _mm512_setzero_si512();
+                sum[r][d][v] = d == 0 ? _mm512_set1_epi32(at[r].less) : _mm512_setzero_si512();
             }
         }
     }
@@ -181,7 +197,7 @@ PANEL_INLINE bool multiply_places(enum whole_decode decode, size_t rows, size_t 
             PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
                 const __m512i word = digits_word(x + d * plane + (r * words + i) * 4);
                 PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-                    sum[r][d][v] = _mm512_dpbusd_epi32(sum[r][d][v], bytes[v][i], word);
+                    sum[r][d][v] = _mm512_dpbusd_epi32(sum[r][d][v], codes->bytes[v][i], word);
                 }
             }
         }
@@ -193,17 +209,13 @@ PANEL_INLINE bool multiply_places(enum whole_decode decode, size_t rows, size_t 
             }
         }
     }
-    if (digits == WHOLE_DIGITS && decode != WHOLE_INT4_LESS_ZERO && over_limit(sum[0][0], at->limit)) {
+    if (digits == WHOLE_DIGITS && over_limit(sum[0][0], at->limit)) {
         return false;
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-            const size_t to = column + v * LANES;
-            __m512 value = _mm512_cvtepi32_ps(sum[r][0][v]);
-            if (decode == WHOLE_INT4_LESS_ZERO) { // whole numbers below 2^24
-                value = _mm512_fnmadd_ps(_mm512_load_ps(s->zeros + to), _mm512_set1_ps(at[r].x), value);
-            }
-            close_sum(s, to, _mm512_mul_ps(value, _mm512_set1_ps(at[r].unit)), at[r].row);
+            const __m512 partial = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][0][v]), _mm512_set1_ps(at[r].unit));
+            close_sum(s, column + v * LANES, partial, at[r].row);
         }
     }
     return true;
@@ -211,17 +223,16 @@ PANEL_INLINE bool multiply_places(enum whole_decode decode, size_t rows, size_t 
 
 PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const struct whole_scale *s, size_t column,
                                 whole_columns_kernel *fmas) {
-    codes_bytes bytes;
-    load_bytes(decode, s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS), lines, bytes);
+    const struct codes codes = load_codes(decode, s, lines, column);
     size_t place = 0, two = s->count[WHOLE_TWO];
     for (; place + TWO_ROWS <= two; place += TWO_ROWS) {
-        multiply_places(decode, TWO_ROWS, 2, s, place, lines, column, bytes);
+        multiply_places(TWO_ROWS, 2, s, place, lines, column, &codes);
     }
     if (place < two) {
-        multiply_places(decode, 1, 2, s, place, lines, column, bytes);
+        multiply_places(1, 2, s, place, lines, column, &codes);
     }
     for (place = s->rows - s->count[WHOLE_THREE]; place < s->rows; place++) {
-        if (!multiply_places(decode, 1, WHOLE_DIGITS, s, place, lines, column, bytes)) {
+        if (!multiply_places(1, WHOLE_DIGITS, s, place, lines, column, &codes)) {
             const uint8_t row = (uint8_t)s->places[place].row;
             fmas(s, &row, 1, column);
         }
