@@ -253,7 +253,7 @@ static void run_product(const struct walk_work *work, struct walk_product produc
                              .next_x = next_x,
                              .sums = (float *)memory->sums,
                              .scratch = memory->sums + SUMS_BYTES,
-                             .scratch_more = memory->more};
+                             .scratch_more = panels_scratch_more(kernels, memory->more)};
     for (; product.panel < product.end; product.panel += call.count) {
         call.panel = product.panel;
         call.count = call_panels(work, &product);

@@ -52,6 +52,12 @@ static inline bool panels_fetch_rows(const struct panel_kernels *kernels) {
     return kernels->format ? kernels->of->quantised_kept > 0 && !kernels->of->quantised_span : kernels->layout != PACKED_PANELS;
 }
 
+// Bytes of scratch beyond KERNEL_SCRATCH_BYTES that its calls are given, of so many.
+static inline size_t panels_scratch_more(const struct panel_kernels *kernels, size_t room) {
+    const bool all = kernels->format && kernels->of->quantised_span;
+    return all || room < KERNEL_SCRATCH_MORE ? room : (size_t)KERNEL_SCRATCH_MORE;
+}
+
 static inline void multiply_panel(const struct panel_kernels *kernels, const struct panel_args *args) {
     if (kernels->format) {
         kernels->of->quantised(args, kernels->format);

@@ -40,7 +40,7 @@ unsigned team_threads(const struct team *team); // 1 where team is NULL
 
 // Memory of one of the team's threads, for what runs on it: TEAM_SCRATCH_BYTES, 64-byte aligned, in huge pages where they are to be
 // had. Its contents last as long as one call of `body`.
-enum { TEAM_SCRATCH_BYTES = 1 << 20 };
+enum { TEAM_SCRATCH_BYTES = 2 << 20 };
 void *team_scratch(struct team *team, unsigned thread);
 
 // body(context, task, thread) for every task in [0, tasks), each once, claimed in ascending order (a caller's pool: as it likes);

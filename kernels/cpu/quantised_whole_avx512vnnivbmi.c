@@ -178,7 +178,7 @@ size_t avx512vnni_whole_rows(const struct quantised_format *format, size_t k) {
         return 0;
     }
     const size_t row_bytes = whole_rows_bytes(&one, layout.scales) + whole_digits_bytes(&one, layout.scales) + sizeof(panel_row);
-    return (KERNEL_ROWS_KEPT - sizeof(struct kept) - 2 * ALIGNMENT) / row_bytes;
+    return (KERNEL_DIGITS_KEPT - sizeof(struct kept) - 2 * ALIGNMENT) / row_bytes;
 }
 
 bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format) {
