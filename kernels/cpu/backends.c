@@ -99,7 +99,7 @@ const struct kernel_backend backend_avx2 = {
 #define AVX512_BF16(by)                                                                                                            \
     {                                                                                                                              \
         .panel = avx512_panel_bf16, .group = avx512_group_bf16, .few = PANEL_TILE, .quantised = by##_quantised_bf16,               \
-        .across = avx512_across_bf16                                                                                               \
+        .quantised_group = avx512_quantised_group_bf16, .across = avx512_across_bf16                                               \
     }
 #define AVX512VNNI_I8                                                                                                              \
     {                                                                                                                              \
@@ -159,7 +159,7 @@ const struct kernel_backend backend_amx = {
     .name = "amx",
     .arithmetic = ARITHMETIC_CPU_AMX,
     .f32 = AVX512_F32(avx512),
-    .bf16 = {.panel = amx_panel_bf16, .group = amx_group_bf16, .quantised = amx_quantised_bf16},
+    .bf16 = {.panel = amx_panel_bf16, .group = amx_group_bf16, .quantised = amx_quantised_bf16, .quantised_group = avx512_quantised_group_bf16},
     .i8 = AMX_I8,
     BACKEND_ROWS(avx512),
 };

@@ -114,7 +114,9 @@ panel_group_kernel avx2_slices_f32, avx2_slices_bf16;
 panel_kernel avx2_slices_panel_f32, avx2_slices_panel_bf16;
 panel_group_kernel avx512_slices_f32, avx512_wide_slices_f32;
 panel_kernel avx512_slices_panel_f32, avx512_wide_slices_panel_f32;
+quantised_group_kernel avx512_quantised_group_bf16;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI
+quantised_group_kernel avx512vbmi_quantised_group_bf16;
 
 panel_kernel avx512vnni_panel_i8;
 panel_group_kernel avx512vnni_group_i8;

@@ -12,6 +12,11 @@ void avx512_quantised_bf16(const struct panel_args *args, const struct quantised
     choose(avx512vbmi_quantised_bf16, avx2_quantised_bf16)(args, format);
 }
 
+void avx512_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+    bool vbmi = __builtin_cpu_supports("avx512vbmi");
+    (vbmi ? avx512vbmi_quantised_group_bf16 : avx2_quantised_group_bf16)(group, format);
+}
+
 void avx512_quantised_f32(const struct panel_args *args, const struct quantised_format *format) {
     choose(avx512vbmi_quantised_f32, avx2_quantised_f32)(args, format);
 }

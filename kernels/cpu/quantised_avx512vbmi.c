@@ -9,6 +9,7 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/code_tables.h"
 #include "kernels/cpu/fetch.h"
+#include "kernels/cpu/quantised_few_avx512.h"
 #include "kernels/cpu/scales_avx512.h"
 #include "kernels/quantised_layout.h"
 
@@ -332,6 +333,13 @@ static void quantised_partial(const struct quantised_format *format, size_t rows
     FUNCTIONS[decode_of(format)][rows - 1](format, args);
 }
 
+// Rows of bf16 that no flush touches.
+static bool few_unflushed(const struct panel_args *args, const struct quantised_format *format) {
+    return args->rows <= KERNEL_QUANTISED_ROWS && avx512vbmi_quantised_few(args, format);
+}
+
+#define QUANTISED_UNFLUSHED
+#define quantised_unflushed few_unflushed
 #define PANEL_TARGET(name) avx512vbmi_##name
 #include "kernels/cpu/quantised_body.h"
 #endif

@@ -1,0 +1,174 @@
+// The kernels of one way of decoding, written once. The including file defines:
+//   FEW_LINE_K               k of a line of codes: 8 or 4
+//   FEW_FOLD                 struct few_decoder's
+//   struct tables, tables_load(format)
+//   struct zero, zero_load(zeros)  the zero points of 16 columns as its lines want them; zeros is not read where there are none
+//   struct line, line_open(codes, tables)
+//   line_value(line, tables, zero, k)   element k of the line times 1 / fold: 16 columns
+//   FEW_SHAPE(rows)          how many rows are multiplied: struct few_shape
+//   FEW_DECODER              the name of the result
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/fetch.h"
+#include "kernels/cpu/panel_scales_avx512.h"
+#include "kernels/cpu/quantised_few_avx512.h"
+
+enum {
+    LANES = 16,
+    LINES = KERNEL_PANEL / LANES,
+    LINES_BYTES = LINES * QUANTISED_LINE,
+    PIECE_K = 128, // of codes that are read again for other columns: 8 KiB at most, which stay in L1 beside the rows
+};
+
+// Constants in each copy.
+struct few_shape {
+    size_t rows;
+    size_t side; // blocks of 16 columns of a pass over the codes
+    size_t with; // of those, so many share a broadcast element
+};
+
+// Keeps rows' elements from being held in registers over the lines: the sums and what is widened need them.
+PANEL_INLINE void few_forget(void) {
+    __asm__ __volatile__("" ::: "memory");
+}
+
+// `with` lines' codes against all rows, of each pair the odd k first.
+PANEL_INLINE void few_line(struct few_shape shape, const struct tables *t, const struct zero *zero, const uint8_t *codes,
+                           const float *x, __m512 sums[][LINES], size_t first) {
+    struct line line[LINES];
+    PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
+        line[j] = line_open(codes + j * QUANTISED_LINE, t);
+    }
+    PANEL_UNROLL for (size_t i = 0; i < FEW_LINE_K; i++) {
+        const size_t k = i ^ 1;
+        __m512 w[LINES];
+        PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
+            w[j] = line_value(&line[j], t, &zero[first + j], k);
+        }
+        PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+            const __m512 factor = _mm512_set1_ps(x[r * FEW_LINE_K + k]);
+            PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
+                sums[r][first + j] = _mm512_fmadd_ps(factor, w[j], sums[r][first + j]);
+            }
+        }
+    }
+}
+
+// `lines` lines of `side` blocks of 16 columns.
+PANEL_INLINE void few_lines(struct few_shape shape, const struct tables *t, const struct zero *zero, const uint8_t *codes,
+                            size_t lines, const float *x, bool fetches, __m512 sums[][LINES]) {
+    for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, x += shape.rows * FEW_LINE_K) {
+        PANEL_UNROLL for (size_t j = 0; fetches && j < LINES; j++) {
+            fetch_line(codes + j * QUANTISED_LINE, FETCH_CODES_INTEL);
+        }
+        PANEL_UNROLL for (size_t j = 0; j < shape.side; j += shape.with) {
+            few_line(shape, t, zero, codes + j * QUANTISED_LINE, x, sums, j);
+            few_forget();
+        }
+    }
+}
+
+// Lines of a scale, all of them or a part.
+struct piece {
+    const uint8_t *codes, *stored; // the scale's scales, and behind them its zero points
+    const float *x;
+    size_t lines;
+    bool starts, ends;
+};
+
+PANEL_INLINE void few_close(const struct few_args *a, struct few_shape shape, size_t block, const float *factors,
+                            __m512 partials[][LINES]) {
+    PANEL_UNROLL for (size_t j = 0; j < shape.side; j++) {
+        const __m512 factor = _mm512_load_ps(factors + (block + j) * LANES);
+        PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+            float *sum = a->sums + r * KERNEL_SUMS + (block + j) * LANES;
+            _mm512_store_ps(sum, _mm512_fmadd_ps(partials[r][j], factor, _mm512_load_ps(sum)));
+        }
+    }
+}
+
+// Along `side` blocks of 16 columns. Scales are widened behind the codes before them, when they have been fetched.
+PANEL_INLINE void few_columns(const struct few_args *a, struct few_shape shape, const struct tables *t, const struct piece *p,
+                              size_t block, __m512 global, float *factors) {
+    __m512 partials[KERNEL_QUANTISED_ROWS][LINES];
+    struct zero zero[LINES];
+    PANEL_UNROLL for (size_t j = 0; j < shape.side; j++) {
+        zero[j] = zero_load(p->stored + quantised_scale_bytes(a->format) + (block + j) * LANES);
+        PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+            const float *partial = a->partials + r * KERNEL_SUMS + (block + j) * LANES;
+            partials[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(partial);
+        }
+    }
+    few_lines(shape, t, zero, p->codes + block * QUANTISED_LINE, p->lines, p->x, block == 0, partials);
+    if (p->ends) {
+        if (block == 0) {
+            panel_scales_to(a->format, p->stored, global, factors);
+        }
+        few_close(a, shape, block, factors, partials);
+        return;
+    }
+    PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+        PANEL_UNROLL for (size_t j = 0; j < shape.side; j++) {
+            _mm512_store_ps(a->partials + r * KERNEL_SUMS + (block + j) * LANES, partials[r][j]);
+        }
+    }
+}
+
+// A scale's codes: in pieces where they are read more than once.
+PANEL_INLINE void few_scale(const struct few_args *a, struct few_shape shape, const struct tables *t, const uint8_t *codes,
+                            size_t lines, const uint8_t *stored, const float *x, __m512 global) {
+    const size_t most = shape.side == LINES ? lines : PIECE_K / FEW_LINE_K;
+    float factors[KERNEL_PANEL] __attribute__((aligned(64)));
+    for (size_t done = 0, now; done < lines; done += now) {
+        now = lines - done < most ? lines - done : most;
+        const struct piece piece = {
+            .codes = codes + done * LINES_BYTES,
+            .stored = stored,
+            .x = x + done * shape.rows * FEW_LINE_K,
+            .lines = now,
+            .starts = done == 0 && a->starts,
+            .ends = done + now == lines && a->ends,
+        };
+        PANEL_UNROLL for (size_t block = 0; block < LINES; block += shape.side) {
+            few_columns(a, shape, t, &piece, block, global, factors);
+        }
+    }
+}
+
+// Scale by scale.
+PANEL_INLINE void few_multiply(const struct few_args *a, struct few_shape shape) {
+    const struct tables t = tables_load(a->format);
+    const __m512 global = panel_global(a->format, a->panel);
+    const size_t scale_bytes = quantised_scale_bytes(a->format);
+    const uint8_t *codes = a->codes;
+    const float *x = a->x;
+    for (size_t s = 0; s < a->scales; s++, codes += a->stride) {
+        const bool last = s + 1 == a->scales;
+        const size_t lines = (last ? a->last_k : a->scale_k) / FEW_LINE_K;
+        const uint8_t *stored = last ? a->last : codes + lines * LINES_BYTES;
+        for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
+            fetch_line(stored + at, FETCH_CODES_INTEL);
+        }
+        few_scale(a, shape, &t, codes, lines, stored, x, global);
+        x += lines * shape.rows * FEW_LINE_K;
+    }
+}
+
+#define FEW_FUNCTION(rows)                                                                                                         \
+    static void multiply_##rows(const struct few_args *args) {                                                                     \
+        few_multiply(args, FEW_SHAPE(rows));                                                                                       \
+    }
+
+FEW_FUNCTION(1)
+FEW_FUNCTION(2)
+FEW_FUNCTION(3)
+FEW_FUNCTION(4)
+FEW_FUNCTION(5)
+FEW_FUNCTION(6)
+FEW_FUNCTION(7)
+FEW_FUNCTION(8)
+
+const struct few_decoder FEW_DECODER = {
+    .line_k = FEW_LINE_K,
+    .fold = FEW_FOLD,
+    .multiply = {multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7, multiply_8},
+};
