@@ -28,6 +28,7 @@ struct few_args {
     const uint8_t *codes;   // of the first scale
     const uint8_t *last;    // the last scale's scales, behind its codes and before its zero points
     size_t scales, stride;  // bytes from one scale's codes to the next one's
+    size_t scale_bytes;     // of a scale's scales
     size_t scale_k, last_k; // k of each but the last, and of the last: whole lines
     bool starts, ends;      // else from the partials that are there; else they are left there
     const float *x;         // [k / line_k][rows][line_k], times the decoder's fold; past K +0

@@ -31,6 +31,12 @@ PANEL_INLINE void few_forget(void) {
     __asm__ __volatile__("" ::: "memory");
 }
 
+// a * b + c in the form that overwrites c: gcc 12 takes one that overwrites a factor for many, and moves sums to and fro.
+PANEL_INLINE __m512 few_fma(__m512 a, __m512 b, __m512 c) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+    return c;
+}
+
 // `with` lines' codes against all rows, of each pair the odd k first.
 PANEL_INLINE void few_line(struct few_shape shape, const struct tables *t, const struct zero *zero, const uint8_t *codes,
                            const float *x, __m512 sums[][LINES], size_t first) {
@@ -47,7 +53,7 @@ PANEL_INLINE void few_line(struct few_shape shape, const struct tables *t, const
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             const __m512 factor = _mm512_set1_ps(x[r * FEW_LINE_K + k]);
             PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
-                sums[r][first + j] = _mm512_fmadd_ps(factor, w[j], sums[r][first + j]);
+                sums[r][first + j] = few_fma(factor, w[j], sums[r][first + j]);
             }
         }
     }
@@ -92,7 +98,7 @@ PANEL_INLINE void few_columns(const struct few_args *a, struct few_shape shape, 
     __m512 partials[KERNEL_QUANTISED_ROWS][LINES];
     struct zero zero[LINES];
     PANEL_UNROLL for (size_t j = 0; j < shape.side; j++) {
-        zero[j] = zero_load(p->stored + quantised_scale_bytes(a->format) + (block + j) * LANES);
+        zero[j] = zero_load(p->stored + a->scale_bytes + (block + j) * LANES);
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             const float *partial = a->partials + r * KERNEL_SUMS + (block + j) * LANES;
             partials[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(partial);
@@ -138,14 +144,13 @@ PANEL_INLINE void few_scale(const struct few_args *a, struct few_shape shape, co
 PANEL_INLINE void few_multiply(const struct few_args *a, struct few_shape shape) {
     const struct tables t = tables_load(a->format);
     const __m512 global = panel_global(a->format, a->panel);
-    const size_t scale_bytes = quantised_scale_bytes(a->format);
     const uint8_t *codes = a->codes;
     const float *x = a->x;
     for (size_t s = 0; s < a->scales; s++, codes += a->stride) {
         const bool last = s + 1 == a->scales;
         const size_t lines = (last ? a->last_k : a->scale_k) / FEW_LINE_K;
         const uint8_t *stored = last ? a->last : codes + lines * LINES_BYTES;
-        for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
+        for (size_t at = 0; at < a->scale_bytes; at += QUANTISED_LINE) {
             fetch_line(stored + at, FETCH_CODES_INTEL);
         }
         few_scale(a, shape, &t, codes, lines, stored, x, global);

@@ -107,6 +107,7 @@ static void multiply_chunk(const struct few_work *work, const struct chunk *c, s
         .last = at + quantised_scales_at(&c->layout, c->scale + c->scales - 1, work->args.k),
         .scales = c->scales,
         .stride = c->layout.stride,
+        .scale_bytes = c->layout.scale_size,
         .scale_k = c->layout.scale_k,
         .last_k = (last + decoder->line_k - 1) / decoder->line_k * decoder->line_k,
         .starts = c->starts,

@@ -39,8 +39,7 @@ static inline __attribute__((always_inline)) struct zero zero_load(const uint8_t
 
 static inline struct line line_open(const uint8_t *codes, const struct tables *t) {
     (void)t;
-    const __m512i q = _mm512_loadu_si512(codes);
-    return (struct line){q, _mm512_srli_epi32(q, 16)};
+    return (struct line){_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 2)}; // scales follow the last line
 }
 
 static inline __attribute__((always_inline)) __m512 line_value(const struct line *line, const struct tables *t,
