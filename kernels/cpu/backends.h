@@ -136,7 +136,6 @@ panel_kernel avx512bf16_slices_panel_bf16, avx512bf16_wide_slices_panel_bf16;
 
 panel_kernel amx_panel_bf16;
 panel_group_kernel amx_group_bf16, amx_group_i8;
-quantised_kernel amx_quantised_bf16; // the other sets' kernels
 
 extern const struct kernel_backend backend_avx2, backend_avx512, backend_avx512vnni, backend_avx512bf16, backend_amxint8,
     backend_amx;

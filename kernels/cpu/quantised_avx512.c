@@ -33,13 +33,4 @@ void avx512bf16_quantised_group_bf16(const struct panel_group_args *group, const
 void avx512bf16_quantised_f32(const struct panel_args *args, const struct quantised_format *format) {
     avx512_quantised_f32(args, format);
 }
-
-// CPUs with tiles have VDPBF16PS, but at half the rate of fmas. For one row it is the faster where scales are fine, whose sums its
-// kernels keep in registers: NVFP4 1.4, MXFP4, MXFP8 and INT4 of 32 k 1.1 times; INT4 and E4M3 of 128 k .9 (Granite Rapids). For
-// two it is where they are of 16 k: NVFP4 1.2, MXFP4 .9 times (Emerald Rapids).
-void amx_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {
-    const size_t most_k = args->rows == 1 ? 32 : args->rows == 2 ? 16 : 0;
-    bool fine = format->scale_k > 0 && format->scale_k <= most_k;
-    (fine ? avx512bf16_quantised_bf16 : avx512_quantised_bf16)(args, format);
-}
 #endif

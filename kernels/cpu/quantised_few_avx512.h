@@ -1,5 +1,5 @@
-// Quantised weights against up to KERNEL_QUANTISED_ROWS rows of bf16 that no flush touches, by AVX-512's fmas on f32: what the files
-// of that kind share. Private to cpu/quantised_*.
+// Quantised weights against up to KERNEL_QUANTISED_ROWS rows of bf16 that no flush touches, by AVX-512's fmas on f32: what the
+// files of that kind share. Private to cpu/quantised_*.
 //
 // All of it runs in IEEE's default mode, so that partial sums are closed in registers where they are made. The flush that bf16 sums
 // have can be left out, for it has nothing to do: rows are taken only where each element is 0 or at least 2^FEW_EXPONENT_MIN in
@@ -16,7 +16,7 @@
 
 enum {
     FEW_EXPONENT_MIN = -100,
-    FEW_FOLD_EXPONENT = 24, // of the greatest fold, and of the least one's inverse
+    FEW_FOLD_EXPONENT = 24,                     // of the greatest fold, and of the least one's inverse
     FEW_EXPONENT_END = 128 - FEW_FOLD_EXPONENT, // elements are below it, so that none overflows
     FEW_LINE_K_MAX = 8,
 };
@@ -39,8 +39,8 @@ struct few_args {
 typedef void few_function(const struct few_args *args);
 
 struct few_decoder {
-    size_t line_k;                                // k of a line of codes
-    float fold[FEW_LINE_K_MAX];                   // of each k of 8: what rows are multiplied by, a power of 2
+    size_t line_k;                                 // k of a line of codes
+    float fold[FEW_LINE_K_MAX];                    // of each k of 8: what rows are multiplied by, a power of 2
     few_function *multiply[KERNEL_QUANTISED_ROWS]; // by rows - 1
 };
 

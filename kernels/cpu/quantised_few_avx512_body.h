@@ -16,7 +16,7 @@ enum {
     LANES = 16,
     LINES = KERNEL_PANEL / LANES,
     LINES_BYTES = LINES * QUANTISED_LINE,
-    PIECE_K = 128, // of codes that are read again for other columns: 8 KiB at most, which stay in L1 beside the rows
+    PIECE_K = 32, // of codes that are read again for other columns: 8 KiB at most, which stay in L1 beside the rows
 };
 
 // Constants in each copy.

@@ -19,8 +19,8 @@ enum {
 
 // The rows' f32, as few_args.x, and the memory it lies in.
 struct found {
-    bool all;   // of K; else a part at a time
-    bool taken; // where all: no element was one that cannot be
+    bool all;     // of K; else a part at a time
+    bool taken;   // where all: no element was one that cannot be
     size_t limit; // k of a part
     float x[] __attribute__((aligned(64)));
 };
@@ -50,7 +50,8 @@ static const struct few_decoder *decoder_of(const struct quantised_format *forma
 
 // Where an element is 0 or at least 2^FEW_EXPONENT_MIN, and below 2^FEW_EXPONENT_END, in magnitude.
 PANEL_INLINE __mmask16 taken(__m256i x) {
-    const __m256i less = _mm256_sub_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7fff)), _mm256_set1_epi16(1)); // of 0 the greatest
+    const __m256i less =
+        _mm256_sub_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7fff)), _mm256_set1_epi16(1)); // of 0 the greatest
     const unsigned first = ((127 + FEW_EXPONENT_MIN) << 7) - 1, end = ((127 + FEW_EXPONENT_END) << 7) - 1;
     const __m256i from_first = _mm256_sub_epi16(less, _mm256_set1_epi16((short)first));
     return _mm256_cmplt_epu16_mask(from_first, _mm256_set1_epi16((short)(end - first))) |

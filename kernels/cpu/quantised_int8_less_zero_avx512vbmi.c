@@ -1,5 +1,5 @@
-// INT8 with zero points: VPSHUFB puts a code, plus 128, below the upper bytes of 2^23, which makes it the f32 2^23 + code + 128; the
-// difference to 2^23 + zero point + 128 is exact.
+// INT8 with zero points: VPSHUFB puts a code, plus 128, below the upper bytes of 2^23, which makes it the f32 2^23 + code + 128;
+// the difference to 2^23 + zero point + 128 is exact.
 #if defined(__x86_64__)
 #include <immintrin.h>
 

@@ -37,8 +37,8 @@ static inline struct zero zero_load(const uint8_t *zeros) {
 // Scales follow the last line.
 static inline struct line line_open(const uint8_t *codes, const struct tables *t) {
     (void)t;
-    return (struct line){{_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 1), _mm512_loadu_si512(codes + 2),
-                          _mm512_loadu_si512(codes + 3)}};
+    return (struct line){
+        {_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 1), _mm512_loadu_si512(codes + 2), _mm512_loadu_si512(codes + 3)}};
 }
 
 static inline __attribute__((always_inline)) __m512 line_value(const struct line *line, const struct tables *t,
