@@ -25,6 +25,8 @@ enum {
 struct few_args {
     const struct quantised_format *format;
     const uint8_t *panel;
+    size_t line;            // which of the panel's lines the first one is
+    unsigned plain_shift;   // quantised_plain_shift
     const uint8_t *codes;   // of the first scale
     const uint8_t *last;    // the last scale's scales, behind its codes and before its zero points
     size_t scales, stride;  // bytes from one scale's codes to the next one's
@@ -44,7 +46,7 @@ struct few_decoder {
     few_function *multiply[KERNEL_QUANTISED_ROWS]; // by rows - 1
 };
 
-extern const struct few_decoder few_nibble, few_nibble_less_zero, few_float8, few_int8, few_int8_less_zero;
+extern const struct few_decoder few_nibble, few_nibble_less_zero, few_e4m3, few_e5m2, few_int8, few_int8_less_zero;
 
 // Rows of a panel. False where a row or the panel is of those that cannot be taken; nothing is written then.
 bool avx512vbmi_quantised_few(const struct panel_args *args, const struct quantised_format *format);

@@ -5,6 +5,7 @@
 //   struct zero, zero_load(zeros)  the zero points of 16 columns as its lines want them; zeros is not read where there are none
 //   struct line, line_open(codes, tables)
 //   line_value(line, tables, zero, k)   element k of the line times 1 / fold: 16 columns
+//   FEW_HAS_PLAIN            where plain lines (quantised_plain_shift) are widened by plain_open(codes, tables), plain_value(line, k)
 //   FEW_SHAPE(rows)          how many rows are multiplied: struct few_shape
 //   FEW_DECODER              the name of the result
 #include "kernels/cpu/backends.h"
@@ -37,18 +38,41 @@ PANEL_INLINE __m512 few_fma(__m512 a, __m512 b, __m512 c) {
     return c;
 }
 
+#ifdef FEW_HAS_PLAIN
+// How many lines from `line` on are plain, or are not.
+PANEL_INLINE size_t few_run(const struct few_args *a, size_t line, bool *plain) {
+    enum { BITS_SURE = 57 }; // of 64 from any bit of a byte on
+    const size_t bit = line >> a->plain_shift;
+    uint64_t bits;
+    memcpy(&bits, a->panel + QUANTISED_PLAIN_AT + bit / 8, sizeof bits); // codes follow the header
+    bits >>= bit % 8;
+    *plain = bits & 1;
+    const uint64_t ends = (*plain ? ~bits : bits) | 1ull << BITS_SURE;
+    return ((bit + (size_t)__builtin_ctzll(ends)) << a->plain_shift) - line;
+}
+#else
+PANEL_INLINE struct line plain_open(const uint8_t *codes, const struct tables *t) {
+    return line_open(codes, t);
+}
+
+PANEL_INLINE __m512 plain_value(const struct line *line, size_t k) {
+    (void)line, (void)k;
+    return _mm512_setzero_ps();
+}
+#endif
+
 // `with` lines' codes against all rows, of each pair the odd k first.
-PANEL_INLINE void few_line(struct few_shape shape, const struct tables *t, const struct zero *zero, const uint8_t *codes,
+PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero, const uint8_t *codes,
                            const float *x, __m512 sums[][LINES], size_t first) {
     struct line line[LINES];
     PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
-        line[j] = line_open(codes + j * QUANTISED_LINE, t);
+        line[j] = plain ? plain_open(codes + j * QUANTISED_LINE, t) : line_open(codes + j * QUANTISED_LINE, t);
     }
     PANEL_UNROLL for (size_t i = 0; i < FEW_LINE_K; i++) {
         const size_t k = i ^ 1;
         __m512 w[LINES];
         PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
-            w[j] = line_value(&line[j], t, &zero[first + j], k);
+            w[j] = plain ? plain_value(&line[j], k) : line_value(&line[j], t, &zero[first + j], k);
         }
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             const __m512 factor = _mm512_set1_ps(x[r * FEW_LINE_K + k]);
@@ -60,14 +84,14 @@ PANEL_INLINE void few_line(struct few_shape shape, const struct tables *t, const
 }
 
 // `lines` lines of `side` blocks of 16 columns.
-PANEL_INLINE void few_lines(struct few_shape shape, const struct tables *t, const struct zero *zero, const uint8_t *codes,
+PANEL_INLINE void few_lines(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero, const uint8_t *codes,
                             size_t lines, const float *x, bool fetches, __m512 sums[][LINES]) {
     for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, x += shape.rows * FEW_LINE_K) {
         PANEL_UNROLL for (size_t j = 0; fetches && j < LINES; j++) {
             fetch_line(codes + j * QUANTISED_LINE, FETCH_CODES_INTEL);
         }
         PANEL_UNROLL for (size_t j = 0; j < shape.side; j += shape.with) {
-            few_line(shape, t, zero, codes + j * QUANTISED_LINE, x, sums, j);
+            few_line(shape, plain, t, zero, codes + j * QUANTISED_LINE, x, sums, j);
             few_forget();
         }
     }
@@ -77,9 +101,35 @@ PANEL_INLINE void few_lines(struct few_shape shape, const struct tables *t, cons
 struct piece {
     const uint8_t *codes, *stored; // the scale's scales, and behind them its zero points
     const float *x;
-    size_t lines;
+    size_t line, lines; // the first one's place in the panel
     bool starts, ends;
 };
+
+#ifdef FEW_HAS_PLAIN
+PANEL_INLINE void few_piece(const struct few_args *a, struct few_shape shape, const struct tables *t, const struct zero *zero,
+                            const struct piece *p, size_t block, __m512 partials[][LINES]) {
+    const uint8_t *codes = p->codes + block * QUANTISED_LINE;
+    const float *x = p->x;
+    for (size_t done = 0, now; done < p->lines; done += now) {
+        bool plain;
+        const size_t run = few_run(a, p->line + done, &plain);
+        now = p->lines - done < run ? p->lines - done : run;
+        if (plain) {
+            few_lines(shape, true, t, zero, codes, now, x, block == 0, partials);
+        } else {
+            few_lines(shape, false, t, zero, codes, now, x, block == 0, partials);
+        }
+        codes += now * LINES_BYTES;
+        x += now * shape.rows * FEW_LINE_K;
+    }
+}
+#else
+PANEL_INLINE void few_piece(const struct few_args *a, struct few_shape shape, const struct tables *t, const struct zero *zero,
+                            const struct piece *p, size_t block, __m512 partials[][LINES]) {
+    (void)a;
+    few_lines(shape, false, t, zero, p->codes + block * QUANTISED_LINE, p->lines, p->x, block == 0, partials);
+}
+#endif
 
 PANEL_INLINE void few_close(const struct few_args *a, struct few_shape shape, size_t block, const float *factors,
                             __m512 partials[][LINES]) {
@@ -104,7 +154,7 @@ PANEL_INLINE void few_columns(const struct few_args *a, struct few_shape shape, 
             partials[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(partial);
         }
     }
-    few_lines(shape, t, zero, p->codes + block * QUANTISED_LINE, p->lines, p->x, block == 0, partials);
+    few_piece(a, shape, t, zero, p, block, partials);
     if (p->ends) {
         if (block == 0) {
             panel_scales_to(a->format, p->stored, global, factors);
@@ -121,7 +171,7 @@ PANEL_INLINE void few_columns(const struct few_args *a, struct few_shape shape, 
 
 // A scale's codes: in pieces where they are read more than once.
 PANEL_INLINE void few_scale(const struct few_args *a, struct few_shape shape, const struct tables *t, const uint8_t *codes,
-                            size_t lines, const uint8_t *stored, const float *x, __m512 global) {
+                            size_t line, size_t lines, const uint8_t *stored, const float *x, __m512 global) {
     const size_t most = shape.side == LINES ? lines : PIECE_K / FEW_LINE_K;
     float factors[KERNEL_PANEL] __attribute__((aligned(64)));
     for (size_t done = 0, now; done < lines; done += now) {
@@ -130,6 +180,7 @@ PANEL_INLINE void few_scale(const struct few_args *a, struct few_shape shape, co
             .codes = codes + done * LINES_BYTES,
             .stored = stored,
             .x = x + done * shape.rows * FEW_LINE_K,
+            .line = line + done,
             .lines = now,
             .starts = done == 0 && a->starts,
             .ends = done + now == lines && a->ends,
@@ -146,6 +197,7 @@ PANEL_INLINE void few_multiply(const struct few_args *a, struct few_shape shape)
     const __m512 global = panel_global(a->format, a->panel);
     const uint8_t *codes = a->codes;
     const float *x = a->x;
+    size_t line = a->line;
     for (size_t s = 0; s < a->scales; s++, codes += a->stride) {
         const bool last = s + 1 == a->scales;
         const size_t lines = (last ? a->last_k : a->scale_k) / FEW_LINE_K;
@@ -153,7 +205,8 @@ PANEL_INLINE void few_multiply(const struct few_args *a, struct few_shape shape)
         for (size_t at = 0; at < a->scale_bytes; at += QUANTISED_LINE) {
             fetch_line(stored + at, FETCH_CODES_INTEL);
         }
-        few_scale(a, shape, &t, codes, lines, stored, x, global);
+        few_scale(a, shape, &t, codes, line, lines, stored, x, global);
+        line += lines;
         x += lines * shape.rows * FEW_LINE_K;
     }
 }

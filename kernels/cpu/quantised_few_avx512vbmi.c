@@ -39,8 +39,9 @@ struct few_work {
 static const struct few_decoder *decoder_of(const struct quantised_format *format) {
     switch (format->code) {
     case CODE_E4M3:
+        return &few_e4m3;
     case CODE_E5M2:
-        return &few_float8;
+        return &few_e5m2;
     case CODE_INT8:
         return format->zero_points ? &few_int8_less_zero : &few_int8;
     default:
@@ -104,6 +105,8 @@ static void multiply_chunk(const struct few_work *work, const struct chunk *c, s
     const struct few_args few = {
         .format = c->format,
         .panel = at,
+        .line = c->k / decoder->line_k,
+        .plain_shift = quantised_plain_shift(work->args.k),
         .codes = at + (chunk_codes(c, 0) - (const uint8_t *)work->args.panel),
         .last = at + quantised_scales_at(&c->layout, c->scale + c->scales - 1, work->args.k),
         .scales = c->scales,
