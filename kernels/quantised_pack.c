@@ -160,7 +160,8 @@ void quantised_mark_special(const struct quantised_format *format, size_t k, voi
     }
     memset(plain, 0xff, QUANTISED_PLAIN_BITS / 8);
     for (size_t at = 0; at < k; at += layout.line_k) {
-        const size_t g = at / layout.scale_k, line = at / layout.line_k, within = quantised_code_bytes(&layout, at - g * layout.scale_k);
+        const size_t g = at / layout.scale_k, line = at / layout.line_k,
+                     within = quantised_code_bytes(&layout, at - g * layout.scale_k);
         const uint8_t *codes = header + quantised_codes_at(&layout, g) + within;
         const struct line_codes found = look_at(codes, normal, format->code == CODE_E4M3 ? 0x7f : 0x7c);
         header[QUANTISED_SPECIAL_AT] |= found.special != 0;

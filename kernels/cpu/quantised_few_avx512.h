@@ -18,7 +18,7 @@ enum {
     FEW_EXPONENT_MIN = -100,
     FEW_FOLD_EXPONENT = 24,                     // of the greatest fold, and of the least one's inverse
     FEW_EXPONENT_END = 128 - FEW_FOLD_EXPONENT, // elements are below it, so that none overflows
-    FEW_LINE_K_MAX = 8,
+    FEW_ROW_UNIT = 16,                          // no scale has a part of so many k but the last
 };
 
 // Scales of a panel, or a part of one, against the rows.
@@ -33,7 +33,7 @@ struct few_args {
     size_t scale_bytes;     // of a scale's scales
     size_t scale_k, last_k; // k of each but the last, and of the last: whole lines
     bool starts, ends;      // else from the partials that are there; else they are left there
-    const float *x;         // [k / line_k][rows][line_k], times the decoder's fold; past K +0
+    const float *x;         // [k / FEW_ROW_UNIT][rows][FEW_ROW_UNIT], times the decoder's fold; past K +0
     float *partials, *sums; // [rows], KERNEL_SUMS floats apart, 64-byte aligned; sum = fma(partial, scale, sum), scales ascending
 };
 
@@ -42,7 +42,7 @@ typedef void few_function(const struct few_args *args);
 
 struct few_decoder {
     size_t line_k;                                 // k of a line of codes
-    float fold[FEW_LINE_K_MAX];                    // of each k of 8: what rows are multiplied by, a power of 2
+    float fold[8];                                 // of each k of 8: what rows are multiplied by, a power of 2
     few_function *multiply[KERNEL_QUANTISED_ROWS]; // by rows - 1
 };
 

@@ -5,9 +5,8 @@
 //   struct zero, zero_load(zeros)  the zero points of 16 columns as its lines want them; zeros is not read where there are none
 //   struct line, line_open(codes, tables)
 //   line_value(line, tables, zero, k)   element k of the line times 1 / fold: 16 columns
-//   FEW_HAS_PLAIN            where plain lines (quantised_plain_shift) are widened by plain_open(codes, tables), plain_value(line, k)
-//   FEW_SHAPE(rows)          how many rows are multiplied: struct few_shape
-//   FEW_DECODER              the name of the result
+//   FEW_HAS_PLAIN            where plain lines (quantised_plain_shift) are widened by plain_open(codes, tables), plain_value(line,
+//   k) FEW_SHAPE(rows)          how many rows are multiplied: struct few_shape FEW_DECODER              the name of the result
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/panel_scales_avx512.h"
@@ -17,7 +16,7 @@ enum {
     LANES = 16,
     LINES = KERNEL_PANEL / LANES,
     LINES_BYTES = LINES * QUANTISED_LINE,
-    PIECE_K = 32, // of codes that are read again for other columns: 8 KiB at most, which stay in L1 beside the rows
+    PIECE_K = 64, // of codes that are read again for other columns: 8 KiB at most, which stay in L1 beside the rows
 };
 
 // Constants in each copy.
@@ -62,8 +61,8 @@ PANEL_INLINE __m512 plain_value(const struct line *line, size_t k) {
 #endif
 
 // `with` lines' codes against all rows, of each pair the odd k first.
-PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero, const uint8_t *codes,
-                           const float *x, __m512 sums[][LINES], size_t first) {
+PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero,
+                           const uint8_t *codes, const float *x, __m512 sums[][LINES], size_t first) {
     struct line line[LINES];
     PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
         line[j] = plain ? plain_open(codes + j * QUANTISED_LINE, t) : line_open(codes + j * QUANTISED_LINE, t);
@@ -75,7 +74,7 @@ PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tabl
             w[j] = plain ? plain_value(&line[j], k) : line_value(&line[j], t, &zero[first + j], k);
         }
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
-            const __m512 factor = _mm512_set1_ps(x[r * FEW_LINE_K + k]);
+            const __m512 factor = _mm512_set1_ps(x[r * FEW_ROW_UNIT + k]);
             PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
                 sums[r][first + j] = few_fma(factor, w[j], sums[r][first + j]);
             }
@@ -83,25 +82,27 @@ PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tabl
     }
 }
 
-// `lines` lines of `side` blocks of 16 columns.
-PANEL_INLINE void few_lines(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero, const uint8_t *codes,
-                            size_t lines, const float *x, bool fetches, __m512 sums[][LINES]) {
-    for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, x += shape.rows * FEW_LINE_K) {
+// Lines [line, line + lines) of those that x begins with, from `codes` on: `side` blocks of 16 columns.
+PANEL_INLINE void few_lines(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero,
+                            const uint8_t *codes, const float *x, size_t line, size_t lines, bool fetches, __m512 sums[][LINES]) {
+    enum { UNIT_LINES = FEW_ROW_UNIT / FEW_LINE_K };
+    const float *at = x + line / UNIT_LINES * shape.rows * FEW_ROW_UNIT + line % UNIT_LINES * FEW_LINE_K;
+    for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES) {
         PANEL_UNROLL for (size_t j = 0; fetches && j < LINES; j++) {
             fetch_line(codes + j * QUANTISED_LINE, FETCH_CODES_INTEL);
         }
         PANEL_UNROLL for (size_t j = 0; j < shape.side; j += shape.with) {
-            few_line(shape, plain, t, zero, codes + j * QUANTISED_LINE, x, sums, j);
+            few_line(shape, plain, t, zero, codes + j * QUANTISED_LINE, at, sums, j);
             few_forget();
         }
+        at += FEW_LINE_K + (++line % UNIT_LINES ? 0 : (shape.rows - 1) * FEW_ROW_UNIT);
     }
 }
 
 // Lines of a scale, all of them or a part.
 struct piece {
     const uint8_t *codes, *stored; // the scale's scales, and behind them its zero points
-    const float *x;
-    size_t line, lines; // the first one's place in the panel
+    size_t line, lines;            // which of the chunk's the first one is
     bool starts, ends;
 };
 
@@ -109,25 +110,22 @@ struct piece {
 PANEL_INLINE void few_piece(const struct few_args *a, struct few_shape shape, const struct tables *t, const struct zero *zero,
                             const struct piece *p, size_t block, __m512 partials[][LINES]) {
     const uint8_t *codes = p->codes + block * QUANTISED_LINE;
-    const float *x = p->x;
     for (size_t done = 0, now; done < p->lines; done += now) {
         bool plain;
-        const size_t run = few_run(a, p->line + done, &plain);
+        const size_t run = few_run(a, a->line + p->line + done, &plain);
         now = p->lines - done < run ? p->lines - done : run;
         if (plain) {
-            few_lines(shape, true, t, zero, codes, now, x, block == 0, partials);
+            few_lines(shape, true, t, zero, codes, a->x, p->line + done, now, block == 0, partials);
         } else {
-            few_lines(shape, false, t, zero, codes, now, x, block == 0, partials);
+            few_lines(shape, false, t, zero, codes, a->x, p->line + done, now, block == 0, partials);
         }
         codes += now * LINES_BYTES;
-        x += now * shape.rows * FEW_LINE_K;
     }
 }
 #else
 PANEL_INLINE void few_piece(const struct few_args *a, struct few_shape shape, const struct tables *t, const struct zero *zero,
                             const struct piece *p, size_t block, __m512 partials[][LINES]) {
-    (void)a;
-    few_lines(shape, false, t, zero, p->codes + block * QUANTISED_LINE, p->lines, p->x, block == 0, partials);
+    few_lines(shape, false, t, zero, p->codes + block * QUANTISED_LINE, a->x, p->line, p->lines, block == 0, partials);
 }
 #endif
 
@@ -171,7 +169,7 @@ PANEL_INLINE void few_columns(const struct few_args *a, struct few_shape shape, 
 
 // A scale's codes: in pieces where they are read more than once.
 PANEL_INLINE void few_scale(const struct few_args *a, struct few_shape shape, const struct tables *t, const uint8_t *codes,
-                            size_t line, size_t lines, const uint8_t *stored, const float *x, __m512 global) {
+                            size_t line, size_t lines, const uint8_t *stored, __m512 global) {
     const size_t most = shape.side == LINES ? lines : PIECE_K / FEW_LINE_K;
     float factors[KERNEL_PANEL] __attribute__((aligned(64)));
     for (size_t done = 0, now; done < lines; done += now) {
@@ -179,7 +177,6 @@ PANEL_INLINE void few_scale(const struct few_args *a, struct few_shape shape, co
         const struct piece piece = {
             .codes = codes + done * LINES_BYTES,
             .stored = stored,
-            .x = x + done * shape.rows * FEW_LINE_K,
             .line = line + done,
             .lines = now,
             .starts = done == 0 && a->starts,
@@ -196,8 +193,7 @@ PANEL_INLINE void few_multiply(const struct few_args *a, struct few_shape shape)
     const struct tables t = tables_load(a->format);
     const __m512 global = panel_global(a->format, a->panel);
     const uint8_t *codes = a->codes;
-    const float *x = a->x;
-    size_t line = a->line;
+    size_t line = 0;
     for (size_t s = 0; s < a->scales; s++, codes += a->stride) {
         const bool last = s + 1 == a->scales;
         const size_t lines = (last ? a->last_k : a->scale_k) / FEW_LINE_K;
@@ -205,9 +201,8 @@ PANEL_INLINE void few_multiply(const struct few_args *a, struct few_shape shape)
         for (size_t at = 0; at < a->scale_bytes; at += QUANTISED_LINE) {
             fetch_line(stored + at, FETCH_CODES_INTEL);
         }
-        few_scale(a, shape, &t, codes, line, lines, stored, x, global);
+        few_scale(a, shape, &t, codes, line, lines, stored, global);
         line += lines;
-        x += lines * shape.rows * FEW_LINE_K;
     }
 }
 

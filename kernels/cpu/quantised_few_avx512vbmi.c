@@ -12,7 +12,6 @@
 #include "kernels/cpu/quantised_few_avx512.h"
 
 enum {
-    ROW_UNIT = 16, // elements that are widened at once
     ROOM_UNIT = 64,
     PANEL_K = 512, // of rows that are widened on the stack, for one panel
 };
@@ -49,53 +48,48 @@ static const struct few_decoder *decoder_of(const struct quantised_format *forma
     }
 }
 
-// Where an element is 0 or at least 2^FEW_EXPONENT_MIN, and below 2^FEW_EXPONENT_END, in magnitude.
-PANEL_INLINE __mmask16 taken(__m256i x) {
-    const __m256i less =
-        _mm256_sub_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7fff)), _mm256_set1_epi16(1)); // of 0 the greatest
-    const unsigned first = ((127 + FEW_EXPONENT_MIN) << 7) - 1, end = ((127 + FEW_EXPONENT_END) << 7) - 1;
-    const __m256i from_first = _mm256_sub_epi16(less, _mm256_set1_epi16((short)first));
-    return _mm256_cmplt_epu16_mask(from_first, _mm256_set1_epi16((short)(end - first))) |
-           _mm256_cmpeq_epi16_mask(less, _mm256_set1_epi16(-1));
+// What a row's elements are at least and at most.
+struct extent {
+    __m512i least; // of each magnitude less one bit, so that 0 is the greatest
+    __m512i most;  // of the magnitudes
+};
+
+// Is each element 0 or at least 2^FEW_EXPONENT_MIN, and below 2^FEW_EXPONENT_END, in magnitude?
+static bool taken(const struct extent *e) {
+    const __m512i first = _mm512_set1_epi16(((127 + FEW_EXPONENT_MIN) << 7) - 1);
+    const __m512i end = _mm512_set1_epi16((127 + FEW_EXPONENT_END) << 7);
+    return (_mm512_cmplt_epu16_mask(e->least, first) | _mm512_cmpge_epu16_mask(e->most, end)) == 0;
 }
 
-// `depth` elements of a row to its places among `rows`, and +0 up to a whole unit. False where one cannot be taken.
-PANEL_INLINE bool widen_row(const uint16_t *x, size_t depth, const struct few_decoder *decoder, size_t line_k, size_t rows,
-                            float *to) {
-    const __m512 folds = _mm512_broadcast_f32x8(_mm256_loadu_ps(decoder->fold));
-    __mmask16 all = 0xffff;
-    for (size_t i = 0; i < depth; i += ROW_UNIT, to += ROW_UNIT * rows) {
+PANEL_INLINE void widen_unit(__m256i elements, __m512 folds, float *to) {
+    const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16);
+    _mm512_store_ps(to, _mm512_mul_ps(_mm512_castsi512_ps(wide), folds));
+}
+
+// `depth` elements of a row to its places among `rows`, and +0 up to two whole units.
+static void widen_row(const uint16_t *x, size_t depth, __m512 folds, size_t rows, struct extent *extent, float *to) {
+    enum { AT_ONCE = 2 * FEW_ROW_UNIT };
+    for (size_t i = 0; i < depth; i += AT_ONCE, to += AT_ONCE * rows) {
         const size_t left = depth - i;
-        const __mmask16 there = (__mmask16)(left < ROW_UNIT ? (1u << left) - 1 : 0xffff);
-        const __m256i elements = _mm256_maskz_loadu_epi16(there, x + i);
-        const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16);
-        const __m512 folded = _mm512_mul_ps(_mm512_castsi512_ps(wide), folds);
-        all &= taken(elements);
-        if (line_k == 8) {
-            _mm256_store_ps(to, _mm512_castps512_ps256(folded));
-            _mm256_store_ps(to + 8 * rows, _mm512_extractf32x8_ps(folded, 1));
-        } else {
-            _mm_store_ps(to, _mm512_castps512_ps128(folded));
-            _mm_store_ps(to + 4 * rows, _mm512_extractf32x4_ps(folded, 1));
-            _mm_store_ps(to + 8 * rows, _mm512_extractf32x4_ps(folded, 2));
-            _mm_store_ps(to + 12 * rows, _mm512_extractf32x4_ps(folded, 3));
-        }
+        const __mmask32 there = left < AT_ONCE ? (1u << left) - 1 : UINT32_MAX;
+        const __m512i all = _mm512_maskz_loadu_epi16(there, x + i);
+        const __m512i magnitude = _mm512_and_si512(all, _mm512_set1_epi16(0x7fff));
+        extent->least = _mm512_min_epu16(extent->least, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
+        extent->most = _mm512_max_epu16(extent->most, magnitude);
+        widen_unit(_mm512_castsi512_si256(all), folds, to);
+        widen_unit(_mm512_extracti64x4_epi64(all, 1), folds, to + FEW_ROW_UNIT * rows);
     }
-    return all == 0xffff;
 }
 
-// The rows' part of a chunk.
+// The rows' part of a chunk. False where an element cannot be taken.
 static bool find(const struct few_work *work, const struct chunk *c) {
-    const struct few_decoder *decoder = work->decoder;
+    const __m512 folds = _mm512_broadcast_f32x8(_mm256_loadu_ps(work->decoder->fold));
+    struct extent extent = {_mm512_set1_epi16(-1), _mm512_setzero_si512()};
     for (size_t r = 0; r < work->args.rows; r++) {
         const uint16_t *x = (const uint16_t *)work->args.x[r] + c->k;
-        float *to = work->found->x + r * decoder->line_k;
-        if (!(decoder->line_k == 8 ? widen_row(x, c->depth, decoder, 8, work->args.rows, to)
-                                   : widen_row(x, c->depth, decoder, 4, work->args.rows, to))) {
-            return false;
-        }
+        widen_row(x, c->depth, folds, work->args.rows, &extent, work->found->x + r * FEW_ROW_UNIT);
     }
-    return true;
+    return taken(&extent);
 }
 
 static void multiply_chunk(const struct few_work *work, const struct chunk *c, size_t panel) {

@@ -1,10 +1,11 @@
 // Floats of 8 bits by AVX-512 with VBMI: the including file defines FEW_DECODER and FLOAT8_EXPONENT_BITS. Private to
 // cpu/quantised_*.
 //
-// A normal code, shifted to where an f32 has its exponent's lowest bits and its mantissa, is its value times a power of two once the
-// exponent's other bits are or'ed to it: VPMADDUBSW shifts each other byte of a line on either port, a logical operation takes the
-// sign's copies away and puts those bits in. 0 and what is below the least normal are not so. Lines that have such codes
-// (quantised_plain_shift) look up the bytes of bf16 by VPERMI2B, which is three instructions on Intel: 13 for 64 codes in place of 8.
+// A normal code, shifted to where an f32 has its exponent's lowest bits and its mantissa, is its value times a power of two once
+// the exponent's other bits are or'ed to it: VPMADDUBSW shifts each other byte of a line on either port, a logical operation takes
+// the sign's copies away and puts those bits in. 0 and what is below the least normal are not so. Lines that have such codes
+// (quantised_plain_shift) look up the bytes of bf16 by VPERMI2B, which is three instructions on Intel: 13 for 64 codes in place
+// of 8.
 #include <immintrin.h>
 
 #include <stddef.h>
@@ -16,7 +17,7 @@
 
 enum {
     FEW_LINE_K = 4,
-    FLOAT8_SHIFT = 8 - FLOAT8_EXPONENT_BITS, // a code's magnitude lies so many bits too high in the upper byte of a bf16
+    FLOAT8_SHIFT = 8 - FLOAT8_EXPONENT_BITS,          // a code's magnitude lies so many bits too high in the upper byte of a bf16
     FLOAT8_FOLD = FLOAT8_EXPONENT_BITS == 4 ? 8 : 16, // codes are divided by 2^FLOAT8_FOLD
     FLOAT8_BIAS = 127 - ((1 << (FLOAT8_EXPONENT_BITS - 1)) - 1) - FLOAT8_FOLD, // is then a multiple of 2^FLOAT8_EXPONENT_BITS
 };
