@@ -91,6 +91,5 @@ PANEL_INLINE __m512 plain_value(const struct line *line, size_t k) {
 #define FOLD (1.0f * (1 << FLOAT8_FOLD))
 #define FEW_FOLD                                                                                                                   \
     { FOLD, FOLD, FOLD, FOLD, FOLD, FOLD, FOLD, FOLD }
-#define FEW_SHAPE(rows) ((struct few_shape){rows, (rows) > 5 ? 2 : 4, (rows) > 2 ? 2 : 4})
 #define FEW_HAS_PLAIN
 #include "kernels/cpu/quantised_few_avx512_body.h"

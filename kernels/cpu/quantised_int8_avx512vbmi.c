@@ -45,7 +45,6 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
 
 #define FEW_FOLD                                                                                                                   \
     { 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f }
-#define FEW_SHAPE(rows) ((struct few_shape){rows, (rows) > 5 ? 2 : 4, (rows) > 2 ? 2 : 4})
 #define FEW_DECODER few_int8
 #include "kernels/cpu/quantised_few_avx512_body.h"
 #endif

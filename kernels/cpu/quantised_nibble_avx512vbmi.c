@@ -50,7 +50,6 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
 
 #define FEW_FOLD                                                                                                                   \
     { 1, 1, 1, 1, 1, 1, 1, 1 }
-#define FEW_SHAPE(rows) ((struct few_shape){rows, (rows) > 5 ? 2 : 4, (rows) > 2 ? 2 : 4})
 #define FEW_DECODER few_nibble
 #include "kernels/cpu/quantised_few_avx512_body.h"
 #endif

@@ -51,7 +51,6 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
 
 #define FEW_FOLD                                                                                                                   \
     { 1, 1, 0x1p-4f, 0x1p-4f, 0x1p-8f, 0x1p-8f, 0x1p-12f, 0x1p-12f }
-#define FEW_SHAPE(rows) ((struct few_shape){rows, (rows) > 5 ? 2 : 4, (rows) > 2 ? 2 : 4})
 #define FEW_DECODER few_nibble_less_zero
 #include "kernels/cpu/quantised_few_avx512_body.h"
 #endif
