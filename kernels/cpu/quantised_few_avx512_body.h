@@ -20,6 +20,7 @@ enum {
     LANES = 16,
     LINES = KERNEL_PANEL / LANES,
     LINES_BYTES = LINES * QUANTISED_LINE,
+    FEW_FAR = 8192,
     PIECE_K = 64, // of codes that are read again for other columns: 4 KiB at most, which stay in L1 beside the rows
 };
 
@@ -83,15 +84,26 @@ PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tabl
     }
 }
 
+// Where codes are read once for each half of the columns, the first pass waits for L1's lines, and each asks for half of L2's, so that
+// memory is busy in both.
+PANEL_INLINE void few_fetch(struct few_shape shape, const uint8_t *codes, bool first) {
+    const struct fetch_distance ahead = FETCH_CODES_INTEL;
+    const size_t far = shape.side == LINES ? ahead.far : FEW_FAR;
+    PANEL_UNROLL for (size_t j = 0; first && j < LINES; j++) {
+        fetch_into(codes + j * QUANTISED_LINE + ahead.near, false);
+    }
+    PANEL_UNROLL for (size_t j = 0; j < shape.side; j++) {
+        fetch_into(codes + j * QUANTISED_LINE + far, true);
+    }
+}
+
 // Lines [line, line + lines) of those that x begins with, from `codes` on: `side` blocks of 16 columns.
 PANEL_INLINE void few_lines(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero,
                             const uint8_t *codes, const float *x, size_t line, size_t lines, bool fetches, __m512 sums[][LINES]) {
     enum { UNIT_LINES = FEW_ROW_UNIT / FEW_LINE_K };
     const float *at = x + line / UNIT_LINES * shape.rows * FEW_ROW_UNIT + line % UNIT_LINES * FEW_LINE_K;
     for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES) {
-        PANEL_UNROLL for (size_t j = 0; fetches && j < LINES; j++) {
-            fetch_line(codes + j * QUANTISED_LINE, FETCH_CODES_INTEL);
-        }
+        few_fetch(shape, codes, fetches);
         PANEL_UNROLL for (size_t j = 0; j < shape.side; j += shape.with) {
             few_line(shape, plain, t, zero, codes + j * QUANTISED_LINE, at, sums, j);
             few_forget();
