@@ -28,9 +28,10 @@ static inline bool quantised_has_special(const void *panel) {
     return ((const uint8_t *)panel)[QUANTISED_SPECIAL_AT] != 0;
 }
 
-// Of floats of 8 bits: which spans of K, over the panel, have normal codes alone, no 0 and nothing below the least normal. They are
-// wider than most weights: a Gaussian's are below it once in ten thousand, and those spans are the few that widen the long way.
-// 2^shift lines of k share a bit, which is 1 where they are plain; bits behind the last span are 1.
+// Of floats of 8 bits the bits say which spans of K, over the panel, have normal codes alone: neither 0 nor what is below the least
+// normal. Those become f32 by a shift (quantised_few_float8_avx512.h). One code in ten thousand is none where E4M3's scales bring
+// the greatest of a Gaussian's weights to 448. 2^shift lines of k share a bit, 1 where they are so; bits behind the last span
+// are 1.
 static inline unsigned quantised_plain_shift(size_t k) {
     enum { LINE_K = 4 };
     unsigned shift = 0;

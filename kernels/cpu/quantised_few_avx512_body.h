@@ -21,7 +21,7 @@ enum {
     LINES = KERNEL_PANEL / LANES,
     LINES_BYTES = LINES * QUANTISED_LINE,
     FEW_FAR = 12288, // 8 rows of INT8 and E4M3: 1.02 times as fast as 8 KiB ahead, 16 no faster
-    PIECE_K = 64, // of codes that are read again for other columns: 4 KiB at most, which stay in L1 beside the rows
+    PIECE_K = 64,    // of codes that are read again for other columns: 4 KiB at most, which stay in L1 beside the rows
 };
 
 // Constants in each copy.
@@ -84,8 +84,8 @@ PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tabl
     }
 }
 
-// Where codes are read once for each half of the columns, the first pass waits for L1's lines, and each asks for half of L2's, so that
-// memory is busy in both.
+// Where codes are read once for each half of the columns, the first pass asks for all lines of L1, and each for half of those of
+// L2, so that memory is busy in both.
 PANEL_INLINE void few_fetch(struct few_shape shape, const uint8_t *codes, bool first) {
     const struct fetch_distance ahead = FETCH_CODES_INTEL;
     const size_t far = shape.side == LINES ? ahead.far : FEW_FAR;
