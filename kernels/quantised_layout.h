@@ -1,7 +1,8 @@
 // Where things lie in a panel of quantised weights. Private to kernels/.
 //
 // A panel is 64 columns over the whole of K, one stream in the order of its use:
-//   64 bytes: the global scale (f32), a byte that is 1 where a code of the panel is no number (NaN, Inf) and else 0, the rest 0
+//   64 bytes: the global scale (f32), a byte that is 1 where a code of the panel is no number (NaN, Inf) and else 0, from byte 8 on
+//     the bits of quantised_plain_shift, the rest 0
 //   for each scale along K: the codes of its k, the 64 columns' scales (scale_of_panel: one, in 64 bytes), 64 bytes of zero points
 // Codes lie in lines of 64 bytes, each of 16 columns, four lines (64 columns) for 8 k of 4 bits or 4 k of 8 bits:
 //   4 bits: a 32-bit word per column; k = 2i is nibble i of its low half, k = 2i + 1 nibble i of the high half. A half is thus an
@@ -14,13 +15,33 @@
 #include "kernels/quantised.h"
 #include "kernels/weights.h"
 
-enum { QUANTISED_LINE = 64, QUANTISED_COLUMNS = 16, QUANTISED_HEADER = 64, QUANTISED_SPECIAL_AT = 4 };
+enum {
+    QUANTISED_LINE = 64,
+    QUANTISED_COLUMNS = 16,
+    QUANTISED_HEADER = 64,
+    QUANTISED_SPECIAL_AT = 4,
+    QUANTISED_PLAIN_AT = 8,
+    QUANTISED_PLAIN_BITS = 8 * (QUANTISED_HEADER - QUANTISED_PLAIN_AT),
+};
 
 static inline bool quantised_has_special(const void *panel) {
     return ((const uint8_t *)panel)[QUANTISED_SPECIAL_AT] != 0;
 }
 
-// Sets that byte, by the panel's codes over `k`.
+// Of floats of 8 bits the bits say which spans of K, over the panel, have normal codes alone: neither 0 nor what is below the least
+// normal. Those become f32 by a shift (quantised_few_float8_avx512.h). One code in ten thousand is none where E4M3's scales bring
+// the greatest of a Gaussian's weights to 448. 2^shift lines of k share a bit, 1 where they are so; bits behind the last span
+// are 1.
+static inline unsigned quantised_plain_shift(size_t k) {
+    enum { LINE_K = 4 };
+    unsigned shift = 0;
+    while ((size_t)QUANTISED_PLAIN_BITS << shift < (k + LINE_K - 1) / LINE_K) {
+        shift++;
+    }
+    return shift;
+}
+
+// Sets that byte and those bits, by the panel's codes over `k`.
 void quantised_mark_special(const struct quantised_format *format, size_t k, void *panel);
 
 struct quantised_layout {

@@ -131,20 +131,44 @@ static uint64_t bytes_from(uint64_t codes, unsigned least) {
     return ((codes & 0x7f * ones) + (128 - least) * ones) & 128 * ones;
 }
 
+// What a line's codes over the panel are.
+struct line_codes {
+    uint64_t special; // not 0: one is no number
+    uint64_t normal;  // the upper bit of each byte: all are normal, or no number
+};
+
+static struct line_codes look_at(const uint8_t *codes, unsigned normal, unsigned special) {
+    enum { BYTES = KERNEL_PANEL / QUANTISED_COLUMNS * QUANTISED_LINE };
+    struct line_codes found = {0, UINT64_MAX};
+    for (size_t i = 0; i < BYTES; i += sizeof(uint64_t)) {
+        uint64_t eight;
+        memcpy(&eight, codes + i, sizeof eight);
+        found.special |= bytes_from(eight, special);
+        found.normal &= bytes_from(eight, normal);
+    }
+    return found;
+}
+
 void quantised_mark_special(const struct quantised_format *format, size_t k, void *panel) {
-    struct quantised_layout layout = quantised_layout(format, k);
-    unsigned least = format->code == CODE_E4M3 ? 0x7f : 0x7c;
-    uint64_t found = 0;
-    for (size_t g = 0; (format->code == CODE_E4M3 || format->code == CODE_E5M2) && g < layout.scales; g++) {
-        const uint8_t *codes = (const uint8_t *)panel + quantised_codes_at(&layout, g);
-        size_t bytes = quantised_code_bytes(&layout, quantised_depth(&layout, g, k));
-        for (size_t i = 0; i < bytes; i += sizeof found) {
-            uint64_t eight;
-            memcpy(&eight, codes + i, sizeof eight);
-            found |= bytes_from(eight, least);
+    const uint64_t all = 0x8080808080808080u;
+    const struct quantised_layout layout = quantised_layout(format, k);
+    const unsigned shift = quantised_plain_shift(k), normal = format->code == CODE_E4M3 ? 0x08 : 0x04;
+    uint8_t *header = panel, *plain = header + QUANTISED_PLAIN_AT;
+    header[QUANTISED_SPECIAL_AT] = 0;
+    if (format->code != CODE_E4M3 && format->code != CODE_E5M2) {
+        return;
+    }
+    memset(plain, 0xff, QUANTISED_PLAIN_BITS / 8);
+    for (size_t at = 0; at < k; at += layout.line_k) {
+        const size_t g = at / layout.scale_k, line = at / layout.line_k,
+                     within = quantised_code_bytes(&layout, at - g * layout.scale_k);
+        const uint8_t *codes = header + quantised_codes_at(&layout, g) + within;
+        const struct line_codes found = look_at(codes, normal, format->code == CODE_E4M3 ? 0x7f : 0x7c);
+        header[QUANTISED_SPECIAL_AT] |= found.special != 0;
+        if (found.normal != all) {
+            plain[(line >> shift) / 8] &= (uint8_t) ~(1u << (line >> shift) % 8);
         }
     }
-    ((uint8_t *)panel)[QUANTISED_SPECIAL_AT] = found != 0;
 }
 
 static FALLIBLE pack_panel(const struct packing *p) {

@@ -96,13 +96,14 @@ const struct kernel_backend backend_avx2 = {
         .quantised = by##_quantised_f32, .across = avx512_across_f32, .along = avx512_along_f32, .along_rows = 8,                  \
         .along_widened_rows = 32                                                                                                   \
     }
-#define AVX512_BF16(by, ...)                                                                                                       \
+#define AVX512_BF16(...)                                                                                                           \
     {                                                                                                                              \
-        .panel = avx512_panel_bf16, .group = avx512_group_bf16, .few = PANEL_TILE, .quantised = by##_quantised_bf16,               \
+        .panel = avx512_panel_bf16, .group = avx512_group_bf16, .few = PANEL_TILE, .quantised = avx512_quantised_bf16,             \
         .across = avx512_across_bf16, __VA_ARGS__                                                                                  \
     }
-#define AVX512VNNI_CODES(by)                                                                                                       \
-    .quantised_group = by##_quantised_group_bf16, .quantised_kept = KERNEL_CALL_ROWS, .quantised_span = avx512vnni_quantised_span
+#define AVX512VNNI_CODES                                                                                                           \
+    .quantised_group = avx512vnni_quantised_group_bf16, .quantised_kept = KERNEL_CALL_ROWS,                                        \
+    .quantised_span = avx512vnni_quantised_span
 #define AVX512VNNI_I8                                                                                                              \
     {                                                                                                                              \
         .panel = avx512vnni_panel_i8, .group = avx512vnni_group_i8, .few = PANEL_TILE, .across = avx512vnni_across_i8,             \
@@ -117,7 +118,7 @@ const struct kernel_backend backend_avx2 = {
 const struct kernel_backend backend_avx512 = {
     .name = "avx512",
     .f32 = AVX512_F32(avx512),
-    .bf16 = AVX512_BF16(avx512, .quantised_group = NULL),
+    .bf16 = AVX512_BF16(.quantised_group = avx512_quantised_group_bf16),
     .i8 = {.panel = avx512_panel_i8, .group = avx512_group_i8, .few = PANEL_TILE},
     BACKEND_ROWS(avx512),
 };
@@ -125,7 +126,7 @@ const struct kernel_backend backend_avx512 = {
 const struct kernel_backend backend_avx512vnni = {
     .name = "avx512vnni",
     .f32 = AVX512_F32(avx512),
-    .bf16 = AVX512_BF16(avx512, AVX512VNNI_CODES(avx512vnni)),
+    .bf16 = AVX512_BF16(AVX512VNNI_CODES),
     .i8 = AVX512VNNI_I8,
     BACKEND_ROWS(avx512),
 };
@@ -152,7 +153,7 @@ const struct kernel_backend backend_avx512bf16 = {
 const struct kernel_backend backend_amxint8 = {
     .name = "amxint8",
     .f32 = AVX512_F32(avx512),
-    .bf16 = AVX512_BF16(amx, AVX512VNNI_CODES(amx)),
+    .bf16 = AVX512_BF16(AVX512VNNI_CODES),
     .i8 = AMX_I8,
     BACKEND_ROWS(avx512),
 };
@@ -161,7 +162,7 @@ const struct kernel_backend backend_amx = {
     .name = "amx",
     .arithmetic = ARITHMETIC_CPU_AMX,
     .f32 = AVX512_F32(avx512),
-    .bf16 = {.panel = amx_panel_bf16, .group = amx_group_bf16, .quantised = amx_quantised_bf16, AVX512VNNI_CODES(amx)},
+    .bf16 = {.panel = amx_panel_bf16, .group = amx_group_bf16, .quantised = avx512_quantised_bf16, AVX512VNNI_CODES},
     .i8 = AMX_I8,
     BACKEND_ROWS(avx512),
 };

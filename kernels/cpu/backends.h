@@ -114,7 +114,9 @@ panel_group_kernel avx2_slices_f32, avx2_slices_bf16;
 panel_kernel avx2_slices_panel_f32, avx2_slices_panel_bf16;
 panel_group_kernel avx512_slices_f32, avx512_wide_slices_f32;
 panel_kernel avx512_slices_panel_f32, avx512_wide_slices_panel_f32;
+quantised_group_kernel avx512_quantised_group_bf16;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI
+quantised_group_kernel avx512vbmi_quantised_group_bf16;
 
 panel_kernel avx512vnni_panel_i8;
 panel_group_kernel avx512vnni_group_i8;
@@ -134,15 +136,14 @@ panel_kernel avx512bf16_slices_panel_bf16, avx512bf16_wide_slices_panel_bf16;
 
 panel_kernel amx_panel_bf16;
 panel_group_kernel amx_group_bf16, amx_group_i8;
-quantised_kernel amx_quantised_bf16; // the other sets' kernels
-quantised_group_kernel avx512vnni_quantised_group_bf16, amx_quantised_group_bf16;
-quantised_span_rows avx512vnni_quantised_span; // of both
 
-// Those of 4-bit codes in whole numbers, with VNNI, VBMI and BITALG. False where format, k or rows are not of those that it takes:
-// sums are nothing then.
-bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format);
-// As many rows as it keeps.
+quantised_group_kernel avx512vnni_quantised_group_bf16;
+quantised_span_rows avx512vnni_quantised_span;
+
+// Those of 4-bit codes in whole numbers, with VNNI, VBMI and BITALG: as many rows as are kept, 0 where format or k are not of those
+// that they take. False where a row is not: sums are nothing then.
 quantised_span_rows avx512vnni_whole_rows;
+bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format);
 
 extern const struct kernel_backend backend_avx2, backend_avx512, backend_avx512vnni, backend_avx512bf16, backend_amxint8,
     backend_amx;

@@ -135,7 +135,6 @@ static void quantised_widen(const struct quantised_format *format, const uint8_t
     }
 }
 
-#define QUANTISED_REGISTER_ROWS 0
 #define QUANTISED_UNFLUSHED
 #define quantised_unflushed avx2_quantised_unflushed
 #define PANEL_TARGET(name) avx2_##name

@@ -12,6 +12,11 @@ void avx512_quantised_bf16(const struct panel_args *args, const struct quantised
     choose(avx512vbmi_quantised_bf16, avx2_quantised_bf16)(args, format);
 }
 
+void avx512_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+    bool vbmi = __builtin_cpu_supports("avx512vbmi");
+    (vbmi ? avx512vbmi_quantised_group_bf16 : avx2_quantised_group_bf16)(group, format);
+}
+
 void avx512_quantised_f32(const struct panel_args *args, const struct quantised_format *format) {
     choose(avx512vbmi_quantised_f32, avx2_quantised_f32)(args, format);
 }
@@ -29,38 +34,18 @@ void avx512bf16_quantised_f32(const struct panel_args *args, const struct quanti
     avx512_quantised_f32(args, format);
 }
 
-// CPUs with tiles have VDPBF16PS, but at half the rate of fmas. For one row it is the faster where scales are fine, whose sums its
-// kernels keep in registers: NVFP4 1.4, MXFP4, MXFP8 and INT4 of 32 k 1.1 times; INT4 and E4M3 of 128 k .9 (Granite Rapids). For
-// two it is where they are of 16 k: NVFP4 1.2, MXFP4 .9 times (Emerald Rapids).
-void amx_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {
-    const size_t most_k = args->rows == 1 ? 32 : args->rows == 2 ? 16 : 0;
-    bool fine = format->scale_k > 0 && format->scale_k <= most_k;
-    (fine ? avx512bf16_quantised_bf16 : avx512_quantised_bf16)(args, format);
-}
-
-// Where whole numbers are the faster: in one row of MXFP4 1.16 times, two 1.24, four 1.40, eight 1.24, of
-// NVFP4 1.13, 1.29, 1.52, 1.40 (Emerald Rapids). No CPU with VNNI and VBMI is known to lack VPOPCNTW.
-static bool whole_numbers(void) {
-    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bitalg");
-}
-
-static bool whole(const struct panel_group_args *group, const struct quantised_format *format) {
-    return whole_numbers() && avx512vnni_quantised_whole(group, format);
-}
-
+// Where whole numbers are the faster: see MEASUREMENTS.md. No CPU with VNNI and VBMI is known to lack VPOPCNTW.
 size_t avx512vnni_quantised_span(const struct quantised_format *format, size_t k) {
-    return whole_numbers() ? avx512vnni_whole_rows(format, k) : 0;
+    bool whole =
+        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bitalg");
+    return whole ? avx512vnni_whole_rows(format, k) : 0;
 }
 
 void avx512vnni_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
-    if (!whole(group, format)) {
+    if (avx512vnni_quantised_span(format, group->k) == 0) {
+        avx512_quantised_group_bf16(group, format);
+    } else if (!avx512vnni_quantised_whole(group, format)) { // scratch stays what it was made, for a call with the same rows
         group_panel_by_panel(group, format, avx512_quantised_bf16);
-    }
-}
-
-void amx_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
-    if (!whole(group, format)) {
-        group_panel_by_panel(group, format, amx_quantised_bf16);
     }
 }
 #endif

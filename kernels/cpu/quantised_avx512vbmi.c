@@ -1,5 +1,6 @@
-// Quantised weights by AVX-512: tables in registers (VPERMPS and VPERMW for codes of 4 bits, VPERMI2B for floats of 8), sums by
-// fmas on f32. A few rows of bf16 are multiplied as the codes are widened; more rows share a widened chunk.
+// Quantised weights by AVX-512, rows of f32, more than a few of bf16, and those that quantised_few_avx512.h does not take: chunks
+// are widened by tables in registers (VPERMPS and VPERMW for codes of 4 bits, VPERMI2B for floats of 8), then multiplied 6 x 64
+// columns at a time.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -8,7 +9,7 @@
 
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/code_tables.h"
-#include "kernels/cpu/fetch.h"
+#include "kernels/cpu/quantised_few_avx512.h"
 #include "kernels/cpu/scales_avx512.h"
 #include "kernels/quantised_layout.h"
 
@@ -209,129 +210,13 @@ static void quantised_widen(const struct quantised_format *format, const uint8_t
     }
 }
 
-#define QUANTISED_REGISTER_ROWS 8
-
-// Some scales' codes against rows of f32.
-struct partial_args {
-    const uint8_t *codes, *zeros;  // of the first scale
-    const uint8_t *last_zeros;     // of the last scale, whose codes may be fewer
-    size_t stride;                 // bytes from one scale's to the next one's
-    size_t scales, scale_k, depth; // k of each but the last; k of all
-    const float *x;                // rows x_stride apart; an odd depth is padded with +0
-    size_t x_stride;
-    bool goes_on;    // from the partials that are there, else from +0
-    float *partials; // [scales][rows][64]
-    struct fetch_stream ahead;
-};
-
-// One line's pairs against all rows, the odd k first; a pair without its odd k takes +0 for it.
-PANEL_INLINE void partial_pair(enum decode decode, size_t rows, size_t vecs, const struct line *lines, const struct tables *t,
-                               const float *x, size_t x_stride, size_t pair, bool whole, vec sums[][4]) {
-    vec w[4];
-    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        w[j] = whole ? line_odd(decode, &lines[j], t, pair) : _mm512_setzero_ps();
-    }
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        vec factor = vec_broadcast(x + r * x_stride + 2 * pair + 1);
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            sums[r][j] = vec_fma(factor, w[j], sums[r][j]);
-        }
-    }
-    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        w[j] = line_even(decode, &lines[j], t, pair);
-    }
-    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        vec factor = vec_broadcast(x + r * x_stride + 2 * pair);
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            sums[r][j] = vec_fma(factor, w[j], sums[r][j]);
-        }
-    }
+// Rows of bf16 that no flush touches.
+static bool few_unflushed(const struct panel_args *args, const struct quantised_format *format) {
+    return args->rows <= KERNEL_QUANTISED_ROWS && avx512vbmi_quantised_few(args, format);
 }
 
-// `vecs` vectors of columns of one scale, from `column`: as many as leave room for the sums of `rows` rows.
-PANEL_INLINE void partial_columns(enum decode decode, size_t rows, size_t vecs, const struct tables *t,
-                                  const struct partial_args *a, size_t scale, size_t column) {
-    const size_t line_k = decode <= DECODE_NIBBLE_LESS_ZERO ? 8 : 4, lines_of_k = KERNEL_PANEL / QUANTISED_COLUMNS;
-    float *partials = a->partials + scale * rows * KERNEL_PANEL + column;
-    const uint8_t *zeros = scale + 1 == a->scales || !a->zeros ? a->last_zeros : a->zeros + scale * a->stride;
-    vec sums[QUANTISED_REGISTER_ROWS][4], zero[4];
-    struct line lines[4];
-    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        zero[j] = zeros ? zeros_load(decode, zeros + column + j * LANES) : _mm512_setzero_ps();
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            sums[r][j] = a->goes_on ? vec_load(partials + r * KERNEL_PANEL + j * LANES) : _mm512_setzero_ps();
-        }
-    }
-    const uint8_t *codes = a->codes + scale * a->stride + column / QUANTISED_COLUMNS * QUANTISED_LINE;
-    const float *x = a->x + scale * a->scale_k;
-    const struct fetch_stream ahead = a->ahead;
-    size_t left = a->depth - scale * a->scale_k;
-    left = left < a->scale_k ? left : a->scale_k;
-    for (; left >= line_k; left -= line_k, x += line_k, codes += lines_of_k * QUANTISED_LINE) {
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            fetch_streamed(codes + j * QUANTISED_LINE, ahead);
-            lines[j] = line_open(decode, codes + j * QUANTISED_LINE, t, zero[j]);
-        }
-        PANEL_UNROLL for (size_t pair = 0; pair < line_k / 2; pair++) {
-            partial_pair(decode, rows, vecs, lines, t, x, a->x_stride, pair, true, sums);
-        }
-    }
-    if (left) {
-        PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-            lines[j] = line_open(decode, codes + j * QUANTISED_LINE, t, zero[j]);
-        }
-        PANEL_UNROLL for (size_t pair = 0; pair < line_k / 2; pair++) {
-            if (2 * pair < left) {
-                partial_pair(decode, rows, vecs, lines, t, x, a->x_stride, pair, 2 * pair + 1 < left, sums);
-            }
-        }
-    }
-    PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
-        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            vec_store(partials + r * KERNEL_PANEL + j * LANES, sums[r][j]);
-        }
-    }
-}
-
-// Not inlined: no fma may move across a change of the floating-point mode in the caller.
-#define PARTIAL_FUNCTION(decode, rows)                                                                                             \
-    static __attribute__((noinline)) void partial_##decode##_##rows(const struct quantised_format *format,                         \
-                                                                    const struct partial_args *args) {                             \
-        const size_t vecs = rows <= 2 ? 4 : 2;                                                                                     \
-        struct tables t = tables_load(format, decode);                                                                             \
-        for (size_t scale = 0; scale < args->scales; scale++) {                                                                    \
-            for (size_t column = 0; column < KERNEL_PANEL; column += vecs * LANES) {                                               \
-                partial_columns(decode, rows, vecs, &t, args, scale, column);                                                      \
-            }                                                                                                                      \
-        }                                                                                                                          \
-    }
-#define PARTIAL_FUNCTIONS(decode)                                                                                                  \
-    PARTIAL_FUNCTION(decode, 1)                                                                                                    \
-    PARTIAL_FUNCTION(decode, 2)                                                                                                    \
-    PARTIAL_FUNCTION(decode, 3)                                                                                                    \
-    PARTIAL_FUNCTION(decode, 4)                                                                                                    \
-    PARTIAL_FUNCTION(decode, 5)                                                                                                    \
-    PARTIAL_FUNCTION(decode, 6)                                                                                                    \
-    PARTIAL_FUNCTION(decode, 7)                                                                                                    \
-    PARTIAL_FUNCTION(decode, 8)
-#define PARTIAL_NAMES(decode)                                                                                                      \
-    [decode] = {partial_##decode##_1, partial_##decode##_2, partial_##decode##_3, partial_##decode##_4,                            \
-                partial_##decode##_5, partial_##decode##_6, partial_##decode##_7, partial_##decode##_8}
-
-PARTIAL_FUNCTIONS(DECODE_NIBBLE)
-PARTIAL_FUNCTIONS(DECODE_NIBBLE_LESS_ZERO)
-PARTIAL_FUNCTIONS(DECODE_FLOAT8)
-PARTIAL_FUNCTIONS(DECODE_INT8)
-PARTIAL_FUNCTIONS(DECODE_INT8_LESS_ZERO)
-
-static void quantised_partial(const struct quantised_format *format, size_t rows, const struct partial_args *args) {
-    typedef void partial_function(const struct quantised_format *format, const struct partial_args *args);
-    static partial_function *const FUNCTIONS[DECODE_COUNT][QUANTISED_REGISTER_ROWS] = {
-        PARTIAL_NAMES(DECODE_NIBBLE), PARTIAL_NAMES(DECODE_NIBBLE_LESS_ZERO), PARTIAL_NAMES(DECODE_FLOAT8),
-        PARTIAL_NAMES(DECODE_INT8), PARTIAL_NAMES(DECODE_INT8_LESS_ZERO)};
-    FUNCTIONS[decode_of(format)][rows - 1](format, args);
-}
-
+#define QUANTISED_UNFLUSHED
+#define quantised_unflushed few_unflushed
 #define PANEL_TARGET(name) avx512vbmi_##name
 #include "kernels/cpu/quantised_body.h"
 #endif

@@ -4,7 +4,6 @@
 //   vec_mul, vec_div, vec_least(a, b) = min(|a|, b), b where a is NaN; vec_any_tiny(a): any |a| < 2^-126
 //   quantised_widen(format, codes, zeros, depth, wide)  wide[i][c] = the value of code (i, c), for all 64 columns; may write on to
 //                            the end of the last line of codes; zeros: 64 bytes or NULL
-//   QUANTISED_REGISTER_ROWS  bf16 rows up to which quantised_partial multiplies without widening into memory first; 0: none
 //   QUANTISED_UNFLUSHED      quantised_unflushed(args, format) is asked first for rows of bf16; false: it has done nothing
 // and names the results by PANEL_TARGET(name).
 //
@@ -27,13 +26,9 @@ static inline bool quantised_unflushed(const struct panel_args *args, const stru
 #endif
 
 enum {
-    WIDE_K = 128,                         // of a widened chunk: 32 KiB of f32, which L1 keeps over the rows
-    WIDE_SCALES = WIDE_K / 16,            // the finest are of 16 k
-    CHUNK_ELEMENTS = 1024,                // rows by k of a chunk that is widened in registers
-    CHUNK_K = 512,                        // of which at most
-    CHUNK_SCALES = CHUNK_K / 16,          //
-    CHUNK_PARTIALS = CHUNK_ELEMENTS / 16, // rows by scales
-    PANEL_PASS = PANEL_VECS * LANES,      // columns of a pass
+    WIDE_K = 128,                    // of a widened chunk: 32 KiB of f32, which L1 keeps over the rows
+    WIDE_SCALES = WIDE_K / 16,       // the finest are of 16 k
+    PANEL_PASS = PANEL_VECS * LANES, // columns of a pass
     COLUMN_VECS = KERNEL_PANEL / (int)LANES,
 };
 
@@ -269,56 +264,11 @@ PANEL_INLINE void wide_panel(const struct panel_args *args, const struct quantis
     write_sums(args, (const panel_row *)work->sums);
 }
 
-#if QUANTISED_REGISTER_ROWS
-// The few rows of decode: each line of codes is widened in registers, and multiplied at once.
-static void register_panel(const struct panel_args *args, const struct quantised_format *format) {
-    struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k)};
-    panel_row scales[CHUNK_SCALES], partials[CHUNK_PARTIALS], sums[QUANTISED_REGISTER_ROWS];
-    float x[CHUNK_ELEMENTS + QUANTISED_REGISTER_ROWS * LANES] __attribute__((aligned(64)));
-    size_t limit = CHUNK_ELEMENTS / args->rows / 32 * 32;
-    limit = limit < CHUNK_K ? limit : CHUNK_K;
-    uint32_t unsure = 0;
-    memset(sums, 0, args->rows * sizeof *sums);
-    while (chunk_next(&c, limit)) {
-        for (size_t r = 0; r < args->rows; r++) {
-            widen_row((const uint16_t *)args->x[r] + c.k, c.depth, x + r * (limit + LANES));
-        }
-        struct partial_args partial = {
-            .codes = chunk_codes(&c, 0),
-            .zeros = chunk_zeros(&c, 0),
-            .last_zeros = chunk_zeros(&c, c.scales - 1),
-            .stride = c.layout.stride,
-            .scales = c.scales,
-            .scale_k = c.layout.scale_k,
-            .depth = c.depth,
-            .x = x,
-            .x_stride = limit + LANES,
-            .goes_on = !c.starts,
-            .partials = partials[0],
-            .ahead = args->rows <= 4 ? fetch_stream_ahead() : (struct fetch_stream){4096, 0}, // more wait for other things
-        };
-        quantised_partial(format, args->rows, &partial);
-        if (c.ends) {
-            bool normal = chunk_scales(&c, scales);
-            chunk_close(&c, args->rows, normal, &unsure, scales, partials, sums);
-        }
-    }
-    write_sums(args, (const panel_row *)sums);
-}
-#endif
-
 void PANEL_TARGET(quantised_bf16)(const struct panel_args *args, const struct quantised_format *format) {
     if (quantised_unflushed(args, format)) {
         return;
     }
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-#if QUANTISED_REGISTER_ROWS
-    if (args->rows <= QUANTISED_REGISTER_ROWS) {
-        register_panel(args, format);
-        float_mode_restore(before);
-        return;
-    }
-#endif
     struct wide_work work;
     wide_panel(args, format, &work, true);
     float_mode_restore(before);

@@ -163,7 +163,6 @@ static void quantised_widen(const struct quantised_format *format, const uint8_t
     }
 }
 
-#define QUANTISED_REGISTER_ROWS 0
 #define PANEL_TARGET(name) neon_##name
 #include "kernels/cpu/quantised_body.h"
 #endif

@@ -67,11 +67,15 @@ static inline struct code_words plain_codes(const void *data, size_t k, unsigned
     return (struct code_words){data, bits, 8, k, 8 * k, 1, 8, NULL, 0, 0};
 }
 
-// Codes of every value; those that are NaN or Inf only where `values` is VALUES_ANY.
+// Codes of every value; those that are NaN or Inf only where `values` is VALUES_ANY. Where it is VALUES_PLAIN, floats of 8 bits are
+// rarely 0 or below the least normal.
 static inline uint8_t random_code(struct random *random, const struct quantised_format *format, enum values values) {
     uint8_t code = (uint8_t)random_next(random);
     if (values == VALUES_ANY) {
         return code;
+    }
+    if (values == VALUES_PLAIN && random_below(random, 128)) {
+        code |= format->code == CODE_E4M3 && (code & 0x78) == 0 ? 0x08 : format->code == CODE_E5M2 && (code & 0x7c) == 0 ? 0x04 : 0;
     }
     if (format->code == CODE_E4M3 && (code & 0x7f) == 0x7f) {
         return 0x7e;

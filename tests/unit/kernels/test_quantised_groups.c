@@ -3,6 +3,7 @@
 #include "quantised_case.h"
 
 #include "kernels/grouped_matmul.h"
+#include "kernels/quantised_layout.h"
 
 enum { GROUP_ROWS = KERNEL_QUANTISED_ROWS, GROUP_N = KERNEL_GROUP * KERNEL_PANEL };
 
@@ -319,6 +320,65 @@ static void kept_rows_that_cannot_be_taken_give_the_twins_bits(void **state) {
     }
 }
 
+// A code that is no number, in the first panel alone: the calls after it keep what that one made of the rows.
+static void rows_kept_from_a_panel_that_cannot_be_taken_give_the_twins_bits(void **state) {
+    (void)state;
+    struct random random = {47};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if ((FORMATS[f].code != CODE_E4M3 && FORMATS[f].code != CODE_E5M2) || !takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, &FORMATS[f], 160, GROUP_N, VALUES_PLAIN, &random);
+        q.codes[3 * q.k + 7] = 0x7f;
+        assert_false(err_is(pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
+        call_init(&call, &q, 1 + f % GROUP_ROWS);
+        fill_rows(&call, VALUES_PLAIN, &random);
+        make_want(&call);
+        check_backends(&call);
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
+// Floats of 8 bits that are normal but for a few: 0 and the greatest below the least normal, at the first k and the last, about a
+// span of them (quantised_plain_shift), and anywhere.
+static void plant_small_codes(struct quantised_case *q, struct random *random) {
+    const bool e4m3 = q->format.code == CODE_E4M3;
+    const size_t span = (size_t)4 << quantised_plain_shift(q->k), at[] = {0, 5 * span - 1, 6 * span, 9 * span, q->k - 1};
+    for (size_t i = 0; i < q->n * q->k; i++) {
+        q->codes[i] |= (q->codes[i] & 0x7c) == 0x7c ? 0 : 0x40;
+        q->codes[i] &= (q->codes[i] & 0x7c) == 0x7c ? 0xdf : 0xff;
+    }
+    for (size_t i = 0; i < 2 * COUNT_OF(at); i++) {
+        const size_t k = i < COUNT_OF(at) ? at[i] : random_below(random, (unsigned)q->k), n = random_below(random, (unsigned)q->n);
+        q->codes[n * q->k + k % q->k] = (uint8_t)((i % 2 ? (e4m3 ? 7 : 3) : 0) | (i % 4 / 2 ? 0x80 : 0));
+    }
+    assert_false(err_is(pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
+}
+
+static void spans_of_normal_codes_give_the_twins_bits(void **state) {
+    (void)state;
+    static const size_t DEPTHS[] = {37, 448 * 4, 448 * 4 + 4, 448 * 8 + 19};
+    struct random random = {48};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            if ((FORMATS[f].code != CODE_E4M3 && FORMATS[f].code != CODE_E5M2) || !takes_case()) {
+                continue;
+            }
+            struct quantised_case q;
+            struct group_call call;
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+            plant_small_codes(&q, &random);
+            call_init(&call, &q, 1 + (2 * f + d) % GROUP_ROWS);
+            fill_rows(&call, VALUES_PLAIN, &random);
+            make_want(&call);
+            check_backends(&call);
+            call_deinit(&call), quantised_case_deinit(&q);
+        }
+    }
+}
+
 // Global scales to both ends of what a scale of E4M3 can be combined with before it leaves f32's range, and past them.
 static void any_global_scale_gives_the_twins_bits(void **state) {
     (void)state;
@@ -399,6 +459,8 @@ int main(void) {
         cmocka_unit_test(greatest_digits_and_codes_give_the_twins_bits),
         cmocka_unit_test(sums_about_the_limit_give_the_twins_bits),
         cmocka_unit_test(sums_that_come_back_give_the_twins_bits),
+        cmocka_unit_test(rows_kept_from_a_panel_that_cannot_be_taken_give_the_twins_bits),
+        cmocka_unit_test(spans_of_normal_codes_give_the_twins_bits),
         cmocka_unit_test(any_global_scale_gives_the_twins_bits),
         cmocka_unit_test(groups_that_share_some_rows_give_the_twins_bits),
         cmocka_unit_test(kept_rows_that_cannot_be_taken_give_the_twins_bits),

@@ -169,6 +169,12 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
     check_words(&w, &source, 0);
 }
 
+// k `i` is in a span that has a code below the least normal, or 0.
+static void clear_plain(size_t k, size_t i, uint8_t *panel) {
+    size_t span = (i / 4) >> quantised_plain_shift(k);
+    panel[QUANTISED_PLAIN_AT + span / 8] &= (uint8_t) ~(1u << span % 8);
+}
+
 // The packer's twin: code by code, where quantised_code_at says.
 static void pack_codes_one_by_one(const struct quantised_source *source, const struct quantised_format *format, size_t k, size_t n,
                                   uint8_t *panels) {
@@ -178,7 +184,11 @@ static void pack_codes_one_by_one(const struct quantised_source *source, const s
     memset(panels, 0, quantised_group_bytes(format, k, n));
     for (size_t column = 0; column < columns; column++) {
         uint8_t *panel = panels + column / KERNEL_PANEL * quantised_group_bytes(format, k, KERNEL_PANEL);
+        bool float8 = format->code == CODE_E4M3 || format->code == CODE_E5M2;
         memcpy(panel, &source->global, sizeof source->global);
+        if (float8 && column % KERNEL_PANEL == 0) {
+            memset(panel + QUANTISED_PLAIN_AT, 0xff, QUANTISED_HEADER - QUANTISED_PLAIN_AT);
+        }
         for (size_t i = 0; i < k; i++) {
             size_t g = i / layout.scale_k;
             unsigned shift;
@@ -189,6 +199,9 @@ static void pack_codes_one_by_one(const struct quantised_source *source, const s
             bool special =
                 (format->code == CODE_E4M3 && (code & 0x7f) == 0x7f) || (format->code == CODE_E5M2 && (code & 0x7c) == 0x7c);
             panel[QUANTISED_SPECIAL_AT] |= special;
+            if (float8 && (code & 0x7f) < (format->code == CODE_E4M3 ? 8 : 4)) {
+                clear_plain(k, i, panel);
+            }
         }
         for (size_t g = 0; column < n && g < layout.scales; g++) {
             size_t c = column % KERNEL_PANEL, size = dtype_size(format->scale), row = column / source->scale_columns;

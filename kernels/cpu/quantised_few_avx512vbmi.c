@@ -1,0 +1,221 @@
+// Rows of bf16 that no flush touches, KERNEL_QUANTISED_ROWS at a time, against panels of quantised weights, one after another.
+//
+// The rows' f32 serve all panels of a call, and the calls after it that are for the same rows. Where there is no room for the whole
+// of K they are made anew for each part of it.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/float_mode.h"
+#include "kernels/cpu/quantised_few_avx512.h"
+
+enum {
+    ROOM_UNIT = 64,
+    // By parts: of four formats 9 rows are 1.3 to 1.5, 16 are 1.2 to 1.35, 24 are 1.1 to 1.25, 32 are 1.03 to 1.2 times as fast as
+    // by widened chunks of a panel after the other, 64 are .94 to 1.0 (Emerald Rapids).
+    PARTS_ROWS = 4 * KERNEL_QUANTISED_ROWS,
+    PANEL_K = 512, // of rows that are widened on the stack, for one panel
+};
+
+// The rows' f32, as few_args.x, and the memory it lies in.
+struct found {
+    bool all;     // of K; else a part at a time
+    bool taken;   // where all: no element was one that cannot be
+    size_t limit; // k of a part
+    float x[] __attribute__((aligned(64)));
+};
+
+// Rows against panels.
+struct few_work {
+    struct panel_args args; // of the first panel
+    const void *const *panels;
+    size_t count;
+    const struct quantised_format *format;
+    const struct few_decoder *decoder;
+    struct found *found;
+    float *sums, *partials; // rows of KERNEL_SUMS floats
+};
+
+static const struct few_decoder *decoder_of(const struct quantised_format *format) {
+    switch (format->code) {
+    case CODE_E4M3:
+        return &few_e4m3;
+    case CODE_E5M2:
+        return &few_e5m2;
+    case CODE_INT8:
+        return format->zero_points ? &few_int8_less_zero : &few_int8;
+    default:
+        return format->zero_points ? &few_nibble_less_zero : &few_nibble;
+    }
+}
+
+// What a row's elements are at least and at most.
+struct extent {
+    __m512i least; // of each magnitude less one bit, so that 0 is the greatest
+    __m512i most;  // of the magnitudes
+};
+
+// Is each element 0 or at least 2^FEW_EXPONENT_MIN, and below 2^FEW_EXPONENT_END, in magnitude?
+static bool taken(const struct extent *e) {
+    const __m512i first = _mm512_set1_epi16(((127 + FEW_EXPONENT_MIN) << 7) - 1);
+    const __m512i end = _mm512_set1_epi16((127 + FEW_EXPONENT_END) << 7);
+    return (_mm512_cmplt_epu16_mask(e->least, first) | _mm512_cmpge_epu16_mask(e->most, end)) == 0;
+}
+
+PANEL_INLINE void widen_unit(__m256i elements, __m512 folds, float *to) {
+    const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16);
+    _mm512_store_ps(to, _mm512_mul_ps(_mm512_castsi512_ps(wide), folds));
+}
+
+// `depth` elements of a row to its places among `rows`, and +0 up to two whole units.
+static void widen_row(const uint16_t *x, size_t depth, __m512 folds, size_t rows, struct extent *extent, float *to) {
+    enum { AT_ONCE = 2 * FEW_ROW_UNIT };
+    for (size_t i = 0; i < depth; i += AT_ONCE, to += AT_ONCE * rows) {
+        const size_t left = depth - i;
+        const __mmask32 there = left < AT_ONCE ? (1u << left) - 1 : UINT32_MAX;
+        const __m512i all = _mm512_maskz_loadu_epi16(there, x + i);
+        const __m512i magnitude = _mm512_and_si512(all, _mm512_set1_epi16(0x7fff));
+        extent->least = _mm512_min_epu16(extent->least, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
+        extent->most = _mm512_max_epu16(extent->most, magnitude);
+        widen_unit(_mm512_castsi512_si256(all), folds, to);
+        widen_unit(_mm512_extracti64x4_epi64(all, 1), folds, to + FEW_ROW_UNIT * rows);
+    }
+}
+
+// The rows' part of a chunk. False where an element cannot be taken.
+static bool find(const struct few_work *work, const struct chunk *c) {
+    const __m512 folds = _mm512_broadcast_f32x8(_mm256_loadu_ps(work->decoder->fold));
+    struct extent extent = {_mm512_set1_epi16(-1), _mm512_setzero_si512()};
+    for (size_t r = 0; r < work->args.rows; r++) {
+        const uint16_t *x = (const uint16_t *)work->args.x[r] + c->k;
+        widen_row(x, c->depth, folds, work->args.rows, &extent, work->found->x + r * FEW_ROW_UNIT);
+    }
+    return taken(&extent);
+}
+
+static void multiply_chunk(const struct few_work *work, const struct chunk *c, size_t panel) {
+    const struct few_decoder *decoder = work->decoder;
+    const uint8_t *at = work->panels[panel];
+    const size_t last = chunk_depth(c, c->scales - 1);
+    const struct few_args few = {
+        .format = c->format,
+        .panel = at,
+        .line = c->k / decoder->line_k,
+        .plain_shift = quantised_plain_shift(work->args.k),
+        .codes = at + (chunk_codes(c, 0) - (const uint8_t *)work->args.panel),
+        .last = at + quantised_scales_at(&c->layout, c->scale + c->scales - 1, work->args.k),
+        .scales = c->scales,
+        .stride = c->layout.stride,
+        .scale_bytes = c->layout.scale_size,
+        .scale_k = c->layout.scale_k,
+        .last_k = (last + decoder->line_k - 1) / decoder->line_k * decoder->line_k,
+        .starts = c->starts,
+        .ends = c->ends,
+        .x = work->found->x,
+        .partials = work->partials + panel * KERNEL_PANEL,
+        .sums = work->sums + panel * KERNEL_PANEL,
+    };
+    decoder->multiply[work->args.rows - 1](&few);
+}
+
+static struct chunk chunk_of(const struct few_work *work) {
+    return (struct chunk){.args = &work->args, .format = work->format, .layout = quantised_layout(work->format, work->args.k)};
+}
+
+// In `bytes` bytes, the structure's among them.
+static void find_all(const struct few_work *work, size_t bytes) {
+    struct found *f = work->found;
+    struct chunk c = chunk_of(work);
+    const size_t room = (bytes - sizeof *f) / sizeof *f->x / work->args.rows / ROOM_UNIT * ROOM_UNIT;
+    f->all = work->args.k <= room;
+    f->limit = f->all ? SIZE_MAX : room;
+    f->taken = !f->all || !chunk_next(&c, f->limit) || find(work, &c);
+}
+
+// Not inlined: no fma may move across a change of the floating-point mode in the caller.
+static __attribute__((noinline)) bool multiply_panels(const struct few_work *work) {
+    struct chunk c = chunk_of(work);
+    for (size_t p = 0; p < work->count; p++) {
+        if (quantised_has_special(work->panels[p])) {
+            return false;
+        }
+    }
+    for (size_t r = 0; r < work->args.rows; r++) {
+        memset(work->sums + r * KERNEL_SUMS, 0, work->count * KERNEL_PANEL * sizeof *work->sums);
+    }
+    while (chunk_next(&c, work->found->limit)) {
+        if (!work->found->all && !find(work, &c)) {
+            return false;
+        }
+        for (size_t p = 0; p < work->count; p++) {
+            multiply_chunk(work, &c, p);
+        }
+    }
+    return true;
+}
+
+// rows_kept: found is as a call for the same rows left it. False where an element or a panel cannot be taken.
+static bool multiply(const struct few_work *work, size_t found_bytes, bool rows_kept) {
+    float_mode before = float_mode_set_ieee();
+    if (!rows_kept) {
+        find_all(work, found_bytes);
+    }
+    bool done = work->found->taken && multiply_panels(work);
+    float_mode_restore(before);
+    return done;
+}
+
+bool avx512vbmi_quantised_few(const struct panel_args *args, const struct quantised_format *format) {
+    enum { ROWS = KERNEL_QUANTISED_ROWS };
+    float sums[ROWS * KERNEL_SUMS] __attribute__((aligned(64))), partials[ROWS * KERNEL_SUMS] __attribute__((aligned(64)));
+    char found[sizeof(struct found) + ROWS * PANEL_K * sizeof(float)] __attribute__((aligned(64)));
+    struct few_work work = {.args = *args,
+                            .panels = &args->panel,
+                            .count = 1,
+                            .format = format,
+                            .decoder = decoder_of(format),
+                            .found = (struct found *)found,
+                            .sums = sums,
+                            .partials = partials};
+    bool done = multiply(&work, sizeof found, false);
+    for (size_t r = 0; done && r < args->rows; r++) {
+        memcpy(args->out + r * args->out_stride, sums + r * KERNEL_SUMS, args->columns * sizeof *args->out);
+    }
+    return done;
+}
+
+// Up to KERNEL_QUANTISED_ROWS rows.
+static void multiply_part(const struct panel_group_args *group, const struct quantised_format *format) {
+    float partials[KERNEL_QUANTISED_ROWS * KERNEL_SUMS] __attribute__((aligned(64)));
+    const struct few_work work = {.args = {.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k},
+                                  .panels = group->panels,
+                                  .count = group->count,
+                                  .format = format,
+                                  .decoder = decoder_of(format),
+                                  .found = group->scratch,
+                                  .sums = group->sums,
+                                  .partials = partials};
+    if (!multiply(&work, KERNEL_SCRATCH_BYTES + group->scratch_more, group->rows_kept)) {
+        group_panel_by_panel(group, format, avx512vbmi_quantised_bf16);
+    }
+}
+
+void avx512vbmi_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+    if (group->rows > PARTS_ROWS) {
+        group_panel_by_panel(group, format, avx512vbmi_quantised_bf16);
+        return;
+    }
+    size_t parts = div_up(group->rows, KERNEL_QUANTISED_ROWS);
+    for (size_t row = 0, rows; row < group->rows; row += rows, parts--) {
+        struct panel_group_args part = *group;
+        rows = div_up(group->rows - row, parts);
+        part.x += row;
+        part.rows = rows;
+        part.sums += row * KERNEL_SUMS;
+        part.rows_kept = group->rows_kept && rows == group->rows;
+        multiply_part(&part, format);
+    }
+}
+#endif
