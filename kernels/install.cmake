@@ -45,6 +45,7 @@ target_include_directories(expertd_kernels INTERFACE $<INSTALL_INTERFACE:${CMAKE
 target_link_libraries(expertd_kernels INTERFACE $<INSTALL_INTERFACE:Threads::Threads> $<INSTALL_INTERFACE:${CMAKE_DL_LIBS}>
                                                 $<INSTALL_INTERFACE:m>)
 
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME kernels) # `cmake --install build --component kernels`: them without the daemon
 install(DIRECTORY ${installed}/expertd DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS expertd_kernels EXPORT expertd-kernels ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES examples/grouped_matmul.c examples/quantised_weights.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)

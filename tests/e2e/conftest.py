@@ -1,5 +1,6 @@
 """Fixtures. EXPERTD_BUILD names the build folder under test (build, build-asan, build-tsan)."""
 
+import collections
 import functools
 import signal
 
@@ -15,6 +16,8 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and its children's children would
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as nohup does
     config.addinivalue_line("markers", "threads: several threads or connections at once; also run under ThreadSanitizer")
+    config.addinivalue_line("markers", "release: dear, and what other tests do too: in a release build alone")
+    config.addinivalue_line("markers", "share(n): its cases run the same code on other numbers: under a sanitizer one in n")
 
 
 # Files that take longest, by what they take under AddressSanitizer: begun first, so that no worker has one to itself at the end.
@@ -22,8 +25,23 @@ LONGEST = ("test_overload", "test_device", "test_device_faults", "test_tuning", 
            "test_lifecycle", "test_invariance_matrix", "test_placement")
 
 
-def pytest_collection_modifyitems(items):
+def takes(item, seen):
+    """Whether a sanitizer's build tries it: the marks `release` and `share`."""
+    share = item.get_closest_marker("share")
+    if item.get_closest_marker("release"):
+        return False
+    seen[item.originalname] += 1
+    return not share or (seen[item.originalname] - 1) % share.args[0] == 0
+
+
+def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    if paths.SANITIZER:
+        seen, taken = collections.Counter(), []
+        for item in items:
+            taken += [item] if takes(item, seen) else []
+        config.hook.pytest_deselected(items=[item for item in items if item not in taken])
+        items[:] = taken
 
 
 def pytest_report_header():

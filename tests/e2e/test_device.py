@@ -378,6 +378,7 @@ def test_a_gpu_that_is_not_there_is_named(case, installed):
     assert done.returncode == 69 and "device 99" in done.stderr and "numbered from 0" in done.stderr, done.stderr
 
 
+@pytest.mark.release
 def test_an_installation_has_the_modules_where_its_programs_look(case, tmp_path):
     subprocess.run(["cmake", "--install", str(BUILD), "--prefix", str(tmp_path / "first")], check=True, stdout=subprocess.DEVNULL)
     (tmp_path / "first").rename(tmp_path / "moved")  # they look beside themselves, wherever that is

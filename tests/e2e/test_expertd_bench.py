@@ -109,6 +109,7 @@ def test_a_file_found_on_another_cpu_stays_until_there_is_another(tmp_path):
     assert cache.read_text() == "damaged"
 
 
+@pytest.mark.release
 def test_pack_times_what_loading_does_with_a_form():
     done = bench("pack", "--seconds", "0.01", "--dtype", "fp4", "--threads", "2", "--json")
     assert done.returncode == 0, done.stderr
@@ -252,6 +253,7 @@ def test_more_memory_than_there_is_is_refused_with_figures_before_anything_is_me
 # ---- devices, simulated: that every step works; no figure of it says anything of a GPU
 
 
+@pytest.mark.release
 def test_kernels_on_a_device_stand_beside_what_the_device_does_at_best():
     done = bench("kernels", "--device", "sim", "--seconds", "0.01", "--dtype", "bf16,f32,e4m3-128x128,mxfp4", "--json")
     assert done.returncode == 0, done.stderr
@@ -263,6 +265,7 @@ def test_kernels_on_a_device_stand_beside_what_the_device_does_at_best():
         assert row["shape"].startswith("tiny ") and all(row[figure] > 0 for figure in FIGURES), row
 
 
+@pytest.mark.release
 def test_layer_on_a_device_goes_from_the_router_to_the_sum():
     done = bench("layer", "--device", "sim", "--tokens", "1,3", "--seconds", "0.01", "--json")
     assert done.returncode == 0, done.stderr

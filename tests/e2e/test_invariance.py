@@ -112,6 +112,7 @@ def test_the_same_row_many_times_is_the_same_each_time(setup):
 
 
 @pytest.mark.threads
+@pytest.mark.share(2)
 def test_callers_at_the_same_time_keep_their_rows(setup):
     problem, _, client, expected = setup
 
@@ -128,6 +129,7 @@ def test_callers_at_the_same_time_keep_their_rows(setup):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.share(3)
 def test_shards_threads_and_kernels_change_no_bit(case, dtype, model, start_daemon):
     problem = Problem(case(model))
     outputs = {}

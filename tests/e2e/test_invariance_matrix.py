@@ -20,7 +20,7 @@ CALLERS = (1, 4, 16) if not SANITIZER else (5,)
 ROWS = 24
 ROUNDS = 2 if not SANITIZER else 1
 MOVES = 3  # at least, while callers ask
-# Under ThreadSanitizer: own routing with a bias and groups, biases and clamps, weights on the input.
+# Under ThreadSanitizer (AddressSanitizer takes every other one): own routing with a bias and groups, biases and clamps, weights on the input.
 THREADED = ("deepseek_v3", "gpt_oss", "llama4")
 
 
@@ -110,7 +110,7 @@ def call_while_experts_move(problem, daemon, seed):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.threads if name in THREADED else ())
-                                  for name in SERVED_CASES])
+                                  for name in (SERVED_CASES if SANITIZER != "asan" else SERVED_CASES[::2])])
 def test_bits_are_equal_for_every_number_of_shards_batching_caller_and_placement(case, name, start_daemon):
     problem, merged = Problem(case(name)), 0
     alone = start_daemon("--shards", 1, "--threads", 1, model=case(name).folder)

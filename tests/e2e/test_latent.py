@@ -155,8 +155,7 @@ def assert_verified(daemon, model):
     assert done.returncode == 0 and "equal bits" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.threads
-@pytest.mark.parametrize("dtype", ("f32", "bf16"))
+@pytest.mark.parametrize("dtype", ("f32", pytest.param("bf16", marks=pytest.mark.threads)))
 def test_bits_are_those_of_a_token_alone_wherever_its_experts_lie(dtype, model, rows, start_daemon):
     answers = []
     for options in (("--shards", 1, "--threads", 1), ("--shards", 3, "--threads", 4, "--max-piece-tokens", 7),
@@ -184,6 +183,7 @@ def test_bits_are_those_of_a_token_alone_wherever_its_experts_lie(dtype, model, 
 
 
 @pytest.mark.parametrize("name", ("fp8_blocks", "modelopt_nvfp4", "compressed_int4"))
+@pytest.mark.share(3)
 def test_experts_may_be_coded(name, rows, tmp_path, start_daemon):
     variant, ids = VARIANTS[name], set()
     model = Model(tmp_path / "model", "BF16", variant=variant)

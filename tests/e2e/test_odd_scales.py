@@ -65,6 +65,7 @@ WAYS = {"bf16": ((), ("--shards", 3), ("--kernels", "avx2")), "f32": (("--comput
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.share(3)
 def test_they_pass_through_on_every_path_with_the_twins_bits(name, tmp_path, start_daemon):
     variant, places, count = CASES[name]
     whole, damaged = (QuantisedCheckpoint(tmp_path / kind, VARIANTS[variant]) for kind in ("whole", "damaged"))
@@ -94,6 +95,7 @@ def test_they_pass_through_on_every_path_with_the_twins_bits(name, tmp_path, sta
 
 
 @pytest.mark.parametrize("name", ("nan_of_f32", "255_of_e8m0", "nan_of_e4m3", "inf_of_f16", "global_to_multiply_by"))
+@pytest.mark.share(3)
 def test_devices_give_the_bits_of_their_twin(name, tmp_path, start_daemon):
     variant, places, _ = CASES[name]
     damaged, answers = QuantisedCheckpoint(tmp_path / "damaged", VARIANTS[variant]), []

@@ -26,7 +26,7 @@ def test_answers_are_those_of_the_weights_that_are_meant(name, tmp_path, start_d
             "bf16 alone": ("--shards", 1, "--threads", 1), "f32 widened": ("--compute-dtype", "f32", "--widen"),
             "bf16 widened": ("--widen",)}
     if SANITIZER:
-        ways = {way: ways[way] for way in ("bf16", "bf16 widened")}
+        ways = {way: ways[way] for way in ("bf16", "bf16 widened") if way == "bf16" or list(VARIANTS).index(name) % 3 == 0}
     for way, options in ways.items():
         daemon = start_daemon(*options, model=checkpoint.folder)
         with daemon.client() as client:

@@ -19,6 +19,7 @@
 #include "expert/layer.h"
 #include "kernels/devices.h"
 #include "kernels/kernel_select.h"
+#include "tests/unit/share.h"
 
 enum { MAX_TOKENS = 96, FLOATS_MAX = 96 * 160 };
 enum { TIMEOUT_MS = 500 }; // waited out where a rank or a kernel stops; a late one, or a busy machine, stays well below

@@ -16,6 +16,7 @@
 #include "base/dtype.h"
 #include "base/err.h"
 #include "kernels/backend.h"
+#include "tests/unit/share.h"
 
 // Of so many cases at random, those that there is time for: ThreadSanitizer slows kernels down a hundred times and looks for races,
 // which the first cases have as well as the rest; AddressSanitizer ten times, and bits are held to the twins' by other builds.
@@ -147,25 +148,6 @@ static inline const struct kernel_backend *wanted_backend_at(size_t i, bool *usa
     const struct kernel_backend *backend = kernel_backend_at(i, usable);
     *usable = backend && *usable && backend_is_wanted(backend->name);
     return backend;
-}
-
-// EXPERTD_TEST_SHARE: of so many cases one is tried; all where it is not set. For a CPU that is slow because it is emulated.
-static inline size_t test_share(void) {
-    const char *share = getenv("EXPERTD_TEST_SHARE");
-    size_t of = share ? strtoul(share, NULL, 10) : 1;
-    assert_true(of > 0);
-    return of > 0 ? of : 1; // which an analyser does not see in the assertion
-}
-
-// Of cases at random: how many.
-static inline size_t share_of(size_t count) {
-    return (count + test_share() - 1) / test_share();
-}
-
-// Of cases in order: is the next one to be tried? The first is. Those that one backend leaves out are not those that another does.
-static inline int takes_case(void) {
-    static size_t next;
-    return next++ % test_share() == 0;
 }
 
 // A layout that the selected kernels read: each in turn.

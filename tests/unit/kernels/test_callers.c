@@ -13,7 +13,7 @@ enum { STACK_FACTOR = 8, ROUNDS = 1 };
 #elif defined(__aarch64__) // run by an emulator
 enum { STACK_FACTOR = 1, ROUNDS = 1 };
 #else
-enum { STACK_FACTOR = 1, ROUNDS = 5 };
+enum { STACK_FACTOR = 1, ROUNDS = 3 };
 #endif
 enum { STACK_BYTES = 512 << 10, STACK_WITHOUT_TEAM_BYTES = 1 << 20 };
 
@@ -150,6 +150,9 @@ static void run_callers(struct caller *callers, size_t count, size_t stack_bytes
 }
 
 static void on_every_backend(const struct kernel_backend *backend) {
+    if (!takes_case()) {
+        return;
+    }
     assert_false(err_is(kernel_select(backend->name)));
     struct caller with[CALLERS] = {{.has_team = true}, {.has_team = true}, {.has_team = true}, {.has_team = true}};
     struct caller without[CALLERS] = {0};

@@ -186,7 +186,9 @@ static void gate_and_up_give_the_twins_bits(void **state) {
     };
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         EACH_VARIANT(&shapes[i], variant) {
-            check_gate_up(&shapes[i], variant);
+            if (takes_case()) {
+                check_gate_up(&shapes[i], variant);
+            }
         }
     }
 }
@@ -232,7 +234,9 @@ static void down_gives_the_twins_bits(void **state) {
     };
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         EACH_VARIANT(&shapes[i], variant) {
-            check_down(&shapes[i], variant, i % 2);
+            if (takes_case()) {
+                check_down(&shapes[i], variant, i % 2);
+            }
         }
     }
 }
@@ -345,7 +349,9 @@ static void check_kinds(const struct routing *kinds, size_t count) {
     for (size_t i = 0; i < count; i++) {
         assert_false(err_is(routing_check(&kinds[i])));
         for (enum values values = 0; values < VALUES_COUNT; values++) {
-            check_choose(&kinds[i], values, 0x1234567 + i);
+            if (takes_case()) {
+                check_choose(&kinds[i], values, 0x1234567 + i);
+            }
         }
     }
 }

@@ -178,7 +178,9 @@ static void every_format_gives_the_twins_bits_over_all_remainders(void **state) 
                               .gather = d % 3 == 0,
                               .ordered = d % 4 == 1,
                               .values = (enum values)((d + f) % VALUES_COUNT)};
-            check_down(&s, &random);
+            if (takes_case()) {
+                check_down(&s, &random);
+            }
         }
     }
 }
@@ -196,7 +198,9 @@ static void many_rows_and_a_long_k_give_the_twins_bits(void **state) {
                               .n = 70,
                               .k = v ? 512 : 1100,
                               .values = VALUES_PLAIN};
-            check_down(&s, &random);
+            if (takes_case()) {
+                check_down(&s, &random);
+            }
         }
     }
 }
@@ -218,7 +222,9 @@ static void what_wgmma_takes_gives_the_twins_bits(void **state) {
                               .k = DEPTHS[(f / 2 + d) % COUNT_OF(DEPTHS)],
                               .gather = f % 2 == d,
                               .values = d ? (enum values)(f % VALUES_COUNT) : VALUES_PLAIN};
-            check_down(&s, &random);
+            if (takes_case()) {
+                check_down(&s, &random);
+            }
         }
     }
     assert_int_equal(taken, 2 * 19); // of every code
@@ -237,7 +243,9 @@ static void rows_of_f32_give_the_twins_bits(void **state) {
                           .gather = f % 2,
                           .ordered = f % 3 == 0,
                           .values = (enum values)(f % VALUES_COUNT)};
-        check_down(&s, &random);
+        if (takes_case()) {
+            check_down(&s, &random);
+        }
     }
 }
 
@@ -287,7 +295,9 @@ static void gate_and_up_of_every_format_give_the_twins_bits(void **state) {
                           .gather = f % 2,
                           .ordered = f % 3 == 1,
                           .values = f % 4 ? VALUES_PLAIN : VALUES_ANY};
-        check_gate_up(&s, f % 7 != 6, &random);
+        if (takes_case()) {
+            check_gate_up(&s, f % 7 != 6, &random);
+        }
     }
 }
 
@@ -305,7 +315,7 @@ static void gate_and_up_by_wgmma_give_the_twins_bits(void **state) {
                           .k = 64 + f % 3 * 64,
                           .gather = f % 2,
                           .values = f % 4 ? VALUES_PLAIN : VALUES_ANY};
-        if (device_codes_parts(s.format) != 0) {
+        if (device_codes_parts(s.format) != 0 && takes_case()) {
             check_gate_up(&s, f % 7 != 6, &random);
         }
     }
@@ -392,7 +402,9 @@ static void every_scale_has_its_value(void **state) {
                           .k = 32,
                           .every_scale = true,
                           .values = VALUES_PLAIN};
-        check_down(&s, &random);
+        if (takes_case()) {
+            check_down(&s, &random);
+        }
     }
 }
 

@@ -148,7 +148,7 @@ static void every_remainder_of_rows_columns_and_k_gives_the_twins_bits(void **st
                                 .gather = i % 2};
             int32_t sizes[][4] = {{1, 0, tile - 1, 1}, {0, tile + 1, 0, 3}, {0, 0, 0, tile}, {tile / 2, 5, 0, 0}};
             memcpy(p.sizes, sizes[(i + i / COUNT_OF(NS)) % 4], sizeof sizes[0]);
-            if (takes(variant, p.k)) {
+            if (takes(variant, p.k) && takes_case()) {
                 check(&p, (int)(i / 2 % 2));
             }
         }
@@ -162,7 +162,9 @@ static void delicate_values_give_the_twins_bits(void **state) {
             struct product p = {.dtype = values % 2 ? DTYPE_F16 : DTYPE_BF16, .variant = variant, .groups = 2, .n = 72, .k = 72};
             p.sizes[0] = 3, p.sizes[1] = 9;
             p.values = values;
-            check(&p, 1);
+            if (takes_case()) {
+                check(&p, 1);
+            }
         }
     }
 }

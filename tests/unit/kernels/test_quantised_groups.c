@@ -261,7 +261,8 @@ static void fill_return(struct group_call *call, size_t draw) {
     const size_t k = call->quantised->k;
     for (size_t i = 0; i < call->rows * k; i++) {
         size_t at = i % k, row = draw * RETURN_ROWS + i / k, down = 1 + row % RETURN_DOWN;
-        float x = (float)(RETURN_LEAST + row / RETURN_DOWN) * (k == 16 ? 1024 : 512);
+        size_t whole = (RETURN_LEAST + row / RETURN_DOWN) * (k == 16 ? 1024 : 512);
+        float x = (float)whole;
         x = at == 1 ? 1 : at + down >= k ? -x : x;
         call->x[i] = (uint16_t)(f32_bits(x) >> 16);
     }
