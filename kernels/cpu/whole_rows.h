@@ -1,8 +1,8 @@
 // Rows of bf16 as whole numbers in digits, scale by scale of codes of 4 bits, for VPDPBUSD. What a sum in whole numbers must fulfil
 // to have the bits of the contract's fmas: quantised_whole.h. Private to cpu/quantised_*.
 //
-// A scale of a row, 16 or 32 k, is X of two digits, -2^15 to 2^15 - 1, or of three, -2^23 to 2^23 - 1, or it is not whole, and goes
-// by fmas. Digits are bytes of X + 2^15 or X + 2^23, none below 0. Rows of two digits lie side by side, and those of three.
+// A scale of a row, 16 or 32 k, has two or three digits, X = d0 + 256 d1 + 65536 d2 of -128 to 127, or it is not whole, and goes by
+// fmas. Rows of two digits lie side by side, and those of three.
 //
 // Let M be the sum of the X's magnitudes times the codes' greatest. Below 2^24 no sum on the way is rounded, whatever the codes
 // are; with two digits it always is. Up to 2^25 none is where the sum of all ends below 2^25 - M: one on the way is at most half of
@@ -53,8 +53,9 @@ static inline size_t whole_digits_bytes(const struct whole_rows *rows, size_t sc
     return scales * WHOLE_DIGITS * rows->rows * rows->scale_k;
 }
 
-// Row number `row`'s k, a multiple of scale_k; counts are those of the rows before. False where an element is neither 0 nor of a
-// magnitude in [2^-100, 2^100): such a row is for kernels that flush. Any floating-point mode.
+// Row number `row`'s k, a multiple of scale_k; counts are those of the rows before. False where an element that is neither 0 nor of
+// a magnitude in [2^-100, 2^100) might meet the flush of bf16 sums, or leave the range of f32: such a row is for kernels that
+// flush. Any floating-point mode.
 bool whole_rows_add(const struct whole_rows *rows, size_t row, const uint16_t *x, size_t k, struct whole_kind kind);
 
 #endif

@@ -66,7 +66,7 @@ PANEL_INLINE bool has_two_digits(const struct scale *s) {
 #define WHOLE_16(bytes, d, k) WHOLE_8(bytes, d, k), WHOLE_8(bytes, d, (k) + 8)
 
 // X = significand << (exponent - unit), which is exact: bits that are shifted out to the right are 0. Of an element that is 0 all
-// are.
+// are. Returns the sum of X.
 PANEL_INLINE int32_t two_store(const struct scale *s, size_t vecs, int8_t *to, size_t plane) {
     static const uint8_t ORDER[64] = {WHOLE_16(2, 0, 0), WHOLE_16(2, 0, 16), WHOLE_16(2, 1, 0), WHOLE_16(2, 1, 16)};
     const __m512i right = _mm512_sub_epi16(_mm512_set1_epi16((short)(s->unit + TWO_SPREAD)), s->exponent);
