@@ -169,7 +169,7 @@ static void twos_complement_is_flipped_to_offset_binary(void **state) {
     check_words(&w, &source, 0);
 }
 
-// k `i` is in a span that has a code below the least normal, or 0.
+// k `i` is in a span that has a code below the least normal, or 0: what pads the last line is 0 too.
 static void clear_plain(size_t k, size_t i, uint8_t *panel) {
     size_t span = (i / 4) >> quantised_plain_shift(k);
     panel[QUANTISED_PLAIN_AT + span / 8] &= (uint8_t) ~(1u << span % 8);
@@ -202,6 +202,9 @@ static void pack_codes_one_by_one(const struct quantised_source *source, const s
             if (float8 && (code & 0x7f) < (format->code == CODE_E4M3 ? 8 : 4)) {
                 clear_plain(k, i, panel);
             }
+        }
+        if (float8 && k % layout.line_k) {
+            clear_plain(k, k - 1, panel);
         }
         for (size_t g = 0; column < n && g < layout.scales; g++) {
             size_t c = column % KERNEL_PANEL, size = dtype_size(format->scale), row = column / source->scale_columns;
@@ -433,12 +436,32 @@ static void zero_points_past_int4s_codes_are_refused(void **state) {
     quantised_case_deinit(&c);
 }
 
+static void spans_of_normal_codes_are_marked(void **state) {
+    (void)state;
+    enum { MOST_K = 2048 };
+    static const struct quantised_format FORMAT = {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, false, 0};
+    static const size_t DEPTHS[] = {1, 3, 4, 5, 8, 1792, 1794, MOST_K}; // two lines share a bit from 1793 k on
+    uint8_t *codes = test_alloc(KERNEL_PANEL * MOST_K);
+    const float scales[KERNEL_PANEL] = {1};
+    for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+        const size_t k = DEPTHS[d];
+        const struct quantised_source source = {
+            .codes = plain_codes(codes, k, 8), .scales = scales, .scale_columns = 1, .scale_n_stride = 1};
+        memset(codes, 0x38, KERNEL_PANEL * MOST_K);
+        assert_packed_as_one_by_one(&source, &FORMAT, k, KERNEL_PANEL);
+        codes[KERNEL_PANEL / 2 * k + k / 2] = 0x07; // below the least normal
+        assert_packed_as_one_by_one(&source, &FORMAT, k, KERNEL_PANEL);
+    }
+    free(codes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_twin_is_near_the_sum_in_double),
         cmocka_unit_test(awq_words_are_read_in_their_order),
         cmocka_unit_test(gptq_words_are_read_with_zero_points_less_one),
         cmocka_unit_test(twos_complement_is_flipped_to_offset_binary),
+        cmocka_unit_test(spans_of_normal_codes_are_marked),
         cmocka_unit_test(every_order_is_packed_as_its_codes_one_by_one),
         cmocka_unit_test(k_is_taken_in_the_callers_order),
         cmocka_unit_test(formats_that_cannot_be_are_refused_by_name),
