@@ -3,6 +3,7 @@
 #include "kernel_test.h"
 
 #include "kernels/backend.h"
+#include "kernels/quantised_format.h"
 #include "kernels/walk_tasks.h"
 
 enum { CASES = 4000, GROUPS_MAX = 40, PANELS_MAX = 30, ROWS_MAX = 4000 };
@@ -174,12 +175,50 @@ static void spans_are_half_as_long_where_rows_are_kept_widened(void **state) {
     assert_int_equal(tasks.num_spans, 4);
 }
 
+// A kernel that keeps 50 rows of one format, and none of another.
+static size_t keeps_of_e2m1(const struct quantised_format *format, size_t k) {
+    assert_int_equal(k, 2048);
+    return format->code == CODE_E2M1 ? 50 : 0;
+}
+
+static void spans_of_codes_are_as_many_rows_as_the_format_keeps(void **state) {
+    (void)state;
+    enum { ROWS = 200, ROW_BYTES = 2048 * 2 };
+    static const struct quantised_format KEPT = {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},
+                                         OTHER = {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, true, 128};
+    const struct element_kernels codes = {.quantised_group = (quantised_group_kernel *)(uintptr_t)1, // never called
+                                          .quantised_kept = KERNEL_CALL_ROWS,
+                                          .quantised_span = keeps_of_e2m1};
+    struct panel_kernels kernels = {.of = &codes, .format = &KEPT};
+    const struct matmul_schedule schedule = schedule_heuristic();
+    const int32_t rows = ROWS;
+    struct walk_span spans[ROWS];
+    struct walk_tasks tasks;
+    const struct grouped_matmul_args args = {.group_sizes = &rows, .num_groups = 1, .num_actual_groups = 1, .m = ROWS};
+    const struct walk_shape shape = {.args = &args,
+                                     .kernels = &kernels,
+                                     .panels = 64,
+                                     .panels_per_call = 4,
+                                     .panel_bytes = 70 << 10,
+                                     .row_bytes = ROW_BYTES,
+                                     .threads = 1,
+                                     .schedule = &schedule};
+    walk_tasks_make(&shape, spans, &tasks);
+    assert_int_equal(tasks.num_spans, 4);
+    assert_true(tasks.whole > 0);
+    kernels.format = &OTHER;
+    walk_tasks_make(&shape, spans, &tasks);
+    assert_int_equal(tasks.num_spans, 1);
+    assert_int_equal(tasks.whole, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_and_panel_is_taken_once),
         cmocka_unit_test(spans_of_a_task_are_of_its_group),
         cmocka_unit_test(rows_that_are_kept_take_all_panels_but_for_the_last),
         cmocka_unit_test(spans_are_half_as_long_where_rows_are_kept_widened),
+        cmocka_unit_test(spans_of_codes_are_as_many_rows_as_the_format_keeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
