@@ -36,6 +36,14 @@ PANEL_INLINE uint32_t least_of(__m512i words) {
     return (uint32_t)_mm_cvtsi128_si32(_mm_minpos_epu16(quarter)) & 0xffff;
 }
 
+// Modulo 2^32: X that are not whole may be anything.
+PANEL_INLINE int32_t sum_of(__m512i words) {
+    const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64(words, 1));
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+
 PANEL_INLINE __m512i significands(__m512i x) { // x & 0x7f | 0x80
     return _mm512_ternarylogic_epi32(x, _mm512_set1_epi16(0x7f), _mm512_set1_epi16(0x80), 0xea);
 }
@@ -83,7 +91,7 @@ PANEL_INLINE int32_t two_store(const struct scale *s, size_t vecs, int8_t *to, s
         _mm_storeu_si128((__m128i *)to, _mm256_castsi256_si128(low));
         _mm_storeu_si128((__m128i *)(to + plane), _mm256_castsi256_si128(high));
     }
-    return _mm512_reduce_add_epi32(_mm512_madd_epi16(x, _mm512_set1_epi16(1)));
+    return sum_of(_mm512_madd_epi16(x, _mm512_set1_epi16(1)));
 }
 
 PANEL_INLINE __m512 widened(__m256i x) {
@@ -109,7 +117,7 @@ PANEL_INLINE float three_store(const struct scale *s, size_t vecs, int8_t *to, s
         _mm_storeu_si128((__m128i *)(to + plane), _mm512_extracti32x4_epi32(digits, 1));
         _mm_storeu_si128((__m128i *)(to + 2 * plane), _mm512_extracti32x4_epi32(digits, 2));
     }
-    *sum = _mm512_reduce_add_epi32(all);
+    *sum = sum_of(all);
     return _mm512_reduce_add_ps(most);
 }
 
