@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): glibc's names are reserved
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
     (void)thread;
     (void)attributes;
