@@ -17,7 +17,7 @@ from quantised import write_quantised  # noqa: E402
 from refusals import write_refusals  # noqa: E402
 
 PROGRAM = paths.BIN / "kernel_cases"
-COUNT, SEED = 150 if not paths.SANITIZER else 42, 20  # sanitizers look for other faults than wrong bits
+COUNT, SEED = 210 if not paths.SANITIZER else 42, 20  # sanitizers look for other faults than wrong bits
 SPOILT = COUNT // 3
 OTHERS = ("amx", "scalar_amx", "scalar_sm90")  # whose sums of bf16 are their own
 

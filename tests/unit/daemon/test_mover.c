@@ -417,12 +417,6 @@ static void *serve(void *context) {
     return NULL;
 }
 
-#ifdef __SANITIZE_THREAD__ // which takes half a second for a move, and sees a race in the first ones
-enum { MOVES = 8, BATCHES = 12 };
-#else
-enum { MOVES = 30, BATCHES = 50 };
-#endif
-
 static void moves_go_on_beside_batches_and_no_bit_changes(void **state) {
     (void)state;
     struct fixture *f = start(2);
@@ -430,7 +424,7 @@ static void moves_go_on_beside_batches_and_no_bit_changes(void **state) {
     pthread_t thread;
     uint64_t epoch = 0;
     assert_int_equal(pthread_create(&thread, NULL, serve, &s), 0);
-    for (uint32_t seed = 1; seed <= MOVES || (atomic_load(&s.batches) < BATCHES && seed < 3000); seed++) {
+    for (uint32_t seed = 1; seed <= 30 || (atomic_load(&s.batches) < 50 && seed < 3000); seed++) {
         struct mover_placement plan = planned(f, seed, seed % 4);
         assert_false(err_is(mover_apply(f->mover, &plan, NULL, NULL, &epoch)));
         assert_in_force(f, &plan);
@@ -440,7 +434,7 @@ static void moves_go_on_beside_batches_and_no_bit_changes(void **state) {
     pthread_join(thread, NULL);
     assert_int_equal(atomic_load(&s.wrong), 0);
     assert_false(s.epochs_fell);
-    assert_true(atomic_load(&s.batches) > 0 && epoch > MOVES);
+    assert_true(atomic_load(&s.batches) > 0 && epoch > 30);
     stop(f);
 }
 

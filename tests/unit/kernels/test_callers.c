@@ -13,7 +13,7 @@ enum { STACK_FACTOR = 8, ROUNDS = 1 };
 #elif defined(__aarch64__) // run by an emulator
 enum { STACK_FACTOR = 1, ROUNDS = 1 };
 #else
-enum { STACK_FACTOR = 1, ROUNDS = 3 };
+enum { STACK_FACTOR = 1, ROUNDS = 5 };
 #endif
 enum { STACK_BYTES = 512 << 10, STACK_WITHOUT_TEAM_BYTES = 1 << 20 };
 
