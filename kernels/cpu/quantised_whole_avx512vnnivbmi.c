@@ -48,6 +48,12 @@ struct call {
     panel_row *sums; // [rows] of the panel at hand
 };
 
+_Static_assert(KERNEL_CALL_ROWS <= UINT8_MAX, "rows are told apart by a byte");
+_Static_assert(sizeof(struct kept) + 3 * ALIGNMENT +
+                       KERNEL_CALL_ROWS * (sizeof(panel_row) + sizeof(struct whole_place) + 1 + VNNI_DIGITS * VNNI_SCALE_K) <=
+                   KERNEL_SCRATCH_BYTES,
+               "a block has a scale at least");
+
 static char *align_up(char *at) {
     return (char *)(((uintptr_t)at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
 }
@@ -103,7 +109,7 @@ static void multiply_panel(const struct call *c, const uint8_t *panel, size_t fi
     const __m512 global = panel_global(c->format, panel);
     panel_row factors, zeros;
     struct whole_scale s = {.decode = decode_of(c->format),
-                            .lines = c->layout.scale_k / WHOLE_LINE_K,
+                            .lines = c->layout.scale_k / VNNI_LINE_K,
                             .codes = panel + quantised_codes_at(&c->layout, first),
                             .factors = factors,
                             .zeros = zeros,
@@ -124,7 +130,7 @@ static void multiply_panel(const struct call *c, const uint8_t *panel, size_t fi
         s.codes += c->layout.stride;
         s.not_whole += rows->rows;
         s.places += rows->rows;
-        s.digits += WHOLE_DIGITS * rows->rows * rows->scale_k;
+        s.digits += VNNI_DIGITS * rows->rows * rows->scale_k;
         s.k += rows->scale_k;
     }
 }
@@ -167,7 +173,7 @@ static __attribute__((noinline)) bool multiply(struct call *c) {
 }
 
 static bool takes(const struct quantised_format *format, const struct quantised_layout *layout, size_t k) {
-    return code_has_4_bits(format->code) && (layout->scale_k == WHOLE_SCALE_K || layout->scale_k == WHOLE_SCALE_K / 2) && k > 0 &&
+    return code_has_4_bits(format->code) && (layout->scale_k == VNNI_SCALE_K || layout->scale_k == VNNI_SCALE_K / 2) && k > 0 &&
            k % layout->scale_k == 0;
 }
 

@@ -15,8 +15,8 @@
 #include <stdint.h>
 
 enum {
-    WHOLE_SCALE_K = 32, // of a scale at most; the other is half of it
-    WHOLE_DIGITS = 3,
+    VNNI_SCALE_K = 32, // of a scale at most; the other is half of it
+    VNNI_DIGITS = 3,
 };
 
 enum whole_class { WHOLE_TWO, WHOLE_THREE, WHOLE_NOT, WHOLE_CLASSES };
@@ -41,7 +41,7 @@ struct whole_rows {
     size_t rows, scale_k;
     uint8_t (*count)[WHOLE_CLASSES + 1]; // [scales]; one more makes a word of them
     struct whole_place *places;          // [scales][rows]
-    int8_t *digits; // [scales][WHOLE_DIGITS][rows][scale_k], by place: k 0 4 1 5, 2 6 3 7 of each 8, as codes lie in their words
+    int8_t *digits;     // [scales][VNNI_DIGITS][rows][scale_k], by place: k 0 4 1 5, 2 6 3 7 of each 8, as codes lie in their words
     uint8_t *not_whole; // [scales][rows]: which rows
 };
 
@@ -50,7 +50,7 @@ static inline size_t whole_rows_bytes(const struct whole_rows *rows, size_t scal
     return scales * (WHOLE_CLASSES + 1 + rows->rows * (sizeof(struct whole_place) + 1));
 }
 static inline size_t whole_digits_bytes(const struct whole_rows *rows, size_t scales) {
-    return scales * WHOLE_DIGITS * rows->rows * rows->scale_k;
+    return scales * VNNI_DIGITS * rows->rows * rows->scale_k;
 }
 
 // Row number `row`'s k, a multiple of scale_k; counts are those of the rows before. False where an element that is neither 0 nor of

@@ -12,7 +12,7 @@ static const float LIKELY = 0x1.6p24f;
 
 enum {
     VEC_K = 16,
-    VECS_MAX = WHOLE_SCALE_K / VEC_K,
+    VECS_MAX = VNNI_SCALE_K / VEC_K,
     FRACTION_BITS = 7,
     MAGNITUDE = 0x7fff,
     EXPONENT_MIN = 127 - 100, // fields of a number's exponent
@@ -174,12 +174,12 @@ PANEL_INLINE bool add(const struct whole_rows *to, size_t row, const uint16_t *x
         scale.count += sizeof *to->count;
         scale.not_whole += rows;
         scale.places += rows;
-        scale.digits += WHOLE_DIGITS * rows * scale_k;
+        scale.digits += VNNI_DIGITS * rows * scale_k;
     }
     return taken;
 }
 
 bool whole_rows_add(const struct whole_rows *rows, size_t row, const uint16_t *x, size_t k, struct whole_kind kind) {
-    return rows->scale_k == WHOLE_SCALE_K ? add(rows, row, x, k, VECS_MAX, kind) : add(rows, row, x, k, 1, kind);
+    return rows->scale_k == VNNI_SCALE_K ? add(rows, row, x, k, VECS_MAX, kind) : add(rows, row, x, k, 1, kind);
 }
 #endif

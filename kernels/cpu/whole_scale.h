@@ -6,10 +6,10 @@
 #include "kernels/quantised_layout.h"
 
 enum {
-    WHOLE_LINES = KERNEL_PANEL / QUANTISED_COLUMNS, // of codes side by side
-    WHOLE_LINE_K = 8,                               // of one
-    WHOLE_SCALE_LINES = WHOLE_SCALE_K / WHOLE_LINE_K,
-    WHOLE_WORDS = 2, // of 4 digits that a line of codes takes: its lower nibbles', its upper ones'
+    VNNI_LINES = KERNEL_PANEL / QUANTISED_COLUMNS, // of codes side by side
+    VNNI_LINE_K = 8,                               // of one
+    VNNI_SCALE_LINES = VNNI_SCALE_K / VNNI_LINE_K,
+    VNNI_WORDS = 2, // of 4 digits that a line of codes takes: its lower nibbles', its upper ones'
 };
 
 // How codes become bytes that are multiplied, in units of struct whole_kind, and f32: a constant in each copy.

@@ -20,7 +20,7 @@ enum {
 // The codes of VECS vectors of columns as bytes, with struct whole_kind's max added: those of the lower nibbles of each line, then
 // of the upper ones.
 struct codes {
-    __m512i bytes[VECS][WHOLE_WORDS * WHOLE_SCALE_LINES];
+    __m512i bytes[VECS][VNNI_WORDS * VNNI_SCALE_LINES];
 };
 
 // What is added to the codes of 16 columns, each four times.
@@ -39,13 +39,13 @@ PANEL_INLINE struct codes load_codes(enum whole_decode decode, const struct whol
         const __m512i above =
             decode == WHOLE_INT4_LESS_ZERO ? bytes_above_0(s->zeros + column + v * LANES) : _mm512_setzero_si512();
         PANEL_UNROLL for (size_t i = 0; i < lines; i++) {
-            const uint8_t *line = codes + (i * WHOLE_LINES + v) * QUANTISED_LINE;
+            const uint8_t *line = codes + (i * VNNI_LINES + v) * QUANTISED_LINE;
             const __m512i low = _mm512_loadu_si512(line), high = _mm512_srli_epi16(low, 4);
             fetch_line(line, FETCH_CODES_INTEL);
-            PANEL_UNROLL for (size_t w = 0; w < WHOLE_WORDS; w++) {
+            PANEL_UNROLL for (size_t w = 0; w < VNNI_WORDS; w++) {
                 const __m512i words = w ? high : low;
                 __m512i bytes = decode == WHOLE_E2M1 ? _mm512_permutexvar_epi8(words, table) : _mm512_and_si512(words, nibble);
-                c.bytes[v][WHOLE_WORDS * i + w] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_add_epi8(bytes, above) : bytes;
+                c.bytes[v][VNNI_WORDS * i + w] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_add_epi8(bytes, above) : bytes;
             }
         }
     }
@@ -84,12 +84,12 @@ PANEL_INLINE __m512 code_value(__m512i index, const struct code_values *values, 
 }
 
 // The k of rows that are not whole.
-typedef float wide_rows[FMA_ROWS][WHOLE_SCALE_K] __attribute__((aligned(64)));
+typedef float wide_rows[FMA_ROWS][VNNI_SCALE_K] __attribute__((aligned(64)));
 
 PANEL_INLINE void widen_rows(const struct whole_scale *s, const uint8_t *order, size_t rows, size_t lines, wide_rows wide) {
     for (size_t r = 0; r < rows; r++) {
         const uint16_t *x = (const uint16_t *)s->x[order[r]] + s->k;
-        PANEL_UNROLL for (size_t i = 0; i < lines * WHOLE_LINE_K; i += LANES) {
+        PANEL_UNROLL for (size_t i = 0; i < lines * VNNI_LINE_K; i += LANES) {
             const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(x + i)));
             _mm512_store_si512(&wide[r][i], _mm512_slli_epi32(words, 16));
         }
@@ -111,9 +111,9 @@ PANEL_INLINE void fmas_columns(enum whole_decode decode, size_t rows, size_t lin
     for (size_t i = 0; i < lines; i++) {
         __m512i line[VECS];
         PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-            line[v] = _mm512_loadu_si512(codes + (i * WHOLE_LINES + v) * QUANTISED_LINE);
+            line[v] = _mm512_loadu_si512(codes + (i * VNNI_LINES + v) * QUANTISED_LINE);
         }
-        PANEL_UNROLL for (size_t k = 0; k < WHOLE_LINE_K; k++) {
+        PANEL_UNROLL for (size_t k = 0; k < VNNI_LINE_K; k++) {
             const bool odd = k % 2 == 0;
             __m512 w[VECS];
             PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
@@ -122,7 +122,7 @@ PANEL_INLINE void fmas_columns(enum whole_decode decode, size_t rows, size_t lin
                 w[v] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_sub_ps(w[v], zero[v]) : w[v];
             }
             PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-                const __m512 factor = _mm512_set1_ps(x[r][i * WHOLE_LINE_K + (k ^ 1)]);
+                const __m512 factor = _mm512_set1_ps(x[r][i * VNNI_LINE_K + (k ^ 1)]);
                 PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
                     partials[r][v] = _mm512_fmadd_ps(factor, w[v], partials[r][v]);
                 }
@@ -181,10 +181,10 @@ PANEL_INLINE bool over_limit(const __m512i *sum, int32_t limit) {
 // closed then.
 PANEL_INLINE bool multiply_places(size_t rows, size_t digits, const struct whole_scale *s, size_t place, size_t lines,
                                   size_t column, const struct codes *codes) {
-    const size_t words = WHOLE_WORDS * lines, plane = s->rows * words * 4;
+    const size_t words = VNNI_WORDS * lines, plane = s->rows * words * 4;
     const int8_t *x = s->digits + place * words * 4;
     const struct whole_place *at = s->places + place;
-    __m512i sum[TWO_ROWS][WHOLE_DIGITS][VECS];
+    __m512i sum[TWO_ROWS][VNNI_DIGITS][VECS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
             PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
@@ -209,7 +209,7 @@ PANEL_INLINE bool multiply_places(size_t rows, size_t digits, const struct whole
             }
         }
     }
-    if (digits == WHOLE_DIGITS && over_limit(sum[0][0], at->limit)) {
+    if (digits == VNNI_DIGITS && over_limit(sum[0][0], at->limit)) {
         return false;
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -232,7 +232,7 @@ PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const st
         multiply_places(1, 2, s, place, lines, column, &codes);
     }
     for (place = s->rows - s->count[WHOLE_THREE]; place < s->rows; place++) {
-        if (!multiply_places(1, WHOLE_DIGITS, s, place, lines, column, &codes)) {
+        if (!multiply_places(1, VNNI_DIGITS, s, place, lines, column, &codes)) {
             const uint8_t row = (uint8_t)s->places[place].row;
             fmas(s, &row, 1, column);
         }
@@ -257,11 +257,11 @@ WHOLE_COPIES(WORDS_AND_FMAS)
 
 void whole_scale_words(const struct whole_scale *s) {
     static whole_scale_kernel *const KERNELS[WHOLE_DECODES][2] = WHOLE_TABLE(words);
-    KERNELS[s->decode][s->lines == WHOLE_SCALE_LINES](s);
+    KERNELS[s->decode][s->lines == VNNI_SCALE_LINES](s);
 }
 
 void whole_scale_fmas(const struct whole_scale *s) {
     static whole_scale_kernel *const KERNELS[WHOLE_DECODES][2] = WHOLE_TABLE(fmas);
-    KERNELS[s->decode][s->lines == WHOLE_SCALE_LINES](s);
+    KERNELS[s->decode][s->lines == VNNI_SCALE_LINES](s);
 }
 #endif
