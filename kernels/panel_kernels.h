@@ -54,7 +54,7 @@ static inline bool panels_fetch_rows(const struct panel_kernels *kernels) {
 
 // Bytes of scratch beyond KERNEL_SCRATCH_BYTES that its calls are given, of so many.
 static inline size_t panels_scratch_more(const struct panel_kernels *kernels, size_t room) {
-    const bool all = kernels->format && kernels->of->quantised_span;
+    const bool all = kernels->format ? kernels->of->quantised_span != NULL : kernels->of->all_scratch;
     return all || room < KERNEL_SCRATCH_MORE ? room : (size_t)KERNEL_SCRATCH_MORE;
 }
 

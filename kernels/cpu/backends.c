@@ -111,8 +111,8 @@ const struct kernel_backend backend_avx2 = {
     }
 #define AMX_I8                                                                                                                     \
     {                                                                                                                              \
-        .panel = avx512vnni_panel_i8, .group = amx_group_i8, .few = 2, .across = avx512vnni_across_i8, .across_rows = 8,           \
-        .along = avx512vnni_along_i8, .along_rows = 8                                                                              \
+        .panel = avx512vnni_panel_i8, .group = amx_group_i8, .all_scratch = true, .few = 2, .across = avx512vnni_across_i8,        \
+        .across_rows = 8, .along = avx512vnni_along_i8, .along_rows = 8                                                            \
     } // every CPU with tiles has VNNI
 
 const struct kernel_backend backend_avx512 = {
@@ -162,7 +162,11 @@ const struct kernel_backend backend_amx = {
     .name = "amx",
     .arithmetic = ARITHMETIC_CPU_AMX,
     .f32 = AVX512_F32(avx512),
-    .bf16 = {.panel = amx_panel_bf16, .group = amx_group_bf16, .quantised = avx512_quantised_bf16, AVX512VNNI_CODES},
+    .bf16 = {.panel = amx_panel_bf16,
+             .group = amx_group_bf16,
+             .all_scratch = true,
+             .quantised = avx512_quantised_bf16,
+             AVX512VNNI_CODES},
     .i8 = AMX_I8,
     BACKEND_ROWS(avx512),
 };

@@ -5,6 +5,8 @@
 // power of two apart, so tiles of x are copied together first, and stay for the next call where that is for the same rows. A panel
 // is taken in chunks of K by all rows; its tiles come from L2 and are not left in L1 (TILELOADDT1), whose place the tiles of x
 // need. Sums pass through memory between chunks, which is exact.
+//
+// A pass over few steps waits for its arguments, so they are made once and read where they are.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -28,11 +30,12 @@ enum {
     TILE_COLUMNS = AMX_STEP_WORDS,          // a word each
     HALF = BLOCK_TILES * TILE_COLUMNS,
     TILES = 8,
-    // Of K, multiplied by all rows before the next are, which are fetched meanwhile: 16 KiB of a panel while memory is what is
-    // waited for. Up to 16 rows read on and on.
-    FEW_STEPS = 4,
-    MANY_STEPS = 8,
-    WAITING_ROWS = 128,
+    SUM_TILES = 4,
+    SUMS_BYTES = SUM_TILES * TILE_BYTES, // of a pass
+    // Of K, multiplied by all rows before the next are, which are fetched meanwhile: a block's rows are 32 KiB of it, which stay in
+    // L1. Up to 16 rows read on and on.
+    CHUNK_STEPS = 16,
+    NEAR_ROWS = 64,    // whose sums stay in L1 where they are asked for
     NEAR_BYTES = 2048, // ahead of what few rows read: memory gives 35 GB/s, of a plain read's 33, 29 at 8 KiB
 };
 
@@ -43,8 +46,9 @@ enum {
 struct tile_scratch {
     uint8_t *x; // [block][step][BLOCK_TILES] tiles
     size_t x_bytes;
-    uint8_t *last;  // [count][STEP_BYTES]: of the panels, where K ends within a step
-    uint32_t *sums; // [AMX_ROWS][stride] of the last tile of rows, where that is not whole
+    uint8_t *last;     // [count][STEP_BYTES]: of the panels, where K ends within a step
+    uint32_t *sums;    // [AMX_ROWS][stride] of the last tile of rows, where that is not whole
+    uint32_t *between; // [passes][SUM_TILES] tiles: sums between chunks. NULL: they go where they are asked for
 };
 
 // A group call in bytes and words, which is all that the two element types differ in.
@@ -60,20 +64,37 @@ struct tile_call {
     struct tile_scratch scratch;
 };
 
+// A pass's block of rows, panel and first column of it.
+struct tile_place {
+    size_t row, panel, column;
+    size_t pass; // of the chunk, over all panels
+};
+
 // Steps of K. Of [held, held_end) there are tiles of x, of [first, end) they are multiplied.
 struct tile_chunk {
     size_t held, held_end, first, end;
+    size_t lines; // to fetch in a step meanwhile
+};
+
+// Where a pass's four tiles of sums lie: two tiles of rows, those of a half of the panel each, or one, that of all of it.
+struct tile_sums {
+    uint32_t *first, *below; // below: of the second tile of rows
+    size_t right, row_bytes; // words to the tile beside
+};
+
+// What is fetched meanwhile, so many lines a step. It may lie past a panel's end.
+struct tile_fetch {
+    uintptr_t ahead;
+    size_t lines;
 };
 
 // A block of rows against a panel or half of it, over a chunk.
 struct tile_pass {
     const uint8_t *x, *panel, *last; // last: in place of the panel's last step, or NULL
     size_t steps;                    // whole
-    uint32_t *sums, *below;          // of the two tiles of rows
-    size_t sums_bytes;               // of a row
     bool begins;                     // at +0
-    uintptr_t ahead;                 // what is fetched meanwhile, which may lie past a panel's end,
-    size_t lines;                    // so many lines a step
+    struct tile_sums from, to;
+    struct tile_fetch fetch;
 };
 
 struct tile_config {
@@ -94,9 +115,9 @@ static void configure(size_t rows) {
 }
 
 // Into L2. A loop whose count a CPU can learn: a misprediction would end what is begun of the products that follow.
-PANEL_INLINE void fetch_lines(struct tile_pass *pass, size_t lines) {
-    for (size_t i = 0; i < lines; i++, pass->ahead += 64) {
-        fetch_into((const void *)pass->ahead, true);
+PANEL_INLINE void fetch_lines(struct tile_fetch *fetch, size_t lines) {
+    for (size_t i = 0; i < lines; i++, fetch->ahead += 64) {
+        fetch_into((const void *)fetch->ahead, true);
     }
 }
 
@@ -115,74 +136,80 @@ PANEL_INLINE void zero_sums(void) {
         _tile_loadd(4, x, AMX_STEP_BYTES);                                                                                         \
         _tile_loadd(5, x + TILE_BYTES, AMX_STEP_BYTES);                                                                            \
         product(0, 4, 6);                                                                                                          \
-        product(2, 5, 6);                                                                                                          \
-        product(1, 4, 7);                                                                                                          \
+        product(1, 5, 6);                                                                                                          \
+        product(2, 4, 7);                                                                                                          \
         product(3, 5, 7);                                                                                                          \
     }                                                                                                                              \
-    static void name##_wide(struct tile_pass *pass) {                                                                              \
-        struct tile_pass p = *pass;                                                                                                \
+    static uintptr_t name##_wide(const struct tile_pass *pass) {                                                                   \
+        const uint8_t *x = pass->x, *panel = pass->panel, *end = x + pass->steps * BLOCK_BYTES;                                    \
+        struct tile_fetch fetch = pass->fetch;                                                                                     \
+        const struct tile_sums *sums = &pass->from;                                                                                \
         TILES_SEE_MEMORY;                                                                                                          \
-        if (p.begins) {                                                                                                            \
+        if (pass->begins) {                                                                                                        \
             zero_sums();                                                                                                           \
         } else {                                                                                                                   \
-            _tile_loadd(0, p.sums, p.sums_bytes);                                                                                  \
-            _tile_loadd(2, p.below, p.sums_bytes);                                                                                 \
-            _tile_loadd(1, p.sums + TILE_COLUMNS, p.sums_bytes);                                                                   \
-            _tile_loadd(3, p.below + TILE_COLUMNS, p.sums_bytes);                                                                  \
+            _tile_loadd(0, sums->first, sums->row_bytes);                                                                          \
+            _tile_loadd(1, sums->below, sums->row_bytes);                                                                          \
+            _tile_loadd(2, sums->first + sums->right, sums->row_bytes);                                                            \
+            _tile_loadd(3, sums->below + sums->right, sums->row_bytes);                                                            \
         }                                                                                                                          \
-        for (size_t s = 0; s < p.steps; s++, p.x += BLOCK_BYTES, p.panel += STEP_BYTES) {                                          \
-            name##_wide_step(p.x, p.panel);                                                                                        \
-            fetch_lines(&p, p.lines);                                                                                              \
+        for (; x < end; x += BLOCK_BYTES, panel += STEP_BYTES) {                                                                   \
+            name##_wide_step(x, panel);                                                                                            \
+            fetch_lines(&fetch, fetch.lines);                                                                                      \
         }                                                                                                                          \
-        if (p.last) {                                                                                                              \
-            name##_wide_step(p.x, p.last);                                                                                         \
+        if (pass->last) {                                                                                                          \
+            name##_wide_step(x, pass->last);                                                                                       \
         }                                                                                                                          \
-        _tile_stored(0, p.sums, p.sums_bytes);                                                                                     \
-        _tile_stored(2, p.below, p.sums_bytes);                                                                                    \
-        _tile_stored(1, p.sums + TILE_COLUMNS, p.sums_bytes);                                                                      \
-        _tile_stored(3, p.below + TILE_COLUMNS, p.sums_bytes);                                                                     \
+        sums = &pass->to;                                                                                                          \
+        _tile_stored(0, sums->first, sums->row_bytes);                                                                             \
+        _tile_stored(1, sums->below, sums->row_bytes);                                                                             \
+        _tile_stored(2, sums->first + sums->right, sums->row_bytes);                                                               \
+        _tile_stored(3, sums->below + sums->right, sums->row_bytes);                                                               \
         TILES_SEE_MEMORY;                                                                                                          \
-        pass->ahead = p.ahead;                                                                                                     \
+        return fetch.ahead;                                                                                                        \
     }                                                                                                                              \
     /* One tile of rows along the whole panel. */                                                                                  \
-    PANEL_INLINE void name##_flat_step(const uint8_t *x, const uint8_t *panel, struct tile_pass *pass) {                           \
+    PANEL_INLINE void name##_flat_step(const uint8_t *x, const uint8_t *panel, struct tile_fetch *fetch) {                         \
         _tile_loadd(4, x, AMX_STEP_BYTES);                                                                                         \
-        fetch_lines(pass, pass->lines / 4);                                                                                        \
+        fetch_lines(fetch, fetch->lines / 4);                                                                                      \
         _tile_stream_loadd(5, panel, ROW_BYTES);                                                                                   \
         product(0, 4, 5);                                                                                                          \
-        fetch_lines(pass, pass->lines / 4);                                                                                        \
+        fetch_lines(fetch, fetch->lines / 4);                                                                                      \
         _tile_stream_loadd(6, panel + AMX_STEP_BYTES, ROW_BYTES);                                                                  \
         product(1, 4, 6);                                                                                                          \
-        fetch_lines(pass, pass->lines / 4);                                                                                        \
+        fetch_lines(fetch, fetch->lines / 4);                                                                                      \
         _tile_stream_loadd(7, panel + 2 * AMX_STEP_BYTES, ROW_BYTES);                                                              \
         product(2, 4, 7);                                                                                                          \
-        fetch_lines(pass, pass->lines / 4);                                                                                        \
+        fetch_lines(fetch, fetch->lines / 4);                                                                                      \
         _tile_stream_loadd(5, panel + 3 * AMX_STEP_BYTES, ROW_BYTES);                                                              \
         product(3, 4, 5);                                                                                                          \
     }                                                                                                                              \
-    static void name##_flat(struct tile_pass *pass) {                                                                              \
-        struct tile_pass p = *pass;                                                                                                \
+    static uintptr_t name##_flat(const struct tile_pass *pass) {                                                                   \
+        const uint8_t *x = pass->x, *panel = pass->panel, *end = x + pass->steps * BLOCK_BYTES;                                    \
+        struct tile_fetch fetch = pass->fetch;                                                                                     \
+        const struct tile_sums *sums = &pass->from;                                                                                \
         TILES_SEE_MEMORY;                                                                                                          \
-        if (p.begins) {                                                                                                            \
+        if (pass->begins) {                                                                                                        \
             zero_sums();                                                                                                           \
         } else {                                                                                                                   \
-            _tile_loadd(0, p.sums, p.sums_bytes);                                                                                  \
-            _tile_loadd(1, p.sums + TILE_COLUMNS, p.sums_bytes);                                                                   \
-            _tile_loadd(2, p.sums + 2 * TILE_COLUMNS, p.sums_bytes);                                                               \
-            _tile_loadd(3, p.sums + 3 * TILE_COLUMNS, p.sums_bytes);                                                               \
+            _tile_loadd(0, sums->first, sums->row_bytes);                                                                          \
+            _tile_loadd(1, sums->first + sums->right, sums->row_bytes);                                                            \
+            _tile_loadd(2, sums->first + 2 * sums->right, sums->row_bytes);                                                        \
+            _tile_loadd(3, sums->first + 3 * sums->right, sums->row_bytes);                                                        \
         }                                                                                                                          \
-        for (size_t s = 0; s < p.steps; s++, p.x += BLOCK_BYTES, p.panel += STEP_BYTES) {                                          \
-            name##_flat_step(p.x, p.panel, &p);                                                                                    \
+        for (; x < end; x += BLOCK_BYTES, panel += STEP_BYTES) {                                                                   \
+            name##_flat_step(x, panel, &fetch);                                                                                    \
         }                                                                                                                          \
-        if (p.last) {                                                                                                              \
-            name##_flat_step(p.x, p.last, &p);                                                                                     \
+        if (pass->last) {                                                                                                          \
+            name##_flat_step(x, pass->last, &fetch);                                                                               \
         }                                                                                                                          \
-        _tile_stored(0, p.sums, p.sums_bytes);                                                                                     \
-        _tile_stored(1, p.sums + TILE_COLUMNS, p.sums_bytes);                                                                      \
-        _tile_stored(2, p.sums + 2 * TILE_COLUMNS, p.sums_bytes);                                                                  \
-        _tile_stored(3, p.sums + 3 * TILE_COLUMNS, p.sums_bytes);                                                                  \
+        sums = &pass->to;                                                                                                          \
+        _tile_stored(0, sums->first, sums->row_bytes);                                                                             \
+        _tile_stored(1, sums->first + sums->right, sums->row_bytes);                                                               \
+        _tile_stored(2, sums->first + 2 * sums->right, sums->row_bytes);                                                           \
+        _tile_stored(3, sums->first + 3 * sums->right, sums->row_bytes);                                                           \
         TILES_SEE_MEMORY;                                                                                                          \
-        pass->ahead = p.ahead;                                                                                                     \
+        return fetch.ahead;                                                                                                        \
     }
 
 TILE_PASSES(bf16, _tile_dpbf16ps)
@@ -190,7 +217,7 @@ TILE_PASSES(i8, _tile_dpbssd)
 
 // An element type's passes.
 struct tile_passes {
-    void (*wide)(struct tile_pass *), (*flat)(struct tile_pass *);
+    uintptr_t (*wide)(const struct tile_pass *), (*flat)(const struct tile_pass *); // return `ahead`, as far as it came
 };
 
 static const struct tile_passes BF16_PASSES = {bf16_wide, bf16_flat}, I8_PASSES = {i8_wide, i8_flat};
@@ -227,6 +254,11 @@ static void pad_last(const struct tile_call *call) {
     }
 }
 
+// The last block, where it has but one tile of rows.
+static bool is_flat(const struct tile_call *call, size_t row) {
+    return call->rows - row <= AMX_ROWS;
+}
+
 // The sums of a tile of rows: the last one's, where it is not whole, lie apart while they are added to.
 static uint32_t *tile_sums(const struct tile_call *call, size_t row, size_t panel) {
     bool apart = call->rows > AMX_ROWS && row + AMX_ROWS > call->rows;
@@ -242,34 +274,40 @@ static void copy_last_sums(const struct tile_call *call, bool back) {
     }
 }
 
-// A block of rows against a chunk of a panel.
-static uintptr_t multiply_block(const struct tile_call *call, const struct tile_chunk *chunk, const struct tile_passes *passes,
-                                size_t row, size_t panel, uintptr_t ahead) {
-    size_t held = chunk->held_end - chunk->held;
-    bool padded = chunk->end * AMX_STEP_WORDS > call->words, flat = call->rows - row <= AMX_ROWS;
-    struct tile_pass pass = {
-        .x = call->scratch.x + (row / BLOCK_ROWS * held + chunk->first - chunk->held) * BLOCK_BYTES,
-        .panel = call->panels[panel] + chunk->first * STEP_BYTES,
-        .last = padded ? call->scratch.last + panel * STEP_BYTES : NULL,
-        .steps = chunk->end - chunk->first - padded,
-        .sums = tile_sums(call, row, panel),
-        .sums_bytes = call->stride * sizeof *call->sums,
-        .begins = chunk->first == 0 && !call->goes_on,
-        .ahead = ahead,
-        .lines = div_up(STEP_BYTES / 64 / 2, blocks_of(call)) << flat, // one pass, not two
+// Passes come in the same order in each chunk.
+static struct tile_sums sums_between(const struct tile_call *call, size_t pass) {
+    enum { WORDS = TILE_BYTES / sizeof(uint32_t) };
+    uint32_t *sums = call->scratch.between + pass * SUM_TILES * WORDS;
+    return (struct tile_sums){.first = sums, .below = sums + 2 * WORDS, .right = WORDS, .row_bytes = AMX_STEP_BYTES};
+}
+
+static struct tile_sums sums_asked(const struct tile_call *call, const struct tile_place *place) {
+    return (struct tile_sums){
+        .first = tile_sums(call, place->row, place->panel) + place->column,
+        .below = is_flat(call, place->row) ? NULL : tile_sums(call, place->row + AMX_ROWS, place->panel) + place->column,
+        .right = TILE_COLUMNS,
+        .row_bytes = call->stride * sizeof(uint32_t),
     };
-    if (flat) {
-        passes->flat(&pass);
-        return pass.ahead;
-    }
-    pass.below = tile_sums(call, row + AMX_ROWS, panel);
-    passes->wide(&pass);
-    pass.panel += HALF * sizeof *pass.sums;
-    pass.last += padded ? HALF * sizeof *pass.sums : 0;
-    pass.sums += HALF;
-    pass.below += HALF;
-    passes->wide(&pass);
-    return pass.ahead;
+}
+
+// A block of rows against a chunk of a panel, or of half of one.
+static uintptr_t run_pass(const struct tile_call *call, const struct tile_chunk *chunk, const struct tile_passes *passes,
+                          const struct tile_place *place, uintptr_t ahead) {
+    size_t held = chunk->held_end - chunk->held, steps = chunk->end - chunk->first;
+    bool padded = chunk->end * AMX_STEP_WORDS > call->words, flat = is_flat(call, place->row);
+    bool ends = chunk->end * AMX_STEP_WORDS >= call->words, between = call->scratch.between != NULL;
+    size_t at = place->column * sizeof(uint32_t); // of a panel's row
+    struct tile_pass pass;
+    pass.x = call->scratch.x + (place->row / BLOCK_ROWS * held + chunk->first - chunk->held) * BLOCK_BYTES;
+    pass.panel = call->panels[place->panel] + chunk->first * STEP_BYTES + at;
+    pass.last = padded ? call->scratch.last + place->panel * STEP_BYTES + at : NULL;
+    pass.steps = steps - padded;
+    pass.begins = chunk->first == 0 && !call->goes_on;
+    pass.from = between && chunk->first > 0 ? sums_between(call, place->pass) : sums_asked(call, place);
+    pass.to = between && !ends ? sums_between(call, place->pass) : sums_asked(call, place);
+    pass.fetch.ahead = ahead;
+    pass.fetch.lines = chunk->lines << flat; // one pass, not two
+    return flat ? passes->flat(&pass) : passes->wide(&pass);
 }
 
 // What comes after a chunk of a panel.
@@ -290,20 +328,28 @@ static uintptr_t next_of(const struct tile_call *call, const struct tile_chunk *
     return call->next ? (uintptr_t)call->next : at;
 }
 
-static size_t chunk_steps(const struct tile_call *call, size_t steps) {
-    size_t most = call->rows <= AMX_ROWS ? steps : call->rows <= WAITING_ROWS ? FEW_STEPS : MANY_STEPS;
-    return steps < most ? steps : most;
+// A chunk of a panel against all rows, block by block, so that a block's rows stay in L1 for the panel's other half.
+static void multiply_chunk(const struct tile_call *call, const struct tile_passes *passes, const struct tile_chunk *chunk,
+                           size_t panel) {
+    struct tile_place place = {.panel = panel, .pass = panel * 2 * blocks_of(call)};
+    uintptr_t ahead = next_of(call, chunk, panel);
+    for (; place.row < call->rows; place.row += BLOCK_ROWS) {
+        size_t columns = is_flat(call, place.row) ? (size_t)KERNEL_PANEL : (size_t)HALF;
+        for (place.column = 0; place.column < KERNEL_PANEL; place.column += columns, place.pass++) {
+            ahead = run_pass(call, chunk, passes, &place, ahead);
+        }
+    }
 }
 
 // Panel by panel, so that memory is read in one stream.
 static void multiply_held(const struct tile_call *call, const struct tile_passes *passes, struct tile_chunk chunk) {
+    size_t steps = chunk.held_end - chunk.held, most = call->rows <= AMX_ROWS ? steps : (size_t)CHUNK_STEPS;
+    most = div_up(steps, div_up(steps, most)); // as even as can be
+    chunk.lines = div_up(STEP_BYTES / 64 / 2, blocks_of(call));
     for (size_t p = 0; p < call->count; p++) {
         for (chunk.first = chunk.held; chunk.first < chunk.held_end; chunk.first = chunk.end) {
-            chunk.end = chunk.first + chunk_steps(call, chunk.held_end - chunk.first);
-            uintptr_t ahead = next_of(call, &chunk, p);
-            for (size_t row = 0; row < call->rows; row += BLOCK_ROWS) {
-                ahead = multiply_block(call, &chunk, passes, row, p, ahead);
-            }
+            chunk.end = chunk.held_end - chunk.first < most ? chunk.held_end : chunk.first + most;
+            multiply_chunk(call, passes, &chunk, p);
         }
     }
 }
@@ -332,12 +378,26 @@ static void multiply(const struct tile_call *call, const struct tile_passes *pas
 enum {
     GROUP_LAST = KERNEL_GROUP * STEP_BYTES,
     GROUP_LAST_SUMS = AMX_ROWS * KERNEL_SUMS * 4,
-    GROUP_X = KERNEL_SCRATCH_BYTES - GROUP_LAST - GROUP_LAST_SUMS, // and scratch_more
+    GROUP_ROOM = KERNEL_SCRATCH_BYTES - GROUP_LAST - GROUP_LAST_SUMS, // and scratch_more
 };
+
+// Sums lie between chunks where a thread's scratch has room for them beside rows; how much depends on nothing but those, so that
+// kept ones are found again.
+static struct tile_scratch group_scratch(const struct panel_group_args *args) {
+    uint8_t *at = args->scratch;
+    struct tile_scratch scratch = {.last = at, .sums = (uint32_t *)(at + GROUP_LAST), .x = at + GROUP_LAST + GROUP_LAST_SUMS};
+    size_t between = div_up(args->rows, BLOCK_ROWS) * KERNEL_GROUP * 2 * SUMS_BYTES;
+    scratch.x_bytes = GROUP_ROOM + args->scratch_more;
+    if (args->rows > NEAR_ROWS && args->scratch_more >= between) {
+        scratch.between = (uint32_t *)scratch.x;
+        scratch.x += between;
+        scratch.x_bytes -= between;
+    }
+    return scratch;
+}
 
 static void multiply_group(const struct panel_group_args *args, size_t element, size_t header, const struct tile_passes *passes) {
     const uint8_t *panels[KERNEL_GROUP];
-    uint8_t *scratch = args->scratch;
     for (size_t p = 0; p < args->count; p++) {
         panels[p] = (const uint8_t *)args->panels[p] + header;
     }
@@ -353,10 +413,7 @@ static void multiply_group(const struct panel_group_args *args, size_t element, 
         .next = args->next ? (const uint8_t *)args->next[0] + header : NULL,
         .goes_on = args->goes_on,
         .rows_kept = args->rows_kept,
-        .scratch = {.last = scratch,
-                    .sums = (uint32_t *)(scratch + GROUP_LAST),
-                    .x = scratch + GROUP_LAST + GROUP_LAST_SUMS,
-                    .x_bytes = GROUP_X + args->scratch_more},
+        .scratch = group_scratch(args),
     };
     if (args->k == 0) {
         group_clear(args);
@@ -384,7 +441,7 @@ static void multiply_panel(const struct tile_call *whole, size_t rows, uint32_t 
     _Alignas(64) uint32_t last_sums[AMX_ROWS][KERNEL_PANEL], sums[ONE_ROWS][KERNEL_PANEL] = {{0}};
     struct tile_call call = *whole;
     call.sums = sums[0], call.stride = KERNEL_PANEL;
-    call.scratch = (struct tile_scratch){x_tiles, ONE_X, last, last_sums[0]};
+    call.scratch = (struct tile_scratch){.x = x_tiles, .x_bytes = ONE_X, .last = last, .sums = last_sums[0]};
     for (size_t row = 0; row < rows; row += call.rows) {
         call.x = whole->x + row;
         call.rows = rows - row < ONE_ROWS ? rows - row : ONE_ROWS;

@@ -13,6 +13,7 @@ struct group_case {
     enum dtype dtype;
     size_t rows, k, panels;
     enum values values;
+    size_t more; // bytes of scratch beyond KERNEL_SCRATCH_BYTES
 };
 
 struct group_data {
@@ -40,14 +41,14 @@ static void data_init(const struct group_case *c, struct group_data *d) {
     d->x = test_alloc(c->rows * d->stride * d->element);
     d->w = test_alloc(n * c->k * d->element);
     d->packed = test_alloc(packed_group_bytes(c->dtype, c->k, n));
-    d->pages = guarded_take(KERNEL_SCRATCH_BYTES, 1);
+    d->pages = guarded_take(KERNEL_SCRATCH_BYTES + c->more, 1);
     d->scratch = d->pages.data;
     d->sums = test_alloc(c->rows * KERNEL_SUMS * sizeof(float));
     fill(&random, c, d->x, c->rows * d->stride);
     fill(&random, c, d->w, n * c->k);
     pack_weights(&(struct weight_source){d->w, c->dtype, c->k, 1}, c->k, n, c->dtype, PACKED_PANELS, d->packed);
     poison_f32(d->sums, c->rows * KERNEL_SUMS);
-    poison_f32(d->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
+    poison_f32(d->scratch, (KERNEL_SCRATCH_BYTES + c->more) / sizeof(float));
 }
 
 static float want_sum(const struct group_case *c, const struct group_data *d, size_t row, size_t column) {
@@ -80,6 +81,7 @@ static void check_case(const struct group_case *c) {
         .k = c->k,
         .sums = d.sums,
         .scratch = d.scratch,
+        .scratch_more = c->more,
         .next = c->rows % 2 ? panels : NULL,
         .ahead = {d.x, c->rows % 3 ? c->rows : 0, c->k * d.element, d.stride * d.element}, // which is read just before
     };
@@ -95,8 +97,10 @@ static void check_case(const struct group_case *c) {
         }
         args.k = c->k - args.k;
         args.goes_on = true;
-    } else if (c->k % 3 == 1) { // after a call for the same rows
+    } else if (c->k % 3 == 1) { // after a call for the same rows and fewer panels
+        args.count = 1;
         group(&args);
+        args.count = c->panels;
         poison_f32(d.sums, c->rows * KERNEL_SUMS);
         args.rows_kept = true;
     }
@@ -113,9 +117,12 @@ static void check_case(const struct group_case *c) {
     free(d.x), free(d.w), free(d.packed), free(d.sums), guarded_free(&d.pages);
 }
 
+// None, too little for one thing or another, and as much as any is given.
+static const size_t MORE[] = {0, 32 << 10, 128 << 10, KERNEL_SCRATCH_MORE};
+
 static void check_backend(const struct kernel_backend *backend) {
-    static const size_t ROWS[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17,
-                                  18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 32, 48, 49, 61, 84},
+    static const size_t ROWS[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18,
+                                  19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 32, 48, 49, 61, 65, 84},
                         DEPTHS[] = {1, 2, 31, 33, 127, 129, 256, 257, 516, 1025, 1059};
     if (!backend->f32.group || !backend->bf16.group) {
         return;
@@ -125,8 +132,13 @@ static void check_backend(const struct kernel_backend *backend) {
             if (!takes_case()) {
                 continue;
             }
-            struct group_case c = {
-                backend, DTYPE_BF16, ROWS[r], DEPTHS[d], 1 + (r + d) % KERNEL_GROUP, (enum values)((r + 2 * d) % VALUES_COUNT)};
+            struct group_case c = {backend,
+                                   DTYPE_BF16,
+                                   ROWS[r],
+                                   DEPTHS[d],
+                                   1 + (r + d) % KERNEL_GROUP,
+                                   (enum values)((r + 2 * d) % VALUES_COUNT),
+                                   MORE[(r / 2 + d) % COUNT_OF(MORE)]};
             check_case(&c);
             c.dtype = DTYPE_F32;
             check_case(&c);
@@ -140,9 +152,19 @@ static void groups_sum_as_the_scalar_twin(void **state) {
 }
 
 static void most_rows_fit_the_scratch(const struct kernel_backend *backend) {
-    if (backend->f32.group && backend->bf16.group) {
-        check_case(&(struct group_case){backend, DTYPE_BF16, KERNEL_CALL_ROWS, 258, KERNEL_GROUP, VALUES_PLAIN});
-        check_case(&(struct group_case){backend, DTYPE_F32, KERNEL_CALL_ROWS, 258, KERNEL_GROUP, VALUES_PLAIN});
+    static const size_t DEPTHS[] = {258, 1060}; // the latter's rows do not fit
+    if (!backend->f32.group || !backend->bf16.group) {
+        return;
+    }
+    for (size_t i = 0; i < COUNT_OF(DEPTHS) * COUNT_OF(MORE); i++) {
+        if (i > 0 && !takes_case()) {
+            continue;
+        }
+        struct group_case c = {backend,      DTYPE_BF16,   KERNEL_CALL_ROWS,          DEPTHS[i % COUNT_OF(DEPTHS)],
+                               KERNEL_GROUP, VALUES_PLAIN, MORE[i / COUNT_OF(DEPTHS)]};
+        check_case(&c);
+        c.dtype = DTYPE_F32;
+        check_case(&c);
     }
 }
 
