@@ -73,7 +73,9 @@ void quantised_codes_as_bytes(const struct code_words *codes, size_t n, size_t k
 // The scalar twin: row x (BF16 or F32 elements) against column n of a packed group, in the arithmetic of the chosen backend.
 float dot_quantised_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x,
                               size_t k);
-// The same in ARITHMETIC_SM_90's.
+// The same in ARITHMETIC_CPU_AMX's, and in ARITHMETIC_SM_90's.
+float dot_quantised_amx_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
+                                  const void *x, size_t k);
 float dot_quantised_sm90_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
                                    const void *x, size_t k);
 

@@ -83,6 +83,11 @@ static inline size_t quantised_depth(const struct quantised_layout *layout, size
     return left < layout->scale_k ? left : layout->scale_k;
 }
 
+// The k that ARITHMETIC_CPU_AMX adds to each other first, from a scale's first on; the last of a scale may be fewer.
+static inline size_t quantised_tile_k(const struct quantised_format *format) {
+    return format->scale_k % 32 == 0 ? 32 : 16;
+}
+
 // From the panel's start.
 static inline size_t quantised_codes_at(const struct quantised_layout *layout, size_t g) {
     return QUANTISED_HEADER + g * layout->stride;

@@ -42,7 +42,7 @@ const struct kernel_backend backend_scalar_amx = {
     .name = "scalar_amx",
     .arithmetic = ARITHMETIC_CPU_AMX,
     .f32 = SCALAR_F32,
-    .bf16 = {.panel = scalar_amx_panel_bf16, .quantised = scalar_quantised_bf16},
+    .bf16 = {.panel = scalar_amx_panel_bf16, .quantised = scalar_amx_quantised_bf16},
     .i8 = SCALAR_I8,
     BACKEND_ROWS(scalar),
 };
@@ -165,8 +165,10 @@ const struct kernel_backend backend_amx = {
     .bf16 = {.panel = amx_panel_bf16,
              .group = amx_group_bf16,
              .all_scratch = true,
-             .quantised = avx512_quantised_bf16,
-             AVX512VNNI_CODES},
+             .quantised = amxvbmi_quantised_bf16,
+             .quantised_group = amxvbmi_quantised_group_bf16,
+             .quantised_kept = KERNEL_CALL_ROWS,
+             .quantised_span = amxvbmi_quantised_span},
     .i8 = AMX_I8,
     BACKEND_ROWS(avx512),
 };

@@ -92,7 +92,7 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
 BACKEND_DECLARE_ROWS(scalar);
 BACKEND_DECLARE_PANELS(scalar);
 panel_kernel scalar_amx_panel_bf16, scalar_sm90_panel_bf16;
-quantised_kernel scalar_sm90_quantised_bf16;
+quantised_kernel scalar_amx_quantised_bf16, scalar_sm90_quantised_bf16;
 extern const struct kernel_backend backend_scalar, backend_scalar_amx, backend_scalar_sm90;
 
 #if defined(__x86_64__)
@@ -136,6 +136,9 @@ panel_kernel avx512bf16_slices_panel_bf16, avx512bf16_wide_slices_panel_bf16;
 
 panel_kernel amx_panel_bf16;
 panel_group_kernel amx_group_bf16, amx_group_i8;
+quantised_kernel amxvbmi_quantised_bf16;
+quantised_group_kernel amxvbmi_quantised_group_bf16;
+quantised_span_rows amxvbmi_quantised_span;
 
 quantised_group_kernel avx512vnni_quantised_group_bf16;
 quantised_span_rows avx512vnni_quantised_span;

@@ -6,13 +6,28 @@
 
 enum { PIECE_K = 256 }; // of a column at a time; a multiple of what any unit adds at once
 
-enum sums { SUMS_F32, SUMS_BF16, SUMS_BF16_SM90 };
+enum sums { SUMS_F32, SUMS_BF16, SUMS_BF16_AMX, SUMS_BF16_SM90 };
 
 static float sum_bf16(const uint16_t *x, const float *w, size_t depth, float sum) {
     for (size_t i = 0; i < depth; i += 2) {
         int whole = i + 1 < depth;
         sum = fma_flushed(whole ? f32_from_bf16(x[i + 1]) : 0.0f, whole ? w[i + 1] : 0.0f, sum);
         sum = fma_flushed(f32_from_bf16(x[i]), w[i], sum);
+    }
+    return sum;
+}
+
+// TDPBF16PS's: `step` k at a time, even and odd ones apart.
+static float sum_bf16_amx(const uint16_t *x, const float *w, size_t depth, size_t step, float sum) {
+    for (size_t begin = 0, end; begin < depth; begin = end) {
+        end = depth - begin < step ? depth : begin + step;
+        float even = 0.0f, odd = 0.0f;
+        for (size_t i = begin; i < end; i += 2) {
+            int whole = i + 1 < end;
+            even = fma_flushed(f32_from_bf16(x[i]), w[i], even);
+            odd = fma_flushed(whole ? f32_from_bf16(x[i + 1]) : 0.0f, whole ? w[i + 1] : 0.0f, odd);
+        }
+        sum = add_flushed(sum, add_flushed(even, odd));
     }
     return sum;
 }
@@ -52,9 +67,20 @@ static void sum_scale(const struct panel_args *args, const struct quantised_form
         }
         for (size_t r = 0; r < args->rows; r++) {
             const uint16_t *x = args->x[r];
-            partials[r] = sums == SUMS_F32    ? sum_f32((const float *)args->x[r] + k, w, count, partials[r])
-                          : sums == SUMS_BF16 ? sum_bf16(x + k, w, count, partials[r])
-                                              : sum_bf16_sm90(x + k, w, count, partials[r]);
+            switch (sums) {
+            case SUMS_F32:
+                partials[r] = sum_f32((const float *)args->x[r] + k, w, count, partials[r]);
+                break;
+            case SUMS_BF16:
+                partials[r] = sum_bf16(x + k, w, count, partials[r]);
+                break;
+            case SUMS_BF16_AMX:
+                partials[r] = sum_bf16_amx(x + k, w, count, quantised_tile_k(format), partials[r]);
+                break;
+            case SUMS_BF16_SM90:
+                partials[r] = sum_bf16_sm90(x + k, w, count, partials[r]);
+                break;
+            }
         }
     }
 }
@@ -84,6 +110,10 @@ void scalar_quantised_bf16(const struct panel_args *args, const struct quantised
 
 void scalar_quantised_f32(const struct panel_args *args, const struct quantised_format *format) {
     multiply(args, format, SUMS_F32);
+}
+
+void scalar_amx_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {
+    multiply(args, format, SUMS_BF16_AMX);
 }
 
 void scalar_sm90_quantised_bf16(const struct panel_args *args, const struct quantised_format *format) {

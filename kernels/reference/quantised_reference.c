@@ -9,6 +9,7 @@ struct column {
     const uint8_t *codes, *zeros; // of one scale
     size_t index;                 // in the panel
     size_t depth;                 // k of the scale
+    size_t tile_k;                // quantised_tile_k
 };
 
 static float partial_bf16(const struct column *c, const uint16_t *x) {
@@ -18,6 +19,22 @@ static float partial_bf16(const struct column *c, const uint16_t *x) {
         float odd = whole ? quantised_value(c->code, c->codes, c->zeros, i + 1, c->index) : 0.0f;
         sum = fma_flushed(whole ? f32_from_bf16(x[i + 1]) : 0.0f, odd, sum);
         sum = fma_flushed(f32_from_bf16(x[i]), quantised_value(c->code, c->codes, c->zeros, i, c->index), sum);
+    }
+    return sum;
+}
+
+// ARITHMETIC_CPU_AMX's.
+static float partial_bf16_amx(const struct column *c, const uint16_t *x) {
+    float sum = 0.0f;
+    for (size_t begin = 0; begin < c->depth; begin += c->tile_k) {
+        float parts[2] = {0.0f, 0.0f};
+        size_t end = c->depth - begin < c->tile_k ? c->depth : begin + c->tile_k;
+        for (size_t i = begin; i < end + end % 2; i++) {
+            float a = i < end ? f32_from_bf16(x[i]) : 0.0f;
+            float b = i < end ? quantised_value(c->code, c->codes, c->zeros, i, c->index) : 0.0f;
+            parts[i % 2] = fma_flushed(a, b, parts[i % 2]);
+        }
+        sum = add_flushed(sum, add_flushed(parts[0], parts[1]));
     }
     return sum;
 }
@@ -46,10 +63,11 @@ static float partial_f32(const struct column *c, const float *x) {
 }
 
 static float dot(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x, size_t k,
-                 bool is_sm90) {
+                 enum kernel_arithmetic arithmetic) {
+    static float (*const PARTIALS[])(const struct column *, const uint16_t *) = {
+        [ARITHMETIC_CPU] = partial_bf16, [ARITHMETIC_CPU_AMX] = partial_bf16_amx, [ARITHMETIC_SM_90] = partial_bf16_sm90};
     struct quantised_layout layout = quantised_layout(format, k);
     const uint8_t *panel = (const uint8_t *)group + n / KERNEL_PANEL * quantised_group_bytes(format, k, KERNEL_PANEL);
-    float (*partial_of_bf16)(const struct column *, const uint16_t *) = is_sm90 ? partial_bf16_sm90 : partial_bf16;
     float sum = 0.0f;
     for (size_t g = 0; g < layout.scales; g++) {
         struct column column = {
@@ -58,10 +76,11 @@ static float dot(const struct quantised_format *format, const void *group, size_
             .zeros = format->zero_points ? panel + quantised_zeros_at(&layout, g, k) : NULL,
             .index = n % KERNEL_PANEL,
             .depth = quantised_depth(&layout, g, k),
+            .tile_k = quantised_tile_k(format),
         };
         const char *row = (const char *)x + g * layout.scale_k * dtype_size(dtype);
         float partial =
-            dtype == DTYPE_F32 ? partial_f32(&column, (const float *)row) : partial_of_bf16(&column, (const uint16_t *)row);
+            dtype == DTYPE_F32 ? partial_f32(&column, (const float *)row) : PARTIALS[arithmetic](&column, (const uint16_t *)row);
         float scale = quantised_scale(format, panel, panel + quantised_scales_at(&layout, g, k), column.index);
         sum = __builtin_fmaf(partial, scale, sum);
     }
@@ -70,10 +89,15 @@ static float dot(const struct quantised_format *format, const void *group, size_
 
 float dot_quantised_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype, const void *x,
                               size_t k) {
-    return dot(format, group, n, dtype, x, k, kernel_selected()->arithmetic == ARITHMETIC_SM_90);
+    return dot(format, group, n, dtype, x, k, kernel_selected()->arithmetic);
 }
 
 float dot_quantised_sm90_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
                                    const void *x, size_t k) {
-    return dot(format, group, n, dtype, x, k, true);
+    return dot(format, group, n, dtype, x, k, ARITHMETIC_SM_90);
+}
+
+float dot_quantised_amx_reference(const struct quantised_format *format, const void *group, size_t n, enum dtype dtype,
+                                  const void *x, size_t k) {
+    return dot(format, group, n, dtype, x, k, ARITHMETIC_CPU_AMX);
 }

@@ -4,6 +4,7 @@
 
 #include "kernel_test.h"
 
+#include "kernels/backend.h"
 #include "kernels/quantised.h"
 
 // Every kind that a checkpoint may bring.
@@ -119,12 +120,43 @@ static inline void quantised_case_init(struct quantised_case *c, const struct qu
     assert_false(err_is(pack_quantised(&c->source, format, k, n, c->packed)));
 }
 
-// The twin's answer: rows [rows][k] of bf16 against the case's columns, to want[rows][n].
-static inline void quantised_want_bf16(const struct quantised_case *c, const uint16_t *x, size_t rows, float *want) {
-    for (size_t r = 0; r < rows; r++) {
-        for (size_t n = 0; n < c->n; n++) {
-            want[r * c->n + n] = dot_quantised_reference(&c->format, c->packed, n, DTYPE_BF16, x + r * c->k, c->k);
+// Arithmetics of bf16 sums.
+enum { QUANTISED_ARITHMETICS = ARITHMETIC_SM_90 + 1 };
+
+// The twin's answer: row x against column n, of bf16 in an arithmetic. ARITHMETIC_CPU is the one that is chosen.
+static inline float quantised_twin(const struct quantised_case *c, enum kernel_arithmetic arithmetic, size_t n, enum dtype dtype,
+                                   const void *x) {
+    switch (arithmetic) {
+    case ARITHMETIC_CPU_AMX:
+        return dot_quantised_amx_reference(&c->format, c->packed, n, dtype, x, c->k);
+    case ARITHMETIC_SM_90:
+        return dot_quantised_sm90_reference(&c->format, c->packed, n, dtype, x, c->k);
+    default:
+        return dot_quantised_reference(&c->format, c->packed, n, dtype, x, c->k);
+    }
+}
+
+// The twins' answers to rows of bf16, each made when it is first asked for.
+struct quantised_wants {
+    float *of[QUANTISED_ARITHMETICS]; // [rows][n]
+};
+
+static inline const float *quantised_want(struct quantised_wants *wants, enum kernel_arithmetic arithmetic,
+                                          const struct quantised_case *c, const uint16_t *x, size_t rows) {
+    if (!wants->of[arithmetic]) {
+        float *want = wants->of[arithmetic] = test_alloc(rows * c->n * sizeof *want);
+        for (size_t i = 0; i < rows * c->n; i++) {
+            want[i] = quantised_twin(c, arithmetic, i % c->n, DTYPE_BF16, x + i / c->n * c->k);
         }
+    }
+    return wants->of[arithmetic];
+}
+
+// Of rows that are others now.
+static inline void quantised_wants_clear(struct quantised_wants *wants) {
+    for (size_t i = 0; i < QUANTISED_ARITHMETICS; i++) {
+        free(wants->of[i]);
+        wants->of[i] = NULL;
     }
 }
 

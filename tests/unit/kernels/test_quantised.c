@@ -33,15 +33,16 @@ struct call {
     int at_end; // of the guarded memory
     const void *rows[ROWS_MAX];
     struct guarded guards[ROWS_MAX];
-    float *want, *want_sm90; // [count][n]
+    float *want[QUANTISED_ARITHMETICS]; // [count][n]
 };
 
 static void call_init(struct call *call, enum values values, struct random *random) {
     const struct quantised_case *q = call->quantised;
     size_t size = dtype_size(call->dtype);
     call->at_end = (int)random_below(random, 2);
-    call->want = test_alloc(call->count * q->n * sizeof *call->want);
-    call->want_sm90 = test_alloc(call->count * q->n * sizeof *call->want_sm90);
+    for (int a = 0; a < QUANTISED_ARITHMETICS; a++) {
+        call->want[a] = test_alloc(call->count * q->n * sizeof *call->want[a]);
+    }
     for (size_t r = 0; r < call->count; r++) {
         void *x = guarded_alloc(&call->guards[r], q->k * size, call->at_end);
         for (size_t i = 0; i < q->k; i++) {
@@ -49,9 +50,9 @@ static void call_init(struct call *call, enum values values, struct random *rand
             memcpy((char *)x + i * size, (char *)&bits + 4 - size, size);
         }
         call->rows[r] = x;
-        for (size_t n = 0; n < q->n; n++) {
-            call->want[r * q->n + n] = dot_quantised_reference(&q->format, q->packed, n, call->dtype, x, q->k);
-            call->want_sm90[r * q->n + n] = dot_quantised_sm90_reference(&q->format, q->packed, n, call->dtype, x, q->k);
+        for (size_t i = 0; i < QUANTISED_ARITHMETICS * q->n; i++) {
+            enum kernel_arithmetic arithmetic = (enum kernel_arithmetic)(i / q->n);
+            call->want[arithmetic][r * q->n + i % q->n] = quantised_twin(q, arithmetic, i % q->n, call->dtype, x);
         }
     }
 }
@@ -60,14 +61,16 @@ static void call_deinit(struct call *call) {
     for (size_t r = 0; r < call->count; r++) {
         munmap(call->guards[r].map, call->guards[r].bytes);
     }
-    free(call->want), free(call->want_sm90);
+    for (int a = 0; a < QUANTISED_ARITHMETICS; a++) {
+        free(call->want[a]);
+    }
 }
 
 static void check_panel(const struct call *call, const struct kernel_backend *backend, size_t panel) {
     const struct quantised_case *q = call->quantised;
     size_t bytes = quantised_group_bytes(&q->format, q->k, KERNEL_PANEL), stride = KERNEL_PANEL + GUARD;
     size_t columns = q->n - panel * KERNEL_PANEL < KERNEL_PANEL ? q->n - panel * KERNEL_PANEL : KERNEL_PANEL;
-    const float *want = backend->arithmetic == ARITHMETIC_SM_90 ? call->want_sm90 : call->want;
+    const float *want = call->want[backend->arithmetic];
     struct guarded weights, sums;
     void *packed = guarded_alloc(&weights, bytes, call->at_end);
     memcpy(packed, (const char *)q->packed + panel * bytes, bytes);
@@ -152,7 +155,7 @@ static void every_backend_gives_the_twins_bits_for_any_number_of_rows(void **sta
 enum { SMALL_K = 176, SMALL_N = 40, SMALL_ROWS = 8 };
 struct small_rows {
     uint16_t x[SMALL_ROWS][SMALL_K];
-    float want[SMALL_ROWS][SMALL_N];
+    float want[QUANTISED_ARITHMETICS][SMALL_ROWS][SMALL_N];
     size_t count;
 };
 
@@ -165,7 +168,13 @@ static void check_small_rows(const struct small_rows *small, const struct quanti
     struct panel_args args = {rows, small->count, q->packed, SMALL_K, out[0], SMALL_N, SMALL_N};
     poison_f32(out[0], SMALL_ROWS * SMALL_N);
     backend->bf16.quantised(&args, &q->format);
-    assert_same_f32(out[0], small->want[0], small->count * SMALL_N, backend->name);
+    assert_same_f32(out[0], small->want[backend->arithmetic][0], small->count * SMALL_N, backend->name);
+}
+
+static void want_small(struct small_rows *small, const struct quantised_case *q, size_t r, size_t n) {
+    for (int a = 0; a < ARITHMETIC_SM_90; a++) {
+        small->want[a][r][n] = quantised_twin(q, (enum kernel_arithmetic)a, n, DTYPE_BF16, small->x[r]);
+    }
 }
 
 // Rows of elements of two neighbouring binades, most of them 0, so that sums that cancel stay. sm_90 never flushes.
@@ -177,7 +186,7 @@ static void check_binades(const struct quantised_case *q, unsigned exponent, siz
             small.x[r][i] = random_below(random, 4) ? 0x8000 : value;
         }
         for (size_t n = 0; r < small.count && n < SMALL_N; n++) {
-            small.want[r][n] = dot_quantised_reference(&q->format, q->packed, n, DTYPE_BF16, small.x[r], SMALL_K);
+            want_small(&small, q, r, n);
         }
     }
     bool usable;
@@ -244,7 +253,7 @@ static void rows_of_any_spread_give_the_twins_bits(void **state) {
             for (size_t r = 0; r < small.count; r++) {
                 fill_spread(&q, GREATEST[spread % COUNT_OF(GREATEST)], spread / COUNT_OF(GREATEST), &random, small.x[r]);
                 for (size_t n = 0; n < SMALL_N; n++) {
-                    small.want[r][n] = dot_quantised_reference(&q.format, q.packed, n, DTYPE_BF16, small.x[r], SMALL_K);
+                    want_small(&small, &q, r, n);
                 }
             }
             bool usable;

@@ -11,7 +11,7 @@ struct group_call {
     const struct quantised_case *quantised;
     size_t rows, panels;
     uint16_t *x; // [rows][k]
-    float *want; // [rows][n]
+    struct quantised_wants wants;
     float *sums; // [rows][KERNEL_SUMS]
     void *scratch;
 };
@@ -19,14 +19,14 @@ struct group_call {
 static void call_init(struct group_call *call, const struct quantised_case *q, size_t rows) {
     *call = (struct group_call){.quantised = q, .rows = rows, .panels = (q->n + KERNEL_PANEL - 1) / KERNEL_PANEL};
     call->x = test_alloc(rows * q->k * sizeof *call->x);
-    call->want = test_alloc(rows * q->n * sizeof *call->want);
     call->sums = test_alloc(rows * KERNEL_SUMS * sizeof *call->sums);
     call->scratch = test_alloc(KERNEL_SCRATCH_BYTES);
     poison_f32(call->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
 }
 
 static void call_deinit(struct group_call *call) {
-    free(call->x), free(call->want), free(call->sums), free(call->scratch);
+    quantised_wants_clear(&call->wants);
+    free(call->x), free(call->sums), free(call->scratch);
 }
 
 static void fill_rows(struct group_call *call, enum values values, struct random *random) {
@@ -35,12 +35,8 @@ static void fill_rows(struct group_call *call, enum values values, struct random
     }
 }
 
-static void make_want(struct group_call *call) {
-    quantised_want_bf16(call->quantised, call->x, call->rows, call->want);
-}
-
 // Panels [first, first + count).
-static void check_call(const struct group_call *call, const struct kernel_backend *backend, size_t first, size_t count, bool kept) {
+static void check_call(struct group_call *call, const struct kernel_backend *backend, size_t first, size_t count, bool kept) {
     const struct quantised_case *q = call->quantised;
     const void *rows[GROUP_ROWS], *panels[KERNEL_GROUP];
     for (size_t r = 0; r < call->rows; r++) {
@@ -59,13 +55,14 @@ static void check_call(const struct group_call *call, const struct kernel_backen
     backend->bf16.quantised_group(&args, &q->format);
     size_t columns = q->n - first * KERNEL_PANEL < count * KERNEL_PANEL ? q->n - first * KERNEL_PANEL : count * KERNEL_PANEL;
     for (size_t r = 0; r < call->rows; r++) {
-        const float *want = call->want + r * q->n + first * KERNEL_PANEL;
+        const float *want =
+            quantised_want(&call->wants, backend->arithmetic, q, call->x, call->rows) + r * q->n + first * KERNEL_PANEL;
         assert_same_f32(call->sums + r * KERNEL_SUMS, want, columns, backend->name);
     }
 }
 
 // All panels at once, then those after the first with the rows kept, then the last alone.
-static void check_backends(const struct group_call *call) {
+static void check_backends(struct group_call *call) {
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
@@ -92,7 +89,7 @@ static void panels_in_turns_give_the_twins_bits(void **state) {
             quantised_case_init(&q, &FORMATS[f], DEPTHS[d], 1 + (f + d) % KERNEL_GROUP * KERNEL_PANEL + d, values, &random);
             call_init(&call, &q, 1 + (f + d) % GROUP_ROWS);
             fill_rows(&call, values, &random);
-            make_want(&call);
+            quantised_wants_clear(&call.wants);
             check_backends(&call);
             call_deinit(&call), quantised_case_deinit(&q);
         }
@@ -113,7 +110,7 @@ static void rows_that_there_is_no_room_for_give_the_twins_bits(void **state) {
         quantised_case_init(&q, &FORMATS[f], CASES[f % COUNT_OF(CASES)].k, KERNEL_PANEL + 1, VALUES_PLAIN, &random);
         call_init(&call, &q, CASES[f % COUNT_OF(CASES)].rows);
         fill_rows(&call, VALUES_PLAIN, &random);
-        make_want(&call);
+        quantised_wants_clear(&call.wants);
         check_backends(&call);
         call_deinit(&call), quantised_case_deinit(&q);
     }
@@ -170,7 +167,7 @@ static void greatest_digits_and_codes_give_the_twins_bits(void **state) {
                     float x = extreme(i % q.k, (e + i / q.k) % SIGNS, e % 2 ? 5 : 12, EXTREMES[e / SIGNS]);
                     call.x[i] = (uint16_t)(f32_bits(x) >> 16);
                 }
-                make_want(&call);
+                quantised_wants_clear(&call.wants);
                 check_backends(&call);
             }
             call_deinit(&call);
@@ -245,7 +242,7 @@ static void sums_about_the_limit_give_the_twins_bits(void **state) {
             } else {
                 fill_there_and_back(&call);
             }
-            make_want(&call);
+            quantised_wants_clear(&call.wants);
             check_backends(&call);
             call_deinit(&call);
         }
@@ -294,7 +291,7 @@ static void sums_that_come_back_give_the_twins_bits(void **state) {
         call_init(&call, &q, RETURN_ROWS);
         for (size_t draw = 0; draw * RETURN_ROWS < (RETURN_END - RETURN_LEAST) * RETURN_DOWN; draw++) {
             fill_return(&call, draw);
-            make_want(&call);
+            quantised_wants_clear(&call.wants);
             check_backends(&call);
         }
         call_deinit(&call), quantised_case_deinit(&q);
@@ -315,7 +312,7 @@ static void kept_rows_that_cannot_be_taken_give_the_twins_bits(void **state) {
         call_init(&call, &q, 1 + f % GROUP_ROWS);
         fill_rows(&call, VALUES_PLAIN, &random);
         call.x[(call.rows - 1) * q.k + 100] = 0x0080; // 2^-126
-        make_want(&call);
+        quantised_wants_clear(&call.wants);
         check_backends(&call);
         call_deinit(&call), quantised_case_deinit(&q);
     }
@@ -336,7 +333,7 @@ static void rows_kept_from_a_panel_that_cannot_be_taken_give_the_twins_bits(void
         assert_false(err_is(pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
         call_init(&call, &q, 1 + f % GROUP_ROWS);
         fill_rows(&call, VALUES_PLAIN, &random);
-        make_want(&call);
+        quantised_wants_clear(&call.wants);
         check_backends(&call);
         call_deinit(&call), quantised_case_deinit(&q);
     }
@@ -373,7 +370,7 @@ static void spans_of_normal_codes_give_the_twins_bits(void **state) {
             plant_small_codes(&q, &random);
             call_init(&call, &q, 1 + (2 * f + d) % GROUP_ROWS);
             fill_rows(&call, VALUES_PLAIN, &random);
-            make_want(&call);
+            quantised_wants_clear(&call.wants);
             check_backends(&call);
             call_deinit(&call), quantised_case_deinit(&q);
         }
@@ -399,7 +396,7 @@ static void any_global_scale_gives_the_twins_bits(void **state) {
             assert_false(err_is(pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
             call_init(&call, &q, 1 + g % GROUP_ROWS);
             fill_rows(&call, VALUES_PLAIN, &random);
-            make_want(&call);
+            quantised_wants_clear(&call.wants);
             check_backends(&call);
             call_deinit(&call), quantised_case_deinit(&q);
         }

@@ -1,0 +1,50 @@
+// Floats of 8 bits: VPERMI2B looks up the two bytes of 128 magnitudes, NaN and subnormals among them; VPUNPCK puts them together.
+// Needs VBMI. What the names are: quantised_pairs_body.h.
+#ifndef EXPERTD_KERNELS_CPU_PAIRS_FLOAT8_AVX512_H
+#define EXPERTD_KERNELS_CPU_PAIRS_FLOAT8_AVX512_H
+
+#include <immintrin.h>
+
+#include "kernels/cpu/code_tables.h"
+#include "kernels/quantised_format.h"
+
+enum { PAIRS_LINE_K = 4 };
+
+static const struct byte_table E4M3 = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
+                                       {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
+static const struct byte_table E5M2 = {{TIMES_64(E5M2_HIGH, 0), TIMES_64(E5M2_HIGH, 64)},
+                                       {TIMES_64(E5M2_LOW, 0), TIMES_64(E5M2_LOW, 64)}};
+
+struct tables {
+    __m512i high[2], low[2];
+};
+
+struct line {
+    __m512i high, low;
+};
+
+static inline struct tables tables_load(const struct quantised_format *format) {
+    const struct byte_table *table = format->code == CODE_E4M3 ? &E4M3 : &E5M2;
+    return (struct tables){{_mm512_loadu_si512(table->high), _mm512_loadu_si512(table->high + 64)},
+                           {_mm512_loadu_si512(table->low), _mm512_loadu_si512(table->low + 64)}};
+}
+
+static inline __m512i zeros_load(const uint8_t *zeros) {
+    (void)zeros;
+    return _mm512_setzero_si512();
+}
+
+static inline struct line line_open(const uint8_t *codes, const struct tables *t, __m512i zero) {
+    (void)zero;
+    __m512i q = _mm512_loadu_si512(codes);
+    __m512i high = _mm512_permutex2var_epi8(t->high[0], q, t->high[1]);
+    high = _mm512_ternarylogic_epi32(q, _mm512_set1_epi8((char)0x80), high, 0xea); // q & sign | high
+    return (struct line){high, _mm512_permutex2var_epi8(t->low[0], q, t->low[1])};
+}
+
+static inline __m512i line_pair(const struct line *line, const struct tables *t, size_t pair) {
+    (void)t;
+    return pair ? _mm512_unpackhi_epi8(line->low, line->high) : _mm512_unpacklo_epi8(line->low, line->high);
+}
+
+#endif
