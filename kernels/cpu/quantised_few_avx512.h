@@ -43,13 +43,16 @@ struct few_args {
 // No code is a NaN or an Inf: those panels say of themselves (quantised_has_special).
 typedef void few_function(const struct few_args *args);
 
-// Codes of half a panel, one scale's, to f32: wide[k][c] is the value divided by the fold.
+// Codes of half a panel to f32: wide[k][c] is the value divided by the fold.
 struct few_codes {
     const struct quantised_format *format;
     const uint8_t *panel;
     unsigned plain_shift;
-    const uint8_t *codes, *zeros; // of the half; zeros: not read where there are none
-    size_t line, lines;           // which of the panel's the first one is, and how many
+    const uint8_t *codes;              // of the first scale and the half
+    const uint8_t *zeros, *last_zeros; // of the half: the first scale's, the last one's; not read where there are none
+    size_t scales, stride;             // bytes from one scale's codes, or zero points, to the next one's
+    size_t line;                       // which of the panel's the first one is
+    size_t lines, last_lines;          // of each scale but the last, and of the last
 };
 typedef void few_widen_function(const struct few_codes *codes, few_half_row *wide);
 

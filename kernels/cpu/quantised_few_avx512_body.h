@@ -233,18 +233,14 @@ FEW_FUNCTION(6)
 FEW_FUNCTION(7)
 FEW_FUNCTION(8)
 
-PANEL_INLINE void widen_lines(bool plain, const struct few_codes *c, const uint8_t *codes, size_t lines, few_half_row *wide) {
-    const struct tables t = tables_load(c->format);
-    struct zero zero[LINES / 2];
-    PANEL_UNROLL for (size_t j = 0; j < LINES / 2; j++) {
-        zero[j] = zero_load(c->zeros + j * LANES);
-    }
+PANEL_INLINE void widen_lines(bool plain, const struct tables *t, const struct zero *zero, const uint8_t *codes, size_t lines,
+                              few_half_row *wide) {
     for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, wide += FEW_LINE_K) {
         PANEL_UNROLL for (size_t j = 0; j < LINES / 2; j++) {
             const uint8_t *at = codes + j * QUANTISED_LINE;
-            const struct line line = plain ? plain_open(at, &t) : line_open(at, &t);
+            const struct line line = plain ? plain_open(at, t) : line_open(at, t);
             PANEL_UNROLL for (size_t k = 0; k < FEW_LINE_K; k++) {
-                const __m512 value = plain ? plain_value(&line, k) : line_value(&line, &t, &zero[j], k);
+                const __m512 value = plain ? plain_value(&line, k) : line_value(&line, t, &zero[j], k);
                 _mm512_store_ps(&wide[k][j * LANES], value);
             }
         }
@@ -252,24 +248,41 @@ PANEL_INLINE void widen_lines(bool plain, const struct few_codes *c, const uint8
 }
 
 #ifdef FEW_HAS_PLAIN
-static void widen(const struct few_codes *c, few_half_row *wide) {
-    for (size_t done = 0, now; done < c->lines; done += now) {
-        const uint8_t *codes = c->codes + done * LINES_BYTES;
+PANEL_INLINE void widen_scale(const struct few_codes *c, const struct tables *t, const struct zero *zero, const uint8_t *codes,
+                              size_t line, size_t lines, few_half_row *wide) {
+    for (size_t done = 0, now; done < lines; done += now) {
         bool plain;
-        const size_t run = few_run(c->panel, c->plain_shift, c->line + done, &plain);
-        now = c->lines - done < run ? c->lines - done : run;
+        const size_t run = few_run(c->panel, c->plain_shift, line + done, &plain);
+        now = lines - done < run ? lines - done : run;
         if (plain) {
-            widen_lines(true, c, codes, now, wide + done * FEW_LINE_K);
+            widen_lines(true, t, zero, codes + done * LINES_BYTES, now, wide + done * FEW_LINE_K);
         } else {
-            widen_lines(false, c, codes, now, wide + done * FEW_LINE_K);
+            widen_lines(false, t, zero, codes + done * LINES_BYTES, now, wide + done * FEW_LINE_K);
         }
     }
 }
 #else
-static void widen(const struct few_codes *c, few_half_row *wide) {
-    widen_lines(false, c, c->codes, c->lines, wide);
+PANEL_INLINE void widen_scale(const struct few_codes *c, const struct tables *t, const struct zero *zero, const uint8_t *codes,
+                              size_t line, size_t lines, few_half_row *wide) {
+    (void)c, (void)line;
+    widen_lines(false, t, zero, codes, lines, wide);
 }
 #endif
+
+static void widen(const struct few_codes *c, few_half_row *wide) {
+    const struct tables t = tables_load(c->format);
+    const uint8_t *codes = c->codes;
+    for (size_t s = 0, line = c->line, lines; s < c->scales; s++, codes += c->stride, line += lines, wide += lines * FEW_LINE_K) {
+        const bool last = s + 1 == c->scales;
+        const uint8_t *zeros = last ? c->last_zeros : c->zeros + s * c->stride;
+        struct zero zero[LINES / 2];
+        PANEL_UNROLL for (size_t j = 0; j < LINES / 2; j++) {
+            zero[j] = zero_load(zeros + j * LANES);
+        }
+        lines = last ? c->last_lines : c->lines;
+        widen_scale(c, &t, zero, codes, line, lines, wide);
+    }
+}
 
 const struct few_decoder FEW_DECODER = {
     .line_k = FEW_LINE_K,

@@ -20,7 +20,8 @@ enum {
     MANY_K = 128,              // of a chunk: 16 KiB of half a panel, which L1 keeps over all tiles
     MANY_SCALES = MANY_K / 16, // of it at most
     MANY_STEP = 4,             // k of a run of the inner loop
-    MANY_KEPT = 256 << 10,     // bytes of rows that are widened for the whole of K at most
+    MANY_NEAR = 2 * MANY_TILE, // rows up to which there is room in L1 for the next chunk's codes
+    MANY_KEPT = 640 << 10,     // bytes of rows that are widened for the whole of K at most
     MANY_AT_ONCE = 2 * FEW_ROW_UNIT,
 };
 
@@ -43,6 +44,7 @@ struct many_scratch {
 struct many_ahead {
     const uint8_t *at, *end;
     size_t lines; // of a unit of k
+    bool far;     // into L2 alone
 };
 
 // A tile's rows against half a panel's chunk.
@@ -78,7 +80,7 @@ PANEL_INLINE void many_step(__m512 partials[][MANY_VECS], size_t rows, const flo
 // The same number of lines each time, without a branch that could be mispredicted.
 PANEL_INLINE void many_fetch(struct many_ahead *ahead) {
     for (size_t n = ahead->lines; n > 0; n--) {
-        fetch_into(ahead->at, true);
+        fetch_into(ahead->at, ahead->far);
         ahead->at = ahead->at < ahead->end ? ahead->at + QUANTISED_LINE : ahead->at;
     }
 }
@@ -177,32 +179,32 @@ static size_t tile_rows(const struct panel_group_args *group, size_t row) {
 }
 
 // Half a panel's chunk to f32.
-static void widen_chunk(const struct many_work *work, const struct chunk *c, size_t panel, size_t column) {
+static void widen_chunk(const struct many_work *work, const struct chunk *c, size_t column) {
     const struct few_decoder *decoder = work->decoder;
-    const uint8_t *at = work->group->panels[panel];
-    struct few_codes few = {.format = work->format,
-                            .panel = at,
-                            .plain_shift = quantised_plain_shift(work->group->k),
-                            .codes = at + (chunk_codes(c, 0) - (const uint8_t *)c->args->panel) +
-                                     column / QUANTISED_COLUMNS * QUANTISED_LINE,
-                            .line = c->k / decoder->line_k};
-    few_half_row *wide = work->scratch->wide;
-    for (size_t s = 0; s < c->scales; s++) {
-        few.lines = div_up(chunk_depth(c, s), decoder->line_k);
-        few.zeros = at + quantised_zeros_at(&c->layout, c->scale + s, work->group->k) + column;
-        decoder->widen(&few, wide);
-        few.codes += c->layout.stride;
-        few.line += few.lines;
-        wide += few.lines * decoder->line_k;
-    }
+    const uint8_t *panel = c->args->panel;
+    const size_t last = c->scales - 1;
+    const struct few_codes few = {
+        .format = work->format,
+        .panel = panel,
+        .plain_shift = quantised_plain_shift(c->args->k),
+        .codes = chunk_codes(c, 0) + column / QUANTISED_COLUMNS * QUANTISED_LINE,
+        .zeros = panel + quantised_zeros_at(&c->layout, c->scale, c->args->k) + column,
+        .last_zeros = panel + quantised_zeros_at(&c->layout, c->scale + last, c->args->k) + column,
+        .scales = c->scales,
+        .stride = c->layout.stride,
+        .line = c->k / decoder->line_k,
+        .lines = c->layout.scale_k / decoder->line_k,
+        .last_lines = div_up(chunk_depth(c, last), decoder->line_k),
+    };
+    decoder->widen(&few, work->scratch->wide);
 }
 
-static void widen_scales(const struct many_work *work, const struct chunk *c, size_t panel) {
-    const uint8_t *at = work->group->panels[panel];
-    const __m512 global = panel_global(work->format, at);
+static void widen_scales(const struct many_work *work, const struct chunk *c) {
+    const uint8_t *panel = c->args->panel;
+    const __m512 global = panel_global(work->format, panel);
     for (size_t s = 0; c->ends && s < c->scales; s++) {
-        panel_scales_to(work->format, at + quantised_scales_at(&c->layout, c->scale + s, work->group->k), global,
-                        work->scratch->factors[s]);
+        const uint8_t *scales = panel + quantised_scales_at(&c->layout, c->scale + s, c->args->k);
+        panel_scales_to(work->format, scales, global, work->scratch->factors[s]);
     }
 }
 
@@ -212,9 +214,9 @@ static struct many_ahead ahead_of(const struct many_work *work, const struct chu
     const uint8_t *from = chunk_next_codes(c, group->panels, group->count, panel, group->next);
     const size_t lines = chunk_bytes(c) / QUANTISED_LINE;
     if (!from) {
-        return (struct many_ahead){NULL, NULL, 0};
+        return (struct many_ahead){NULL, NULL, 0, true};
     }
-    return (struct many_ahead){from, from + (lines - 1) * QUANTISED_LINE, div_up(lines, units)};
+    return (struct many_ahead){from, from + (lines - 1) * QUANTISED_LINE, div_up(lines, units), group->rows > MANY_NEAR};
 }
 
 static void multiply_chunk(const struct many_work *work, const struct chunk *c, size_t panel) {
@@ -229,9 +231,9 @@ static void multiply_chunk(const struct many_work *work, const struct chunk *c, 
         .ends = c->ends,
         .ahead = ahead_of(work, c, panel, tiles * (KERNEL_PANEL / FEW_HALF) * div_up(c->depth, FEW_ROW_UNIT)),
     };
-    widen_scales(work, c, panel);
+    widen_scales(work, c);
     for (size_t column = 0; column < KERNEL_PANEL; column += FEW_HALF) {
-        widen_chunk(work, c, panel, column);
+        widen_chunk(work, c, column);
         pass.factors = work->scratch->factors[0] + column;
         for (size_t row = 0, rows; row < group->rows; row += rows) {
             const size_t at = row * KERNEL_SUMS + panel * KERNEL_PANEL + column;
@@ -278,6 +280,7 @@ static __attribute__((noinline)) bool multiply_panels(const struct many_work *wo
             return false;
         }
         for (size_t p = 0; p < group->count; p++) {
+            args.panel = group->panels[p];
             multiply_chunk(work, &c, p);
         }
     }
