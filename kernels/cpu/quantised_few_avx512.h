@@ -1,5 +1,6 @@
-// Quantised weights against up to KERNEL_QUANTISED_ROWS rows of bf16 that no flush touches, by AVX-512's fmas on f32: what the
-// files of that kind share. Private to cpu/quantised_*.
+// Quantised weights against rows of bf16 that no flush touches, by AVX-512's fmas on f32: what the files of that kind share. Up to
+// KERNEL_QUANTISED_ROWS rows are multiplied as codes are widened in registers; for more they are widened into L1. Private to
+// cpu/quantised_*.
 //
 // All of it runs in IEEE's default mode, so that partial sums are closed in registers where they are made. The flush that bf16 sums
 // have can be left out, for it has nothing to do: rows are taken only where each element is 0 or at least 2^FEW_EXPONENT_MIN in
@@ -60,7 +61,7 @@ struct few_decoder {
     size_t line_k;                                 // k of a line of codes
     float fold[8];                                 // of each k of 8: what rows are multiplied by, a power of 2
     few_function *multiply[KERNEL_QUANTISED_ROWS]; // by rows - 1
-    few_widen_function *widen;
+    few_widen_function *widen;                     // for more rows
 };
 
 extern const struct few_decoder few_nibble, few_nibble_less_zero, few_e4m3, few_e5m2, few_int8, few_int8_less_zero;

@@ -1,4 +1,4 @@
-// Rows of bf16 that no flush touches, KERNEL_QUANTISED_ROWS at a time, against panels of quantised weights, one after another.
+// Up to KERNEL_QUANTISED_ROWS rows of bf16 that no flush touches against panels of quantised weights, one after another.
 //
 // The rows' f32 serve all panels of a call, and the calls after it that are for the same rows. Where there is no room for the whole
 // of K they are made anew for each part of it.
