@@ -1,6 +1,5 @@
-// Quantised weights by AVX-512, rows of f32, more than a few of bf16, and those that quantised_few_avx512.h does not take: chunks
-// are widened by tables in registers (VPERMPS and VPERMW for codes of 4 bits, VPERMI2B for floats of 8), then multiplied 6 x 64
-// columns at a time.
+// Quantised weights by AVX-512, rows of f32, and those of bf16 that quantised_few_avx512.h does not take: chunks are widened by
+// tables in registers (VPERMPS and VPERMW for codes of 4 bits, VPERMI2B for floats of 8), then multiplied 6 x 64 columns at a time.
 #if defined(__x86_64__)
 #include <immintrin.h>
 

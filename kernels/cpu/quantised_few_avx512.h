@@ -1,5 +1,6 @@
-// Quantised weights against up to KERNEL_QUANTISED_ROWS rows of bf16 that no flush touches, by AVX-512's fmas on f32: what the
-// files of that kind share. Private to cpu/quantised_*.
+// Quantised weights against rows of bf16 that no flush touches, by AVX-512's fmas on f32: what the files of that kind share. Up to
+// KERNEL_QUANTISED_ROWS rows are multiplied as codes are widened in registers; for more they are widened into L1. Private to
+// cpu/quantised_*.
 //
 // All of it runs in IEEE's default mode, so that partial sums are closed in registers where they are made. The flush that bf16 sums
 // have can be left out, for it has nothing to do: rows are taken only where each element is 0 or at least 2^FEW_EXPONENT_MIN in
@@ -18,8 +19,11 @@ enum {
     FEW_EXPONENT_MIN = -100,
     FEW_FOLD_EXPONENT = 24,                     // of the greatest fold, and of the least one's inverse
     FEW_EXPONENT_END = 128 - FEW_FOLD_EXPONENT, // elements are below it, so that none overflows
+    FEW_HALF = KERNEL_PANEL / 2,                // columns
     FEW_ROW_UNIT = 16,                          // no scale has a part of so many k but the last
 };
+
+typedef float few_half_row[FEW_HALF] __attribute__((aligned(64)));
 
 // Scales of a panel, or a part of one, against the rows.
 struct few_args {
@@ -40,15 +44,34 @@ struct few_args {
 // No code is a NaN or an Inf: those panels say of themselves (quantised_has_special).
 typedef void few_function(const struct few_args *args);
 
+// Codes of half a panel to f32: wide[k][c] is the value divided by the fold.
+struct few_codes {
+    const struct quantised_format *format;
+    const uint8_t *panel;
+    unsigned plain_shift;
+    const uint8_t *codes;              // of the first scale and the half
+    const uint8_t *zeros, *last_zeros; // of the half: the first scale's, the last one's; not read where there are none
+    size_t scales, stride;             // bytes from one scale's codes, or zero points, to the next one's
+    size_t line;                       // which of the panel's the first one is
+    size_t lines, last_lines;          // of each scale but the last, and of the last
+};
+typedef void few_widen_function(const struct few_codes *codes, few_half_row *wide);
+
 struct few_decoder {
     size_t line_k;                                 // k of a line of codes
     float fold[8];                                 // of each k of 8: what rows are multiplied by, a power of 2
     few_function *multiply[KERNEL_QUANTISED_ROWS]; // by rows - 1
+    few_widen_function *widen;                     // for more rows
 };
 
 extern const struct few_decoder few_nibble, few_nibble_less_zero, few_e4m3, few_e5m2, few_int8, few_int8_less_zero;
 
+const struct few_decoder *few_decoder_of(const struct quantised_format *format);
+
 // Rows of a panel. False where a row or the panel is of those that cannot be taken; nothing is written then.
 bool avx512vbmi_quantised_few(const struct panel_args *args, const struct quantised_format *format);
+
+// More rows, against a few panels: rows_kept is not looked at.
+bool avx512vbmi_quantised_many(const struct panel_group_args *group, const struct quantised_format *format);
 
 #endif

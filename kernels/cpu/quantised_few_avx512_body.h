@@ -47,15 +47,15 @@ PANEL_INLINE __m512 few_fma(__m512 a, __m512 b, __m512 c) {
 
 #ifdef FEW_HAS_PLAIN
 // How many lines from `line` on are plain, or are not.
-PANEL_INLINE size_t few_run(const struct few_args *a, size_t line, bool *plain) {
+PANEL_INLINE size_t few_run(const uint8_t *panel, unsigned plain_shift, size_t line, bool *plain) {
     enum { BITS_SURE = 57 }; // of 64 from any bit of a byte on
-    const size_t bit = line >> a->plain_shift;
+    const size_t bit = line >> plain_shift;
     uint64_t bits;
-    memcpy(&bits, a->panel + QUANTISED_PLAIN_AT + bit / 8, sizeof bits); // codes follow the header
+    memcpy(&bits, panel + QUANTISED_PLAIN_AT + bit / 8, sizeof bits); // codes follow the header
     bits >>= bit % 8;
     *plain = bits & 1;
     const uint64_t ends = (*plain ? ~bits : bits) | 1ull << BITS_SURE;
-    return ((bit + (size_t)__builtin_ctzll(ends)) << a->plain_shift) - line;
+    return ((bit + (size_t)__builtin_ctzll(ends)) << plain_shift) - line;
 }
 #else
 #define plain_open(codes, t) line_open(codes, t)
@@ -125,7 +125,7 @@ PANEL_INLINE void few_piece(const struct few_args *a, struct few_shape shape, co
     const uint8_t *codes = p->codes + block * QUANTISED_LINE;
     for (size_t done = 0, now; done < p->lines; done += now) {
         bool plain;
-        const size_t run = few_run(a, a->line + p->line + done, &plain);
+        const size_t run = few_run(a->panel, a->plain_shift, a->line + p->line + done, &plain);
         now = p->lines - done < run ? p->lines - done : run;
         if (plain) {
             few_lines(shape, true, t, zero, codes, a->x, p->line + done, now, block == 0, partials);
@@ -233,8 +233,60 @@ FEW_FUNCTION(6)
 FEW_FUNCTION(7)
 FEW_FUNCTION(8)
 
+PANEL_INLINE void widen_lines(bool plain, const struct tables *t, const struct zero *zero, const uint8_t *codes, size_t lines,
+                              few_half_row *wide) {
+    for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, wide += FEW_LINE_K) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES / 2; j++) {
+            const uint8_t *at = codes + j * QUANTISED_LINE;
+            const struct line line = plain ? plain_open(at, t) : line_open(at, t);
+            PANEL_UNROLL for (size_t k = 0; k < FEW_LINE_K; k++) {
+                const __m512 value = plain ? plain_value(&line, k) : line_value(&line, t, &zero[j], k);
+                _mm512_store_ps(&wide[k][j * LANES], value);
+            }
+        }
+    }
+}
+
+#ifdef FEW_HAS_PLAIN
+PANEL_INLINE void widen_scale(const struct few_codes *c, const struct tables *t, const struct zero *zero, const uint8_t *codes,
+                              size_t line, size_t lines, few_half_row *wide) {
+    for (size_t done = 0, now; done < lines; done += now) {
+        bool plain;
+        const size_t run = few_run(c->panel, c->plain_shift, line + done, &plain);
+        now = lines - done < run ? lines - done : run;
+        if (plain) {
+            widen_lines(true, t, zero, codes + done * LINES_BYTES, now, wide + done * FEW_LINE_K);
+        } else {
+            widen_lines(false, t, zero, codes + done * LINES_BYTES, now, wide + done * FEW_LINE_K);
+        }
+    }
+}
+#else
+PANEL_INLINE void widen_scale(const struct few_codes *c, const struct tables *t, const struct zero *zero, const uint8_t *codes,
+                              size_t line, size_t lines, few_half_row *wide) {
+    (void)c, (void)line;
+    widen_lines(false, t, zero, codes, lines, wide);
+}
+#endif
+
+static void widen(const struct few_codes *c, few_half_row *wide) {
+    const struct tables t = tables_load(c->format);
+    const uint8_t *codes = c->codes;
+    for (size_t s = 0, line = c->line, lines; s < c->scales; s++, codes += c->stride, line += lines, wide += lines * FEW_LINE_K) {
+        const bool last = s + 1 == c->scales;
+        const uint8_t *zeros = last ? c->last_zeros : c->zeros + s * c->stride;
+        struct zero zero[LINES / 2];
+        PANEL_UNROLL for (size_t j = 0; j < LINES / 2; j++) {
+            zero[j] = zero_load(zeros + j * LANES);
+        }
+        lines = last ? c->last_lines : c->lines;
+        widen_scale(c, &t, zero, codes, line, lines, wide);
+    }
+}
+
 const struct few_decoder FEW_DECODER = {
     .line_k = FEW_LINE_K,
     .fold = FEW_FOLD,
     .multiply = {multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7, multiply_8},
+    .widen = widen,
 };

@@ -1,4 +1,4 @@
-// Rows of bf16 that no flush touches, KERNEL_QUANTISED_ROWS at a time, against panels of quantised weights, one after another.
+// Up to KERNEL_QUANTISED_ROWS rows of bf16 that no flush touches against panels of quantised weights, one after another.
 //
 // The rows' f32 serve all panels of a call, and the calls after it that are for the same rows. Where there is no room for the whole
 // of K they are made anew for each part of it.
@@ -10,12 +10,10 @@
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/float_mode.h"
 #include "kernels/cpu/quantised_few_avx512.h"
+#include "kernels/cpu/quantised_few_rows_avx512.h"
 
 enum {
     ROOM_UNIT = 64,
-    // By parts: of four formats 9 rows are 1.3 to 1.5, 16 are 1.2 to 1.35, 24 are 1.1 to 1.25, 32 are 1.03 to 1.2 times as fast as
-    // by widened chunks of a panel after the other, 64 are .94 to 1.0 (Emerald Rapids).
-    PARTS_ROWS = 4 * KERNEL_QUANTISED_ROWS,
     PANEL_K = 512, // of rows that are widened on the stack, for one panel
 };
 
@@ -38,7 +36,7 @@ struct few_work {
     float *sums, *partials; // rows of KERNEL_SUMS floats
 };
 
-static const struct few_decoder *decoder_of(const struct quantised_format *format) {
+const struct few_decoder *few_decoder_of(const struct quantised_format *format) {
     switch (format->code) {
     case CODE_E4M3:
         return &few_e4m3;
@@ -51,48 +49,9 @@ static const struct few_decoder *decoder_of(const struct quantised_format *forma
     }
 }
 
-// What a row's elements are at least and at most.
-struct extent {
-    __m512i least; // of each magnitude less one bit, so that 0 is the greatest
-    __m512i most;  // of the magnitudes
-};
-
-// Is each element 0 or at least 2^FEW_EXPONENT_MIN, and below 2^FEW_EXPONENT_END, in magnitude?
-static bool taken(const struct extent *e) {
-    const __m512i first = _mm512_set1_epi16(((127 + FEW_EXPONENT_MIN) << 7) - 1);
-    const __m512i end = _mm512_set1_epi16((127 + FEW_EXPONENT_END) << 7);
-    return (_mm512_cmplt_epu16_mask(e->least, first) | _mm512_cmpge_epu16_mask(e->most, end)) == 0;
-}
-
-PANEL_INLINE void widen_unit(__m256i elements, __m512 folds, float *to) {
-    const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16);
-    _mm512_store_ps(to, _mm512_mul_ps(_mm512_castsi512_ps(wide), folds));
-}
-
-// `depth` elements of a row to its places among `rows`, and +0 up to two whole units.
-static void widen_row(const uint16_t *x, size_t depth, __m512 folds, size_t rows, struct extent *extent, float *to) {
-    enum { AT_ONCE = 2 * FEW_ROW_UNIT };
-    for (size_t i = 0; i < depth; i += AT_ONCE, to += AT_ONCE * rows) {
-        const size_t left = depth - i;
-        const __mmask32 there = left < AT_ONCE ? (1u << left) - 1 : UINT32_MAX;
-        const __m512i all = _mm512_maskz_loadu_epi16(there, x + i);
-        const __m512i magnitude = _mm512_and_si512(all, _mm512_set1_epi16(0x7fff));
-        extent->least = _mm512_min_epu16(extent->least, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
-        extent->most = _mm512_max_epu16(extent->most, magnitude);
-        widen_unit(_mm512_castsi512_si256(all), folds, to);
-        widen_unit(_mm512_extracti64x4_epi64(all, 1), folds, to + FEW_ROW_UNIT * rows);
-    }
-}
-
 // The rows' part of a chunk. False where an element cannot be taken.
 static bool find(const struct few_work *work, const struct chunk *c) {
-    const __m512 folds = _mm512_broadcast_f32x8(_mm256_loadu_ps(work->decoder->fold));
-    struct extent extent = {_mm512_set1_epi16(-1), _mm512_setzero_si512()};
-    for (size_t r = 0; r < work->args.rows; r++) {
-        const uint16_t *x = (const uint16_t *)work->args.x[r] + c->k;
-        widen_row(x, c->depth, folds, work->args.rows, &extent, work->found->x + r * FEW_ROW_UNIT);
-    }
-    return taken(&extent);
+    return few_rows_widen(work->args.x, work->args.rows, c->k, c->depth, work->decoder, work->found->x);
 }
 
 static void multiply_chunk(const struct few_work *work, const struct chunk *c, size_t panel) {
@@ -175,7 +134,7 @@ bool avx512vbmi_quantised_few(const struct panel_args *args, const struct quanti
                             .panels = &args->panel,
                             .count = 1,
                             .format = format,
-                            .decoder = decoder_of(format),
+                            .decoder = few_decoder_of(format),
                             .found = (struct found *)found,
                             .sums = sums,
                             .partials = partials};
@@ -186,36 +145,23 @@ bool avx512vbmi_quantised_few(const struct panel_args *args, const struct quanti
     return done;
 }
 
-// Up to KERNEL_QUANTISED_ROWS rows.
-static void multiply_part(const struct panel_group_args *group, const struct quantised_format *format) {
+static bool multiply_few(const struct panel_group_args *group, const struct quantised_format *format) {
     float partials[KERNEL_QUANTISED_ROWS * KERNEL_SUMS] __attribute__((aligned(64)));
     const struct few_work work = {.args = {.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k},
                                   .panels = group->panels,
                                   .count = group->count,
                                   .format = format,
-                                  .decoder = decoder_of(format),
+                                  .decoder = few_decoder_of(format),
                                   .found = group->scratch,
                                   .sums = group->sums,
                                   .partials = partials};
-    if (!multiply(&work, KERNEL_SCRATCH_BYTES + group->scratch_more, group->rows_kept)) {
-        group_panel_by_panel(group, format, avx512vbmi_quantised_bf16);
-    }
+    return multiply(&work, KERNEL_SCRATCH_BYTES + group->scratch_more, group->rows_kept);
 }
 
 void avx512vbmi_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
-    if (group->rows > PARTS_ROWS) {
+    const bool few = group->rows <= KERNEL_QUANTISED_ROWS;
+    if (!(few ? multiply_few : avx512vbmi_quantised_many)(group, format)) {
         group_panel_by_panel(group, format, avx512vbmi_quantised_bf16);
-        return;
-    }
-    size_t parts = div_up(group->rows, KERNEL_QUANTISED_ROWS);
-    for (size_t row = 0, rows; row < group->rows; row += rows, parts--) {
-        struct panel_group_args part = *group;
-        rows = div_up(group->rows - row, parts);
-        part.x += row;
-        part.rows = rows;
-        part.sums += row * KERNEL_SUMS;
-        part.rows_kept = group->rows_kept && rows == group->rows;
-        multiply_part(&part, format);
     }
 }
 #endif

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/quantised.h"
+#include "kernels/quantised_layout.h"
 
 // Every kind that a checkpoint may bring.
 static const struct quantised_format FORMATS[] = {
@@ -169,6 +170,22 @@ static inline void quantised_panels(const struct quantised_case *c, size_t first
 
 static inline void quantised_case_deinit(struct quantised_case *c) {
     free(c->codes), free(c->zeros), free(c->scale_bytes), free(c->packed);
+}
+
+// Floats of 8 bits that are normal but for a few: 0 and the greatest below the least normal, at the first k and the last, about a
+// span of them (quantised_plain_shift), and anywhere.
+static inline void quantised_plant_small_codes(struct quantised_case *q, struct random *random) {
+    const bool e4m3 = q->format.code == CODE_E4M3;
+    const size_t span = (size_t)4 << quantised_plain_shift(q->k), at[] = {0, 5 * span - 1, 6 * span, 9 * span, q->k - 1};
+    for (size_t i = 0; i < q->n * q->k; i++) {
+        q->codes[i] |= (q->codes[i] & 0x7c) == 0x7c ? 0 : 0x40;
+        q->codes[i] &= (q->codes[i] & 0x7c) == 0x7c ? 0xdf : 0xff;
+    }
+    for (size_t i = 0; i < 2 * COUNT_OF(at); i++) {
+        const size_t k = i < COUNT_OF(at) ? at[i] : random_below(random, (unsigned)q->k), n = random_below(random, (unsigned)q->n);
+        q->codes[n * q->k + k % q->k] = (uint8_t)((i % 2 ? (e4m3 ? 7 : 3) : 0) | (i % 4 / 2 ? 0x80 : 0));
+    }
+    assert_false(err_is(pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
 }
 
 #endif

@@ -3,7 +3,6 @@
 #include "quantised_case.h"
 
 #include "kernels/grouped_matmul.h"
-#include "kernels/quantised_layout.h"
 
 enum { GROUP_ROWS = KERNEL_QUANTISED_ROWS, GROUP_N = KERNEL_GROUP * KERNEL_PANEL };
 
@@ -339,22 +338,6 @@ static void rows_kept_from_a_panel_that_cannot_be_taken_give_the_twins_bits(void
     }
 }
 
-// Floats of 8 bits that are normal but for a few: 0 and the greatest below the least normal, at the first k and the last, about a
-// span of them (quantised_plain_shift), and anywhere.
-static void plant_small_codes(struct quantised_case *q, struct random *random) {
-    const bool e4m3 = q->format.code == CODE_E4M3;
-    const size_t span = (size_t)4 << quantised_plain_shift(q->k), at[] = {0, 5 * span - 1, 6 * span, 9 * span, q->k - 1};
-    for (size_t i = 0; i < q->n * q->k; i++) {
-        q->codes[i] |= (q->codes[i] & 0x7c) == 0x7c ? 0 : 0x40;
-        q->codes[i] &= (q->codes[i] & 0x7c) == 0x7c ? 0xdf : 0xff;
-    }
-    for (size_t i = 0; i < 2 * COUNT_OF(at); i++) {
-        const size_t k = i < COUNT_OF(at) ? at[i] : random_below(random, (unsigned)q->k), n = random_below(random, (unsigned)q->n);
-        q->codes[n * q->k + k % q->k] = (uint8_t)((i % 2 ? (e4m3 ? 7 : 3) : 0) | (i % 4 / 2 ? 0x80 : 0));
-    }
-    assert_false(err_is(pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
-}
-
 static void spans_of_normal_codes_give_the_twins_bits(void **state) {
     (void)state;
     static const size_t DEPTHS[] = {37, 448 * 4, 448 * 4 + 4, 448 * 8 + 19};
@@ -367,7 +350,7 @@ static void spans_of_normal_codes_give_the_twins_bits(void **state) {
             struct quantised_case q;
             struct group_call call;
             quantised_case_init(&q, &FORMATS[f], DEPTHS[d], KERNEL_PANEL + 8, VALUES_PLAIN, &random);
-            plant_small_codes(&q, &random);
+            quantised_plant_small_codes(&q, &random);
             call_init(&call, &q, 1 + (2 * f + d) % GROUP_ROWS);
             fill_rows(&call, VALUES_PLAIN, &random);
             quantised_wants_clear(&call.wants);

@@ -157,8 +157,8 @@ static void check_backends(struct many *many, size_t rows, bool scalar) {
 // Few rows, each number of rows of the last tiles, and each way that a call's rows are cut; blocks of K with and without a rest.
 static void any_number_of_rows_and_any_depth_give_the_twins_bits(void **state) {
     (void)state;
-    static const size_t ROWS[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,  13,  14,  15,
-                                  16, 17, 20, 22, 24, 25, 27, 48, 49, 60, 61, 120, 121, 211, KERNEL_CALL_ROWS};
+    static const size_t ROWS[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14,  15,  16,  17,
+                                  20, 22, 24, 25, 27, 28, 29, 42, 43, 48, 49, 60, 61, 120, 121, 211, KERNEL_CALL_ROWS};
     static const size_t DEPTHS[] = {0, 1, 7, 40, 128, 129, 256, 261, 300, 701, 1024, 1100, 2100};
     struct random random = {51};
     for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
@@ -180,7 +180,8 @@ static void any_number_of_rows_and_any_depth_give_the_twins_bits(void **state) {
     }
 }
 
-// One element that the flush may touch, or that leaves no room for what codes were divided by, in each block of K and in the rest.
+// One element that the flush may touch, or that leaves no room for what codes were divided by, in each block of K and in the rest;
+// of so few rows that all of K is looked at first, and of more.
 static void an_element_that_cannot_be_taken_gives_the_twins_bits(void **state) {
     (void)state;
     enum { K = 2 * 256 + 40 };
@@ -197,9 +198,31 @@ static void an_element_that_cannot_be_taken_gives_the_twins_bits(void **state) {
             many_init(&many, &q, VALUES_PLAIN, &random);
             many.x[distinct_of(e) * K + (size_t[]){3, 200, 400, K - 1}[(e + f) % 4]] = ELEMENTS[e];
             check_backends(&many, 10 + 20 * e, true);
+            check_backends(&many, KERNEL_CALL_ROWS - e, false);
             many_deinit(&many);
         }
         quantised_case_deinit(&q);
+    }
+}
+
+static void spans_of_normal_codes_give_the_twins_bits(void **state) {
+    (void)state;
+    static const size_t DEPTHS[] = {37, 448 * 4, 448 * 4 + 4, 448 * 8 + 19};
+    struct random random = {57};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            if ((FORMATS[f].code != CODE_E4M3 && FORMATS[f].code != CODE_E5M2) || !takes_case()) {
+                continue;
+            }
+            struct quantised_case q;
+            struct many many;
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+            quantised_plant_small_codes(&q, &random);
+            many_init(&many, &q, VALUES_PLAIN, &random);
+            ask_twin(&many);
+            check_backends(&many, 9 + 5 * f + d, false);
+            many_deinit(&many), quantised_case_deinit(&q);
+        }
     }
 }
 
@@ -363,6 +386,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_rows_and_any_depth_give_the_twins_bits),
         cmocka_unit_test(an_element_that_cannot_be_taken_gives_the_twins_bits),
+        cmocka_unit_test(spans_of_normal_codes_give_the_twins_bits),
         cmocka_unit_test(scales_next_to_the_end_of_f32_give_the_twins_bits),
         cmocka_unit_test(powers_of_two_give_the_twins_bits),
         cmocka_unit_test(few_rows_after_many_give_the_twins_bits),
