@@ -19,6 +19,7 @@
 #include "kernels/cpu/group_ahead.h"
 #include "kernels/cpu/panel_scales_avx512.h"
 #include "kernels/cpu/quantised_chunk.h"
+#include "kernels/cpu/quantised_few_avx512.h"
 #include "kernels/cpu/tile_codes.h"
 #include "kernels/sizes.h"
 
@@ -451,6 +452,12 @@ static __attribute__((noinline)) void multiply_group(struct tiles_call *c, const
 }
 
 void amxvbmi_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+    if (group->rows <= FEW_APART_ROWS) {
+        if (!avx512vbmi_quantised_few_apart(group, format)) { // scratch stays what it was made, for a call with the same rows
+            group_panel_by_panel(group, format, amxvbmi_quantised_bf16);
+        }
+        return;
+    }
     struct tiles_call c = call_of(format, group->x, group->rows, group->k);
     if (group->k == 0) {
         group_clear(group);

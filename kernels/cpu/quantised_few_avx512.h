@@ -20,7 +20,8 @@ enum {
     FEW_FOLD_EXPONENT = 24,                     // of the greatest fold, and of the least one's inverse
     FEW_EXPONENT_END = 128 - FEW_FOLD_EXPONENT, // elements are below it, so that none overflows
     FEW_HALF = KERNEL_PANEL / 2,                // columns
-    FEW_ROW_UNIT = 16,                          // no scale has a part of so many k but the last
+    FEW_APART_ROWS = 4,
+    FEW_ROW_UNIT = 16, // no scale has a part of so many k but the last
 };
 
 typedef float few_half_row[FEW_HALF] __attribute__((aligned(64)));
@@ -36,6 +37,7 @@ struct few_args {
     size_t scales, stride;  // bytes from one scale's codes to the next one's
     size_t scale_bytes;     // of a scale's scales
     size_t scale_k, last_k; // k of each but the last, and of the last: whole lines
+    size_t step_lines;      // lines of a step of K, of sums that are made step by step
     bool starts, ends;      // else from the partials that are there; else they are left there
     const float *x;         // [k / FEW_ROW_UNIT][rows][FEW_ROW_UNIT], times the decoder's fold; past K +0
     float *partials, *sums; // [rows], KERNEL_SUMS floats apart, 64-byte aligned; sum = fma(partial, scale, sum), scales ascending
@@ -61,6 +63,7 @@ struct few_decoder {
     size_t line_k;                                 // k of a line of codes
     float fold[8];                                 // of each k of 8: what rows are multiplied by, a power of 2
     few_function *multiply[KERNEL_QUANTISED_ROWS]; // by rows - 1
+    few_function *multiply_apart[FEW_APART_ROWS];  // the same by ARITHMETIC_CPU_AMX
     few_widen_function *widen;                     // for more rows
 };
 
@@ -70,6 +73,10 @@ const struct few_decoder *few_decoder_of(const struct quantised_format *format);
 
 // Rows of a panel. False where a row or the panel is of those that cannot be taken; nothing is written then.
 bool avx512vbmi_quantised_few(const struct panel_args *args, const struct quantised_format *format);
+
+// Up to FEW_APART_ROWS rows against panels, by ARITHMETIC_CPU_AMX. False where a row or a panel cannot be taken: sums are what they
+// may be then, and scratch stays what it was made of the rows.
+bool avx512vbmi_quantised_few_apart(const struct panel_group_args *group, const struct quantised_format *format);
 
 // More rows, against a few panels: rows_kept is not looked at.
 bool avx512vbmi_quantised_many(const struct panel_group_args *group, const struct quantised_format *format);

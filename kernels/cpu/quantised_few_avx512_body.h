@@ -29,10 +29,17 @@ struct few_shape {
     size_t rows;
     size_t side; // blocks of 16 columns of a pass over the codes
     size_t with; // of those, so many share a broadcast element
+    bool apart;  // even and odd k are summed apart, as tiles do
+};
+
+// Partial sums: of ARITHMETIC_CPU_AMX's those of the step at hand stand by themselves.
+struct few_sums {
+    __m512 partial[KERNEL_QUANTISED_ROWS][LINES], part[2][KERNEL_QUANTISED_ROWS][LINES]; // part: of even and of odd k
 };
 
 // Codes are read once, in the order of memory, while the registers have room for all columns' sums.
-#define FEW_SHAPE(rows) ((struct few_shape){rows, (rows) > 5 ? LINES / 2 : LINES, (rows) > 2 ? 2 : 4})
+#define FEW_SHAPE(rows) ((struct few_shape){rows, (rows) > 5 ? LINES / 2 : LINES, (rows) > 2 ? 2 : 4, false})
+#define FEW_SHAPE_APART(rows) ((struct few_shape){rows, (rows) > 1 ? LINES / 2 : LINES, (rows) > 1 ? 2 : 4, true})
 
 // Keeps rows' elements from being held in registers over the lines: the sums and what is widened need them.
 PANEL_INLINE void few_forget(void) {
@@ -64,7 +71,7 @@ PANEL_INLINE size_t few_run(const uint8_t *panel, unsigned plain_shift, size_t l
 
 // `with` lines' codes against all rows, of each pair the odd k first.
 PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero,
-                           const uint8_t *codes, const float *x, __m512 sums[][LINES], size_t first) {
+                           const uint8_t *codes, const float *x, struct few_sums *s, size_t first) {
     struct line line[LINES];
     PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
         line[j] = plain ? plain_open(codes + j * QUANTISED_LINE, t) : line_open(codes + j * QUANTISED_LINE, t);
@@ -78,8 +85,19 @@ PANEL_INLINE void few_line(struct few_shape shape, bool plain, const struct tabl
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             const __m512 factor = _mm512_set1_ps(x[r * FEW_ROW_UNIT + k]);
             PANEL_UNROLL for (size_t j = 0; j < shape.with; j++) {
-                sums[r][first + j] = few_fma(factor, w[j], sums[r][first + j]);
+                __m512 *sum = shape.apart ? &s->part[k % 2][r][first + j] : &s->partial[r][first + j];
+                *sum = few_fma(factor, w[j], *sum);
             }
+        }
+    }
+}
+
+// A step of K ends: its parts are added to each other, then to the partial sums.
+PANEL_INLINE void few_add_step(struct few_shape shape, struct few_sums *s) {
+    PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+        PANEL_UNROLL for (size_t j = 0; j < shape.side; j++) {
+            s->partial[r][j] = _mm512_add_ps(s->partial[r][j], _mm512_add_ps(s->part[0][r][j], s->part[1][r][j]));
+            s->part[0][r][j] = s->part[1][r][j] = _mm512_setzero_ps();
         }
     }
 }
@@ -99,7 +117,8 @@ PANEL_INLINE void few_fetch(struct few_shape shape, const uint8_t *codes, bool f
 
 // Lines [line, line + lines) of those that x begins with, from `codes` on: `side` blocks of 16 columns.
 PANEL_INLINE void few_lines(struct few_shape shape, bool plain, const struct tables *t, const struct zero *zero,
-                            const uint8_t *codes, const float *x, size_t line, size_t lines, bool fetches, __m512 sums[][LINES]) {
+                            const uint8_t *codes, const float *x, size_t line, size_t lines, size_t step_lines, bool fetches,
+                            struct few_sums *sums) {
     enum { UNIT_LINES = FEW_ROW_UNIT / FEW_LINE_K };
     const float *at = x + line / UNIT_LINES * shape.rows * FEW_ROW_UNIT + line % UNIT_LINES * FEW_LINE_K;
     for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES) {
@@ -109,6 +128,9 @@ PANEL_INLINE void few_lines(struct few_shape shape, bool plain, const struct tab
             few_forget();
         }
         at += FEW_LINE_K + (++line % UNIT_LINES ? 0 : (shape.rows - 1) * FEW_ROW_UNIT);
+        if (shape.apart && line % step_lines == 0) {
+            few_add_step(shape, sums);
+        }
     }
 }
 
@@ -121,24 +143,24 @@ struct piece {
 
 #ifdef FEW_HAS_PLAIN
 PANEL_INLINE void few_piece(const struct few_args *a, struct few_shape shape, const struct tables *t, const struct zero *zero,
-                            const struct piece *p, size_t block, __m512 partials[][LINES]) {
+                            const struct piece *p, size_t block, struct few_sums *sums) {
     const uint8_t *codes = p->codes + block * QUANTISED_LINE;
     for (size_t done = 0, now; done < p->lines; done += now) {
         bool plain;
         const size_t run = few_run(a->panel, a->plain_shift, a->line + p->line + done, &plain);
         now = p->lines - done < run ? p->lines - done : run;
         if (plain) {
-            few_lines(shape, true, t, zero, codes, a->x, p->line + done, now, block == 0, partials);
+            few_lines(shape, true, t, zero, codes, a->x, p->line + done, now, a->step_lines, block == 0, sums);
         } else {
-            few_lines(shape, false, t, zero, codes, a->x, p->line + done, now, block == 0, partials);
+            few_lines(shape, false, t, zero, codes, a->x, p->line + done, now, a->step_lines, block == 0, sums);
         }
         codes += now * LINES_BYTES;
     }
 }
 #else
 PANEL_INLINE void few_piece(const struct few_args *a, struct few_shape shape, const struct tables *t, const struct zero *zero,
-                            const struct piece *p, size_t block, __m512 partials[][LINES]) {
-    few_lines(shape, false, t, zero, p->codes + block * QUANTISED_LINE, a->x, p->line, p->lines, block == 0, partials);
+                            const struct piece *p, size_t block, struct few_sums *sums) {
+    few_lines(shape, false, t, zero, p->codes + block * QUANTISED_LINE, a->x, p->line, p->lines, a->step_lines, block == 0, sums);
 }
 #endif
 
@@ -156,26 +178,30 @@ PANEL_INLINE void few_close(const struct few_args *a, struct few_shape shape, si
 // Along `side` blocks of 16 columns. Scales are widened behind the codes before them, when they have been fetched.
 PANEL_INLINE void few_columns(const struct few_args *a, struct few_shape shape, const struct tables *t, const struct piece *p,
                               size_t block, __m512 global, float *factors) {
-    __m512 partials[KERNEL_QUANTISED_ROWS][LINES];
+    struct few_sums sums;
     struct zero zero[LINES];
     PANEL_UNROLL for (size_t j = 0; j < shape.side; j++) {
         zero[j] = zero_load(p->stored + a->scale_bytes + (block + j) * LANES);
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             const float *partial = a->partials + r * KERNEL_SUMS + (block + j) * LANES;
-            partials[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(partial);
+            sums.partial[r][j] = p->starts ? _mm512_setzero_ps() : _mm512_load_ps(partial);
+            sums.part[0][r][j] = sums.part[1][r][j] = _mm512_setzero_ps();
         }
     }
-    few_piece(a, shape, t, zero, p, block, partials);
+    few_piece(a, shape, t, zero, p, block, &sums);
+    if (shape.apart && p->ends) {
+        few_add_step(shape, &sums); // one that is not whole
+    }
     if (p->ends) {
         if (block == 0) {
             panel_scales_to(a->format, p->stored, global, factors);
         }
-        few_close(a, shape, block, factors, partials);
+        few_close(a, shape, block, factors, sums.partial);
         return;
     }
     PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
         PANEL_UNROLL for (size_t j = 0; j < shape.side; j++) {
-            _mm512_store_ps(a->partials + r * KERNEL_SUMS + (block + j) * LANES, partials[r][j]);
+            _mm512_store_ps(a->partials + r * KERNEL_SUMS + (block + j) * LANES, sums.partial[r][j]);
         }
     }
 }
@@ -224,6 +250,15 @@ PANEL_INLINE void few_multiply(const struct few_args *a, struct few_shape shape)
         few_multiply(args, FEW_SHAPE(rows));                                                                                       \
     }
 
+#define FEW_FUNCTION_APART(rows)                                                                                                   \
+    static void multiply_apart_##rows(const struct few_args *args) {                                                               \
+        few_multiply(args, FEW_SHAPE_APART(rows));                                                                                 \
+    }
+
+FEW_FUNCTION_APART(1)
+FEW_FUNCTION_APART(2)
+FEW_FUNCTION_APART(3)
+FEW_FUNCTION_APART(4)
 FEW_FUNCTION(1)
 FEW_FUNCTION(2)
 FEW_FUNCTION(3)
@@ -288,5 +323,6 @@ const struct few_decoder FEW_DECODER = {
     .line_k = FEW_LINE_K,
     .fold = FEW_FOLD,
     .multiply = {multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6, multiply_7, multiply_8},
+    .multiply_apart = {multiply_apart_1, multiply_apart_2, multiply_apart_3, multiply_apart_4},
     .widen = widen,
 };

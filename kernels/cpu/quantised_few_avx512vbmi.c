@@ -32,6 +32,7 @@ struct few_work {
     size_t count;
     const struct quantised_format *format;
     const struct few_decoder *decoder;
+    bool apart; // by ARITHMETIC_CPU_AMX
     struct found *found;
     float *sums, *partials; // rows of KERNEL_SUMS floats
 };
@@ -70,13 +71,14 @@ static void multiply_chunk(const struct few_work *work, const struct chunk *c, s
         .scale_bytes = c->layout.scale_size,
         .scale_k = c->layout.scale_k,
         .last_k = (last + decoder->line_k - 1) / decoder->line_k * decoder->line_k,
+        .step_lines = quantised_tile_k(c->format) / decoder->line_k,
         .starts = c->starts,
         .ends = c->ends,
         .x = work->found->x,
         .partials = work->partials + panel * KERNEL_PANEL,
         .sums = work->sums + panel * KERNEL_PANEL,
     };
-    decoder->multiply[work->args.rows - 1](&few);
+    (work->apart ? decoder->multiply_apart : decoder->multiply)[work->args.rows - 1](&few);
 }
 
 static struct chunk chunk_of(const struct few_work *work) {
@@ -145,17 +147,26 @@ bool avx512vbmi_quantised_few(const struct panel_args *args, const struct quanti
     return done;
 }
 
-static bool multiply_few(const struct panel_group_args *group, const struct quantised_format *format) {
+static bool multiply_group(const struct panel_group_args *group, const struct quantised_format *format, bool apart) {
     float partials[KERNEL_QUANTISED_ROWS * KERNEL_SUMS] __attribute__((aligned(64)));
     const struct few_work work = {.args = {.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k},
                                   .panels = group->panels,
                                   .count = group->count,
                                   .format = format,
                                   .decoder = few_decoder_of(format),
+                                  .apart = apart,
                                   .found = group->scratch,
                                   .sums = group->sums,
                                   .partials = partials};
     return multiply(&work, KERNEL_SCRATCH_BYTES + group->scratch_more, group->rows_kept);
+}
+
+static bool multiply_few(const struct panel_group_args *group, const struct quantised_format *format) {
+    return multiply_group(group, format, false);
+}
+
+bool avx512vbmi_quantised_few_apart(const struct panel_group_args *group, const struct quantised_format *format) {
+    return multiply_group(group, format, true);
 }
 
 void avx512vbmi_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {

@@ -219,7 +219,6 @@ static void spans_of_normal_codes_give_the_twins_bits(void **state) {
             quantised_case_init(&q, &FORMATS[f], DEPTHS[d], KERNEL_PANEL + 8, VALUES_PLAIN, &random);
             quantised_plant_small_codes(&q, &random);
             many_init(&many, &q, VALUES_PLAIN, &random);
-            ask_twin(&many);
             check_backends(&many, 9 + 5 * f + d, false);
             many_deinit(&many), quantised_case_deinit(&q);
         }
