@@ -313,20 +313,21 @@ static const struct quantised_format TILED[] = {
 };
 
 static void fill_tiled(struct group_call *call, size_t draw, struct random *random) {
-    const size_t k = call->quantised->k;
+    const size_t k = call->quantised->k, limited = draw % 8 == 6 ? 0 : TILED_LIMITED;
     if (draw % 8 == 7) {
         fill_there_and_back(call);
     } else {
         fill_near_limit(call, random);
     }
-    for (size_t i = TILED_LIMITED * k; i < call->rows * k; i++) {
+    for (size_t i = limited * k; i < call->rows * k; i++) {
         call->x[i] = (uint16_t)(f32_bits((float)random_below(random, 9) - 4) >> 16);
     }
 }
 
-static void set_zeros(struct quantised_case *q, uint8_t even, uint8_t odd) {
+// Of columns in turns, or of scales.
+static void set_zeros(struct quantised_case *q, uint8_t even, uint8_t odd, bool of_scales) {
     for (size_t i = 0; i < q->n * q->scales; i++) {
-        q->zeros[i] = i / q->scales % 2 ? odd : even;
+        q->zeros[i] = (of_scales ? i % q->scales : i / q->scales) % 2 ? odd : even;
     }
     assert_false(err_is(pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
 }
@@ -346,7 +347,9 @@ static void tiles_about_the_limit_give_the_twins_bits(void **state) {
             if (draw == DRAWS / 2) {
                 extreme_weights(&q);
             } else if (draw == DRAWS * 3 / 4) {
-                set_zeros(&q, 3, 12);
+                set_zeros(&q, 3, 12, false);
+            } else if (draw == DRAWS * 7 / 8) {
+                set_zeros(&q, 8, INT4_ZERO_MAX, true);
             }
             call_init(&call, &q, TILED_ROWS + draw % (MOST_ROWS - TILED_ROWS + 1));
             fill_tiled(&call, draw, &random);
@@ -358,36 +361,45 @@ static void tiles_about_the_limit_give_the_twins_bits(void **state) {
     }
 }
 
-// A scale's first block sums to more than 2^23, its second one adds an odd number, rises, to about 2^24 at the most, and falls.
-enum { TILED_LEAST = 100, TILED_END = 190, TILED_UP = 16 };
+// A block adds an odd number first, rises, to about 2^24 at the most, and falls: the second one of a scale, from where the first
+// has got to, or the first, before zeros.
+enum { TILED_LEAST = 100, TILED_END = 190, TILED_BLOCK = 64 };
 
-static void fill_tiled_return(struct group_call *call, size_t whole) {
-    const size_t k = call->quantised->k, block = 64;
+static void fill_tiled_return(struct group_call *call, size_t begin, size_t up, size_t whole) {
+    const size_t k = call->quantised->k;
     for (size_t i = 0; i < call->rows * k; i++) {
-        const size_t at = i % k, up = block / 2 - TILED_UP / 2 + i / k;
-        const float x = (float)(whole * 128);
-        call->x[i] = (uint16_t)(f32_bits(at == block + 1 ? 1 : at > block + up ? -x : x) >> 16);
+        const size_t at = i % k;
+        const float x = at < begin + TILED_BLOCK ? (float)(whole * 128) : 0;
+        call->x[i] = (uint16_t)(f32_bits(at == begin + 1 ? 1 : at > up + i / k ? -x : x) >> 16);
     }
 }
 
 static void tiles_that_come_back_give_the_twins_bits(void **state) {
     (void)state;
+    static const struct {
+        const struct quantised_format *format;
+        size_t begin, up;        // how many rise, of the first row
+        uint8_t most, odd, zero; // codes: of the greatest magnitude less the zero point, and of an odd number
+    } CASES[] = {{&TILED[0], TILED_BLOCK, 24, 0, 9, 8},
+                 {&TILED[1], TILED_BLOCK, 24, 0, 15, 12},
+                 {&TILED[1], 0, 46, 0, 15, INT4_ZERO_MAX}, // this and the next: more than is reckoned with
+                 {&TILED[1], 0, 46, 15, 1, 0}};
     struct random random = {49};
-    for (size_t f = 0; f < 2; f++) {
-        const uint8_t odd = TILED[f].zero_points ? 15 : 9, zero = TILED[f].zero_points ? 12 : 8; // less them 3 and 1
+    for (size_t c = 0; c < COUNT_OF(CASES); c++) {
         struct quantised_case q;
         struct group_call call;
         if (!takes_case()) {
             continue;
         }
-        quantised_case_init(&q, &TILED[f], TILED[f].scale_k, RETURN_N, VALUES_PLAIN, &random);
+        quantised_case_init(&q, CASES[c].format, CASES[c].format->scale_k, RETURN_N, VALUES_PLAIN, &random);
         for (size_t i = 0; i < q.n * q.k / 2; i++) {
-            q.codes[i] = (uint8_t)(i % (q.k / 2) == 32 ? odd << 4 : 0); // the 65th k, code 0 else: the greatest magnitude
+            const bool is_odd = i % (q.k / 2) == CASES[c].begin / 2;
+            q.codes[i] = (uint8_t)(CASES[c].most | (is_odd ? CASES[c].odd : CASES[c].most) << 4);
         }
-        set_zeros(&q, zero, zero);
+        set_zeros(&q, CASES[c].zero, CASES[c].zero, false);
         call_init(&call, &q, MOST_ROWS);
         for (size_t whole = TILED_LEAST; whole < TILED_END; whole++) {
-            fill_tiled_return(&call, whole);
+            fill_tiled_return(&call, CASES[c].begin, CASES[c].begin + CASES[c].up, whole);
             make_want(&call);
             check_backends(&call);
         }
