@@ -81,13 +81,23 @@ static bool are_whole(const struct tile_rows *rows, size_t scales, size_t blocks
     return whole * 100 >= rows->rows * blocks * least;
 }
 
-// Of the scales from `first` on.
-static void make_rows(const struct call *c, size_t first, size_t scales) {
-    const size_t k = first * c->layout.scale_k, behind = (first + scales) * c->layout.scale_k;
-    const size_t end = behind < c->group->k ? behind : c->group->k;
+// Scales [first, first + scales), those of the block from `index` on. Is it worth while, so far?
+static bool make_scales(const struct call *c, size_t first, size_t index, size_t scales) {
     const float code_max = c->format->zero_points ? TILE_CODE_MAX_LESS_ZERO : TILE_CODE_MAX;
-    const bool made = tile_rows_make(&c->kept->rows, c->group->x, k, end, code_max);
-    c->kept->taken = made && are_whole(&c->kept->rows, scales, scales * c->kept->rows.blocks);
+    const size_t k = (first + index) * c->layout.scale_k, behind = k + scales * c->layout.scale_k;
+    struct tile_rows to = c->kept->rows;
+    to.count += index;
+    to.places += index * to.rows;
+    to.digits += index * tile_digits_bytes(&to, 1);
+    return tile_rows_make(&to, c->group->x, k, behind < c->group->k ? behind : c->group->k, code_max) &&
+           are_whole(&c->kept->rows, index + scales, (index + scales) * to.blocks);
+}
+
+// A few scales show what rows are, before the others are made.
+static void make_rows(const struct call *c, size_t first, size_t scales) {
+    enum { FEW = 4 };
+    const size_t some = scales < FEW ? scales : FEW;
+    c->kept->taken = make_scales(c, first, 0, some) && (some == scales || make_scales(c, first, some, scales - some));
 }
 
 // A scale of a panel.
