@@ -427,7 +427,7 @@ void tile_scale_multiply(const struct tile_scale *s, tile_codes codes, struct ti
     if (pending->scale != s) {
         add_pending(pending); // of the scale before: sums are closed in ascending order
     }
-    for (size_t b = 0; b * TILE_K < s->depth; b++) {
+    for (size_t b = 0; b < TILE_BLOCKS && b * TILE_K < s->depth; b++) {
         if (b > 0 && whole[b] < s->rows) {
             add_pending(pending); // whose partial sums may be theirs
         }

@@ -326,8 +326,10 @@ static void fill_tiled(struct group_call *call, size_t draw, struct random *rand
 
 // Of columns in turns, or of scales.
 static void set_zeros(struct quantised_case *q, uint8_t even, uint8_t odd, bool of_scales) {
-    for (size_t i = 0; i < q->n * q->scales; i++) {
-        q->zeros[i] = (of_scales ? i % q->scales : i / q->scales) % 2 ? odd : even;
+    for (size_t n = 0; n < q->n; n++) {
+        for (size_t g = 0; g < q->scales; g++) {
+            q->zeros[n * q->scales + g] = (of_scales ? g : n) % 2 ? odd : even;
+        }
     }
     assert_false(err_is(pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
 }
