@@ -104,6 +104,8 @@ const struct kernel_backend backend_avx2 = {
 #define AVX512VNNI_CODES                                                                                                           \
     .quantised_group = avx512vnni_quantised_group_bf16, .quantised_kept = KERNEL_CALL_ROWS,                                        \
     .quantised_span = avx512vnni_quantised_span
+#define AMX_CODES                                                                                                                  \
+    .quantised_group = amx_quantised_group_bf16, .quantised_kept = KERNEL_CALL_ROWS, .quantised_span = amx_quantised_span
 #define AVX512VNNI_I8                                                                                                              \
     {                                                                                                                              \
         .panel = avx512vnni_panel_i8, .group = avx512vnni_group_i8, .few = PANEL_TILE, .across = avx512vnni_across_i8,             \
@@ -153,7 +155,7 @@ const struct kernel_backend backend_avx512bf16 = {
 const struct kernel_backend backend_amxint8 = {
     .name = "amxint8",
     .f32 = AVX512_F32(avx512),
-    .bf16 = AVX512_BF16(AVX512VNNI_CODES),
+    .bf16 = AVX512_BF16(AMX_CODES),
     .i8 = AMX_I8,
     BACKEND_ROWS(avx512),
 };

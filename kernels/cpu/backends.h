@@ -147,6 +147,13 @@ quantised_span_rows avx512vnni_quantised_span;
 // that they take. False where a row is not: sums are nothing then.
 quantised_span_rows avx512vnni_whole_rows;
 bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format);
+// The same of INT4 with coarser scales, with AMX besides, of a call whose blocks are whole for the most part. Where that is false
+// the first WHOLE_KEPT_BYTES of scratch must stay for the next call with the same rows.
+enum { WHOLE_KEPT_BYTES = 128 };
+quantised_span_rows amx_whole_rows;
+bool amx_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format);
+quantised_group_kernel amx_quantised_group_bf16;
+quantised_span_rows amx_quantised_span;
 
 extern const struct kernel_backend backend_avx2, backend_avx512, backend_avx512vnni, backend_avx512bf16, backend_amxint8,
     backend_amx;

@@ -34,11 +34,21 @@ void avx512bf16_quantised_f32(const struct panel_args *args, const struct quanti
     avx512_quantised_f32(args, format);
 }
 
-// Where whole numbers are the faster: see MEASUREMENTS.md. No CPU with VNNI and VBMI is known to lack VPOPCNTW.
+// No CPU with VNNI and VBMI is known to lack VPOPCNTW.
+static bool makes_digits(void) {
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bitalg");
+}
+
+// Where whole numbers are the faster: see MEASUREMENTS.md.
 size_t avx512vnni_quantised_span(const struct quantised_format *format, size_t k) {
-    bool whole =
-        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bitalg");
-    return whole ? avx512vnni_whole_rows(format, k) : 0;
+    return makes_digits() ? avx512vnni_whole_rows(format, k) : 0;
+}
+
+enum { WHOLE_ROWS_MIN = 12 }; // by tiles: fewer are as fast by fmas, or faster
+
+size_t amx_quantised_span(const struct quantised_format *format, size_t k) {
+    const size_t rows = makes_digits() ? amx_whole_rows(format, k) : 0;
+    return rows ? rows : avx512vnni_quantised_span(format, k);
 }
 
 void avx512vnni_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
@@ -46,6 +56,27 @@ void avx512vnni_quantised_group_bf16(const struct panel_group_args *group, const
         avx512_quantised_group_bf16(group, format);
     } else if (!avx512vnni_quantised_whole(group, format)) { // scratch stays what it was made, for a call with the same rows
         group_panel_by_panel(group, format, avx512_quantised_bf16);
+    }
+}
+
+// Behind what tiles have left in scratch, where there is room for that.
+static void by_fmas(const struct panel_group_args *group, const struct quantised_format *format) {
+    struct panel_group_args behind = *group;
+    if (group->scratch_more < WHOLE_KEPT_BYTES) {
+        group_panel_by_panel(group, format, avx512_quantised_bf16);
+        return;
+    }
+    behind.scratch = (char *)group->scratch + WHOLE_KEPT_BYTES;
+    behind.scratch_more -= WHOLE_KEPT_BYTES;
+    behind.rows_kept = false;
+    avx512_quantised_group_bf16(&behind, format);
+}
+
+void amx_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
+    if (!makes_digits() || amx_whole_rows(format, group->k) == 0 || group->rows < WHOLE_ROWS_MIN) {
+        avx512vnni_quantised_group_bf16(group, format);
+    } else if (!amx_quantised_whole(group, format)) {
+        by_fmas(group, format);
     }
 }
 #endif

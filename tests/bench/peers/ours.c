@@ -36,6 +36,8 @@ static const struct product_dtype PRODUCT_DTYPES[] = {
     {"nvfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .scale_k = 16}, 4},
     {"mxfp8", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F8_E8M0, .scale_k = 32}, 8}, // without a peer
     {"int4-32", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 32}, 4},
+    {"int4-64", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 64}, 4}, // this and the next without peers
+    {"int4-128", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 128}, 4},
     {"int8-32", DTYPE_BF16, true, {.code = CODE_INT8, .scale = DTYPE_F16, .scale_k = 32}, 8},
 };
 enum { PRODUCT_DTYPES_COUNT = sizeof PRODUCT_DTYPES / sizeof *PRODUCT_DTYPES };

@@ -4,7 +4,7 @@
 
 #include "kernels/grouped_matmul.h"
 
-enum { GROUP_ROWS = KERNEL_QUANTISED_ROWS, GROUP_N = KERNEL_GROUP * KERNEL_PANEL };
+enum { GROUP_ROWS = KERNEL_QUANTISED_ROWS, MOST_ROWS = 17, GROUP_N = KERNEL_GROUP * KERNEL_PANEL };
 
 struct group_call {
     const struct quantised_case *quantised;
@@ -37,7 +37,7 @@ static void fill_rows(struct group_call *call, enum values values, struct random
 // Panels [first, first + count).
 static void check_call(struct group_call *call, const struct kernel_backend *backend, size_t first, size_t count, bool kept) {
     const struct quantised_case *q = call->quantised;
-    const void *rows[GROUP_ROWS], *panels[KERNEL_GROUP];
+    const void *rows[MOST_ROWS], *panels[KERNEL_GROUP];
     for (size_t r = 0; r < call->rows; r++) {
         rows[r] = call->x + r * q->k;
     }
@@ -297,6 +297,114 @@ static void sums_that_come_back_give_the_twins_bits(void **state) {
     }
 }
 
+// Rows of tiles: the first few have blocks of 64 k about the limit, the others small whole numbers, for most blocks have to be
+// whole. Zero points are those that are reckoned with, or any, from which on columns go another way.
+enum { TILED_ROWS = 13, TILED_LIMITED = 5 };
+
+static const struct quantised_format TILED[] = {
+    {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 128},
+    {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 128},
+    {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 64},
+    {CODE_INT4, DTYPE_F32, GLOBAL_NONE, true, false, 80},
+};
+
+static void fill_tiled(struct group_call *call, size_t draw, struct random *random) {
+    const size_t k = call->quantised->k, limited = draw % 8 == 6 ? 0 : TILED_LIMITED;
+    if (draw % 8 == 7) {
+        fill_there_and_back(call);
+    } else {
+        fill_near_limit(call, random);
+    }
+    for (size_t i = limited * k; i < call->rows * k; i++) {
+        call->x[i] = (uint16_t)(f32_bits((float)random_below(random, 9) - 4) >> 16);
+    }
+}
+
+// Of columns in turns, or of scales.
+static void set_zeros(struct quantised_case *q, uint8_t even, uint8_t odd, bool of_scales) {
+    for (size_t n = 0; n < q->n; n++) {
+        for (size_t g = 0; g < q->scales; g++) {
+            q->zeros[n * q->scales + g] = (of_scales ? g : n) % 2 ? odd : even;
+        }
+    }
+    assert_false(err_is(pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
+}
+
+static void tiles_about_the_limit_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { DRAWS = 48 };
+    struct random random = {48};
+    for (size_t f = 0; f < COUNT_OF(TILED); f++) {
+        struct quantised_case q;
+        struct group_call call;
+        if (!takes_case()) {
+            continue;
+        }
+        quantised_case_init(&q, &TILED[f], 2 * TILED[f].scale_k + 41, KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+        for (size_t draw = 0; draw < DRAWS; draw++) {
+            if (draw == DRAWS / 2) {
+                extreme_weights(&q);
+            } else if (draw == DRAWS * 3 / 4) {
+                set_zeros(&q, 3, 12, false);
+            } else if (draw == DRAWS * 7 / 8) {
+                set_zeros(&q, 8, INT4_ZERO_MAX, true);
+            }
+            call_init(&call, &q, TILED_ROWS + draw % (MOST_ROWS - TILED_ROWS + 1));
+            fill_tiled(&call, draw, &random);
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+            call_deinit(&call);
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
+// A block adds an odd number first, rises, to about 2^24 at the most, and falls: the second one of a scale, from where the first
+// has got to, or the first, before zeros.
+enum { TILED_LEAST = 100, TILED_END = 190, TILED_BLOCK = 64 };
+
+static void fill_tiled_return(struct group_call *call, size_t begin, size_t up, size_t whole) {
+    const size_t k = call->quantised->k;
+    for (size_t i = 0; i < call->rows * k; i++) {
+        const size_t at = i % k;
+        const float x = at < begin + TILED_BLOCK ? (float)(whole * 128) : 0;
+        call->x[i] = (uint16_t)(f32_bits(at == begin + 1 ? 1 : at > up + i / k ? -x : x) >> 16);
+    }
+}
+
+static void tiles_that_come_back_give_the_twins_bits(void **state) {
+    (void)state;
+    static const struct {
+        const struct quantised_format *format;
+        size_t begin, up;        // how many rise, of the first row
+        uint8_t most, odd, zero; // codes: of the greatest magnitude less the zero point, and of an odd number
+    } CASES[] = {{&TILED[0], TILED_BLOCK, 24, 0, 9, 8},
+                 {&TILED[1], TILED_BLOCK, 24, 0, 15, 12},
+                 {&TILED[1], 0, 46, 0, 15, INT4_ZERO_MAX}, // this and the next: more than is reckoned with
+                 {&TILED[1], 0, 46, 15, 1, 0}};
+    struct random random = {49};
+    for (size_t c = 0; c < COUNT_OF(CASES); c++) {
+        struct quantised_case q;
+        struct group_call call;
+        if (!takes_case()) {
+            continue;
+        }
+        quantised_case_init(&q, CASES[c].format, CASES[c].format->scale_k, RETURN_N, VALUES_PLAIN, &random);
+        for (size_t i = 0; i < q.n * q.k / 2; i++) {
+            const bool is_odd = i % (q.k / 2) == CASES[c].begin / 2;
+            q.codes[i] = (uint8_t)(CASES[c].most | (is_odd ? CASES[c].odd : CASES[c].most) << 4);
+        }
+        set_zeros(&q, CASES[c].zero, CASES[c].zero, false);
+        call_init(&call, &q, MOST_ROWS);
+        for (size_t whole = TILED_LEAST; whole < TILED_END; whole++) {
+            fill_tiled_return(&call, CASES[c].begin, CASES[c].begin + CASES[c].up, whole);
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+        }
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
 // What cannot be taken goes by other kernels, also in a later call that keeps the rows.
 static void kept_rows_that_cannot_be_taken_give_the_twins_bits(void **state) {
     (void)state;
@@ -440,6 +548,8 @@ int main(void) {
         cmocka_unit_test(greatest_digits_and_codes_give_the_twins_bits),
         cmocka_unit_test(sums_about_the_limit_give_the_twins_bits),
         cmocka_unit_test(sums_that_come_back_give_the_twins_bits),
+        cmocka_unit_test(tiles_about_the_limit_give_the_twins_bits),
+        cmocka_unit_test(tiles_that_come_back_give_the_twins_bits),
         cmocka_unit_test(rows_kept_from_a_panel_that_cannot_be_taken_give_the_twins_bits),
         cmocka_unit_test(spans_of_normal_codes_give_the_twins_bits),
         cmocka_unit_test(any_global_scale_gives_the_twins_bits),
