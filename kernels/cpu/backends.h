@@ -147,6 +147,8 @@ quantised_span_rows avx512vnni_quantised_span;
 // that they take. False where a row is not: sums are nothing then.
 quantised_span_rows avx512vnni_whole_rows;
 bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format);
+bool avx512vnni_quantised_whole_apart(const struct panel_group_args *group,
+                                      const struct quantised_format *format); // cpu_amx's bits
 // The same of INT4 with coarser scales, with AMX besides, of a call whose blocks are whole for the most part. Where that is false
 // the first WHOLE_KEPT_BYTES of scratch must stay for the next call with the same rows.
 enum { WHOLE_KEPT_BYTES = 128 };

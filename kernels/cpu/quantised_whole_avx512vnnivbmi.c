@@ -44,6 +44,7 @@ struct call {
     const struct panel_group_args *group;
     const struct quantised_format *format;
     struct quantised_layout layout;
+    bool apart; // struct whole_scale's
     struct kept *kept;
     panel_row *sums; // [rows] of the panel at hand
 };
@@ -109,6 +110,7 @@ static void multiply_panel(const struct call *c, const uint8_t *panel, size_t fi
     const __m512 global = panel_global(c->format, panel);
     panel_row factors, zeros;
     struct whole_scale s = {.decode = decode_of(c->format),
+                            .apart = c->apart,
                             .lines = c->layout.scale_k / VNNI_LINE_K,
                             .codes = panel + quantised_codes_at(&c->layout, first),
                             .factors = factors,
@@ -187,8 +189,8 @@ size_t avx512vnni_whole_rows(const struct quantised_format *format, size_t k) {
     return (KERNEL_DIGITS_KEPT - sizeof(struct kept) - 2 * ALIGNMENT) / row_bytes;
 }
 
-bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format) {
-    struct call c = {.group = group, .format = format, .layout = quantised_layout(format, group->k)};
+static bool multiply_group(const struct panel_group_args *group, const struct quantised_format *format, bool apart) {
+    struct call c = {.group = group, .format = format, .layout = quantised_layout(format, group->k), .apart = apart};
     if (!takes(format, &c.layout, group->k)) {
         return false;
     }
@@ -196,5 +198,14 @@ bool avx512vnni_quantised_whole(const struct panel_group_args *group, const stru
     bool done = multiply(&c);
     float_mode_restore(before);
     return done;
+}
+
+bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format) {
+    return multiply_group(group, format, false);
+}
+
+// Sums that are exact are so in any order.
+bool avx512vnni_quantised_whole_apart(const struct panel_group_args *group, const struct quantised_format *format) {
+    return multiply_group(group, format, true);
 }
 #endif

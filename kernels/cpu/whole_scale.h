@@ -18,6 +18,7 @@ enum whole_decode { WHOLE_E2M1, WHOLE_INT4, WHOLE_INT4_LESS_ZERO, WHOLE_DECODES 
 // Rows are those of struct whole_rows, from the scale on.
 struct whole_scale {
     enum whole_decode decode;
+    bool apart;                       // fmas sum even and odd k apart, as ARITHMETIC_CPU_AMX does: a scale is one of its steps
     size_t lines;                     // of codes along K: 2 or 4
     const uint8_t *codes;             // of the first
     const float *factors, *zeros;     // [KERNEL_PANEL]: scales, zero points; 64-byte aligned

@@ -96,16 +96,16 @@ PANEL_INLINE void widen_rows(const struct whole_scale *s, const uint8_t *order, 
     }
 }
 
-// Pairs of k, the odd one first.
-PANEL_INLINE void fmas_columns(enum whole_decode decode, size_t rows, size_t lines, const struct whole_scale *s,
+// Pairs of k, the odd one first; or odd and even ones apart.
+PANEL_INLINE void fmas_columns(enum whole_decode decode, bool apart, size_t rows, size_t lines, const struct whole_scale *s,
                                const uint8_t *order, wide_rows x, size_t column) {
     const uint8_t *codes = s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS);
     const struct code_values values = code_values(decode);
-    __m512 partials[FMA_ROWS][VECS], zero[VECS];
+    __m512 partials[2][FMA_ROWS][VECS], zero[VECS]; // the second: of odd k that are summed apart
     PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
         zero[v] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_load_ps(s->zeros + column + v * LANES) : _mm512_setzero_ps();
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-            partials[r][v] = _mm512_setzero_ps();
+            partials[0][r][v] = partials[1][r][v] = _mm512_setzero_ps();
         }
     }
     for (size_t i = 0; i < lines; i++) {
@@ -124,14 +124,16 @@ PANEL_INLINE void fmas_columns(enum whole_decode decode, size_t rows, size_t lin
             PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
                 const __m512 factor = _mm512_set1_ps(x[r][i * VNNI_LINE_K + (k ^ 1)]);
                 PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-                    partials[r][v] = _mm512_fmadd_ps(factor, w[v], partials[r][v]);
+                    __m512 *partial = &partials[apart && odd][r][v];
+                    *partial = _mm512_fmadd_ps(factor, w[v], *partial);
                 }
             }
         }
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-            close_sum(s, column + v * LANES, partials[r][v], order[r]);
+            const __m512 partial = apart ? _mm512_add_ps(partials[0][r][v], partials[1][r][v]) : partials[0][r][v];
+            close_sum(s, column + v * LANES, partial, order[r]);
         }
     }
 }
@@ -139,22 +141,22 @@ PANEL_INLINE void fmas_columns(enum whole_decode decode, size_t rows, size_t lin
 // Up to FMA_ROWS rows along VECS vectors of columns.
 typedef void whole_columns_kernel(const struct whole_scale *s, const uint8_t *order, size_t rows, size_t column);
 
-PANEL_INLINE void fmas_rows(enum whole_decode decode, size_t lines, const struct whole_scale *s, const uint8_t *order, size_t rows,
-                            size_t column) {
+PANEL_INLINE void fmas_rows(enum whole_decode decode, bool apart, size_t lines, const struct whole_scale *s, const uint8_t *order,
+                            size_t rows, size_t column) {
     wide_rows x;
     widen_rows(s, order, rows, lines, x);
     switch (rows) {
     case 1:
-        fmas_columns(decode, 1, lines, s, order, x, column);
+        fmas_columns(decode, apart, 1, lines, s, order, x, column);
         break;
     case 2:
-        fmas_columns(decode, 2, lines, s, order, x, column);
+        fmas_columns(decode, apart, 2, lines, s, order, x, column);
         break;
     case 3:
-        fmas_columns(decode, 3, lines, s, order, x, column);
+        fmas_columns(decode, apart, 3, lines, s, order, x, column);
         break;
     default:
-        fmas_columns(decode, FMA_ROWS, lines, s, order, x, column);
+        fmas_columns(decode, apart, FMA_ROWS, lines, s, order, x, column);
         break;
     }
 }
@@ -243,7 +245,11 @@ PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const st
 #define WORDS_AND_FMAS(decode, lines)                                                                                              \
     static __attribute__((noinline)) void columns_##decode##_##lines(const struct whole_scale *s, const uint8_t *order,            \
                                                                      size_t rows, size_t column) {                                 \
-        fmas_rows(decode, lines, s, order, rows, column);                                                                          \
+        if (s->apart) {                                                                                                            \
+            fmas_rows(decode, true, lines, s, order, rows, column);                                                                \
+        } else {                                                                                                                   \
+            fmas_rows(decode, false, lines, s, order, rows, column);                                                               \
+        }                                                                                                                          \
     }                                                                                                                              \
     static void words_##decode##_##lines(const struct whole_scale *s) {                                                            \
         for (size_t column = 0; column < KERNEL_PANEL; column += VECS * LANES) {                                                   \

@@ -439,7 +439,7 @@ static void check_identity(const struct kernel_backend *backend) {
     static const struct {
         const char *backend, *kernels;
     } SHARED[] = {
-        {"avx512", "avx512"}, {"avx512vnni", "avx512vnni"}, {"amxint8", "avx512vnni"}, {"avx512bf16", "avx512bf16"}, {"amx", "amx"},
+        {"avx512", "avx512"}, {"avx512vnni", "avx512vnni"}, {"amxint8", "amxint8"}, {"avx512bf16", "avx512bf16"}, {"amx", "amx"},
         {"avx2", "avx2"},     {"scalar", "scalar"}};
     for (size_t i = 0; i < sizeof SHARED / sizeof *SHARED; i++) {
         if (strcmp(backend->name, SHARED[i].backend) == 0) {
