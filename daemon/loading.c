@@ -183,10 +183,9 @@ static void log_faster_kernels(const struct options *options) {
         amx = amx || (usable && strcmp(name, "amx") == 0);
     }
     if (amx && strcmp(options->kernels, "auto") == 0) {
-        log_line(
-            LOG_LEVEL_INFO, "faster_kernels", "kernels=amx reason=%s",
-            "\"--kernels amx multiplies bf16 several times as fast where a batch has many tokens; answers then have other bits, "
-            "under numerics_id 1/bf16/cpu_amx, so all replicas must ask for it\"");
+        log_line(LOG_LEVEL_INFO, "faster_kernels", "kernels=amx reason=%s",
+                 "\"--kernels amx multiplies several times as fast where a batch has many tokens; answers then have other bits, "
+                 "under numerics_id 1/bf16/cpu_amx, so all replicas must ask for it\"");
     }
 }
 

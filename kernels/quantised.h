@@ -2,7 +2,8 @@
 //
 // A group's matrix is one block, as with plain packed weights; packed_weights.format says how its elements are coded. Per scale,
 // the product of the codes is summed from +0 as ever (bf16 activations: flushed fmas by pairs, the odd k first; f32: one IEEE fma
-// per k), then sum = fma(partial, scale, sum) in IEEE arithmetic, scales in ascending k. Pairs start anew at each scale.
+// per k; under another arithmetic than "cpu" as that one sums bf16), then sum = fma(partial, scale, sum) in IEEE arithmetic, scales
+// in ascending k. Pairs and steps start anew at each scale.
 #ifndef EXPERTD_KERNELS_QUANTISED_H
 #define EXPERTD_KERNELS_QUANTISED_H
 

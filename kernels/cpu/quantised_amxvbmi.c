@@ -451,8 +451,8 @@ static __attribute__((noinline)) void multiply_group(struct tiles_call *c, const
     _tile_release();
 }
 
-// Rows so few that tiles, which take as long for one as for 16, are slower than other ways to the same bits. INT8 is dear to decode,
-// and steps of 16 k leave tiles half empty.
+// Rows so few that tiles, which take as long for one as for 16, are slower than other ways to the same bits. INT8 is dear to
+// decode, and steps of 16 k leave tiles half empty.
 static bool are_few(const struct quantised_format *format, size_t rows) {
     const bool slow = format->code == CODE_INT8 || quantised_tile_k(format) < CODE_STEP_K;
     return rows < FEW_APART_ROWS || (rows == FEW_APART_ROWS && slow);
