@@ -60,11 +60,13 @@ def test_the_scalar_twin_gives_the_contracts_bits(cases):
 
 
 def test_quantised_weights_give_the_contracts_bits(tmp_path):
-    write_quantised(tmp_path, SEED, COUNT)
+    for arithmetic in ("cpu", "cpu_amx"):
+        (tmp_path / arithmetic).mkdir()
+        write_quantised(tmp_path / arithmetic, SEED, COUNT, arithmetic)
     for name in instruction_sets():
         if name != "scalar_sm90":  # whose sums are its own
-            must_hold(COUNT, "--kernels", name, tmp_path)
-    must_hold(COUNT, "--interpret", tmp_path)
+            must_hold(COUNT, "--kernels", name, tmp_path / ("cpu_amx" if name in ("amx", "scalar_amx") else "cpu"))
+    must_hold(COUNT, "--interpret", tmp_path / "cpu")
 
 
 def test_a_device_stays_within_its_bounds(cases):

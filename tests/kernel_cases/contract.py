@@ -132,6 +132,18 @@ def sum_pairs(a, b):
     return total
 
 
+def sum_steps(a, b, step):
+    """[m, k] by [k, n] as AMX's tiles sum bf16: `step` k at a time, even and odd ones apart, each from +0; then their sum is added."""
+    one = np.float32(1)
+    total = zeros = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for first in range(0, a.shape[1], step):
+        parts = [zeros, zeros]
+        for k in range(first, min(first + step, a.shape[1])):
+            parts[k % 2] = fma(a[:, k:k + 1], b[k:k + 1], parts[k % 2], flush=True)
+        total = fma(total, one, fma(parts[0], one, parts[1], flush=True), flush=True)
+    return total
+
+
 def sum_products(a, b, dtype_a, dtype_b):
     """[m, k] by [k, n]: float32, or int64 that has not wrapped yet."""
     if dtype_a == "I8":
@@ -223,16 +235,19 @@ class Coded:
         return spread(scales, n, k, self.scale_block[0] or n, self.scale_block[1] or k)
 
 
-def quantised_grouped_matmul(lhs, rhs, group_sizes, group_offset, out_dtype, mode, existing):
+def quantised_grouped_matmul(lhs, rhs, group_sizes, group_offset, out_dtype, mode, existing, arithmetic="cpu"):
     local, n = rhs.codes.shape[:2]
     m, k = lhs.shape
+
+    def sum_bf16(a, b):
+        return sum_pairs(a, b) if arithmetic == "cpu" else sum_steps(a, b, 16 if rhs.scale_block[1] % 32 else 32)
 
     def sums(i, rows):
         values, scales = rhs.values(i, k), rhs.scales_of(i, k)
         total, step = np.zeros((rows.shape[0], n), np.float32), rhs.scale_block[1] or k or 1
         for at in range(0, k, step):
             part = slice(at, at + step)
-            partial = (sum_pairs if lhs.dtype == "BF16" else sum_fmas)(rows[:, part], values[:, part].T)
+            partial = (sum_bf16 if lhs.dtype == "BF16" else sum_fmas)(rows[:, part], values[:, part].T)
             total = fma(partial, scales[:, at], total)
         return total
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""quantised.py FOLDER [--seed N] [--count N]: random golden files of quantised_grouped_matmul (README.md has its tensors and attributes),
-with the answers of contract.py."""
+"""quantised.py FOLDER [--seed N] [--count N] [--arithmetic cpu|cpu_amx]: random golden files of quantised_grouped_matmul (README.md has its
+tensors and attributes), with the answers of contract.py, exact in either arithmetic."""
 
 import argparse
 import pathlib
@@ -65,7 +65,7 @@ def any_weights(case, local, n, k):
     return Coded(code, codes, scales, block, zeros, global_scale, global_op)
 
 
-def any_case(case):
+def any_case(case, arithmetic):
     sizes = group_sizes(case)
     m, k, n = int(sizes.sum()) + case.one_of(0, 0, 5), int(case.one_of(*DEPTHS)), int(case.one_of(*COLUMNS))
     offset = int(case.random.integers(len(sizes) + 1)) if case.chance(0.5) else 0
@@ -80,13 +80,13 @@ def any_case(case):
         existing = case.tensors["existing_out"] = tensor(case, out_dtype, [m, n])
         case.metadata["existing_out_mode"] = mode
     set_tiling(case)
-    case.expect(quantised_grouped_matmul(lhs, rhs, sizes, offset, out_dtype, mode, existing), "cpu")
+    case.expect(quantised_grouped_matmul(lhs, rhs, sizes, offset, out_dtype, mode, existing, arithmetic), arithmetic)
 
 
-def write_quantised(folder, seed, count):
+def write_quantised(folder, seed, count, arithmetic="cpu"):
     for i in range(count):
         case = Case(np.random.default_rng([seed, i]), "quantised_grouped_matmul")
-        any_case(case)
+        any_case(case, arithmetic)
         write_safetensors(pathlib.Path(folder) / f"quantised-{i:05}.safetensors", case.metadata, case.tensors)
 
 
@@ -95,6 +95,7 @@ if __name__ == "__main__":
     parser.add_argument("folder")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--arithmetic", choices=["cpu", "cpu_amx"], default="cpu")
     arguments = parser.parse_args()
     pathlib.Path(arguments.folder).mkdir(parents=True, exist_ok=True)
-    write_quantised(arguments.folder, arguments.seed, arguments.count)
+    write_quantised(arguments.folder, arguments.seed, arguments.count, arguments.arithmetic)
