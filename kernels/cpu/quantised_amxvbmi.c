@@ -2,8 +2,7 @@
 // time, which all rows then pass over, 16 at a time along the whole panel. A scale's partial sums come from tiles through L1 into
 // the closing fmas.
 //
-// The tile unit takes no longer for a row of codes than for one of bf16, and memory a half to a quarter, so that one row to 16 are
-// as fast as memory gives codes, and many are bound by the tile unit, not by memory.
+// The tile unit does not tell codes from bf16, and memory brings half as many bytes or a quarter.
 //
 // Rows are copied into tiles first, where a thread's scratch has room for all of K, and stay for the next call with the same rows.
 #if defined(__x86_64__)
@@ -318,8 +317,10 @@ static void multiply_many(struct tiles_call *c, bool gathered) {
         configure_at(c, at.step);
         decode_chunk(c, &chunk, &at);
         chunk.ahead = (uintptr_t)codes + AHEAD_BYTES;
-        chunk.lines =
-            div_up((uintptr_t)(at.scale + at.within * c->step_codes) - (uintptr_t)codes, 64 * tiles * (chunk.end - chunk.first));
+        const size_t bytes = (uintptr_t)(at.scale + at.within * c->step_codes) - (uintptr_t)codes;
+        const size_t passed = tiles * (chunk.end - chunk.first); // steps
+        INVARIANT(passed > 0);
+        chunk.lines = div_up(bytes, 64 * passed);
         for (size_t t = 0; t < tiles; t++) {
             chunk.ahead = multiply_tile(c, &chunk, t);
         }
