@@ -10,10 +10,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <stdatomic.h>
 #include <string.h>
 
-#include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/amx_config.h"
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/group_ahead.h"
@@ -29,7 +28,7 @@ enum {
     BLOCK_BYTES = BLOCK_TILES * TILE_BYTES, // of x, a step
     TILE_COLUMNS = AMX_STEP_WORDS,          // a word each
     HALF = BLOCK_TILES * TILE_COLUMNS,
-    TILES = 8,
+    LEFT = 5, // tiles: 0 to 4 are of sums and of x, 5 to 7 may be of the panel
     SUM_TILES = 4,
     SUMS_BYTES = SUM_TILES * TILE_BYTES, // of a pass
     // Of K, multiplied by all rows before the next are, which are fetched meanwhile: a block's rows are 32 KiB of it, which stay in
@@ -38,9 +37,6 @@ enum {
     NEAR_ROWS = 64,    // whose sums stay in L1 where they are asked for
     NEAR_BYTES = 2048, // ahead of what few rows read: memory gives 35 GB/s, of a plain read's 33, 29 at 8 KiB
 };
-
-// gcc's tile intrinsics do not say that they read and write memory.
-#define TILES_SEE_MEMORY atomic_signal_fence(memory_order_seq_cst)
 
 // What a call needs beside its operands.
 struct tile_scratch {
@@ -96,23 +92,6 @@ struct tile_pass {
     struct tile_sums from, to;
     struct tile_fetch fetch;
 };
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-// Tiles 0 to 4 are of sums and of x: of `rows`. 5 to 7 may be of the panel. (50 ns: once a call.)
-static void configure(size_t rows) {
-    struct tile_config config __attribute__((aligned(64))) = {.palette = 1};
-    for (int i = 0; i < TILES; i++) {
-        config.row_bytes[i] = AMX_STEP_BYTES;
-        config.rows[i] = i <= 4 ? (uint8_t)rows : AMX_ROWS;
-    }
-    TILES_SEE_MEMORY;
-    _tile_loadconfig(&config);
-}
 
 // Into L2. A loop whose count a CPU can learn: a misprediction would end what is begun of the products that follow.
 PANEL_INLINE void fetch_lines(struct tile_fetch *fetch, size_t lines) {
@@ -360,7 +339,7 @@ static void multiply(const struct tile_call *call, const struct tile_passes *pas
     if (call->goes_on) {
         copy_last_sums(call, false);
     }
-    configure(call->rows < AMX_ROWS ? call->rows : AMX_ROWS);
+    amx_configure(LEFT, call->rows < AMX_ROWS ? call->rows : AMX_ROWS, AMX_STEP_WORDS);
     for (size_t begin = 0, end; begin < steps; begin = end) {
         end = steps - begin < room ? steps : begin + room;
         struct tile_chunk chunk = {.held = begin, .held_end = end};

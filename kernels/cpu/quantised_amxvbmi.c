@@ -8,10 +8,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <stdatomic.h>
 #include <string.h>
 
-#include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/amx_config.h"
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/cpu/float_mode.h"
@@ -30,17 +29,8 @@ enum {
     ALIGNMENT = 64,
 };
 
-// gcc's tile intrinsics do not say that they read and write memory.
-#define TILES_SEE_MEMORY atomic_signal_fence(memory_order_seq_cst)
-
 typedef float sum_tile[AMX_ROWS][ROW_WORDS];
 typedef sum_tile panel_tiles[CODE_TILES]; // 16 rows of a panel
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
 
 // Rows against one panel after another.
 struct tiles_call {
@@ -78,19 +68,10 @@ struct tiles_chunk {
 };
 
 static void configure(struct tiles_call *c, size_t pairs) {
-    struct tile_config config __attribute__((aligned(64))) = {.palette = 1};
-    const size_t rows = c->rows < AMX_ROWS ? c->rows : AMX_ROWS;
-    if (c->pairs == pairs) {
-        return;
+    if (c->pairs != pairs) {
+        amx_configure(CODE_TILES + 1, c->rows < AMX_ROWS ? c->rows : AMX_ROWS, pairs);
+        c->pairs = pairs;
     }
-    for (int i = 0; i < 8; i++) {
-        const bool of_codes = i > CODE_TILES;
-        config.row_bytes[i] = i == CODE_TILES ? (uint16_t)(pairs * 4) : AMX_STEP_BYTES;
-        config.rows[i] = (uint8_t)(of_codes ? pairs : rows);
-    }
-    TILES_SEE_MEMORY;
-    _tile_loadconfig(&config);
-    c->pairs = pairs;
 }
 
 static size_t row_tiles(const struct tiles_call *c) {

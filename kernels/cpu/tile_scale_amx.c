@@ -7,10 +7,9 @@
 
 #include <immintrin.h>
 
-#include <stdatomic.h>
 #include <string.h>
 
-#include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/amx_config.h"
 #include "kernels/cpu/backends.h"
 #include "kernels/cpu/fetch.h"
 #include "kernels/sizes.h"
@@ -23,26 +22,10 @@ enum {
     FMA_ROWS = 8,            // at a time
     FEW_ROWS = 4,            // codes are widened in registers for
     RIGHT = 5,               // tiles: 0 to 3 are sums of each vector of columns, 4 digits, 5 to 7 codes
-    TILES = 8,
-};
-
-// gcc's tile intrinsics do not say that they read and write memory.
-#define TILES_SEE_MEMORY atomic_signal_fence(memory_order_seq_cst)
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
 };
 
 void tile_scales_begin(size_t rows) {
-    struct tile_config config __attribute__((aligned(64))) = {.palette = 1};
-    for (size_t i = 0; i < TILES; i++) {
-        config.row_bytes[i] = AMX_STEP_BYTES;
-        config.rows[i] = (uint8_t)(i < RIGHT ? TILE_DIGITS * (rows < TILE_PLACES ? rows : TILE_PLACES) : AMX_ROWS);
-    }
-    TILES_SEE_MEMORY;
-    _tile_loadconfig(&config);
+    amx_configure(RIGHT, TILE_DIGITS * (rows < TILE_PLACES ? rows : TILE_PLACES), AMX_STEP_WORDS);
 }
 
 void tile_scales_end(void) {
