@@ -4,8 +4,9 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-enum { HUGE_PAGE = 2 << 20, PAGE = 4096, PAGES_A_LOOK = 1 << 12 };
+enum { HUGE_PAGE = 2 << 20, PAGES_A_LOOK = 1 << 12 };
 
 FALLIBLE arena_init(struct arena *arena, size_t bytes) {
     *arena = (struct arena){0};
@@ -29,15 +30,16 @@ FALLIBLE arena_init(struct arena *arena, size_t bytes) {
 
 size_t arena_untouched(const struct arena *arena) {
     unsigned char there[PAGES_A_LOOK];
-    size_t touched = 0, step = (size_t)PAGES_A_LOOK * PAGE;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), step = PAGES_A_LOOK * page; // aarch64 may have pages of 64 KiB
+    size_t touched = 0;
     for (size_t at = 0; at < arena->bytes; at += step) {
         size_t length = arena->bytes - at < step ? arena->bytes - at : step;
-        size_t pages = (length + PAGE - 1) / PAGE;
+        size_t pages = (length + page - 1) / page;
         if (mincore(arena->base + at, length, there) != 0) {
             continue; // the kernel does not say: all of it may be missing
         }
         for (size_t i = 0; i < pages; i++) {
-            size_t bytes = i + 1 < pages ? PAGE : length - i * PAGE;
+            size_t bytes = i + 1 < pages ? page : length - i * page;
             touched += there[i] & 1 ? bytes : 0;
         }
     }
