@@ -36,6 +36,11 @@ struct call {
     float *want[QUANTISED_ARITHMETICS]; // [count][n]
 };
 
+// F32 is summed in one way.
+static size_t arithmetics_of(enum dtype dtype) {
+    return dtype == DTYPE_F32 ? 1 : QUANTISED_ARITHMETICS;
+}
+
 static void call_init(struct call *call, enum values values, struct random *random) {
     const struct quantised_case *q = call->quantised;
     size_t size = dtype_size(call->dtype);
@@ -50,7 +55,7 @@ static void call_init(struct call *call, enum values values, struct random *rand
             memcpy((char *)x + i * size, (char *)&bits + 4 - size, size);
         }
         call->rows[r] = x;
-        for (size_t i = 0; i < QUANTISED_ARITHMETICS * q->n; i++) {
+        for (size_t i = 0; i < arithmetics_of(call->dtype) * q->n; i++) {
             enum kernel_arithmetic arithmetic = (enum kernel_arithmetic)(i / q->n);
             call->want[arithmetic][r * q->n + i % q->n] = quantised_twin(q, arithmetic, i % q->n, call->dtype, x);
         }
@@ -70,7 +75,7 @@ static void check_panel(const struct call *call, const struct kernel_backend *ba
     const struct quantised_case *q = call->quantised;
     size_t bytes = quantised_group_bytes(&q->format, q->k, KERNEL_PANEL), stride = KERNEL_PANEL + GUARD;
     size_t columns = q->n - panel * KERNEL_PANEL < KERNEL_PANEL ? q->n - panel * KERNEL_PANEL : KERNEL_PANEL;
-    const float *want = call->want[backend->arithmetic];
+    const float *want = call->want[backend->arithmetic % arithmetics_of(call->dtype)];
     struct guarded weights, sums;
     void *packed = guarded_alloc(&weights, bytes, call->at_end);
     memcpy(packed, (const char *)q->packed + panel * bytes, bytes);

@@ -135,12 +135,12 @@ static void ask_twin(struct many *many, enum kernel_arithmetic arithmetic) {
     many->want = quantised_want(&many->wants, arithmetic, many->quantised, many->x, DISTINCT);
 }
 
-// The scalar kernel, which takes each row by itself, and long, if `scalar`.
+// The scalar kernels, which take each row by itself, and long, if `scalar`.
 static void check_backends(struct many *many, size_t rows, bool scalar) {
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-        bool wanted = usable && (scalar || strcmp(backend->name, "scalar") != 0);
+        bool wanted = usable && (scalar || strncmp(backend->name, "scalar", strlen("scalar")) != 0);
         if (!wanted || backend->arithmetic == ARITHMETIC_SM_90) {
             continue;
         }
