@@ -435,14 +435,13 @@ static __attribute__((noinline)) void multiply_group(struct tiles_call *c, const
 
 // Rows so few that tiles, which take as long for one as for 16, are slower than other ways to the same bits. INT8 is dear to
 // decode, and steps of 16 k leave tiles half empty.
-static bool are_few(const struct quantised_format *format, size_t rows) {
-    const bool slow = format->code == CODE_INT8 || quantised_tile_k(format) < CODE_STEP_K;
-    return rows < FEW_APART_ROWS || (rows == FEW_APART_ROWS && slow);
-}
-
-static bool multiply_apart(const struct panel_group_args *group, const struct quantised_format *format) {
-    const bool whole = avx512vnni_whole_rows(format, group->k) > 0;
-    return (whole ? avx512vnni_quantised_whole_apart : avx512vbmi_quantised_few_apart)(group, format);
+static size_t few_rows(const struct quantised_format *format, bool whole) {
+    enum { WHOLE_ROWS_OF_16 = 5 };
+    const bool half_empty = quantised_tile_k(format) < CODE_STEP_K;
+    if (half_empty && whole) {
+        return WHOLE_ROWS_OF_16;
+    }
+    return half_empty || format->code == CODE_INT8 ? FEW_APART_ROWS : FEW_APART_ROWS - 1;
 }
 
 void amxvbmi_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
@@ -450,13 +449,15 @@ void amxvbmi_quantised_group_bf16(const struct panel_group_args *group, const st
         group_clear(group);
         return;
     }
-    if (!are_few(format, group->rows)) {
+    const bool whole = avx512vnni_whole_rows(format, group->k) > 0;
+    if (group->rows > few_rows(format, whole)) {
         struct tiles_call c = call_of(format, group->x, group->rows, group->k);
         float_mode before = float_mode_set_ieee();
         multiply_group(&c, group);
         float_mode_restore(before);
-    } else if (!multiply_apart(group, format)) { // scratch stays what it was made, for a call with the same rows
-        group_panel_by_panel(group, format, amxvbmi_quantised_bf16);
+    } else if (!(whole ? avx512vnni_quantised_whole_apart : avx512vbmi_quantised_few_apart)(group, format)) {
+        group_panel_by_panel(group, format,
+                             amxvbmi_quantised_bf16); // scratch stays what it was made, for a call with the same rows
     }
 }
 
