@@ -6,27 +6,16 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/code_tables.h"
+#include "kernels/cpu/pairs_bytes_avx512.h"
 #include "kernels/quantised_format.h"
-
-enum { PAIRS_LINE_K = 4 };
 
 static const struct byte_table E4M3 = {{TIMES_64(E4M3_HIGH, 0), TIMES_64(E4M3_HIGH, 64)},
                                        {TIMES_64(E4M3_LOW, 0), TIMES_64(E4M3_LOW, 64)}};
 static const struct byte_table E5M2 = {{TIMES_64(E5M2_HIGH, 0), TIMES_64(E5M2_HIGH, 64)},
                                        {TIMES_64(E5M2_LOW, 0), TIMES_64(E5M2_LOW, 64)}};
 
-struct tables {
-    __m512i high[2], low[2];
-};
-
-struct line {
-    __m512i high, low;
-};
-
 static inline struct tables tables_load(const struct quantised_format *format) {
-    const struct byte_table *table = format->code == CODE_E4M3 ? &E4M3 : &E5M2;
-    return (struct tables){{_mm512_loadu_si512(table->high), _mm512_loadu_si512(table->high + 64)},
-                           {_mm512_loadu_si512(table->low), _mm512_loadu_si512(table->low + 64)}};
+    return tables_of_bytes(format->code == CODE_E4M3 ? &E4M3 : &E5M2);
 }
 
 static inline __m512i zeros_load(const uint8_t *zeros) {
@@ -40,11 +29,6 @@ static inline struct line line_open(const uint8_t *codes, const struct tables *t
     __m512i high = _mm512_permutex2var_epi8(t->high[0], q, t->high[1]);
     high = _mm512_ternarylogic_epi32(q, _mm512_set1_epi8((char)0x80), high, 0xea); // q & sign | high
     return (struct line){high, _mm512_permutex2var_epi8(t->low[0], q, t->low[1])};
-}
-
-static inline __m512i line_pair(const struct line *line, const struct tables *t, size_t pair) {
-    (void)t;
-    return pair ? _mm512_unpackhi_epi8(line->low, line->high) : _mm512_unpacklo_epi8(line->low, line->high);
 }
 
 #endif

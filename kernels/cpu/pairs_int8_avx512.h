@@ -7,26 +7,16 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/int8_table.h"
+#include "kernels/cpu/pairs_bytes_avx512.h"
 #include "kernels/quantised_format.h"
-
-enum { PAIRS_LINE_K = 4 };
 
 #define HIGH_BUT_128(m) ((m) == 0 ? 0x43 : INT8_HIGH(m))
 static const struct byte_table INT8 = {{TIMES_64(HIGH_BUT_128, 0), TIMES_64(HIGH_BUT_128, 64)},
                                        {TIMES_64(INT8_LOW, 0), TIMES_64(INT8_LOW, 64)}};
 
-struct tables {
-    __m512i high[2], low[2];
-};
-
-struct line {
-    __m512i high, low;
-};
-
 static inline struct tables tables_load(const struct quantised_format *format) {
     (void)format;
-    return (struct tables){{_mm512_loadu_si512(INT8.high), _mm512_loadu_si512(INT8.high + 64)},
-                           {_mm512_loadu_si512(INT8.low), _mm512_loadu_si512(INT8.low + 64)}};
+    return tables_of_bytes(&INT8);
 }
 
 static inline __m512i zeros_load(const uint8_t *zeros) {
@@ -42,11 +32,6 @@ static inline struct line line_open(const uint8_t *codes, const struct tables *t
     high = _mm512_min_epu8(high, rest);
     high = _mm512_or_si512(_mm512_and_si512(q, _mm512_set1_epi8((char)0x80)), high); // q & sign | high
     return (struct line){high, _mm512_permutex2var_epi8(t->low[0], magnitude, t->low[1])};
-}
-
-static inline __m512i line_pair(const struct line *line, const struct tables *t, size_t pair) {
-    (void)t;
-    return pair ? _mm512_unpackhi_epi8(line->low, line->high) : _mm512_unpacklo_epi8(line->low, line->high);
 }
 
 #endif

@@ -7,9 +7,8 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/int8_table.h"
+#include "kernels/cpu/pairs_bytes_avx512.h"
 #include "kernels/quantised_format.h"
-
-enum { PAIRS_LINE_K = 4 };
 
 static const struct byte_table INT8 = {{TIMES_64(INT8_HIGH, 0), TIMES_64(INT8_HIGH, 64)},
                                        {TIMES_64(INT8_LOW, 0), TIMES_64(INT8_LOW, 64)}};
@@ -17,18 +16,9 @@ static const uint8_t COLUMN_OF_BYTE[64] = {0,  0,  1,  1,  2,  2,  3,  3,  0,  0
                                            7,  7,  4,  4,  5,  5,  6,  6,  7,  7,  8,  8,  9,  9,  10, 10, 11, 11, 8,  8, 9, 9,
                                            10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 12, 12, 13, 13, 14, 14, 15, 15};
 
-struct tables {
-    __m512i high[2], low[2];
-};
-
-struct line {
-    __m512i high, low;
-};
-
 static inline struct tables tables_load(const struct quantised_format *format) {
     (void)format;
-    return (struct tables){{_mm512_loadu_si512(INT8.high), _mm512_loadu_si512(INT8.high + 64)},
-                           {_mm512_loadu_si512(INT8.low), _mm512_loadu_si512(INT8.low + 64)}};
+    return tables_of_bytes(&INT8);
 }
 
 static inline __m512i zeros_load(const uint8_t *zeros) {
@@ -46,11 +36,6 @@ static inline struct line line_open(const uint8_t *codes, const struct tables *t
     high = _mm512_mask_mov_epi8(high, large, _mm512_set1_epi8(0x43));
     low = _mm512_mask_sub_epi8(low, large, magnitude, _mm512_set1_epi8((char)0x80));
     return (struct line){_mm512_mask_add_epi8(high, negative, high, _mm512_set1_epi8((char)0x80)), low};
-}
-
-static inline __m512i line_pair(const struct line *line, const struct tables *t, size_t pair) {
-    (void)t;
-    return pair ? _mm512_unpackhi_epi8(line->low, line->high) : _mm512_unpacklo_epi8(line->low, line->high);
 }
 
 #endif

@@ -3,12 +3,29 @@
 #define EXPERTD_KERNELS_CPU_QUANTISED_CHUNK_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "kernels/backend.h"
 #include "kernels/quantised_layout.h"
 #include "kernels/sizes.h"
 
 typedef float panel_row[KERNEL_PANEL] __attribute__((aligned(64)));
+
+// A panel's sums of a group call, into rows of their own, +0 at first, and back.
+static inline void panel_sums_load(const struct panel_group_args *group, size_t panel, bool first, panel_row *sums) {
+    for (size_t r = 0; r < group->rows; r++) {
+        if (first) {
+            memset(sums[r], 0, sizeof sums[r]);
+        } else {
+            memcpy(sums[r], group->sums + r * KERNEL_SUMS + panel * KERNEL_PANEL, sizeof sums[r]);
+        }
+    }
+}
+static inline void panel_sums_store(const struct panel_group_args *group, size_t panel, panel_row *sums) {
+    for (size_t r = 0; r < group->rows; r++) {
+        memcpy(group->sums + r * KERNEL_SUMS + panel * KERNEL_PANEL, sums[r], sizeof sums[r]);
+    }
+}
 
 // A piece of K: whole scales, or a part of one.
 struct chunk {

@@ -137,22 +137,6 @@ static void multiply_panel(const struct call *c, const uint8_t *panel, size_t fi
     }
 }
 
-static void load_sums(const struct call *c, size_t panel, bool first) {
-    for (size_t r = 0; r < c->group->rows; r++) {
-        if (first) {
-            memset(c->sums[r], 0, sizeof c->sums[r]);
-        } else {
-            memcpy(c->sums[r], c->group->sums + r * KERNEL_SUMS + panel * KERNEL_PANEL, sizeof c->sums[r]);
-        }
-    }
-}
-
-static void store_sums(const struct call *c, size_t panel) {
-    for (size_t r = 0; r < c->group->rows; r++) {
-        memcpy(c->group->sums + r * KERNEL_SUMS + panel * KERNEL_PANEL, c->sums[r], sizeof c->sums[r]);
-    }
-}
-
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 static __attribute__((noinline)) bool multiply(struct call *c) {
     place(c);
@@ -163,9 +147,9 @@ static __attribute__((noinline)) bool multiply(struct call *c) {
             make_rows(c, first, scales);
         }
         for (size_t p = 0; c->kept->taken && p < c->group->count; p++) {
-            load_sums(c, p, first == 0);
+            panel_sums_load(c->group, p, first == 0, c->sums);
             multiply_panel(c, c->group->panels[p], first, scales);
-            store_sums(c, p);
+            panel_sums_store(c->group, p, c->sums);
         }
         if (!c->kept->taken) {
             return false;

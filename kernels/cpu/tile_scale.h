@@ -16,7 +16,7 @@ enum {
 };
 
 // A scale's codes less their zero points, as a tile's right operand.
-typedef int8_t tile_codes[TILE_BLOCKS][TILE_VECS][TILE_WORDS][TILE_COLUMNS][4] __attribute__((aligned(64)));
+typedef int8_t digit_codes[TILE_BLOCKS][TILE_VECS][TILE_WORDS][TILE_COLUMNS][4] __attribute__((aligned(64)));
 
 // Rows are those of struct tile_rows, from the scale on.
 struct tile_scale {
@@ -39,7 +39,7 @@ void tile_scales_begin(size_t rows);
 void tile_scales_end(void);
 
 // Of one scale: stored, depth, zeros and less_zero are read. Lines that are not there leave what is in `to`.
-void tile_scale_decode(const struct tile_scale *scale, tile_codes to);
+void tile_scale_decode(const struct tile_scale *scale, digit_codes to);
 
 // What is multiplied at once: rows from a place on, in a block.
 struct tile_unit {
@@ -54,7 +54,7 @@ struct tile_pending {
 };
 
 // Scales ascending. `scale` must stay, but for `stored`, until another has been multiplied after it or it is finished.
-void tile_scale_multiply(const struct tile_scale *scale, tile_codes codes, struct tile_pending *pending);
+void tile_scale_multiply(const struct tile_scale *scale, digit_codes codes, struct tile_pending *pending);
 void tile_scale_finish(struct tile_pending *pending);
 
 #endif

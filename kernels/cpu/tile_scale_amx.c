@@ -40,7 +40,7 @@ PANEL_INLINE void decode_line(const uint8_t *stored, bool less_zero, __m512i zer
     _mm512_store_si512(high, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(line, 4), nibble), zero));
 }
 
-void tile_scale_decode(const struct tile_scale *s, tile_codes to) {
+void tile_scale_decode(const struct tile_scale *s, digit_codes to) {
     const uint8_t *stored = s->stored;
     __m512i zero[TILE_VECS];
     PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
@@ -348,7 +348,7 @@ static void add_pending(struct tile_pending *pending) {
     pending->scale = NULL;
 }
 
-PANEL_INLINE void multiply_unit(const struct tile_scale *s, const struct tile_unit *u, tile_codes codes) {
+PANEL_INLINE void multiply_unit(const struct tile_scale *s, const struct tile_unit *u, digit_codes codes) {
     const int8_t *x = s->digits + (u->block * s->rows + u->place) * TILE_DIGITS * TILE_K;
     TILES_SEE_MEMORY;
     _tile_zero(0);
@@ -388,7 +388,7 @@ PANEL_INLINE bool zeros_are_taken(const struct tile_scale *s) {
 }
 
 // Places by places, so that partial sums are still near; a unit is added while the next one is multiplied.
-static void multiply_units(const struct tile_scale *s, const size_t whole[TILE_BLOCKS], tile_codes codes,
+static void multiply_units(const struct tile_scale *s, const size_t whole[TILE_BLOCKS], digit_codes codes,
                            struct tile_pending *pending) {
     for (size_t place = 0; place < whole[0]; place += TILE_PLACES) {
         for (size_t b = 0; b < TILE_BLOCKS && place < whole[b]; b++) {
@@ -403,7 +403,7 @@ static void multiply_units(const struct tile_scale *s, const size_t whole[TILE_B
     }
 }
 
-void tile_scale_multiply(const struct tile_scale *s, tile_codes codes, struct tile_pending *pending) {
+void tile_scale_multiply(const struct tile_scale *s, digit_codes codes, struct tile_pending *pending) {
     const bool taken = !s->less_zero || zeros_are_taken(s);
     const size_t whole[TILE_BLOCKS] = {taken ? s->count[0] : 0, taken ? s->count[1] : 0};
     multiply_units(s, whole, codes, pending);
