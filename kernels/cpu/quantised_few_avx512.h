@@ -20,8 +20,8 @@ enum {
     FEW_FOLD_EXPONENT = 24,                     // of the greatest fold, and of the least one's inverse
     FEW_EXPONENT_END = 128 - FEW_FOLD_EXPONENT, // elements are below it, so that none overflows
     FEW_HALF = KERNEL_PANEL / 2,                // columns
-    FEW_APART_ROWS = 4,
-    FEW_ROW_UNIT = 16, // no scale has a part of so many k but the last
+    FEW_APART_ROWS = 4,                         // rows at most whose even and odd k are summed apart
+    FEW_ROW_UNIT = 16,                          // no scale has a part of so many k but the last
 };
 
 typedef float few_half_row[FEW_HALF] __attribute__((aligned(64)));
