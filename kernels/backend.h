@@ -105,6 +105,12 @@ struct slices_kernels {
     size_t widened;            // bytes that are kept of a row, for each that it has, where rows are widened; 0: they are not
 };
 
+// What a group kernel keeps of a call's rows: of each as many bytes as it has so many times, of all of them `bytes` at most; 0:
+// none that it pays to give it again.
+struct group_keeping {
+    size_t bytes, times;
+};
+
 // What multiplies rows of one kind of element. Every kernel of a kind gives the same bits; which one is the faster hangs on the
 // rows.
 struct element_kernels {
@@ -116,6 +122,7 @@ struct element_kernels {
     quantised_group_kernel *quantised_group;      // NULL: `quantised` serves
     size_t quantised_kept;                        // rows that it keeps at most; 0: KERNEL_QUANTISED_ROWS
     bool all_scratch;                             // `group` keeps rows in all the scratch_more there is
+    struct group_keeping keeps;                   // what `group` does
     quantised_span_rows *quantised_span; // NULL: quantised_kept or as many as KERNEL_CODED_ROWS_KEPT has room for, and it fetches
                                          // the next ones
     across_kernel *across;               // NULL: plain weights as [k, n] are always packed

@@ -41,10 +41,16 @@ static inline size_t panels_kept_rows(const struct panel_kernels *kernels) {
     return kernels->of->quantised_kept ? kernels->of->quantised_kept : (size_t)KERNEL_QUANTISED_ROWS;
 }
 
-// Bytes of a row that it keeps, for each that the row has.
-static inline size_t panels_kept_times(const struct panel_kernels *kernels) {
-    const size_t widened = kernels->format ? 0 : kernels->of->slices[kernels->layout].widened;
-    return widened ? widened : 1;
+// What it keeps of a call's rows, but where quantised_span says how many.
+static inline struct group_keeping panels_keeping(const struct panel_kernels *kernels) {
+    if (kernels->format) {
+        return (struct group_keeping){kernels->of->quantised_kept ? KERNEL_CODED_ROWS_KEPT : 0, 1};
+    }
+    if (kernels->layout == PACKED_PANELS) {
+        return kernels->of->keeps;
+    }
+    const size_t widened = kernels->of->slices[kernels->layout].widened;
+    return (struct group_keeping){KERNEL_ROWS_KEPT, widened ? widened : 1};
 }
 
 // Does it fetch the rows that come next? Else its caller does.

@@ -78,12 +78,13 @@ static size_t run_of(const struct walk_shape *shape, const struct walk_tasks *ta
 // Rows that the kernel keeps from call to call over the whole of K; 0: so few that it reads weights too often, or it keeps none.
 static size_t rows_kept(const struct walk_shape *shape) {
     const struct panel_kernels *kernels = shape->kernels;
-    size_t bytes = kernels->format ? KERNEL_CODED_ROWS_KEPT : KERNEL_ROWS_KEPT, most = panels_kept_rows(kernels);
-    size_t row_bytes = shape->row_bytes * panels_kept_times(kernels), kept = 0;
+    const struct group_keeping keeping = panels_keeping(kernels);
+    const size_t most = panels_kept_rows(kernels);
+    size_t kept = 0;
     if (kernels->format && kernels->of->quantised_span) {
         kept = kernels->of->quantised_span(kernels->format, shape->row_bytes / sizeof(uint16_t));
-    } else if (panels_fetch_rows(kernels) && row_bytes) {
-        kept = bytes / row_bytes;
+    } else if (keeping.bytes && shape->row_bytes) {
+        kept = keeping.bytes / (shape->row_bytes * keeping.times);
     }
     kept = kept < most ? kept : most;
     return kept >= SPAN_ROWS_MIN && !kernels->one_by_one ? kept : 0;
@@ -101,6 +102,9 @@ void walk_tasks_make(const struct walk_shape *shape, struct walk_span *spans, st
         out->num_spans = make_spans(args, out->zero_before, SPAN_ROWS_MIN, kept > 0, spans);
     }
     out->few = is_few(shape, out);
+    if (out->few && panels_few_rows(shape->kernels) > 0) {
+        kept = 0; // by a kernel that keeps none
+    }
     out->panels_per_run = run_of(shape, out, wanted);
     out->runs = div_up(out->panels, out->panels_per_run);
     size_t last = LAST_SPANS * shape->threads;

@@ -3,8 +3,8 @@
 //
 //   avx512_panel_f32, _bf16       panel_TARGET.c, over panel_body.h; avx2's over panel_few.h; avx512bf16's, neonbf16's their own
 //   avx512_panel_i8               panel_i8_TARGET.c, over panel_i8_body.h; avx2's panel_avx2.c, over panel_few.h
-//   avx512_group_f32, _bf16       panel_TARGET.c, over group_body.h and group_words.h; avx2's over group_widened.h
-//   avx512_halves_bf16            halves_avx512.c: few rows of avx512_group_bf16's
+//   avx512_group_f32, _bf16       panel_TARGET.c, over group_words.h, neon's over group_body.h, avx2's over group_widened.h
+//   avx512_group_bf16             halves_avx512.c
 //   avx512_group_i8               panel_i8_TARGET.c, over group_i8_body.h; avx512vnni's group_i8_avx512vnni.c, over group_words.h
 //   avx2_group_i8                 panel_avx2.c: few rows over panel_few.h, more by avx2_many_group_i8, as above
 //   avx512_slices_…               slices_TARGET.c, over slices_body.h; avx512_wide_slices_… wide_slices_TARGET.c
@@ -98,7 +98,8 @@ const struct kernel_backend backend_avx2 = {
     }
 #define AVX512_BF16(...)                                                                                                           \
     {                                                                                                                              \
-        .panel = avx512_panel_bf16, .group = avx512_group_bf16, .few = PANEL_TILE, .quantised = avx512_quantised_bf16,             \
+        .panel = avx512_panel_bf16, .group = avx512_group_bf16, .all_scratch = true,                                               \
+        .keeps = {HALVES_KEPT, sizeof(float) / sizeof(uint16_t)}, .few = PANEL_TILE, .quantised = avx512_quantised_bf16,           \
         .across = avx512_across_bf16, __VA_ARGS__                                                                                  \
     }
 #define AVX512VNNI_CODES                                                                                                           \

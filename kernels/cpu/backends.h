@@ -108,8 +108,7 @@ BACKEND_DECLARE_ROWS(avx512);
 BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx512);
 along_kernel avx512_along_f32;
-enum { HALVES_ROWS = 28 }; // of widened bf16 that avx512_group_bf16 leaves to
-panel_group_kernel avx512_halves_bf16;
+enum { HALVES_KEPT = 1100 << 10 }; // bytes of rows, as f32, that avx512_group_bf16 keeps of a call at most
 panel_group_kernel avx2_slices_f32, avx2_slices_bf16;
 panel_kernel avx2_slices_panel_f32, avx2_slices_panel_bf16;
 panel_group_kernel avx512_slices_f32, avx512_wide_slices_f32;

@@ -6,17 +6,9 @@ enum { PANEL_VECS = 4 };
 #define PANEL_TARGET(name) avx512_##name
 #include "kernels/cpu/panel_body.h"
 
-#include "kernels/cpu/group_body.h"
+#include "kernels/cpu/group_words.h"
 
 void avx512_group_f32(const struct panel_group_args *args) {
     words_group(args, args->k);
-}
-
-void avx512_group_bf16(const struct panel_group_args *args) {
-    if (args->rows <= HALVES_ROWS) {
-        avx512_halves_bf16(args);
-    } else {
-        group_widened(args);
-    }
 }
 #endif

@@ -144,8 +144,15 @@ static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
     assert_true(walk_product(&tasks, tasks.products - 1, &product));
     assert_true(product.end - product.panel < PANELS);
     assert_true(tasks.num_spans - tasks.whole >= THREADS); // for threads to end together
-    kernels.layout = PACKED_PANELS;
-    kernels.of = backend_kernels(kernel_selected(), DTYPE_BF16);
+    const size_t whole = tasks.whole;
+    struct element_kernels of_panels = {.group = (panel_group_kernel *)(uintptr_t)1, .keeps = {1 << 20, 2}};
+    kernels = (struct panel_kernels){.of = &of_panels, .layout = PACKED_PANELS};
+    walk_tasks_make(&shape, spans, &tasks);
+    assert_int_equal(tasks.whole, whole);
+    of_panels.few = sizes[0]; // another kernel takes them
+    walk_tasks_make(&shape, spans, &tasks);
+    assert_int_equal(tasks.whole, 0);
+    of_panels = (struct element_kernels){.group = of_panels.group};
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.whole, 0);
 }
