@@ -122,7 +122,7 @@ struct element_kernels {
     quantised_group_kernel *quantised_group;      // NULL: `quantised` serves
     size_t quantised_kept;                        // rows that it keeps at most; 0: KERNEL_QUANTISED_ROWS
     bool all_scratch;                             // `group` keeps rows in all the scratch_more there is
-    struct group_keeping keeps;                   // what `group` does
+    struct group_keeping keeps;                   // of rows against panels that are no slices
     quantised_span_rows *quantised_span; // NULL: quantised_kept or as many as KERNEL_CODED_ROWS_KEPT has room for, and it fetches
                                          // the next ones
     across_kernel *across;               // NULL: plain weights as [k, n] are always packed

@@ -2,9 +2,9 @@
 // and many rows: shared experts, routers) they are shorter. All spans of a group take a run of panels before the next run is begun,
 // so that its threads share what they read of the last cache.
 //
-// But where the kernel keeps what it made of a span's rows (slices), that costs more to make again than weights cost to read: a
-// span then is as many rows as are kept, and one thread takes it against all panels. The last spans are cut finer, so that threads
-// end together.
+// But where the kernel keeps what it made of a span's rows, that costs more to make again than weights cost to read: a span then is
+// as many rows as are kept, and one thread takes it against all panels, which are one stream of memory. The last spans are cut
+// finer, so that threads end together.
 #include "kernels/walk_tasks.h"
 
 #include "kernels/sizes.h"
@@ -102,9 +102,6 @@ void walk_tasks_make(const struct walk_shape *shape, struct walk_span *spans, st
         out->num_spans = make_spans(args, out->zero_before, SPAN_ROWS_MIN, kept > 0, spans);
     }
     out->few = is_few(shape, out);
-    if (out->few && panels_few_rows(shape->kernels) > 0) {
-        kept = 0; // by a kernel that keeps none
-    }
     out->panels_per_run = run_of(shape, out, wanted);
     out->runs = div_up(out->panels, out->panels_per_run);
     size_t last = LAST_SPANS * shape->threads;

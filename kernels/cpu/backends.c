@@ -92,14 +92,14 @@ const struct kernel_backend backend_avx2 = {
 // Of f32, and of bf16 that is widened to it.
 #define AVX512_F32(by)                                                                                                             \
     {                                                                                                                              \
-        .panel = avx512_panel_f32, .group = avx512_group_f32, .few = PANEL_TILE, .slices = AVX512_SLICES_F32,                      \
-        .quantised = by##_quantised_f32, .across = avx512_across_f32, .along = avx512_along_f32, .along_rows = 8,                  \
-        .along_widened_rows = 32                                                                                                   \
+        .panel = avx512_panel_f32, .group = avx512_group_f32, .keeps = {AVX512_ROWS_KEPT, 1}, .few = PANEL_TILE,                   \
+        .slices = AVX512_SLICES_F32, .quantised = by##_quantised_f32, .across = avx512_across_f32, .along = avx512_along_f32,      \
+        .along_rows = 8, .along_widened_rows = 32                                                                                  \
     }
 #define AVX512_BF16(...)                                                                                                           \
     {                                                                                                                              \
         .panel = avx512_panel_bf16, .group = avx512_group_bf16, .all_scratch = true,                                               \
-        .keeps = {HALVES_KEPT, sizeof(float) / sizeof(uint16_t)}, .few = PANEL_TILE, .quantised = avx512_quantised_bf16,           \
+        .keeps = {AVX512_ROWS_KEPT, sizeof(float) / sizeof(uint16_t)}, .few = PANEL_TILE, .quantised = avx512_quantised_bf16,      \
         .across = avx512_across_bf16, __VA_ARGS__                                                                                  \
     }
 #define AVX512VNNI_CODES                                                                                                           \
@@ -114,8 +114,8 @@ const struct kernel_backend backend_avx2 = {
     }
 #define AMX_I8                                                                                                                     \
     {                                                                                                                              \
-        .panel = avx512vnni_panel_i8, .group = amx_group_i8, .all_scratch = true, .few = 2, .across = avx512vnni_across_i8,        \
-        .across_rows = 8, .along = avx512vnni_along_i8, .along_rows = 8                                                            \
+        .panel = avx512vnni_panel_i8, .group = amx_group_i8, .all_scratch = true, .keeps = {AMX_ROWS_KEPT, 1}, .few = 2,           \
+        .across = avx512vnni_across_i8, .across_rows = 8, .along = avx512vnni_along_i8, .along_rows = 8                            \
     } // every CPU with tiles has VNNI
 
 const struct kernel_backend backend_avx512 = {
@@ -168,6 +168,7 @@ const struct kernel_backend backend_amx = {
     .bf16 = {.panel = amx_panel_bf16,
              .group = amx_group_bf16,
              .all_scratch = true,
+             .keeps = {AMX_ROWS_KEPT, 1},
              .quantised = amxvbmi_quantised_bf16,
              .quantised_group = amxvbmi_quantised_group_bf16,
              .quantised_kept = KERNEL_CALL_ROWS,

@@ -108,7 +108,7 @@ BACKEND_DECLARE_ROWS(avx512);
 BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx512);
 along_kernel avx512_along_f32;
-enum { HALVES_KEPT = 1100 << 10 }; // bytes of rows, as f32, that avx512_group_bf16 keeps of a call at most
+enum { AVX512_ROWS_KEPT = 1100 << 10 }; // bytes of rows, as f32, that a thread keeps in L2
 panel_group_kernel avx2_slices_f32, avx2_slices_bf16;
 panel_kernel avx2_slices_panel_f32, avx2_slices_panel_bf16;
 panel_group_kernel avx512_slices_f32, avx512_wide_slices_f32;
@@ -133,6 +133,7 @@ along_kernel avx512bf16_along_bf16;
 panel_group_kernel avx512bf16_slices_bf16, avx512bf16_wide_slices_bf16;
 panel_kernel avx512bf16_slices_panel_bf16, avx512bf16_wide_slices_panel_bf16;
 
+enum { AMX_ROWS_KEPT = KERNEL_DIGITS_KEPT }; // bytes of rows that amx_group_bf16 and _i8 keep at most, beside their sums
 panel_kernel amx_panel_bf16;
 panel_group_kernel amx_group_bf16, amx_group_i8;
 quantised_kernel amxvbmi_quantised_bf16;

@@ -255,7 +255,7 @@ void avx512_group_bf16(const struct panel_group_args *args) {
     const size_t room = KERNEL_SCRATCH_BYTES + args->scratch_more - sizeof *scratch;
     const size_t bytes = args->rows * half_laid(args->k) * sizeof(float);
     if (!args->rows_kept) {
-        scratch->all = bytes <= room && bytes <= HALVES_KEPT;
+        scratch->all = bytes <= room && bytes <= AVX512_ROWS_KEPT;
         if (scratch->all) {
             half_lay(args, 0, args->k, scratch->x);
         }

@@ -2,6 +2,7 @@
 // them. Skylake's and Cascade Lake's lack it, and AVX2's kernels stand in there, with equal bits.
 #if defined(__x86_64__)
 #include "kernels/cpu/backends.h"
+#include "kernels/cpu/quantised_few_avx512.h"
 #include "kernels/quantised_format.h"
 
 static quantised_kernel *choose(quantised_kernel *vbmi, quantised_kernel *without) {
@@ -40,8 +41,13 @@ static bool makes_digits(void) {
 }
 
 // Where whole numbers are the faster: see MEASUREMENTS.md.
-size_t avx512vnni_quantised_span(const struct quantised_format *format, size_t k) {
+static size_t whole_rows(const struct quantised_format *format, size_t k) {
     return makes_digits() ? avx512vnni_whole_rows(format, k) : 0;
+}
+
+size_t avx512vnni_quantised_span(const struct quantised_format *format, size_t k) {
+    const size_t rows = whole_rows(format, k);
+    return rows ? rows : avx512vbmi_many_rows(k);
 }
 
 enum { WHOLE_ROWS_MIN = 12 }; // by tiles: fewer are as fast by fmas, or faster
@@ -52,7 +58,7 @@ size_t amx_quantised_span(const struct quantised_format *format, size_t k) {
 }
 
 void avx512vnni_quantised_group_bf16(const struct panel_group_args *group, const struct quantised_format *format) {
-    if (avx512vnni_quantised_span(format, group->k) == 0) {
+    if (whole_rows(format, group->k) == 0) {
         avx512_quantised_group_bf16(group, format);
     } else if (!avx512vnni_quantised_whole(group, format)) { // scratch stays what it was made, for a call with the same rows
         group_panel_by_panel(group, format, avx512_quantised_bf16);

@@ -81,4 +81,7 @@ bool avx512vbmi_quantised_few_apart(const struct panel_group_args *group, const 
 // More rows, against a few panels: rows_kept is not looked at.
 bool avx512vbmi_quantised_many(const struct panel_group_args *group, const struct quantised_format *format);
 
+// Rows of k elements that it keeps, at most.
+size_t avx512vbmi_many_rows(size_t k);
+
 #endif

@@ -21,7 +21,6 @@ enum {
     MANY_SCALES = MANY_K / 16, // of it at most
     MANY_STEP = 4,             // k of a run of the inner loop
     MANY_NEAR = 2 * MANY_TILE, // rows up to which there is room in L1 for the next chunk's codes
-    MANY_KEPT = 640 << 10,     // bytes of rows that are widened for the whole of K at most
     MANY_AT_ONCE = 2 * FEW_ROW_UNIT,
 };
 
@@ -297,9 +296,17 @@ static size_t rows_most(const struct quantised_format *format, size_t k) {
     return (KERNEL_SCRATCH_BYTES - sizeof(struct many_scratch)) / (MANY_K * sizeof(float) + partials_bytes(format, k));
 }
 
+static size_t laid_k(size_t k) {
+    return div_up(k, MANY_AT_ONCE) * MANY_AT_ONCE;
+}
+
+size_t avx512vbmi_many_rows(size_t k) {
+    return k && __builtin_cpu_supports("avx512vbmi") ? AVX512_ROWS_KEPT / (laid_k(k) * sizeof(float)) : 0;
+}
+
 static bool multiply_part(const struct panel_group_args *group, const struct quantised_format *format) {
     struct many_scratch *scratch = group->scratch;
-    const size_t k = div_up(group->k, MANY_AT_ONCE) * MANY_AT_ONCE;
+    const size_t k = laid_k(group->k);
     const size_t room =
         KERNEL_SCRATCH_BYTES + group->scratch_more - sizeof *scratch - group->rows * partials_bytes(format, group->k);
     struct many_work work = {.group = group, .format = format, .decoder = few_decoder_of(format), .scratch = scratch};
@@ -308,7 +315,7 @@ static bool multiply_part(const struct panel_group_args *group, const struct qua
         struct panel_args args;
         struct chunk c = chunk_of(&work, &args);
         const size_t bytes = group->rows * k * sizeof(float);
-        scratch->all = bytes <= room && bytes <= MANY_KEPT;
+        scratch->all = bytes <= room && bytes <= AVX512_ROWS_KEPT;
         work.x_k = k;
         scratch->taken = !scratch->all || !chunk_next(&c, SIZE_MAX) || widen_rows(&work, &c);
     }

@@ -149,9 +149,6 @@ static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
     kernels = (struct panel_kernels){.of = &of_panels, .layout = PACKED_PANELS};
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.whole, whole);
-    of_panels.few = sizes[0]; // another kernel takes them
-    walk_tasks_make(&shape, spans, &tasks);
-    assert_int_equal(tasks.whole, 0);
     of_panels = (struct element_kernels){.group = of_panels.group};
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.whole, 0);
