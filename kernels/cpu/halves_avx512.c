@@ -15,7 +15,7 @@ enum {
     HALF = HALF_VECS * LANES,      // columns
     HALF_TILE = 14,                // rows
     HALF_UNIT = LANES,             // k of a row that lie side by side
-    HALF_BLOCK = 256,              // k: 32 KiB of half a panel, widened
+    HALF_BLOCK = 512,              // k at most: 64 KiB of half a panel, widened
     HALF_FEW_BLOCK = 128,          // of up to two tiles, which wait for memory: it stays in L1 and leaves room for what comes
     HALF_FEW_ROWS = 2 * HALF_TILE, // of those
     HALF_STEP = 4,                 // k of a run of the inner loop
@@ -38,7 +38,7 @@ struct half_scratch {
     half_row wide[HALF_BLOCK]; // of half a panel, by k
     float x[] __attribute__((aligned(64)));
 };
-_Static_assert(sizeof(struct half_scratch) + KERNEL_CALL_ROWS * HALF_BLOCK * sizeof(float) <= KERNEL_SCRATCH_BYTES,
+_Static_assert(sizeof(struct half_scratch) + KERNEL_CALL_ROWS * HALF_FEW_BLOCK * sizeof(float) <= KERNEL_SCRATCH_BYTES,
                "a block of all rows");
 
 // Lines that are fetched as others are multiplied, as many at each place: what is due would be a branch that no one foresees.
@@ -237,10 +237,22 @@ static void half_block(const struct panel_group_args *args, size_t begin, size_t
     }
 }
 
+// Bytes of a call's scratch for rows.
+static size_t half_room(const struct panel_group_args *args) {
+    return KERNEL_SCRATCH_BYTES + args->scratch_more - sizeof(struct half_scratch);
+}
+
+// k of a block: even.
+static size_t half_block_k(const struct panel_group_args *args, bool all) {
+    const size_t room = half_room(args) / (args->rows * HALF_UNIT * sizeof(float)) * HALF_UNIT;
+    const size_t most = args->rows <= HALF_FEW_ROWS ? HALF_FEW_BLOCK : HALF_BLOCK;
+    return all || room > most ? most : room;
+}
+
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 static __attribute__((noinline)) void half_blocks(const struct panel_group_args *args) {
     struct half_scratch *scratch = args->scratch;
-    const size_t block = args->rows <= HALF_FEW_ROWS ? HALF_FEW_BLOCK : HALF_BLOCK;
+    const size_t block = half_block_k(args, scratch->all);
     for (size_t begin = 0; begin < args->k; begin += block) {
         const size_t depth = args->k - begin < block ? args->k - begin : block;
         if (!scratch->all) {
@@ -252,10 +264,9 @@ static __attribute__((noinline)) void half_blocks(const struct panel_group_args 
 
 void avx512_group_bf16(const struct panel_group_args *args) {
     struct half_scratch *scratch = args->scratch;
-    const size_t room = KERNEL_SCRATCH_BYTES + args->scratch_more - sizeof *scratch;
     const size_t bytes = args->rows * half_laid(args->k) * sizeof(float);
     if (!args->rows_kept) {
-        scratch->all = bytes <= room && bytes <= AVX512_ROWS_KEPT;
+        scratch->all = bytes <= half_room(args) && bytes <= AVX512_ROWS_KEPT;
         if (scratch->all) {
             half_lay(args, 0, args->k, scratch->x);
         }
