@@ -78,7 +78,7 @@ bool avx512vbmi_quantised_few(const struct panel_args *args, const struct quanti
 // may be then, and scratch stays what it was made of the rows.
 bool avx512vbmi_quantised_few_apart(const struct panel_group_args *group, const struct quantised_format *format);
 
-// More rows, against a few panels: rows_kept is not looked at.
+// More rows, against a few panels. False as above.
 bool avx512vbmi_quantised_many(const struct panel_group_args *group, const struct quantised_format *format);
 
 // Rows of k elements that it keeps, at most.
