@@ -90,6 +90,19 @@ static size_t rows_kept(const struct walk_shape *shape) {
     return kept >= SPAN_ROWS_MIN && !kernels->one_by_one ? kept : 0;
 }
 
+// Spans that one thread each takes against all panels: but for the last ones, whose rows are as many as every thread's longest
+// span, so that there is work for all while one is at its last whole span.
+static size_t whole_spans(const struct walk_tasks *tasks, size_t threads) {
+    size_t longest = 0, whole = tasks->num_spans, rows = 0;
+    for (size_t i = 0; i < tasks->num_spans; i++) {
+        longest = longest < tasks->spans[i].rows ? tasks->spans[i].rows : longest;
+    }
+    while (whole > 0 && (tasks->num_spans - whole < LAST_SPANS * threads || rows < longest * threads)) {
+        rows += tasks->spans[--whole].rows;
+    }
+    return whole;
+}
+
 void walk_tasks_make(const struct walk_shape *shape, struct walk_span *spans, struct walk_tasks *out) {
     const struct grouped_matmul_args *args = shape->args;
     size_t wanted = shape->threads > 1 ? shape->threads * shape->schedule->tasks_per_thread : 1, kept = rows_kept(shape);
@@ -104,8 +117,7 @@ void walk_tasks_make(const struct walk_shape *shape, struct walk_span *spans, st
     out->few = is_few(shape, out);
     out->panels_per_run = run_of(shape, out, wanted);
     out->runs = div_up(out->panels, out->panels_per_run);
-    size_t last = LAST_SPANS * shape->threads;
-    out->whole = kept && out->runs && out->num_spans > last ? out->num_spans - last : 0;
+    out->whole = kept && out->runs ? whole_spans(out, shape->threads) : 0;
     out->products = out->whole + (out->num_spans - out->whole) * out->runs;
     out->zero_from = out->zero_before + rows_of_groups(args, args->group_offset, args->group_offset + args->num_actual_groups);
     out->zero_tasks_before = div_up(out->zero_before, ZERO_ROWS);

@@ -154,6 +154,35 @@ static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
     assert_int_equal(tasks.whole, 0);
 }
 
+// One expert has most of the rows: whoever took it whole would be waited for.
+static void a_span_that_is_longer_than_the_rest_is_cut(void **state) {
+    (void)state;
+    enum { GROUPS = 8, PANELS = 224, THREADS = 2, ROWS = 60 };
+    const struct element_kernels of = {.group = (panel_group_kernel *)(uintptr_t)1, .keeps = {1 << 20, 2}}; // never called
+    const struct panel_kernels kernels = {.of = &of};
+    const struct matmul_schedule schedule = schedule_heuristic();
+    int32_t sizes[GROUPS] = {ROWS, 1, 1, 1, 1, 1, 1, 1};
+    struct walk_span spans[3 * GROUPS];
+    struct walk_tasks tasks;
+    struct grouped_matmul_args args = {
+        .group_sizes = sizes, .num_groups = GROUPS, .num_actual_groups = GROUPS, .m = ROWS + GROUPS - 1};
+    const struct walk_shape shape = {.args = &args,
+                                     .kernels = &kernels,
+                                     .panels = PANELS,
+                                     .panels_per_call = 4,
+                                     .panel_bytes = 512 << 10,
+                                     .row_bytes = 8192,
+                                     .threads = THREADS,
+                                     .schedule = &schedule};
+    walk_tasks_make(&shape, spans, &tasks);
+    assert_int_equal(tasks.num_spans, GROUPS);
+    assert_int_equal(tasks.whole, 0);
+    sizes[GROUPS - 1] = sizes[GROUPS - 2] = ROWS; // as long ones are behind it
+    args.m = 3 * ROWS + GROUPS - 3;
+    walk_tasks_make(&shape, spans, &tasks);
+    assert_true(tasks.whole > 0 && tasks.whole <= GROUPS - 2 * THREADS);
+}
+
 static void spans_are_half_as_long_where_rows_are_kept_widened(void **state) {
     (void)state;
     enum { ROW_BYTES = 8192, KEPT = KERNEL_ROWS_KEPT / ROW_BYTES, PANELS = 64 };
@@ -221,6 +250,7 @@ int main(void) {
         cmocka_unit_test(every_row_and_panel_is_taken_once),
         cmocka_unit_test(spans_of_a_task_are_of_its_group),
         cmocka_unit_test(rows_that_are_kept_take_all_panels_but_for_the_last),
+        cmocka_unit_test(a_span_that_is_longer_than_the_rest_is_cut),
         cmocka_unit_test(spans_are_half_as_long_where_rows_are_kept_widened),
         cmocka_unit_test(spans_of_codes_are_as_many_rows_as_the_format_keeps),
     };
