@@ -75,6 +75,11 @@ static void watch_stuck(struct rpc_call *call, int64_t after_ns) {
     thread->next_stuck_ns = at_ns < thread->next_stuck_ns ? at_ns : thread->next_stuck_ns;
 }
 
+void call_renew_stuck(struct rpc_call *call, int64_t now_ns) {
+    int64_t at_ns = clock_add_ns(now_ns, CLOSED_STUCK_NS);
+    call->stuck_at_ns = at_ns < call->stuck_at_ns ? call->stuck_at_ns : at_ns;
+}
+
 static void unwatch_stuck(struct rpc_call *call) {
     if (call->on_stuck_list) {
         LIST_REMOVE(call, stuck_link);

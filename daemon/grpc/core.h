@@ -98,6 +98,7 @@ struct rpc_thread {
     unsigned idle_count;
     LIST_HEAD(, rpc_call) stuck; // calls that are to be over soon
     int64_t next_stuck_ns;       // not after the first of them is due
+    int64_t due_ns;              // when the thread meant to be back, at the latest
     bool ticking, tick_due;
     bool waiting; // inside gRPC's wait, which only a posted tag ends
     int64_t next_tick_ns;
@@ -159,6 +160,9 @@ void call_body_freed(struct rpc_call *call);  // on its thread, after its batch
 void call_answer_late(struct rpc_call *call); // what was asked for after `closed`
 // Ends the connection of a call whose peer takes nothing; false where there is none.
 bool call_abandon_connection(struct rpc_call *call);
+
+// The peer of a call that is to be over soon has its time once more, from now on.
+void call_renew_stuck(struct rpc_call *call, int64_t now_ns);
 
 // ---- message.c
 // The message of a batch as one pooled buffer; takes the byte buffer.

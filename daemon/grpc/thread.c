@@ -45,7 +45,7 @@ err_t thread_init(struct rpc_thread *thread, struct rpc_server *server, unsigned
     thread->index = index;
     thread->wake_tag.done = on_wake;
     LIST_INIT(&thread->stuck);
-    thread->next_stuck_ns = CLOCK_NEVER;
+    thread->next_stuck_ns = thread->due_ns = CLOCK_NEVER;
     thread->next_tick_ns = CLOCK_NEVER;
     thread->queue = create_queue(server);
     thread->wake_call =
@@ -76,6 +76,21 @@ static void answer_late(struct rpc_thread *thread) {
     }
 }
 
+// A thread that comes so much later than it meant to, since the process or its machine was stopped, knows nothing of what peers did
+// meanwhile, and judges none.
+#define LATE_NS (100 * (int64_t)NS_PER_MS)
+
+static bool came_late(const struct rpc_thread *thread, int64_t now_ns) {
+    return thread->due_ns != CLOCK_NEVER && now_ns - thread->due_ns > LATE_NS;
+}
+
+static void renew_stuck(struct rpc_thread *thread, int64_t now_ns) {
+    struct rpc_call *call;
+    LIST_FOREACH(call, &thread->stuck, stuck_link) {
+        call_renew_stuck(call, now_ns);
+    }
+}
+
 static void abandon_stuck(struct rpc_thread *thread, int64_t now_ns) {
     int64_t next_ns = CLOCK_NEVER;
     struct rpc_call *call;
@@ -89,12 +104,15 @@ static void abandon_stuck(struct rpc_thread *thread, int64_t now_ns) {
     thread->next_stuck_ns = next_ns;
 }
 
-// All that is due now; returns until when the queue may be waited for.
+// All that is due now; returns until when the queue may be waited for; 0: not at all.
 static int64_t run_due(struct rpc_thread *thread) {
     take_freed(thread);
     answer_late(thread);
     int64_t now_ns = clock_now_ns();
     if (now_ns >= thread->next_stuck_ns) {
+        if (came_late(thread, now_ns)) {
+            renew_stuck(thread, now_ns);
+        }
         abandon_stuck(thread, now_ns);
     }
     if (thread->ticking && (thread->tick_due || now_ns >= thread->next_tick_ns)) {
@@ -111,6 +129,7 @@ static int64_t run_due(struct rpc_thread *thread) {
 static void thread_drain(struct rpc_thread *thread) {
     for (;;) {
         int64_t until_ns = run_due(thread);
+        thread->due_ns = until_ns ? until_ns : clock_now_ns();
         gpr_timespec until =
             until_ns == CLOCK_NEVER ? gpr_inf_future(GPR_CLOCK_MONOTONIC) : gpr_time_from_nanos(until_ns, GPR_CLOCK_MONOTONIC);
         thread->waiting = true;

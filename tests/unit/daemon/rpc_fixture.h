@@ -36,7 +36,7 @@
 
 enum { FLOOD_BYTES = 8 << 20, POISON = 0xEE };
 
-enum command { COMMAND_NONE, COMMAND_CANCEL, COMMAND_END, COMMAND_LATE };
+enum command { COMMAND_NONE, COMMAND_CANCEL, COMMAND_END, COMMAND_LATE, COMMAND_PAUSE }; // COMMAND_PAUSE: cancels, and stands still
 
 struct fixture;
 
@@ -230,15 +230,20 @@ static inline int64_t fixture_tick(void *context, unsigned thread, int64_t now_n
     }
     fixture->ticks++;
     int command = thread == 0 ? fixture->command : COMMAND_NONE;
-    for (int i = 0; i < FIXTURE_CALLS && (command == COMMAND_CANCEL || command == COMMAND_END); i++) {
+    bool cancels = command == COMMAND_CANCEL || command == COMMAND_PAUSE;
+    for (int i = 0; i < FIXTURE_CALLS && (cancels || command == COMMAND_END); i++) {
         struct fixture_call *call = &fixture->calls[i];
-        if (call->used && command == COMMAND_CANCEL) {
+        if (call->used && cancels) {
             rpc_cancel(call->rpc, 4, "not read in time");
         } else if (call->used && fixture_is_reflection(call->rpc)) {
             reflection_end(call->plugin);
         } else if (call->used && !fixture_is_health(call->rpc)) {
             fixture_end(call->rpc, 14, "shutting down");
         }
+    }
+    if (command == COMMAND_PAUSE) {
+        fixture->command = COMMAND_NONE;
+        nanosleep(&(struct timespec){.tv_sec = 3}, NULL);
     }
     health_tick(fixture->health, thread);
     return fixture->next_tick_ns;

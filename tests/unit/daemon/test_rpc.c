@@ -1,6 +1,7 @@
 // The transport against a gRPC client in the same process, and against a peer that speaks HTTP/2 by hand.
 #include "rpc_fixture.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -341,6 +342,36 @@ static void an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cance
     fixture_stop(f);
 }
 
+// The process or its machine was stopped for longer than the peer has: it took what there was meanwhile, and goes on to.
+static void a_peer_has_its_time_again_after_the_server_was_stopped(void **state) {
+    (void)state;
+    struct fixture *f = fixture_start(MIB, 8);
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    assert_false(err_is(rpc_adopt(f->rpc, ends[0], "unix:test")));
+    uint8_t bytes[512];
+    size_t length = by_hand(bytes, FLOOD);
+    assert_int_equal(write(ends[1], bytes, length), length);
+    assert_true(fixture_wait(&f->opened, 1));
+    nanosleep(&(struct timespec){.tv_nsec = 200 * NS_PER_MS}, NULL);
+    assert_int_equal(f->written, 0);
+    fixture_command(f, COMMAND_PAUSE);
+    static char rest[MIB];
+    for (int i = 0; i < 20000 && !f->released; i++) {
+        ssize_t got = read(ends[1], rest, sizeof rest);
+        assert_int_not_equal(got, 0); // the connection lives
+        nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+    }
+    assert_int_equal(f->released, 1);
+    ssize_t got;
+    while ((got = read(ends[1], rest, sizeof rest)) > 0) {
+    }
+    assert_int_equal(got, -1);
+    assert_int_equal(errno, EAGAIN);
+    close(ends[1]);
+    fixture_stop(f);
+}
+
 static void a_write_after_the_end_is_answered_with_not_ok(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
@@ -554,6 +585,7 @@ int main(void) {
         cmocka_unit_test(a_connection_that_dies_closes_its_calls),
         cmocka_unit_test(a_peer_that_does_not_read_holds_nothing_once_it_is_cancelled),
         cmocka_unit_test(an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cancel),
+        cmocka_unit_test(a_peer_has_its_time_again_after_the_server_was_stopped),
         cmocka_unit_test(a_write_after_the_end_is_answered_with_not_ok),
         cmocka_unit_test(many_short_connections_leave_nothing_behind),
         cmocka_unit_test(a_watched_server_serves_beside_its_watcher),
