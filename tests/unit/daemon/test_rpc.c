@@ -318,9 +318,8 @@ static size_t by_hand(uint8_t *out, const char *path) {
     return total + length;
 }
 
-static void an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cancel(void **state) {
-    (void)state;
-    struct fixture *f = fixture_start(MIB, 8);
+// The socket of such a peer.
+static int flooded(struct fixture *f) {
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     assert_false(err_is(rpc_adopt(f->rpc, ends[0], "unix:test")));
@@ -330,15 +329,22 @@ static void an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cance
     assert_true(fixture_wait(&f->opened, 1));
     nanosleep(&(struct timespec){.tv_nsec = 200 * NS_PER_MS}, NULL);
     assert_int_equal(f->written, 0);
+    return ends[1];
+}
+
+static void an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cancel(void **state) {
+    (void)state;
+    struct fixture *f = fixture_start(MIB, 8);
+    int peer = flooded(f);
     fixture_command(f, COMMAND_CANCEL);
     assert_true(fixture_wait(&f->released, 1));
     assert_int_equal(f->lost, 1);
     char rest[4096];
     ssize_t got;
-    while ((got = read(ends[1], rest, sizeof rest)) > 0) {
+    while ((got = read(peer, rest, sizeof rest)) > 0) {
     }
     assert_int_equal(got, 0); // what was in the socket, then its end
-    close(ends[1]);
+    close(peer);
     fixture_stop(f);
 }
 
@@ -346,29 +352,21 @@ static void an_adopted_socket_whose_peer_takes_nothing_is_given_up_after_a_cance
 static void a_peer_has_its_time_again_after_the_server_was_stopped(void **state) {
     (void)state;
     struct fixture *f = fixture_start(MIB, 8);
-    int ends[2];
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    assert_false(err_is(rpc_adopt(f->rpc, ends[0], "unix:test")));
-    uint8_t bytes[512];
-    size_t length = by_hand(bytes, FLOOD);
-    assert_int_equal(write(ends[1], bytes, length), length);
-    assert_true(fixture_wait(&f->opened, 1));
-    nanosleep(&(struct timespec){.tv_nsec = 200 * NS_PER_MS}, NULL);
-    assert_int_equal(f->written, 0);
+    int peer = flooded(f);
     fixture_command(f, COMMAND_PAUSE);
     static char rest[MIB];
     for (int i = 0; i < 20000 && !f->released; i++) {
-        ssize_t got = read(ends[1], rest, sizeof rest);
+        ssize_t got = read(peer, rest, sizeof rest);
         assert_int_not_equal(got, 0); // the connection lives
         nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
     }
     assert_int_equal(f->released, 1);
     ssize_t got;
-    while ((got = read(ends[1], rest, sizeof rest)) > 0) {
+    while ((got = read(peer, rest, sizeof rest)) > 0) {
     }
     assert_int_equal(got, -1);
     assert_int_equal(errno, EAGAIN);
-    close(ends[1]);
+    close(peer);
     fixture_stop(f);
 }
 
