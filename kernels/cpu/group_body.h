@@ -1,13 +1,13 @@
-// The group kernels (many rows against several panels), written once over the vector of the including file, which has included
+// NEON's group kernels (many rows against several panels), over the vector of the including file, which has included
 // panel_body.h: f32 by group_words.h, and bf16 widened to it. Widening costs as many instructions as two rows' fmas, so it is done
 // once: the first tile of rows widens a panel as it multiplies and leaves it in scratch for the others (a pass of its own waits for
 // its stores), and rows are widened once for all panels. K goes in blocks; sums pass through memory between two, which is exact.
 //
 // Wide layouts: a panel's block is [pair][2][64] and a row's [pairs / LANES][2][LANES], the odd k first, as it is added.
 #include "kernels/cpu/group_words.h"
-#include "kernels/cpu/widen_row.h"
 
 enum {
+    WIDEN_RUN = 2 * LANES,           // k of a vector of pairs
     GROUP_BLOCK = 256,               // k, many rows: 4 widened panels stay in L2, 256 KiB; a tile of rows, 6 KiB, in L1 over them
     GROUP_FEW_BLOCK = 128,           // k, few rows: one widened panel, 32 KiB, stays in L1 over the tiles
     GROUP_FEW_ROWS = 48,             // few
@@ -19,6 +19,20 @@ enum {
 };
 _Static_assert((GROUP_WIDE + PANEL_TILE * GROUP_ROW) * sizeof(float) <= KERNEL_SCRATCH_BYTES, "many rows' scratch");
 _Static_assert(GROUP_FEW_BLOCK *KERNEL_PANEL + GROUP_FEW_ROWS * GROUP_FEW_ROW <= GROUP_WIDE, "few rows' scratch");
+
+// A row as it is multiplied, `depth` of k; wide has room for whole runs: an odd tail and what is missing of the last vector is +0.
+static void widen_row(const uint16_t *x, size_t depth, float *wide) {
+    for (size_t i = 0; i < depth; i += WIDEN_RUN) {
+        uint16_t tail[WIDEN_RUN] = {0};
+        const uint16_t *pairs = x + i;
+        if (depth - i < WIDEN_RUN) {
+            memcpy(tail, pairs, (depth - i) * sizeof *tail);
+            pairs = tail;
+        }
+        vec_store(wide + i, vec_odd(pairs));
+        vec_store(wide + i + LANES, vec_even(pairs));
+    }
+}
 
 // One tile of rows against PANEL_PASS columns of one panel, over a block of K.
 struct group_pass {
@@ -144,7 +158,6 @@ static struct group_block group_begin(const struct panel_group_args *args, size_
     for (size_t p = 0; next && p < args->count; p++) {
         const uint16_t *from = (const uint16_t *)next[p] + (ends ? 0 : (begin + block.depth) * KERNEL_PANEL);
         block.ahead[p] = group_ahead_over(from, block.depth * KERNEL_PANEL * sizeof *from, runs);
-        block.ahead[p].far = fetch_as_intel();
     }
     return block;
 }
