@@ -107,14 +107,9 @@ class Daemon:
         return found
 
     def wait_for(self, event, seconds=READY_SECONDS, count=1):
-        deadline = time.monotonic() + seconds
-        while len(self.events(event)) < count:
-            with self._more:
-                left = deadline - time.monotonic()
-                if left <= 0 or self._ended:
-                    break
-                self._more.wait(left)
-        found = self.events(event)
+        with self._more:  # held from each look to its wait: no line comes between them unseen
+            self._more.wait_for(lambda: self._ended or len(self.events(event)) >= count, seconds)
+            found = self.events(event)
         assert len(found) >= count, f"no event={event} within {seconds} s\n{shlex.join(self.command)}\n{self.log}"
         return found[count - 1]
 
