@@ -26,19 +26,28 @@ struct product_dtype {
     enum dtype rows;
     bool coded;
     struct quantised_format format;
-    unsigned bits; // of a code
+    unsigned bits;        // of a code
+    size_t scale_columns; // of one scale; 0: 1
 };
 static const struct product_dtype PRODUCT_DTYPES[] = {
     {"f32", .rows = DTYPE_F32},
     {"bf16", .rows = DTYPE_BF16},
     {"i8", .rows = DTYPE_I8}, // to int32
-    {"mxfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}, 4},
-    {"nvfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .scale_k = 16}, 4},
-    {"mxfp8", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F8_E8M0, .scale_k = 32}, 8}, // without a peer
-    {"int4-32", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 32}, 4},
-    {"int4-64", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 64}, 4}, // this and the next without peers
-    {"int4-128", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 128}, 4},
-    {"int8-32", DTYPE_BF16, true, {.code = CODE_INT8, .scale = DTYPE_F16, .scale_k = 32}, 8},
+    {"mxfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}, .bits = 4},
+    {"nvfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .scale_k = 16}, .bits = 4},
+    // from here on without peers, but for int4-32
+    {"mxfp8", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F8_E8M0, .scale_k = 32}, .bits = 8},
+    {"e4m3-128x128",
+     DTYPE_BF16,
+     true,
+     {.code = CODE_E4M3, .scale = DTYPE_F32, .scale_of_panel = true, .scale_k = 128},
+     .bits = 8,
+     .scale_columns = 128},
+    {"e4m3-row", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F32}, .bits = 8},
+    {"int4-32", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 32}, .bits = 4},
+    {"int4-64", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 64}, .bits = 4},
+    {"int4-128", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 128}, .bits = 4},
+    {"int8-32", DTYPE_BF16, true, {.code = CODE_INT8, .scale = DTYPE_F16, .scale_k = 32}, .bits = 8},
 };
 enum { PRODUCT_DTYPES_COUNT = sizeof PRODUCT_DTYPES / sizeof *PRODUCT_DTYPES };
 
@@ -122,6 +131,15 @@ struct weights_of_file {
     const char *elements, *scales;
 };
 
+// Of each column.
+static size_t scales_along_k(const struct product_dtype *d, size_t k) {
+    return d->format.scale_k ? k / d->format.scale_k : 1;
+}
+
+static size_t columns_of_scale(const struct product_dtype *d) {
+    return d->scale_columns ? d->scale_columns : 1;
+}
+
 static FALLIBLE pack_group(const struct product *p, struct weights_of_file file, size_t group, void *dst) {
     const struct packed_weights *w = &p->weights;
     const struct product_dtype *d = p->dtype;
@@ -132,13 +150,13 @@ static FALLIBLE pack_group(const struct product *p, struct weights_of_file file,
         pack_weights(&source, w->k, w->n, d->rows, w->layout, dst);
         return OK;
     }
-    size_t scales = w->k / d->format.scale_k;
+    size_t scales = scales_along_k(d, w->k), columns = columns_of_scale(d);
     struct code_words codes = {
         .data = file.elements + first * d->bits / 8, .bits = d->bits, .word = 1, .n_word_stride = w->k, .k_word_stride = 1};
     struct quantised_source source = {
         .codes = codes,
-        .scales = file.scales + group * w->n * scales * dtype_size(d->format.scale),
-        .scale_columns = 1,
+        .scales = file.scales + group * (w->n / columns) * scales * dtype_size(d->format.scale),
+        .scale_columns = columns,
         .scale_n_stride = scales,
         .scale_g_stride = 1,
     };
@@ -169,12 +187,14 @@ static size_t number_at(char **argv, int i) {
 
 static FALLIBLE take_operands(struct product *p, const int32_t **sizes, struct shared_file *file, struct weights_of_file *weights) {
     const struct product_dtype *d = p->dtype;
-    size_t elements = p->weights.groups * p->weights.n * p->weights.k, bits = d->coded ? d->bits : 8 * dtype_size(d->rows);
+    size_t lines = p->weights.groups * p->weights.n, elements = lines * p->weights.k,
+           bits = d->coded ? d->bits : 8 * dtype_size(d->rows);
     TRY(take_part(file, p->weights.groups * sizeof **sizes, sizes));
     TRY(take_part(file, p->args.m * p->weights.k * dtype_size(d->rows), &p->args.lhs));
     TRY(take_part(file, elements * bits / 8, &weights->elements));
     if (d->coded) {
-        TRY(take_part(file, elements / d->format.scale_k * dtype_size(d->format.scale), &weights->scales));
+        size_t scales = lines / columns_of_scale(d) * scales_along_k(d, p->weights.k);
+        TRY(take_part(file, scales * dtype_size(d->format.scale), &weights->scales));
     }
     return take_part(file, p->args.m * p->weights.n * sizeof(float), &p->args.out);
 }
