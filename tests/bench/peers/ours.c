@@ -35,7 +35,7 @@ static const struct product_dtype PRODUCT_DTYPES[] = {
     {"i8", .rows = DTYPE_I8}, // to int32
     {"mxfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}, .bits = 4},
     {"nvfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .scale_k = 16}, .bits = 4},
-    // from here on without peers, but for int4-32
+    // from here on without peers, but for int4-32 and int8-32
     {"mxfp8", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F8_E8M0, .scale_k = 32}, .bits = 8},
     {"e4m3-128x128",
      DTYPE_BF16,
