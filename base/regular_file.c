@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -200,10 +202,27 @@ FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, str
     return err_is(e) ? regular_file_end(out, e) : OK;
 }
 
+// A limit on the size of files is this write's error, EFBIG, and not the end of the process: its signal, which comes to the thread
+// that writes, is taken back.
+static ssize_t write_unsignalled(int fd, const void *bytes, size_t size) {
+    sigset_t limit, before;
+    sigemptyset(&limit);
+    sigaddset(&limit, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &limit, &before);
+    const ssize_t written = write(fd, bytes, size);
+    const int error = errno;
+    if (written < 0 && error == EFBIG) {
+        sigtimedwait(&limit, NULL, &(struct timespec){0});
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return written;
+}
+
 FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size) {
     const char *at = bytes;
     while (size > 0) {
-        ssize_t written = write(fd, at, size);
+        ssize_t written = write_unsignalled(fd, at, size);
         if (written < 0 && errno == EINTR) {
             continue;
         }

@@ -35,7 +35,7 @@ enum regular_file_takes { REGULAR_FILE_ONLY, REGULAR_FILE_OR_STREAM };
 // printed there. What else lies there is left as it is. ERR_IO says why, not the path. After OK, regular_file_end is due.
 FALLIBLE regular_file_begin(const char *path, enum regular_file_takes takes, struct regular_file_new *out);
 
-// All bytes, or ERR_IO.
+// All bytes, or ERR_IO: of a limit on the size of files too, whatever SIGXFSZ does in this process.
 FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size);
 
 // `e` is how the writing went: on an error the place keeps what it had and nothing is left beside it. Returns that error, or

@@ -41,6 +41,7 @@ static void log_option(void *context, const char *key, const char *value, const 
 }
 
 static void start_log(const struct options *options) {
+    signal(SIGXFSZ, SIG_IGN); // the log may be a file that can hold no more
     enum log_level level = LOG_LEVEL_INFO;
     (void)log_level_parse(options->log_level, &level); // the option table has checked it
     log_init(level, options->journal);

@@ -19,7 +19,7 @@ import pytest
 
 from harness import slow
 from harness.checkpoints import copy_case
-from harness.daemon import CALL_SECONDS, Daemon, Feed, clean_environment, run_program
+from harness.daemon import CALL_SECONDS, Client, Daemon, Feed, clean_environment, run_program
 from harness.errors import check, failure_of_call, raises
 from harness.paths import BIN, ROOT, SANITIZER, SLOW
 from harness.protos import pb
@@ -391,6 +391,29 @@ def test_a_name_with_spaces_forges_no_field_of_the_log(tmp_path, start_daemon):
                               ("listening", "address", f"unix:{folder}/d.sock"), ("admin", "address", f"unix:{folder}/d-admin.sock")):
         assert [pairs[key] for pairs in daemon.events(event)] == [value], daemon.log
     assert not daemon.events("load_failed")
+
+
+def test_a_log_file_that_can_hold_no_more_stops_nothing(tmp_path):
+    """As on a full disk; a limit on the size of files has a signal too, which would end the process."""
+    address, log = f"unix:{tmp_path}/s", tmp_path / "log"
+    limit = ("prlimit", "--fsize=300")
+    with open(log, "w") as file:
+        process = subprocess.Popen([*limit, str(BIN / "expertd"), "--model", "synthetic:tiny", "--listen", address, "--http", "off"],
+                                   env=clean_environment(), stderr=file)
+    try:
+        with Client(grpc.insecure_channel(address)) as client:
+            def answers():
+                with contextlib.suppress(grpc.RpcError):
+                    layer = client.describe().models[0].layers[0]
+                    return client.forward(small(layer.layer, layer.hidden_size)).output.data
+            grpc.channel_ready_future(client.channel).result(CALL_SECONDS)
+            eventually(answers)
+        process.terminate()
+        assert process.wait(60 * SLOW) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert log.stat().st_size == 300 and "event=ready" not in log.read_text()
 
 
 def test_http_pages(served, client):

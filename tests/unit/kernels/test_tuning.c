@@ -2,7 +2,6 @@
 #include "kernel_test.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -288,11 +287,9 @@ static void a_full_disk_leaves_the_old_file_and_nothing_beside_it(void **state) 
     struct rlimit before, little = {.rlim_cur = 100};
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     little.rlim_max = before.rlim_max;
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
     err_t e = tuning_store(folder->file, &HERE, &table);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    signal(SIGXFSZ, handler);
     assert_int_equal(e.code, ERR_IO);
     assert_non_null(strstr(err_message(), folder->file));
     assert_false(err_is(tuning_load(folder->file, &HERE, &loaded)));
