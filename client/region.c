@@ -21,14 +21,16 @@ static FALLIBLE set_timeout(int socket, int64_t timeout_us) {
     return OK;
 }
 
+// With a limit, calls end with EINTR where the process was stopped and goes on, though no handler ran. To a Unix socket connect
+// begins anew then.
 static FALLIBLE send_token(int lease, const struct open_region_response *offer) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     _Static_assert(sizeof address.sun_path == sizeof offer->socket, "a path fits");
     memcpy(address.sun_path, offer->socket, sizeof address.sun_path);
-    if (connect(lease, (const struct sockaddr *)&address, sizeof address) != 0) {
+    if (TEMP_FAILURE_RETRY(connect(lease, (const struct sockaddr *)&address, sizeof address)) != 0) {
         FAIL(ERR_IO, "cannot connect to %s: %s (is it mounted here?)", offer->socket, strerror(errno));
     }
-    if (send(lease, offer->token, sizeof offer->token, MSG_NOSIGNAL) != (ssize_t)sizeof offer->token) {
+    if (TEMP_FAILURE_RETRY(send(lease, offer->token, sizeof offer->token, MSG_NOSIGNAL)) != (ssize_t)sizeof offer->token) {
         FAIL(ERR_IO, "cannot send the region's token to %s: %s", offer->socket, strerror(errno));
     }
     return OK;
@@ -44,7 +46,7 @@ static FALLIBLE receive_descriptor(int lease, const char *path, int *out) {
     struct msghdr message = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
     *out = -1;
-    ssize_t got = recvmsg(lease, &message, MSG_CMSG_CLOEXEC);
+    ssize_t got = TEMP_FAILURE_RETRY(recvmsg(lease, &message, MSG_CMSG_CLOEXEC));
     struct cmsghdr *header = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
     if (!header || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
         header->cmsg_len != CMSG_LEN(sizeof *out)) {

@@ -93,6 +93,7 @@ static void load_ended(struct app *app) {
     char quoted[2 * ERR_MESSAGE_MAX];
     log_line(LOG_LEVEL_ERROR, "load_failed", "reason=%s message=%s", err_name(app->load_error.code),
              log_quote(app->load_error.message, quoted, sizeof quoted));
+    app->phase = APP_UNLOADED;
     app_begin_drain(app, err_exit_code(app->load_error.code));
 }
 
@@ -200,7 +201,7 @@ void app_begin_drain(struct app *app, int exit_code) {
         app->drain_deadline_ns = 0;
         return;
     }
-    bool loading = app->phase == APP_LOADING && app->load_error.code == ERR_OK;
+    bool loading = app->phase == APP_LOADING;
     app->exit_code = exit_code;
     notify_stopping("draining");
     log_line(LOG_LEVEL_INFO, "draining", "active=%llu", (unsigned long long)serve_active(app->serve));

@@ -22,6 +22,7 @@
 
 enum app_phase {
     APP_LOADING,
+    APP_UNLOADED, // the load has failed: nothing was served
     APP_SERVING,
     APP_DRAINING, // no new requests; those under way finish
     APP_CLOSING,  // streams end, the transport shuts down

@@ -7,6 +7,7 @@
 #include "base/suggest.h"
 #include "daemon/options.h"
 #include "daemon/rpc.h"
+#include "kernels/team.h"
 
 #define FIELD(name) offsetof(struct options, name)
 #define KIB (1ull << 10)
@@ -46,7 +47,8 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                          .type = OPTIONS_TEXT,
                          .offset = FIELD(hf_cache),
                          .value = "DIR",
-                         .help = "Where ORG/NAME is looked up [default: $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub]."},
+                         .help = "Where ORG/NAME is looked up [default: $HF_HUB_CACHE, $HF_HOME/hub, "
+                                 "$XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub]."},
     [OPTION_LISTEN] = {.name = "listen",
                        .type = OPTIONS_LISTEN,
                        .offset = FIELD(listen),
@@ -173,7 +175,7 @@ const struct options_row OPTIONS_ROWS[OPTION_COUNT] = {
                         .type = OPTIONS_NUMBER,
                         .offset = FIELD(threads),
                         .least = 1,
-                        .greatest = 4096,
+                        .greatest = TEAM_THREADS_MAX,
                         .value = "N",
                         .help = "Compute threads, over all shards together [default: the CPUs this process may use]."},
     [OPTION_SPIN_US] = {.name = "spin_us",

@@ -29,7 +29,7 @@ static inline void cpu_pause(void) {
 }
 #endif
 
-enum { TEAM_THREADS_MAX = 1024, SPINS_PER_CLOCK = 64, CACHE_LINE = 64, STACK_BYTES_MIN = 1 << 20 };
+enum { SPINS_PER_CLOCK = 64, CACHE_LINE = 64, STACK_BYTES_MIN = 1 << 20 };
 
 // `state` is the run's number (high half) and its tasks not yet claimed (low half), changed only by compare and exchange, so that a
 // worker that slept through a run can claim nothing of it: a claim succeeds only while the run it saw still has unclaimed tasks,

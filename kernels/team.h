@@ -11,8 +11,10 @@
 
 struct team;
 
+enum { TEAM_THREADS_MAX = 1024 };
+
 struct team_options {
-    unsigned threads; // in all, the calling thread counted: 1 to 1024
+    unsigned threads; // in all, the calling thread counted: 1 to TEAM_THREADS_MAX
     unsigned spin_us; // that a worker looks for the next run before it sleeps; expertd takes 50
 };
 

@@ -31,6 +31,7 @@ void bench_unshare(void *memory, size_t bytes) {
 
 // In the child: 0. It does not outlive its parent, and SIGINT is the parent's to act on.
 static FALLIBLE fork_child(pid_t *out) {
+    const pid_t parent = getpid();
     fflush(NULL);
     *out = fork();
     if (*out < 0) {
@@ -38,17 +39,28 @@ static FALLIBLE fork_child(pid_t *out) {
     }
     if (*out == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) { // it ended before it was watched
+            _exit(1);
+        }
     }
     return OK;
 }
 
 // ---- signals
 
+// What would end this process, but for those that whoever started it lets it ignore: nohup's SIGHUP.
+static const int ENDS[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+enum { ENDS_COUNT = sizeof ENDS / sizeof *ENDS };
+
 static sigset_t signal_set(bool of_children) {
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
+    for (size_t i = 0; i < ENDS_COUNT; i++) {
+        struct sigaction action;
+        if (sigaction(ENDS[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
+            sigaddset(&set, ENDS[i]);
+        }
+    }
     if (of_children) {
         sigaddset(&set, SIGCHLD);
     }
@@ -69,7 +81,7 @@ void bench_release_signals(void) {
 }
 
 static bool asks_to_end(int signal) {
-    return signal == SIGINT || signal == SIGTERM;
+    return signal > 0 && signal != SIGCHLD;
 }
 
 // ---- one process

@@ -5,17 +5,17 @@
 
 #include "client/expertctl/bench_worker.h"
 
-// Until bench_release_signals SIGINT and SIGTERM end this process only where it waits in the functions below, which return; those
-// that came after the last of these are dropped then.
+// Until bench_release_signals SIGINT, SIGTERM, SIGHUP and SIGQUIT, as far as they are not ignored, end this process only where it
+// waits in the functions below, which return; those that came after the last of these are dropped then.
 void bench_hold_signals(void);
 void bench_release_signals(void);
 
-// *interrupted: SIGINT or SIGTERM came; the result is of the time until then. ERR_CANCELLED where it came twice, or before the load
+// *interrupted: one of those came; the result is of the time until then. ERR_CANCELLED where it came twice, or before the load
 // began. On an error *out is as it was. The processes' own errors, ERR_UNAVAILABLE mostly; *refusal as below.
 FALLIBLE bench_run(const struct bench_plan *plan, struct bench_result *out, bool *interrupted, struct proto_error_text *refusal);
 
 // Runs `work` in a forked process to its end, for what needs gRPC. Its error comes back; what it finds lies in shared memory.
-// ERR_CANCELLED where SIGINT or SIGTERM comes meanwhile. *refused gets the daemon's refusal, where that is the error (reason ""
+// ERR_CANCELLED where one of those signals comes meanwhile. *refused gets the daemon's refusal, where that is the error (reason ""
 // otherwise).
 FALLIBLE bench_fork(err_t (*work)(void *argument, struct proto_error_text *refusal), void *argument,
                     struct proto_error_text *refusal);

@@ -253,7 +253,7 @@ static FALLIBLE print_text(const struct ctl_options *o, const struct run *run) {
         print_timings(run);
     }
     if (o->output) {
-        bool words = run->output.dtype == DTYPE_BF16 && strstr(o->output, ".npy");
+        bool words = run->output.dtype == DTYPE_BF16 && tensor_file_is_npy(o->output);
         printf("written     %s%s\n", o->output, words ? " (bf16 bits as <u2: NumPy has no bf16)" : "");
     }
     return OK;

@@ -2,11 +2,12 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -18,17 +19,33 @@ struct patience {
     int64_t until_ns, timeout_us;
 };
 
-// What is left of it is the socket's limit for the next call. False: nothing.
-static bool limit_next(int fd, const struct patience *patience) {
-    int64_t left_us = (patience->until_ns - clock_now_ns()) / NS_PER_US;
-    if (left_us <= 0) {
+// Until the socket has what the next call wants. False, with errno: it never does.
+static bool wait_for(int fd, short events, const struct patience *patience) {
+    struct pollfd wanted = {.fd = fd, .events = events};
+    int ready;
+    do {
+        const int64_t left_ns = patience->until_ns - clock_now_ns();
+        const struct timespec left = {left_ns > 0 ? left_ns / NS_PER_S : 0, left_ns > 0 ? left_ns % NS_PER_S : 0};
+        ready = ppoll(&wanted, 1, &left, NULL);
+    } while (ready < 0 && errno == EINTR); // by a signal, or where the process was stopped and goes on
+    if (ready == 0) {
         errno = ETIMEDOUT;
+    }
+    return ready > 0;
+}
+
+// The socket does not block. False, with errno: nobody is there.
+static bool reach(int fd, const struct addrinfo *at, const struct patience *patience) {
+    if (connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
+        return true;
+    }
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (errno != EINPROGRESS || !wait_for(fd, POLLOUT, patience) || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
         return false;
     }
-    struct timeval limit = {.tv_sec = left_us / MICROSECONDS, .tv_usec = left_us % MICROSECONDS};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit); // of a TCP socket: cannot fail
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    return true;
+    errno = error;
+    return error == 0;
 }
 
 static FALLIBLE connect_to(const struct address *address, const struct patience *patience, int *out) {
@@ -42,8 +59,8 @@ static FALLIBLE connect_to(const struct address *address, const struct patience 
     }
     int why = 0;
     for (struct addrinfo *at = found; at && *out < 0; at = at->ai_next) {
-        int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
-        if (fd >= 0 && limit_next(fd, patience) && connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
+        int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
+        if (fd >= 0 && reach(fd, at, patience)) {
             *out = fd;
             break;
         }
@@ -63,10 +80,18 @@ static FALLIBLE send_request(int fd, const struct address *address, const char *
     char request[REQUEST_MAX];
     int length = snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: expertd\r\nConnection: close\r\n\r\n", path);
     INVARIANT(length > 0 && length < REQUEST_MAX);
-    if (!limit_next(fd, patience) || send(fd, request, (size_t)length, MSG_NOSIGNAL) != length) {
+    if (!wait_for(fd, POLLOUT, patience) || send(fd, request, (size_t)length, MSG_NOSIGNAL) != length) {
         FAIL(ERR_UNAVAILABLE, "%s takes no request: %s", address->text, strerror(errno));
     }
     return OK;
+}
+
+static ssize_t receive(int fd, char *to, size_t size, const struct patience *patience) {
+    ssize_t got;
+    do {
+        got = wait_for(fd, POLLIN, patience) ? recv(fd, to, size, 0) : -1;
+    } while (got < 0 && errno == EAGAIN);
+    return got;
 }
 
 // All until the daemon hangs up, which it does after one answer.
@@ -83,11 +108,11 @@ static FALLIBLE read_all(int fd, const struct address *address, const struct pat
             }
             bytes = more;
         }
-        got = limit_next(fd, patience) ? recv(fd, bytes + used, capacity - used, 0) : -1;
+        got = receive(fd, bytes + used, capacity - used, patience);
         used += got > 0 ? (size_t)got : 0;
     }
     if (!bytes || got != 0) {
-        bool late = got < 0 && (errno == ETIMEDOUT || errno == EAGAIN);
+        bool late = got < 0 && errno == ETIMEDOUT;
         free(bytes);
         if (late) {
             FAIL(ERR_UNAVAILABLE, "%s: the page does not end within %g s", address->text,

@@ -37,6 +37,10 @@ FALLIBLE tensor_file_split(const char *spec, char **path, const char **tensor) {
 
 enum { LISTED_MAX = 5 };
 
+bool tensor_file_is_npy(const char *spec) {
+    return !strstr(spec, ".safetensors:") && ends_with(spec, NPY);
+}
+
 // The first few names, for a message.
 static const char *list_names(const struct safetensors *file, char *text, size_t bytes) {
     size_t used = 0;

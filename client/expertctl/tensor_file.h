@@ -2,6 +2,8 @@
 #ifndef EXPERTD_CLIENT_EXPERTCTL_TENSOR_FILE_H
 #define EXPERTD_CLIENT_EXPERTCTL_TENSOR_FILE_H
 
+#include <stdbool.h>
+
 #include "base/safetensors.h"
 #include "base/tensor.h"
 #include "client/npy.h"
@@ -16,6 +18,9 @@ struct tensor_file {
 // Splits `spec`; path is the caller's to free, *tensor points into spec, NULL where no tensor is named. ERR_USAGE for any other
 // ending.
 FALLIBLE tensor_file_split(const char *spec, char **path, const char **tensor);
+
+// Of one that can be split so: does its file hold NumPy's words?
+bool tensor_file_is_npy(const char *spec);
 
 // `as`: what the bits of a NumPy word are (bf16 in <u2, F8 in |u1); NONE: as the file says. ERR_USAGE, ERR_IO, ERR_CHECKPOINT name
 // the file, the tensor and the mend. On error *out is closed.

@@ -253,9 +253,9 @@ def test_a_daemon_that_dies_ends_no_run(stream):
     assert report["calls"] == report["answers"] + report["failed"]
 
 
-def started(address, *arguments, timeout=300, warmup="0", stdout=subprocess.PIPE):
+def started(address, *arguments, timeout=300, warmup="0", stdout=subprocess.PIPE, prefix=()):
     """A load that goes on until it is told to end, with a line per second."""
-    words = [str(BIN / "expertctl"), "--address", address, "--timeout", str(timeout), "bench", "--warmup", warmup, "--pool", "8",
+    words = [*prefix, str(BIN / "expertctl"), "--address", address, "--timeout", str(timeout), "bench", "--warmup", warmup, "--pool", "8",
              *arguments]
     return subprocess.Popen(words, stdout=stdout, stderr=subprocess.PIPE, text=True, env=clean_environment())
 
@@ -369,15 +369,24 @@ def test_ctrl_c_counts_the_time_after_the_last_call_too(served):
     assert report["calls"] == 1 and 1.9 < report["span_s"] < 50
 
 
-def test_ctrl_c_in_the_warm_up_has_nothing_to_report_and_leaves_what_was_saved(served, tmp_path):
+@pytest.mark.parametrize("end", (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
+def test_an_end_in_the_warm_up_has_nothing_to_report_and_leaves_what_was_saved(served, tmp_path, end):
     kept = tmp_path / "kept.json"
     kept.write_text("old")
     process = started(f"unix:{served.socket}", "--json", "--duration", "60s", "--save", str(kept), warmup="60s")
     wait_line(process, "1 s warm")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(end)
     out, err = process.communicate(timeout=60 * SLOW)
     assert process.returncode == INTERRUPTED and json.loads(out)["error"]["reason"] == "CANCELLED", (process.returncode, out, err)
     assert list(tmp_path.iterdir()) == [kept] and kept.read_text() == "old"
+
+
+def test_a_hangup_that_is_ignored_ends_nothing(served, tmp_path):
+    process = started(f"unix:{served.socket}", "--json", "--duration", "2s", warmup="0", prefix=("nohup",))
+    wait_line(process, "1 s ")
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=60 * SLOW)
+    assert process.returncode in (HELD, INVALID) and json.loads(out)["span_s"] > 1.9, (process.returncode, out, err)
 
 
 def test_find_max_shows_each_step_and_its_rate_holds(served, tmp_path):

@@ -65,6 +65,7 @@ USAGE = {
     "not_a_number": (["--shards", "two"], "--shards"),
     "negative": (["--threads", "-1"], "--threads"),
     "zero_shards": (["--shards", "0"], "--shards"),
+    "more_threads_than_a_team_has": (["--threads", "1025"], "1024"),
     "too_many": (["--shards", "99999999999"], "--shards"),
     "bad_dtype": (["--compute-dtype", "f64"], "f32"),
     "bad_address": (["--listen", "nowhere"], "--listen"),

@@ -86,6 +86,15 @@ def test_forward_takes_logits_and_bf16_bits(ctl, client, rows, tmp_path, random)
     assert np.load(tmp_path / "out.npy").tobytes() == wanted.output.data
 
 
+def test_the_tensor_that_is_written_has_the_dtype_that_is_named(ctl, rows, tmp_path):
+    np.save(tmp_path / "in.npy", rows)
+    folder = tmp_path / "x.npy.d"
+    folder.mkdir()
+    for name, words in (("a.safetensors", False), ("b.safetensors:c.npy", False), ("d.npy", True)):
+        done = ctl("forward", "--layer", LAYER, "--hidden", tmp_path / "in.npy", "--dtype", "bf16", "--output", folder / name)
+        assert done.returncode == 0 and ("NumPy has no bf16" in done.stdout) == words, done.stdout
+
+
 WRONG = {
     "no_command": ([], 64),
     "unknown_command": (["modles"], 64),

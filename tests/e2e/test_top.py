@@ -1,7 +1,9 @@
 """expertctl top: what it shows is what passed."""
 
+import contextlib
 import itertools
 import json
+import signal
 import socket
 import subprocess
 import threading
@@ -118,7 +120,7 @@ class Page:
     """An HTTP server of one answer: its head, then its body in pieces, one after each pause."""
 
     def __init__(self, pieces, pause=0.0):
-        self.pieces, self.pause, self.ended = pieces, pause, threading.Event()
+        self.pieces, self.pause, self.asked, self.ended = pieces, pause, threading.Event(), threading.Event()
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.http = "127.0.0.1:%d" % self.socket.getsockname()[1]
         self.thread = threading.Thread(target=self._serve)
@@ -129,6 +131,7 @@ class Page:
             try:
                 with self.socket.accept()[0] as peer:
                     peer.recv(1 << 16)
+                    self.asked.set()
                     peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
                     for piece in self.pieces:
                         peer.sendall(piece)
@@ -151,6 +154,30 @@ def test_a_page_that_drips_is_waited_for_no_longer_than_the_timeout(daemon):
     with Page(itertools.repeat(b"#"), pause=0.1) as page:
         done = run_program("expertctl", "--address", f"unix:{daemon.socket}", "--timeout", 1, "top", "--once", "--http", page.http)
     assert done.returncode == UNREACHABLE and page.http in done.stderr and "1 s" in done.stderr, (done.returncode, done.stderr)
+
+
+def test_nobody_who_takes_the_connection_is_waited_for_no_longer_than_the_timeout(daemon):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as waiting:
+        for _ in range(4):  # the queue's, and one more that it is not told of
+            peer = waiting.enter_context(socket.socket())
+            peer.setblocking(False)
+            peer.connect_ex(full.getsockname())
+        http = "127.0.0.1:%d" % full.getsockname()[1]
+        done = run_program("expertctl", "--address", f"unix:{daemon.socket}", "--timeout", 1, "top", "--once", "--http", http)
+    assert done.returncode == UNREACHABLE and "timed out" in done.stderr, (done.returncode, done.stderr)
+
+
+def test_a_client_that_was_stopped_and_goes_on_gets_its_page(daemon):
+    """Calls with a limit of the socket's own would end with EINTR."""
+    with Page([b"expertd_ready 1\n", b"expertd_build_info{} 1\n"], pause=1) as page:
+        process = subprocess.Popen([str(BIN / "expertctl"), "--address", f"unix:{daemon.socket}", "top", "--once", "--interval", "0.05",
+                                    "--http", page.http], env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert page.asked.wait(20 * SLOW)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            process.send_signal(number)
+            time.sleep(0.1)
+        out, err = process.communicate(timeout=60 * SLOW)
+    assert process.returncode == 0 and b"ready" in out, err
 
 
 def test_labels_do_nothing_to_the_terminal(daemon):
