@@ -128,6 +128,12 @@ def test_expertd_verify_agrees_with_the_daemon(served, case):
     assert other.returncode != 0, "another checkpoint's answers are not these"
 
 
+def test_nothing_compared_is_no_agreement(tmp_path, case, start_daemon):
+    daemon = start_daemon("--max-request-tokens", 4, model=case("mixtral").folder)
+    done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", case("mixtral").folder, "--tokens", "8,64")
+    assert done.returncode == 64 and "takes 4 in one request" in done.stderr and "nothing was compared" in done.stderr, done.stderr
+
+
 def test_make_checkpoint_writes_what_the_daemon_serves(tmp_path, start_daemon):
     assert run_program("make-checkpoint", tmp_path / "made").returncode == 0
     daemon = start_daemon(model=tmp_path / "made")

@@ -121,7 +121,6 @@ def test_the_socket_is_a_socket_and_gone_afterwards(case, start_daemon):
     daemon = start_daemon(model=case("mixtral").folder)
     assert stat.S_ISSOCK(os.stat(daemon.socket).st_mode)
     daemon.stop()  # asserts that it is gone
-    assert os.listdir(os.path.dirname(daemon.socket)) == [] if os.path.isdir(os.path.dirname(daemon.socket)) else True
 
 
 # ---- loading

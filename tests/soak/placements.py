@@ -55,6 +55,8 @@ class Mover(threading.Thread):
                 self.refused += 1
                 if error.code().name not in REFUSALS:
                     self.faults.append(f"re-placement: {error.code().name} {error.details()}")
+            except Exception as error:  # a fault of the test is a fault too
+                self.faults.append(f"re-placement: {error!r}")
 
     def finish(self):
         self.stop.set()

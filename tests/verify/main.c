@@ -249,6 +249,9 @@ static FALLIBLE check_layers(struct verify *v) {
             TRY(check_layer(v, &v->model.layers[i], o->tokens[t]));
         }
     }
+    if (v->report.count == 0) {
+        FAIL(ERR_USAGE, "nothing was compared: the daemon takes %u tokens in one request, let --tokens name fewer", max_tokens);
+    }
     return OK;
 }
 

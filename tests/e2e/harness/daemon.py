@@ -207,7 +207,7 @@ class Daemon:
             status = self.wait_exit()
             assert not any(sign in self.log for sign in SANITIZER_SIGNS), self.log
             assert status == expected, f"exit status {status}, expected {expected}\n{self.log}"
-            assert not os.path.exists(self.socket), "the socket was left behind"
+            assert os.listdir(self.folder.name) == [], "left behind beside the socket"
         finally:
             self.kill()
 
