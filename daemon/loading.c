@@ -48,14 +48,21 @@ static err_t place_balanced(void *context, const struct layer_params *params, ui
     return placement_balanced(&balance, 1, out);
 }
 
-static void warn_of_odd_scales(const struct model_odd_scales *odd) {
+static void warn_of_odd(const char *event, const struct model_odd *odd, const char *message) {
     char tensor[2 * sizeof odd->tensor], file[2 * sizeof odd->file];
     if (odd->count > 0) {
-        log_line(LOG_LEVEL_WARNING, "scales_not_finite",
-                 "count=%" PRIu64 " tensor=%s file=%s message=\"stored scales are NaN or infinite, and so will be answers of their "
-                 "experts; this is the first such tensor: is the file damaged?\"",
-                 odd->count, log_quote(odd->tensor, tensor, sizeof tensor), log_quote(odd->file, file, sizeof file));
+        log_line(LOG_LEVEL_WARNING, event, "count=%" PRIu64 " tensor=%s file=%s message=\"%s\"", odd->count,
+                 log_quote(odd->tensor, tensor, sizeof tensor), log_quote(odd->file, file, sizeof file), message);
     }
+}
+
+static void warn_of_what_is_odd(const struct model *model) {
+    warn_of_odd("scales_not_finite", &model->odd_scales,
+                "stored scales are NaN or infinite, and so will be answers of their experts; this is the first such tensor: is the "
+                "file damaged?");
+    warn_of_odd("zero_points_of_16", &model->zeros_of_16,
+                "zero points of 4 bits are stored as 15 and are read as 16, as auto-gptq does; GPTQModel lets the 1 that is added "
+                "run into the next one: a file that was made by it, or tried with it, gives other answers here");
 }
 
 struct computing {
@@ -121,7 +128,7 @@ static FALLIBLE load_model(const struct options *options, struct loaded *out) {
     }
     placement_file_deinit(&placing.counts);
     TRY(e);
-    warn_of_odd_scales(&out->model.odd_scales);
+    warn_of_what_is_odd(&out->model);
     char quoted[2 * ERR_MESSAGE_MAX];
     log_line(LOG_LEVEL_INFO, "loaded",
              "model=%s architecture=%s layers=%zu quantisation=%s shards=%u numerics_id=%s weights_bytes=%zu seconds=%.2f",

@@ -452,7 +452,7 @@ static const struct architecture ROWS[] = {
     {
         .model_types = {"bailing_hybrid"},
         .classes = {"BailingHybridForCausalLM"},
-        .norm_rule = NORM_RULE_ALWAYS,
+        .norm_rule = NORM_RULE_FLAG_OR_YES,
         BAILING_BLOCK,
     },
     {

@@ -12,6 +12,12 @@
 
 enum { PROGRESS_NS = 100 * NS_PER_MS };
 
+// What is counted as matrices are loaded, on any thread.
+struct odd {
+    _Atomic uint64_t count;
+    _Atomic uint64_t first; // key_of the first matrix that has any; UINT64_MAX: there are none
+};
+
 struct load {
     const struct supply *supply;
     const struct model_options *options;
@@ -23,9 +29,8 @@ struct load {
     uint64_t all_bytes;       // as stored
     int64_t next_progress_ns; // thread 0's
     _Atomic uint64_t done_bytes;
-    _Atomic uint64_t odd_scales; // that are NaN or Inf
-    _Atomic uint64_t first_odd;  // key_of the first matrix of those; UINT64_MAX: there are none
-    _Atomic bool failed;         // the first failure's thread writes `error`; read when all have come home
+    struct odd odd_scales, zeros_of_16; // struct model's
+    _Atomic bool failed;                // the first failure's thread writes `error`; read when all have come home
     struct err_copy error;
 };
 
@@ -146,33 +151,49 @@ static uint64_t key_of(const struct piece *piece, enum supply_tensor tensor, boo
     return (uint64_t)piece->layer << 48 | (uint64_t)piece->expert << 16 | (uint64_t)tensor << 1 | global;
 }
 
-static void note_odd_scales(struct load *load, const struct piece *piece, enum supply_tensor tensor,
-                            const struct quantised_rows *r) {
-    size_t odd = r->odd_scales + r->odd_global;
-    uint64_t key = key_of(piece, tensor, r->odd_scales == 0), first = atomic_load_explicit(&load->first_odd, memory_order_relaxed);
-    if (odd == 0) {
+static void note(struct odd *odd, size_t count, uint64_t key) {
+    uint64_t first = atomic_load_explicit(&odd->first, memory_order_relaxed);
+    if (count == 0) {
         return;
     }
-    atomic_fetch_add_explicit(&load->odd_scales, odd, memory_order_relaxed);
-    while (key < first && !atomic_compare_exchange_weak(&load->first_odd, &first, key)) {
+    atomic_fetch_add_explicit(&odd->count, count, memory_order_relaxed);
+    while (key < first && !atomic_compare_exchange_weak(&odd->first, &first, key)) {
     }
 }
 
-// For people: the names go with the supply.
-static void name_odd_scales(struct load *load, struct model_odd_scales *out) {
-    const struct supply *supply = load->supply;
-    uint64_t key = atomic_load(&load->first_odd);
-    struct supply_matrix m;
-    out->count = atomic_load(&load->odd_scales);
-    if (out->count == 0 || !supply_describe(supply, &supply->layers[key >> 48], (uint32_t)(key >> 16),
-                                            (enum supply_tensor)((key & 0xffff) >> 1), &m)) {
-        return;
-    }
-    const struct safetensors_entry *tensor = key & 1 ? m.quantised->global_tensor : m.quantised->scales_tensor;
+static void note_what_is_odd(struct load *load, const struct piece *piece, enum supply_tensor tensor,
+                             const struct quantised_rows *r) {
+    note(&load->odd_scales, r->odd_scales + r->odd_global, key_of(piece, tensor, r->odd_scales == 0));
+    note(&load->zeros_of_16, r->zeros_of_16, key_of(piece, tensor, false));
+}
+
+// The matrix of a key of key_of. False: there is none.
+static bool matrix_of(const struct supply *supply, uint64_t key, struct supply_matrix *out) {
+    return key != UINT64_MAX && supply_describe(supply, &supply->layers[key >> 48], (uint32_t)(key >> 16),
+                                                (enum supply_tensor)((key & 0xffff) >> 1), out);
+}
+
+static void name(const struct supply *supply, const struct odd *odd, const struct safetensors_entry *tensor,
+                 struct model_odd *out) {
+    out->count = atomic_load(&odd->count);
     if (tensor) { // none of weights that are generated
         snprintf(out->tensor, sizeof out->tensor, "%s", tensor->name);
         snprintf(out->file, sizeof out->file, "%s", checkpoint_file_of(supply->checkpoint, tensor));
     }
+}
+
+// For people: the names go with the supply.
+static void name_what_is_odd(struct load *load, struct model *model) {
+    const struct supply *supply = load->supply;
+    const uint64_t scales = atomic_load(&load->odd_scales.first), zeros = atomic_load(&load->zeros_of_16.first);
+    struct supply_matrix m;
+    const struct safetensors_entry *tensor = NULL;
+    if (matrix_of(supply, scales, &m)) {
+        tensor = scales & 1 ? m.quantised->global_tensor : m.quantised->scales_tensor;
+    }
+    name(supply, &load->odd_scales, tensor, &model->odd_scales);
+    tensor = matrix_of(supply, zeros, &m) ? m.quantised->zeros_tensor : NULL;
+    name(supply, &load->zeros_of_16, tensor, &model->zeros_of_16);
 }
 
 // One tensor: read, digest, pack, let go.
@@ -183,7 +204,7 @@ static FALLIBLE load_tensor(struct load *load, const struct piece *piece, enum s
     TRY(supply_unpack(piece->staging, m));
     supply_digest(m, piece->staging, digest);
     if (m->quantised) {
-        note_odd_scales(load, piece, tensor, &m->rows);
+        note_what_is_odd(load, piece, tensor, &m->rows);
     }
     if (m->quantised && !supply_keeps_codes(supply, m)) {
         supply_widen(supply, piece->staging, m);
@@ -337,7 +358,12 @@ static uint64_t stored_bytes(const struct supply *supply) {
 
 FALLIBLE loader_pack(const struct supply *supply, const struct model_options *options, struct model *model,
                      struct loader_digests *digests) {
-    struct load load = {.supply = supply, .options = options, .model = model, .digests = digests, .first_odd = UINT64_MAX};
+    struct load load = {.supply = supply,
+                        .options = options,
+                        .model = model,
+                        .digests = digests,
+                        .odd_scales.first = UINT64_MAX,
+                        .zeros_of_16.first = UINT64_MAX};
     for (size_t i = 0; i < supply->count; i++) {
         size_t tasks = (size_t)supply->layers[i].params.num_experts + 1;
         load.layer_tasks = tasks > load.layer_tasks ? tasks : load.layer_tasks;
@@ -352,7 +378,7 @@ FALLIBLE loader_pack(const struct supply *supply, const struct model_options *op
         return err_restore(&load.error);
     }
     INVARIANT(atomic_load(&load.done_bytes) == load.all_bytes);
-    name_odd_scales(&load, &model->odd_scales);
+    name_what_is_odd(&load, model);
     if (options->progress) {
         options->progress(options->progress_context, load.all_bytes, load.all_bytes);
     }

@@ -38,8 +38,8 @@ struct model_layer {
     uint64_t *expert_digests;                    // [E] XXH3-64 over the stored codes, row-major, fixed order of parts
 };
 
-// Stored scales that are NaN or Inf. They are served as they are (numerics: they pass through), but a good file has none.
-struct model_odd_scales {
+// What is served as it is stored, and whoever wrote the file may not have meant so.
+struct model_odd {
     uint64_t count;
     char tensor[SAFETENSORS_NAME_BYTES_MAX + 1], file[512]; // the first that has any, in the order of layers and experts; cut
 };
@@ -56,7 +56,8 @@ struct model {
     struct arena arena;              // all weights as they were loaded; experts that moved have memory of their own
     uint64_t fixed_bytes;            // of the arena, without the routed experts
     uint64_t stored_bytes;           // of the MoE tensors on disk
-    struct model_odd_scales odd_scales;
+    struct model_odd odd_scales;     // that are NaN or Inf: they pass through, but a good file has none
+    struct model_odd zeros_of_16; // zero points of 4 bits that are stored as 15, one less: auto-gptq reads 16, GPTQModel does not
     // the greatest over all layers, for reserving scratch
     uint32_t max_hidden_size, max_intermediate_size, max_experts, max_top_k, ranks;
 };

@@ -79,13 +79,16 @@ static void stage_codes(const struct quantised_matrix *m, const struct pieces *p
     }
 }
 
-// Zero points that are stored less one: 255 means 256.
-static FALLIBLE check_zeros(const struct code_words *c, size_t n, size_t scales, const uint8_t *zeros) {
+// Zero points that are stored less one: 255 means 256, and 15 means 16.
+static FALLIBLE look_at_zeros(const struct code_words *c, size_t n, size_t scales, const uint8_t *zeros, size_t *of_16) {
     bool may_be = c->bits == 8 && c->flip && c->add;
     for (size_t i = 0; may_be && i < n * scales; i++) {
         if ((uint8_t)(zeros[i] - c->add) == 0x7f) {
             FAIL(ERR_CHECKPOINT, "zero point %zu of row %zu is 256: codes of 8 bits end at 255", i % scales, i / scales);
         }
+    }
+    for (size_t i = 0; c->bits == 4 && c->add && i < n * scales; i++) {
+        *of_16 += zeros[i] == 16;
     }
     return OK;
 }
@@ -264,7 +267,7 @@ FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t 
     }
     if (m->zeros.data) {
         quantised_codes_as_bytes(&m->zeros, n, out->scales, pieces.zeros);
-        TRY(check_zeros(&m->zeros, n, out->scales, pieces.zeros));
+        TRY(look_at_zeros(&m->zeros, n, out->scales, pieces.zeros, &out->zeros_of_16));
         out->source.zeros = row_source(pieces.zeros, 8, out->scales);
     }
     out->order = pieces.order;

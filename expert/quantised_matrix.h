@@ -32,8 +32,9 @@ struct quantised_matrix {
     const void *scale_of_k; // I32 [k], may be misaligned: the scale of each k in the file's order; NULL: in order
     bool ordered;           // k are packed scale by scale, and the activations must follow; else scale_of_k has to be in order
     const char *stored;     // what the layout is called: "GPTQ"
-    const struct safetensors_entry *scales_tensor, *global_tensor; // for messages; NULL of weights that are generated
-    size_t ranges;                                                 // of the file: what is read, a tensor each
+    const struct safetensors_entry *scales_tensor, *global_tensor,
+        *zeros_tensor; // for messages; NULL of weights that are generated
+    size_t ranges;     // of the file: what is read, a tensor each
     struct byte_range range[QUANTISED_RANGES];
 };
 
@@ -45,6 +46,7 @@ struct quantised_rows {
     const uint32_t *order;          // [k] the k of the file that is the i-th here; NULL: the same
     size_t odd_scales;              // that are NaN or Inf: they are computed with, and make what they multiply so
     bool odd_global;                // so is the global one, which is not among them
+    size_t zeros_of_16;             // of 4 bits that are stored less one, as 15: not all that write such files mean 16
 };
 
 // Scales along k.

@@ -426,6 +426,7 @@ static FALLIBLE take_zeros(struct taking *t) {
         break;
     }
     t->out->format.zero_points = true;
+    t->out->zeros_tensor = zeros;
     add_range(t, zeros);
     return OK;
 }

@@ -1,14 +1,14 @@
 """Stored scales that are NaN or infinite: served as they are stored, on every path the bits of the scalar twin, with one warning that
-names the first of them. Experts without such scales answer as if there were none."""
+names the first of them. Experts without such scales answer as if there were none. And zero points that are as odd."""
 
 import numpy as np
 import pytest
 
 from harness.protos import pb
 from harness.quantised import EXPERTS, VARIANTS, QuantisedCheckpoint
-from harness.tensors import rows_of, tensor, values_of
+from harness.tensors import error_per_token, rows_of, tensor, values_of
 
-TOKENS = 40
+TOKENS, BOUND = 40, 1e-5
 LAST = EXPERTS - 1
 # name: (variant, [(part, expert, suffix, index, value)], how many scales are no numbers)
 CASES = {
@@ -107,3 +107,29 @@ def test_devices_give_the_bits_of_their_twin(name, tmp_path, start_daemon):
         assert len(daemon.events("scales_not_finite")) == 1
         daemon.stop()
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("variant,count", (("gptq", 2), ("gptq_ordered", 2), ("gptq_v2", 0), ("gptq_8_bits", 0)))
+def test_zero_points_that_not_all_read_alike_are_warned_of(variant, count, tmp_path, start_daemon):
+    """Stored as 15, one less than they are."""
+    checkpoint = QuantisedCheckpoint(tmp_path / "model", VARIANTS[variant])
+    for expert in (2, LAST):
+        name = checkpoint.module("up_proj", expert)
+        words, scales = (np.array(checkpoint.tensors[name + suffix][1]) for suffix in (".qzeros", ".scales"))
+        if variant == "gptq":  # its k are in order: what 32 of them are worth now
+            checkpoint.experts[expert]["up"][0, :32] -= (15 - (int(words[0, 0]) & 15)) * float(scales[0, 0])
+        words[0, 0] |= 15
+        checkpoint.tensors[name + ".qzeros"] = ("I32", words)
+    daemon = start_daemon("--compute-dtype", "f32", model=checkpoint.folder)
+    assert daemon.events("zero_points_of_16") == []
+    checkpoint.write()
+    daemon.stop()
+    daemon = start_daemon("--compute-dtype", "f32", model=checkpoint.folder)
+    warned = daemon.events("zero_points_of_16")
+    assert [(line["level"], int(line["count"]), line["tensor"]) for line in warned] == (
+        [("warning", count, checkpoint.module("up_proj", 2) + ".qzeros")] if count else [])
+    if variant == "gptq":
+        hidden = checkpoint.inputs(TOKENS)
+        with daemon.client() as client:
+            answer = values_of(client.forward(layer=0, hidden=tensor(hidden)).output)
+        assert error_per_token(answer, checkpoint.outputs(hidden)).max() < BOUND

@@ -106,7 +106,7 @@ static void groups_that_config_json_leaves_unsaid_are_the_authors(void **state) 
     refuse_params(DEEPSEEK("deepseek_v2", ",\"topk_method\":\"group_limited_greedy\""), "n_group is missing");
 }
 
-static void one_expert_alone_is_normalised_by_bailing_hybrid(void **state) {
+static void bailing_hybrid_normalises_as_its_flag_says_one_expert_alone_too(void **state) {
     (void)state;
 #define BAILING(type, k, more)                                                                                                     \
     "{\"model_type\":\"" type "\",\"hidden_size\":64,\"moe_intermediate_size\":32,\"num_experts\":16,\"num_experts_per_tok\":" k   \
@@ -115,7 +115,9 @@ static void one_expert_alone_is_normalised_by_bailing_hybrid(void **state) {
     assert_int_equal(params_at(BAILING("bailing_hybrid", "2", ",\"moe_renormalize\":true"), 1).routing.norm, NORM_SUM);
     assert_int_equal(params_at(BAILING("bailing_moe_v2", "1", ""), 1).routing.norm, NORM_NONE);
     assert_int_equal(params_at(BAILING("bailing_moe_v2", "2", ""), 1).routing.norm, NORM_SUM);
-    refuse_params(BAILING("bailing_hybrid", "1", ",\"norm_topk_prob\":false"), "norm_topk_prob is false");
+    assert_int_equal(params_at(BAILING("bailing_hybrid", "2", ",\"moe_renormalize\":false"), 1).routing.norm, NORM_NONE);
+    assert_int_equal(params_at(BAILING("bailing_hybrid", "1", ",\"norm_topk_prob\":false"), 1).routing.norm, NORM_NONE);
+    refuse_params(BAILING("bailing_moe_v2", "2", ",\"norm_topk_prob\":false"), "norm_topk_prob is false");
 }
 
 static void gpt_oss_has_biases_and_a_clamped_swiglu(void **state) {
@@ -518,7 +520,7 @@ int main(void) {
         cmocka_unit_test(deepseek_v3_has_groups_bias_scale_and_shared_width),
         cmocka_unit_test(deepseek_v2_limits_groups_where_its_method_says),
         cmocka_unit_test(groups_that_config_json_leaves_unsaid_are_the_authors),
-        cmocka_unit_test(one_expert_alone_is_normalised_by_bailing_hybrid),
+        cmocka_unit_test(bailing_hybrid_normalises_as_its_flag_says_one_expert_alone_too),
         cmocka_unit_test(gpt_oss_has_biases_and_a_clamped_swiglu),
         cmocka_unit_test(llama4_weighs_the_input),
         cmocka_unit_test(gemmas_router_has_an_input_of_its_own),
