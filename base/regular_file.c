@@ -15,6 +15,25 @@
 
 #include "base/clock.h"
 
+// What lies there, or does not, or is not ours to read, stays so when it is tried again; that nothing can be opened now does not.
+static FALLIBLE cannot_open(const char *path, int cause) {
+    struct stat link;
+    switch (cause) {
+    case ENOENT:
+        FAIL(ERR_CHECKPOINT, "%s: %s%s", path, strerror(cause),
+             lstat(path, &link) == 0 && S_ISLNK(link.st_mode) ? ", where this link leads" : "");
+    case EACCES:
+    case EPERM:
+        FAIL(ERR_CHECKPOINT, "%s: %s: let user %u read it", path, strerror(cause), (unsigned)geteuid());
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+        FAIL(ERR_CHECKPOINT, "%s: %s", path, strerror(cause));
+    default:
+        FAIL(ERR_IO, "%s: %s", path, strerror(cause));
+    }
+}
+
 FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size) {
     struct stat status;
     *fd = -1;
@@ -22,14 +41,14 @@ FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size) {
     // What stat says comes first, since opening a FIFO or a device may itself do something; O_NONBLOCK is for what may take the
     // file's place in between.
     if (stat(path, &status) != 0) {
-        FAIL(ERR_IO, "%s: %s", path, strerror(errno));
+        return cannot_open(path, errno);
     }
     if (!S_ISREG(status.st_mode)) {
         FAIL(ERR_CHECKPOINT, "%s is no regular file", path);
     }
     *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (*fd < 0) {
-        FAIL(ERR_IO, "%s: %s", path, strerror(errno));
+        return cannot_open(path, errno);
     }
     if (fstat(*fd, &status) != 0 || !S_ISREG(status.st_mode)) {
         close(*fd);

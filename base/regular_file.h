@@ -10,7 +10,7 @@
 #include "base/err.h"
 
 // Opens for reading; symbolic links are followed, as a hub cache is made of them. The caller closes *fd.
-// ERR_IO where it cannot be opened, ERR_CHECKPOINT where it is no regular file.
+// ERR_CHECKPOINT where no regular file is there that may be read, ERR_IO where none can be opened now.
 FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size);
 
 // The whole file, with a NUL after it; the caller frees *bytes. ERR_CHECKPOINT above bytes_max (nothing is read then).

@@ -3,10 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <uv.h>
 
 #include "daemon/http_request.h"
-#include "daemon/resolve.h"
+#include "daemon/tcp_sockets.h"
 
 enum {
     BACKLOG = 64,
@@ -44,8 +45,10 @@ struct connection {
 };
 
 struct http_server {
-    uv_tcp_t listener;
-    bool stopping, listener_closed;
+    uv_loop_t *loop;
+    uv_tcp_t listeners[TCP_SOCKETS_MAX]; // one on each address
+    size_t num_listeners, open_listeners;
+    bool stopping;
     http_page page;
     void *context;
     unsigned max_connections, timeout_ms;
@@ -53,11 +56,11 @@ struct http_server {
     struct connection *first;         // open and not closing
     struct connection *pool, *unused; // [pool_size] reserved at start; those not in use
     unsigned pool_size;
-    bool peer_waits; // libuv holds an accepted peer until a connection is free
+    bool peer_waits[TCP_SOCKETS_MAX]; // libuv holds an accepted peer until a connection is free
 };
 
 static void free_when_done(struct http_server *server) {
-    if (!server->listener_closed || server->open > 0) {
+    if (server->open_listeners > 0 || server->open > 0) {
         return;
     }
     for (unsigned i = 0; i < server->pool_size; i++) {
@@ -82,9 +85,11 @@ static void on_handle_closed(uv_handle_t *handle) {
     connection->next = server->unused;
     server->unused = connection;
     server->open--;
-    if (server->peer_waits && !server->stopping) {
-        server->peer_waits = false;
-        on_connection((uv_stream_t *)&server->listener, 0);
+    for (size_t i = 0; i < server->num_listeners && !server->stopping; i++) {
+        if (server->peer_waits[i] && server->unused) {
+            server->peer_waits[i] = false;
+            on_connection((uv_stream_t *)&server->listeners[i], 0);
+        }
     }
     free_when_done(server);
 }
@@ -189,7 +194,7 @@ static void send_answer(struct connection *connection, const struct http_answer 
     uv_buf_t parts[] = {uv_buf_init(connection->head, (unsigned)put_head(connection, answer)),
                         uv_buf_init(connection->body, (unsigned)connection->body_length)};
     connection->state = CONNECTION_WRITING;
-    connection->silent_since_ms = uv_now(connection->server->listener.loop);
+    connection->silent_since_ms = uv_now(connection->server->loop);
     uv_read_stop(stream);
     uv_timer_start(&connection->timer, on_timeout, connection->server->timeout_ms, 0);
     connection->write.data = connection;
@@ -226,7 +231,7 @@ static void answer_request(struct connection *connection, const struct http_requ
 
 static void read_on(struct connection *connection) {
     connection->state = CONNECTION_READING;
-    connection->silent_since_ms = uv_now(connection->server->listener.loop);
+    connection->silent_since_ms = uv_now(connection->server->loop);
     uv_timer_start(&connection->timer, on_timeout, connection->server->timeout_ms, 0);
     if (uv_read_start((uv_stream_t *)&connection->tcp, on_alloc, on_read) != 0) {
         close_connection(connection);
@@ -277,10 +282,10 @@ static void link_connection(struct http_server *server, struct connection *conne
     server->first = connection;
     server->open++;
     connection->state = CONNECTION_READING;
-    connection->silent_since_ms = uv_now(server->listener.loop);
+    connection->silent_since_ms = uv_now(server->loop);
     connection->in_length = 0;
-    uv_tcp_init(server->listener.loop, &connection->tcp);
-    uv_timer_init(server->listener.loop, &connection->timer);
+    uv_tcp_init(server->loop, &connection->tcp);
+    uv_timer_init(server->loop, &connection->timer);
     connection->tcp.data = connection->timer.data = connection;
 }
 
@@ -293,7 +298,7 @@ static bool make_room(struct http_server *server) {
             oldest = c;
         }
     }
-    if (!oldest || uv_now(server->listener.loop) - oldest->silent_since_ms < SILENT_MS) {
+    if (!oldest || uv_now(server->loop) - oldest->silent_since_ms < SILENT_MS) {
         return false;
     }
     close_connection(oldest);
@@ -307,7 +312,7 @@ static void on_connection(uv_stream_t *listener, int status) {
         return; // out of descriptors, say: libuv goes on listening
     }
     if (!connection) {
-        server->peer_waits = true;
+        server->peer_waits[(uv_tcp_t *)listener - server->listeners] = true;
         return;
     }
     link_connection(server, connection);
@@ -322,32 +327,49 @@ static void on_connection(uv_stream_t *listener, int status) {
 
 // ---- start and stop
 
-static FALLIBLE listen_on(struct http_server *server, const char *address, int *bound_port) {
-    struct addrinfo *found;
-    TRY(resolve_address(address, &found));
-    int result = uv_tcp_bind(&server->listener, found->ai_addr, 0);
-    freeaddrinfo(found);
-    if (result == 0) {
-        result = uv_listen((uv_stream_t *)&server->listener, BACKLOG, on_connection);
+static void on_listener_closed(uv_handle_t *handle) {
+    struct http_server *server = handle->data;
+    server->open_listeners--;
+    free_when_done(server);
+}
+
+static void close_listeners(struct http_server *server) {
+    for (size_t i = 0; i < server->num_listeners; i++) {
+        uv_close((uv_handle_t *)&server->listeners[i], on_listener_closed);
     }
-    struct sockaddr_storage bound;
-    int length = sizeof bound;
-    if (result == 0) {
-        result = uv_tcp_getsockname(&server->listener, (struct sockaddr *)&bound, &length);
+}
+
+// Takes the descriptor, on error too.
+static FALLIBLE listen_on(struct http_server *server, int fd) {
+    uv_tcp_t *listener = &server->listeners[server->num_listeners];
+    uv_tcp_init(server->loop, listener);
+    listener->data = server;
+    server->num_listeners++, server->open_listeners++;
+    int result = uv_tcp_open(listener, fd);
+    if (result != 0) {
+        close(fd);
+    } else {
+        result = uv_listen((uv_stream_t *)listener, BACKLOG, on_connection);
     }
     if (result != 0) {
-        FAIL(ERR_UNAVAILABLE, "cannot listen on %s for HTTP: %s; choose another with --http HOST:PORT, or --http off", address,
-             uv_strerror(result));
+        FAIL(ERR_UNAVAILABLE, "cannot listen: %s", uv_strerror(result));
     }
-    *bound_port =
-        ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port : ((struct sockaddr_in *)&bound)->sin_port);
     return OK;
 }
 
-static void on_listener_closed(uv_handle_t *handle) {
-    struct http_server *server = handle->data;
-    server->listener_closed = true;
-    free_when_done(server);
+static FALLIBLE listen_on_all(struct http_server *server, const char *address, unsigned *port) {
+    int fds[TCP_SOCKETS_MAX];
+    size_t count;
+    TRY_IN(tcp_sockets_open(address, fds, &count, port), "HTTP (--http HOST:PORT, or --http off)");
+    err_t e = OK;
+    for (size_t i = 0; i < count; i++) {
+        if (err_is(e)) {
+            close(fds[i]);
+        } else {
+            e = listen_on(server, fds[i]);
+        }
+    }
+    return err_context(e, "HTTP (--http %s)", address);
 }
 
 // Beside the connections that are served, a few to say on that there are too many.
@@ -368,7 +390,7 @@ static FALLIBLE reserve(struct http_server *server) {
     return OK;
 }
 
-FALLIBLE http_start(const struct http_options *options, struct http_server **out, int *bound_port) {
+FALLIBLE http_start(const struct http_options *options, struct http_server **out, unsigned *port) {
     *out = NULL;
     struct http_server *server = calloc(1, sizeof *server);
     if (!server) {
@@ -378,14 +400,15 @@ FALLIBLE http_start(const struct http_options *options, struct http_server **out
     server->context = options->context;
     server->max_connections = options->max_connections;
     server->timeout_ms = options->timeout_ms;
-    uv_tcp_init(options->loop, &server->listener);
-    server->listener.data = server;
+    server->loop = options->loop;
     err_t e = reserve(server);
     if (!err_is(e)) {
-        e = listen_on(server, options->address, bound_port);
+        e = listen_on_all(server, options->address, port);
     }
     if (err_is(e)) {
-        uv_close((uv_handle_t *)&server->listener, on_listener_closed);
+        server->stopping = true;
+        close_listeners(server);
+        free_when_done(server);
         return e;
     }
     *out = server;
@@ -397,7 +420,7 @@ void http_stop(struct http_server *server) {
         return;
     }
     server->stopping = true;
-    uv_close((uv_handle_t *)&server->listener, on_listener_closed);
+    close_listeners(server);
     while (server->first) {
         close_connection(server->first);
     }

@@ -21,16 +21,16 @@ typedef struct http_answer (*http_page)(void *context, const char *path, FILE *b
 
 struct http_options {
     void *loop;          // uv_loop_t *: the only place where a header names it, untyped so that libuv stays in .c files
-    const char *address; // HOST:PORT
+    const char *address; // HOST:PORT: all addresses of the host
     http_page page;
     void *context;
     unsigned max_connections; // 64
     unsigned timeout_ms;      // 10000, of an idle or slow connection
 };
 
-// ERR_UNAVAILABLE names the address and the cause. *bound_port: where HOST:0 ended.
-FALLIBLE http_start(const struct http_options *options, struct http_server **out, int *bound_port);
-// Closes the listener and every connection; the server is freed on the loop afterwards. NULL is legal.
+// ERR_UNAVAILABLE names the address and the cause. *port: where HOST:0 ended.
+FALLIBLE http_start(const struct http_options *options, struct http_server **out, unsigned *port);
+// Closes the listeners and every connection; the server is freed on the loop afterwards. NULL is legal.
 void http_stop(struct http_server *server);
 
 #endif

@@ -164,7 +164,12 @@ static FALLIBLE make_metrics(struct loaded *out) {
 static FALLIBLE log_device(const struct options *options) {
     struct memory_limit limit;
     TRY(memory_available(&limit));
-    char quoted[MEMORY_LIMIT_TEXT_MAX + 16];
+    char quoted[2 * MEMORY_LIMIT_TEXT_MAX];
+    if (limit.hidden[0]) {
+        log_line(LOG_LEVEL_WARNING, "memory_limit_hidden",
+                 "file=%s message=\"it may not be read: what it allows is not known, and not kept to; --memory-max can say it\"",
+                 log_quote(limit.hidden, quoted, sizeof quoted));
+    }
     log_line(LOG_LEVEL_INFO, "device",
              "kind=cpu kernels=%s arithmetic=%s layout=%s threads=%u memory_available_bytes=%" PRIu64 " memory_limit=%s",
              kernel_selected_name(), kernel_arithmetic_name(DTYPE_BF16), packed_layout_name(packed_layout_best(DTYPE_BF16)),

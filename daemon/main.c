@@ -1,5 +1,6 @@
 // expertd: builds the daemon bottom-up, runs its loop, takes it down in reverse.
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mapped.h"
+#include "base/standard_output.h"
 #include "daemon/app.h"
 #include "daemon/log.h"
 #include "daemon/own_process.h"
@@ -234,16 +236,33 @@ static FALLIBLE listen_http(struct app *app) {
         .max_connections = HTTP_CONNECTIONS,
         .timeout_ms = 10000,
     };
-    int port;
+    unsigned port;
     TRY(http_start(&options, &app->http, &port));
     const char *colon = strrchr(app->options.http, ':');
-    log_line(LOG_LEVEL_INFO, "http", "address=%.*s:%d", (int)(colon - app->options.http), app->options.http, port);
+    log_line(LOG_LEVEL_INFO, "http", "address=%.*s:%u", (int)(colon - app->options.http), app->options.http, port);
     return OK;
 }
 
 // ---- bottom-up, and in reverse
 
-static struct serve_options serve_options_of(const struct options *o) {
+// The path that callers are told is whole, as theirs is another folder. One that is too long is left as it was given.
+static const char *whole_admin_address(struct app *app) {
+    const char *given = app->options.admin, *path = given + strlen("unix:");
+    char folder[PATH_MAX];
+    if (!has_admin(&app->options)) {
+        return NULL;
+    }
+    if (path[0] != '/' && getcwd(folder, sizeof folder)) {
+        const int length = snprintf(app->admin_address, sizeof app->admin_address, "unix:%s/%s", folder, path);
+        if (length > 0 && length < (int)sizeof app->admin_address) {
+            return app->admin_address;
+        }
+    }
+    return given;
+}
+
+static struct serve_options serve_options_of(struct app *app) {
+    const struct options *o = &app->options;
     return (struct serve_options){
         .rpc_threads = o->rpc_threads,
         .max_message_bytes = o->max_message_bytes,
@@ -256,7 +275,7 @@ static struct serve_options serve_options_of(const struct options *o) {
                       .share_percent = o->max_connection_share},
         .backlog = {.batch_tokens = o->max_batch_tokens, .batch_requests = BATCH_REQUESTS_MAX, .piece_tokens = o->max_piece_tokens},
         .send_timeout_ns = (int64_t)o->send_timeout_ms * NS_PER_MS,
-        .admin = has_admin(o) ? o->admin : NULL,
+        .admin = whole_admin_address(app),
     };
 }
 
@@ -265,7 +284,7 @@ static FALLIBLE build(struct app *app) {
     struct event_loop_handler events = app_handler(app);
     TRY(kernel_select(o->kernels));
     TRY(event_loop_create(&events, &app->loop));
-    struct serve_options serve = serve_options_of(o);
+    struct serve_options serve = serve_options_of(app);
     TRY(serve_create(&serve, &app->serve));
     struct rpc_options rpc = {.threads = o->rpc_threads,
                               .max_message_bytes = o->max_message_bytes,
@@ -375,6 +394,8 @@ int main(int argc, char **argv) {
     static struct app app; // for the life of the process: handles of the loop live in it
     err_t e = options_parse(argc, argv, environ, &app.options);
     int code = err_is(e) ? report(e) : answer_and_leave(&app.options);
+    e = code == 0 ? standard_output_flush() : OK;
+    code = err_is(e) ? report(e) : code;
     if (code < 0) {
         start_log(&app.options);
         code = serve_until_the_end(&app);

@@ -9,21 +9,27 @@
 
 enum { LINES_MAX = 4096, LINE_BYTES = 512, CGROUP_DEPTH_MAX = 64 };
 
-// Only what is not there says nothing. What cannot be read, for want of descriptors say, may be a limit: then nobody knows what may
-// be taken, and nothing is.
-static FALLIBLE unreadable(const char *path, int cause) {
+// What is not there says nothing, and what is hidden from this process stays so. What cannot be read now, for want of descriptors
+// say, may be a limit: then nobody knows what may be taken, and nothing is.
+static FALLIBLE unreadable(const char *path, int cause, struct memory_limit *limit) {
     if (cause == ENOENT || cause == ENOTDIR || cause == ENODEV) { // ENODEV: a control group that was removed meanwhile
+        return OK;
+    }
+    if (cause == EACCES || cause == EPERM) {
+        if (!limit->hidden[0]) {
+            snprintf(limit->hidden, sizeof limit->hidden, "%.*s", MEMORY_LIMIT_TEXT_MAX - 1, path);
+        }
         return OK;
     }
     FAIL(ERR_NOMEM, "%s cannot be read: %s; so it is not known how much memory may be taken", path, strerror(cause));
 }
 
 // The number after `key` at the start of a line of a file: "MemAvailable:  123 kB", "inactive_file 123". False: there is none.
-static FALLIBLE number_of(const char *path, const char *key, uint64_t *out, bool *found) {
+static FALLIBLE number_of(const char *path, const char *key, struct memory_limit *limit, uint64_t *out, bool *found) {
     *found = false;
     FILE *file = fopen(path, "re");
     if (!file) {
-        return unreadable(path, errno);
+        return unreadable(path, errno, limit);
     }
     char line[LINE_BYTES];
     size_t length = strlen(key);
@@ -37,7 +43,7 @@ static FALLIBLE number_of(const char *path, const char *key, uint64_t *out, bool
     }
     int cause = ferror(file) ? errno : 0;
     (void)fclose(file);
-    return cause ? unreadable(path, cause) : OK;
+    return cause ? unreadable(path, cause, limit) : OK;
 }
 
 static void take_lesser(struct memory_limit *limit, uint64_t bytes, const char *what) {
@@ -50,21 +56,18 @@ static void take_lesser(struct memory_limit *limit, uint64_t bytes, const char *
 // Page cache counts as used in memory.current, but is dropped when somebody needs the room.
 static FALLIBLE take_group(const char *root, const char *group, struct memory_limit *out) {
     char path[PATH_MAX];
-    uint64_t max, current, inactive = 0, active = 0;
+    uint64_t max, current = 0, inactive = 0, active = 0;
     bool found;
     snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.max", root, group);
-    TRY(number_of(path, "", &max, &found));
+    TRY(number_of(path, "", out, &max, &found));
     if (!found) {
         return OK; // the root group has none, and "max" is no number: no limit
     }
     snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.current", root, group);
-    TRY(number_of(path, "", &current, &found));
-    if (!found) {
-        return OK;
-    }
+    TRY(number_of(path, "", out, &current, &found)); // not found: all of it, for all that is known
     snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.stat", root, group);
-    TRY(number_of(path, "inactive_file ", &inactive, &found));
-    TRY(number_of(path, "active_file ", &active, &found));
+    TRY(number_of(path, "inactive_file ", out, &inactive, &found));
+    TRY(number_of(path, "active_file ", out, &active, &found));
     uint64_t cache = inactive + active;
     uint64_t used = current > cache ? current - cache : 0;
     char what[MEMORY_LIMIT_TEXT_MAX];
@@ -74,13 +77,13 @@ static FALLIBLE take_group(const char *root, const char *group, struct memory_li
 }
 
 // The line "0::/a/b" names the group of version 2. False: there is none.
-static FALLIBLE find_group(const char *root, char group[PATH_MAX], bool *found) {
+static FALLIBLE find_group(const char *root, char group[PATH_MAX], bool *found, struct memory_limit *limit) {
     char path[PATH_MAX], line[PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     *found = false;
     FILE *file = fopen(path, "re");
     if (!file) {
-        return unreadable(path, errno);
+        return unreadable(path, errno, limit);
     }
     errno = 0;
     for (int i = 0; i < LINES_MAX && !*found && fgets(line, sizeof line, file); i++) {
@@ -89,7 +92,7 @@ static FALLIBLE find_group(const char *root, char group[PATH_MAX], bool *found) 
     int cause = ferror(file) ? errno : 0;
     (void)fclose(file);
     if (cause) {
-        return unreadable(path, cause);
+        return unreadable(path, cause, limit);
     }
     if (*found) {
         line[strcspn(line, "\n")] = '\0';
@@ -102,7 +105,7 @@ static FALLIBLE find_group(const char *root, char group[PATH_MAX], bool *found) 
 static FALLIBLE take_groups(const char *root, struct memory_limit *out) {
     char group[PATH_MAX] = "";
     bool found;
-    TRY(find_group(root, group, &found));
+    TRY(find_group(root, group, &found, out));
     for (int depth = 0; found && depth < CGROUP_DEPTH_MAX; depth++) {
         TRY(take_group(root, group, out));
         char *slash = strrchr(group, '/');
@@ -120,7 +123,7 @@ FALLIBLE memory_available_at(const char *root, struct memory_limit *out) {
     uint64_t kib;
     bool found;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    TRY(number_of(path, "MemAvailable:", &kib, &found));
+    TRY(number_of(path, "MemAvailable:", out, &kib, &found));
     if (found) {
         take_lesser(out, kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024, "MemAvailable of /proc/meminfo");
     }

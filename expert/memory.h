@@ -10,12 +10,14 @@
 enum { MEMORY_LIMIT_TEXT_MAX = 320 };
 
 struct memory_limit {
-    uint64_t bytes;                   // UINT64_MAX: nothing says
-    char what[MEMORY_LIMIT_TEXT_MAX]; // what sets it: "MemAvailable of /proc/meminfo", "memory.max of control group /a/b"
+    uint64_t bytes;                     // UINT64_MAX: nothing says
+    char what[MEMORY_LIMIT_TEXT_MAX];   // what sets it: "MemAvailable of /proc/meminfo", "memory.max of control group /a/b"
+    char hidden[MEMORY_LIMIT_TEXT_MAX]; // the first file that may not be read and could hold a lesser limit; "": none
 };
 
 // The least of MemAvailable and, for each control group (version 2) from this process's upwards, memory.max less what is in use and
-// cannot be reclaimed. A file that is missing or says nothing sets no limit. ERR_NOMEM names one that is there and cannot be read.
+// cannot be reclaimed. A file that is missing, says nothing or may not be read sets no limit. ERR_NOMEM names one that is there and
+// cannot be read for another reason.
 FALLIBLE memory_available(struct memory_limit *out);
 
 // The same below another root than "": for tests.

@@ -42,6 +42,7 @@ struct spec {
     uint32_t layers, experts;
     uint64_t seed;
     const struct synthetic_format *format; // NULL: plain BF16
+    unsigned given;                        // keys so far, a bit each
     char format_name[NAME_MAX_BYTES + 1];
 };
 
@@ -75,19 +76,36 @@ static FALLIBLE parse_format(const char *name, size_t length, struct spec *spec)
     FAIL(ERR_CONFIG, "unknown format=%.*s; the formats are %s", (int)(length < 64 ? length : 64), name, list);
 }
 
+enum spec_key { KEY_SEED, KEY_FORMAT, KEY_LAYERS, KEY_EXPERTS, KEY_COUNT };
+static const char *const KEYS[KEY_COUNT] = {"seed", "format", "layers", "experts"};
+
+// KEY_COUNT: it is none.
+static enum spec_key key_of(const char *text, size_t length) {
+    for (enum spec_key key = 0; key < KEY_COUNT; key++) {
+        if (strlen(KEYS[key]) == length && memcmp(text, KEYS[key], length) == 0) {
+            return key;
+        }
+    }
+    return KEY_COUNT;
+}
+
 static FALLIBLE parse_key(const char *text, size_t length, struct spec *spec) {
     const char *equals = memchr(text, '=', length);
     size_t key = equals ? (size_t)(equals - text) : length;
     const char *value = equals ? equals + 1 : text + length;
     size_t value_length = length - key - (equals ? 1 : 0);
     uint64_t number = 0;
-    if (key == 4 && memcmp(text, "seed", 4) == 0) {
+    const enum spec_key which = key_of(text, key);
+    if (which < KEY_COUNT && spec->given & 1u << which) {
+        FAIL(ERR_CONFIG, "%s= is given twice", KEYS[which]);
+    }
+    spec->given |= 1u << which;
+    switch (which) {
+    case KEY_SEED:
         return parse_number(text, key, value, value_length, UINT64_MAX, &spec->seed);
-    }
-    if (key == 6 && memcmp(text, "format", 6) == 0) {
+    case KEY_FORMAT:
         return parse_format(value, value_length, spec);
-    }
-    if (key == 6 && memcmp(text, "layers", 6) == 0) {
+    case KEY_LAYERS:
         TRY(parse_number(text, key, value, value_length, UINT32_MAX, &number));
         if (number == 0 || number > spec->preset->layers) {
             FAIL(ERR_CONFIG, "layers=%" PRIu64 ": %s has %u MoE layers, so 1 to %u", number, spec->preset->name,
@@ -95,11 +113,12 @@ static FALLIBLE parse_key(const char *text, size_t length, struct spec *spec) {
         }
         spec->layers = (uint32_t)number;
         return OK;
-    }
-    if (key == 7 && memcmp(text, "experts", 7) == 0) {
+    case KEY_EXPERTS:
         TRY(parse_number(text, key, value, value_length, ROUTING_EXPERTS_MAX, &number));
         spec->experts = (uint32_t)number;
         return OK;
+    case KEY_COUNT:
+        break;
     }
     FAIL(ERR_CONFIG, "unknown key %.*s: layers=N, experts=N, seed=S and format=F may follow the preset", (int)(key < 64 ? key : 64),
          text);

@@ -120,13 +120,13 @@ static FALLIBLE check_groups(const struct grouped_matmul_args *args, size_t held
     if (held > args->num_groups) {
         FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes are of %zu groups, but rhs holds %zu", args->num_groups, held);
     }
-    if (args->group_offset > args->num_groups || args->num_actual_groups > args->num_groups - args->group_offset) {
-        FAIL_FIELD(ERR_INVALID, "group_offset", "group_offset is %zu, from where %zu groups are held, but there are %zu",
-                   args->group_offset, args->num_actual_groups, args->num_groups);
-    }
     if (args->num_actual_groups != held) {
         FAIL_FIELD(ERR_INVALID, "num_actual_groups", "num_actual_groups is %zu, but rhs holds %zu groups", args->num_actual_groups,
                    held);
+    }
+    if (args->group_offset > args->num_groups - held) {
+        FAIL_FIELD(ERR_INVALID, "group_offset", "group_offset is %zu, from where rhs holds %zu groups, but there are %zu",
+                   args->group_offset, held, args->num_groups);
     }
     return OK;
 }
@@ -152,6 +152,9 @@ FALLIBLE grouped_matmul_check(const struct grouped_matmul_args *args) {
     }
     struct rhs_shape rhs = rhs_shape(&args->rhs);
     enum dtype lhs = args->lhs_dtype ? args->lhs_dtype : rhs.dtype;
+    if (!matmul_is_operand(rhs.dtype)) {
+        FAIL_FIELD(ERR_INVALID, "rhs", "rhs is %s: operands are F32, F16, BF16 or I8", dtype_name(rhs.dtype));
+    }
     TRY(check_dtypes(args, &rhs, lhs));
     TRY(check_lhs(args, rhs.k, lhs));
     if (args->rhs.kind == RHS_PLAIN) {

@@ -1,14 +1,14 @@
 #include "kernels/matmul_check.h"
 
-static bool is_operand(enum dtype dtype) {
+bool matmul_is_operand(enum dtype dtype) {
     return dtype_is_float16_or_32(dtype) || dtype == DTYPE_I8;
 }
 
 FALLIBLE matmul_check_dtypes(enum dtype lhs, enum dtype rhs, enum dtype out) {
-    if (!is_operand(lhs)) {
+    if (!matmul_is_operand(lhs)) {
         FAIL_FIELD(ERR_INVALID, "lhs", "lhs is %s: operands are F32, F16, BF16 or I8", dtype_name(lhs));
     }
-    if (!is_operand(rhs) || (lhs == DTYPE_I8) != (rhs == DTYPE_I8)) {
+    if (!matmul_is_operand(rhs) || (lhs == DTYPE_I8) != (rhs == DTYPE_I8)) {
         FAIL_FIELD(ERR_INVALID, "rhs", "rhs is %s, but lhs is %s: floats (F32, F16, BF16) go with floats, I8 with I8",
                    dtype_name(rhs), dtype_name(lhs));
     }

@@ -2,8 +2,13 @@
 #ifndef EXPERTD_KERNELS_MATMUL_CHECK_H
 #define EXPERTD_KERNELS_MATMUL_CHECK_H
 
+#include <stdbool.h>
+
 #include "base/dtype.h"
 #include "kernels/grouped_matmul.h"
+
+// F32, F16, BF16 or I8.
+bool matmul_is_operand(enum dtype dtype);
 
 // Floats by floats in any mixture, or I8 by I8; the output's type fits them. lhs, rhs, preferred_element_type.
 FALLIBLE matmul_check_dtypes(enum dtype lhs, enum dtype rhs, enum dtype out);

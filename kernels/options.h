@@ -7,7 +7,8 @@
 //                                  another. k is always arbitrary: its order is the contract's, and "parallel" is refused
 //   allow_input_fusion             per operand (lhs, rhs): gather, cast and packing are part of the load. There is no separate
 //                                  pass, so false is refused for an operand that needs one of them
-//   vmem_limit_bytes               cap on the scratch of one thread; refused where a row and a panel do not fit
+//   vmem_limit_bytes               cap on the scratch of one thread; refused, with the bytes that are needed, where a row, a panel
+//                                  and what kernels keep themselves do not fit
 //   internal_scratch_in_bytes      bytes of workspace that the caller gives; refused where they are too few. 0: as many as
 //                                  ..._workspace_bytes said
 //   shape_invariant_numerics       always kept; false permits what is never done

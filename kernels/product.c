@@ -135,10 +135,11 @@ FALLIBLE product_check(const struct product *product, const struct product_limit
     TRY(matmul_check_tiling(&limits->tiling));
     struct product_holding h = holding_of(product, limits);
     if (compiler->vmem_limit_bytes && product_lane_bytes(&h) > compiler->vmem_limit_bytes) {
-        FAIL_FIELD(ERR_INVALID, "vmem_limit_bytes",
-                   "vmem_limit_bytes is %zu, but a thread needs %zu for a row and a panel of %d columns over k = %zu: raise it, or "
-                   "have k cut by tiling",
-                   compiler->vmem_limit_bytes, product_lane_bytes(&h), KERNEL_PANEL, limits->k);
+        FAIL_FIELD(
+            ERR_INVALID, "vmem_limit_bytes",
+            "vmem_limit_bytes is %zu, but a thread needs %zu for a row, a panel of %d columns over k = %zu and what its kernels "
+            "keep themselves: raise it",
+            compiler->vmem_limit_bytes, product_lane_bytes(&h), KERNEL_PANEL, limits->k);
     }
     if (!compiler->allow_input_fusion[0] && (gathered || h.line_bytes)) {
         FAIL_FIELD(ERR_INVALID, "allow_input_fusion",

@@ -42,9 +42,8 @@ static void transposed_init(const struct transposed_grouped_matmul_args *args, s
 }
 
 // The products' rows are this operation's k, and their sums run along its m.
-static void ask_tiling(struct transposed *t) {
-    struct matmul_tiling tiling = product_ask_tiling(&t->options, t->args->m, t->args->k, t->args->n);
-    t->limits.tiling = (struct matmul_tiling){.tm = tiling.tk, .tk = tiling.tm, .tn = tiling.tn};
+static void take_tiling(struct transposed *t, const struct matmul_tiling *tiling) {
+    t->limits.tiling = (struct matmul_tiling){.tm = tiling->tk, .tk = tiling->tm, .tn = tiling->tn};
 }
 
 static FALLIBLE check_groups(const struct transposed_grouped_matmul_args *args) {
@@ -144,7 +143,8 @@ static size_t first_row(const struct transposed_grouped_matmul_args *args) {
 size_t transposed_grouped_matmul_workspace_bytes(const struct transposed_grouped_matmul_args *args, const struct team *team) {
     struct transposed t;
     transposed_init(args, &t);
-    ask_tiling(&t);
+    const struct matmul_tiling tiling = product_ask_tiling(&t.options, args->m, args->k, args->n);
+    take_tiling(&t, &tiling);
     return product_operation_bytes(&t.product, &t.limits, team);
 }
 
@@ -158,7 +158,9 @@ static FALLIBLE prepare(const struct transposed_grouped_matmul_args *args, struc
         TRY(out_rows(args, "out", args->out, &out));
         TRY(matmul_check_rows(&out));
     }
-    ask_tiling(t);
+    const struct matmul_tiling tiling = product_ask_tiling(&t->options, args->m, args->k, args->n);
+    TRY(matmul_check_tiling(&tiling)); // as the caller knows it
+    take_tiling(t, &tiling);
     TRY(product_check(&t->product, &t->limits, false));
     t->next_row = first_row(args);
     return OK;

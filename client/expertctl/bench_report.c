@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/regular_file.h"
+#include "base/standard_output.h"
 #include "client/expertctl/bench_json.h"
 #include "client/expertctl/json_out.h"
 #include "client/expertctl/quantity.h"
@@ -136,10 +137,7 @@ static FALLIBLE print_table(const struct bench_report *report) {
     TRY(print_errors(r));
     printf("\nclient: %.2f CPUs, its busiest thread %.0f %% of one\n", r->cpus, 100 * r->thread_share);
     printf("verdict: %s%s%s\n", VERDICTS[report->verdict.kind], report->verdict.why[0] ? ": " : "", report->verdict.why);
-    if (fflush(stdout) != 0) {
-        FAIL(ERR_IO, "standard output: %s", strerror(errno));
-    }
-    return OK;
+    return standard_output_flush();
 }
 
 FALLIBLE report_print(const struct bench_report *report, bool json) {

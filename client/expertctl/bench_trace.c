@@ -26,16 +26,16 @@ FALLIBLE trace_parse_line(const char *line, struct trace_call *out, bool *there)
     for (size_t i = 0; i < NUMBERS_OF_A_LINE; i++) {
         const char *start = at;
         if (!value_take_number(&at, &numbers[i]) || (*at && *at != '#' && skip_gap(at) == at)) {
-            FAIL(ERR_USAGE, "SECONDS LAYER TOKENS is expected, not '%.40s'", start);
+            FAIL(ERR_CHECKPOINT, "SECONDS LAYER TOKENS is expected, not '%.40s'", start);
         }
         at = skip_gap(at);
     }
     if (*at && *at != '#') {
-        FAIL(ERR_USAGE, "three numbers are expected (SECONDS LAYER TOKENS), and then '%.40s'", at);
+        FAIL(ERR_CHECKPOINT, "three numbers are expected (SECONDS LAYER TOKENS), and then '%.40s'", at);
     }
     if (numbers[0] > SECONDS_MAX || numbers[1] > UINT32_MAX || numbers[2] > INT32_MAX || numbers[1] != floor(numbers[1]) ||
         numbers[2] != floor(numbers[2])) {
-        FAIL(ERR_USAGE, "up to a day of seconds and whole numbers of layer and tokens are expected, not '%.40s'", line);
+        FAIL(ERR_CHECKPOINT, "up to a day of seconds and whole numbers of layer and tokens are expected, not '%.40s'", line);
     }
     *out = (struct trace_call){llround(numbers[0] * NS_PER_S), (uint32_t)numbers[1], (uint32_t)numbers[2]};
     return OK;
@@ -43,10 +43,10 @@ FALLIBLE trace_parse_line(const char *line, struct trace_call *out, bool *there)
 
 static FALLIBLE append(struct bench_trace *trace, struct trace_call call) {
     if (trace->count > 0 && call.at_ns < trace->calls[trace->count - 1].at_ns) {
-        FAIL(ERR_USAGE, "its time is before that of the call above; sort the calls by time");
+        FAIL(ERR_CHECKPOINT, "its time is before that of the call above; sort the calls by time");
     }
     if (trace->count == TRACE_CALLS_MAX) {
-        FAIL(ERR_USAGE, "more than %d calls; split the trace", TRACE_CALLS_MAX);
+        FAIL(ERR_CHECKPOINT, "more than %d calls; split the trace", TRACE_CALLS_MAX);
     }
     if (trace->count == 0 || (trace->count >= CALLS_FIRST && (trace->count & (trace->count - 1)) == 0)) {
         size_t room = trace->count ? 2 * trace->count : CALLS_FIRST;
@@ -65,7 +65,8 @@ static FALLIBLE read_lines(FILE *file, const char *path, struct bench_trace *tra
     for (size_t number = 1; fgets(line, sizeof line, file); number++) {
         size_t length = strcspn(line, "\n");
         if (!line[length] && !feof(file)) {
-            FAIL(ERR_USAGE, "--trace %s: line %zu is longer than %d bytes, or holds a zero byte", path, number, LINE_MAX_BYTES - 2);
+            FAIL(ERR_CHECKPOINT, "--trace %s: line %zu is longer than %d bytes, or holds a zero byte", path, number,
+                 LINE_MAX_BYTES - 2);
         }
         line[length] = '\0';
         struct trace_call call;
@@ -79,7 +80,7 @@ static FALLIBLE read_lines(FILE *file, const char *path, struct bench_trace *tra
         FAIL(ERR_IO, "--trace %s: %s", path, strerror(errno));
     }
     if (trace->count == 0) {
-        FAIL(ERR_USAGE, "--trace %s: there is no call in it; a line is SECONDS LAYER TOKENS", path);
+        FAIL(ERR_CHECKPOINT, "--trace %s: there is no call in it; a line is SECONDS LAYER TOKENS", path);
     }
     return OK;
 }

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/standard_output.h"
+
 const char *json_hex(uint64_t id, char text[JSON_HEX_TEXT]) {
     snprintf(text, JSON_HEX_TEXT, "%016" PRIx64, id);
     return text;
@@ -22,8 +24,9 @@ FALLIBLE json_print_take(json_t *object) {
     }
     int failed = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
     json_decref(object);
-    if (failed || putchar('\n') == EOF || fflush(stdout) != 0) {
+    if (failed) {
         FAIL(ERR_IO, "standard output: %s", strerror(errno));
     }
-    return OK;
+    putchar('\n');
+    return standard_output_flush();
 }

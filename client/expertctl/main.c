@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/mapped.h"
+#include "base/standard_output.h"
 #include "client/admin.h"
 #include "client/client.h"
 #include "client/expertctl/commands.h"
@@ -192,32 +193,38 @@ static void hold_standard_streams(void) {
     }
 }
 
+static int run(const struct ctl_options *options) {
+    const struct ctl_environment environment = {getenv("EXPERTD_ADDRESS"), getenv("XDG_RUNTIME_DIR")};
+    char address[ADDRESS_TEXT_MAX];
+    if (options->command == COMMAND_HELP) {
+        ctl_print_help(stdout);
+        return 0;
+    }
+    if (options->command == COMMAND_VERSION) {
+        printf("expertctl %s\n", EXPERTD_VERSION);
+        return 0;
+    }
+    err_t e = ctl_address(options, &environment, address);
+    if (err_is(e)) {
+        return report(e, NULL, NULL, options);
+    }
+    if (options->command == COMMAND_TOP) {
+        return run_top(options, address);
+    }
+    return options->command == COMMAND_BENCH ? run_bench(options, address) : run_command(options, address);
+}
+
 int main(int argc, char **argv) {
     hold_standard_streams();
     client_tune_process();
     err_t unguarded = mapped_install_handler(); // without it a file that shrinks under us only ends with a bare SIGBUS
     (void)unguarded;
     struct ctl_options options;
-    const struct ctl_environment environment = {getenv("EXPERTD_ADDRESS"), getenv("XDG_RUNTIME_DIR")};
-    char address[ADDRESS_TEXT_MAX];
     err_t e = ctl_options_parse(argc, argv, &options);
     if (err_is(e)) {
         return report(e, NULL, NULL, &options);
     }
-    if (options.command == COMMAND_HELP) {
-        ctl_print_help(stdout);
-        return 0;
-    }
-    if (options.command == COMMAND_VERSION) {
-        printf("expertctl %s\n", EXPERTD_VERSION);
-        return 0;
-    }
-    e = ctl_address(&options, &environment, address);
-    if (err_is(e)) {
-        return report(e, NULL, NULL, &options);
-    }
-    if (options.command == COMMAND_TOP) {
-        return run_top(&options, address);
-    }
-    return options.command == COMMAND_BENCH ? run_bench(&options, address) : run_command(&options, address);
+    const int code = run(&options);
+    e = code == 0 ? standard_output_flush() : OK;
+    return err_is(e) ? report(e, NULL, NULL, &options) : code;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/standard_output.h"
 #include "client/admin.h"
 #include "client/expertctl/commands.h"
 #include "client/expertctl/http_get.h"
@@ -156,10 +157,7 @@ static FALLIBLE print_text(const struct top *top) {
     if (!top->options->once && !isatty(STDOUT_FILENO)) {
         putchar('\n');
     }
-    if (fflush(stdout) != 0) {
-        FAIL(ERR_IO, "standard output: %s", strerror(errno));
-    }
-    return OK;
+    return standard_output_flush();
 }
 
 // ---- JSON
@@ -214,10 +212,11 @@ static FALLIBLE print_line(json_t *object) {
     }
     int failed = json_dumpf(object, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
     json_decref(object);
-    if (failed || putchar('\n') == EOF || fflush(stdout) != 0) {
+    if (failed) {
         FAIL(ERR_IO, "standard output: %s", strerror(errno));
     }
-    return OK;
+    putchar('\n');
+    return standard_output_flush();
 }
 
 // ---- the whole

@@ -81,6 +81,15 @@ def test_without_a_unix_socket_or_when_switched_off_there_is_none(case, start_da
     assert not tcp.events("admin")
 
 
+def test_the_socket_is_found_from_any_folder(case, tmp_path, start_daemon):
+    """By a daemon that was started with a path of its own folder."""
+    daemon = start_daemon(model=case("mixtral").folder, listen=["unix:d.sock"], prefix=("env", "-C", tmp_path))
+    done = run_program("expertctl", "--address", f"unix:{tmp_path}/d.sock", "placement", "show", "--json")
+    assert done.returncode == 0, done.stderr
+    done = run_program("expertctl", "--address", "unix:d.sock", "drain", "--wait", cwd=tmp_path)
+    assert done.returncode == 0 and daemon.wait_exit() == 0, done.stderr
+
+
 def test_two_daemons_in_one_folder_do_not_meet(case, start_daemon, tmp_path):
     for name in ("one", "two"):
         start_daemon(model=case("mixtral").folder, listen=[f"unix:{tmp_path}/{name}.sock"])

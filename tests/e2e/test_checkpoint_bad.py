@@ -208,6 +208,15 @@ def test_a_link_to_a_regular_file_is_read(folder, start_daemon, tmp_path):
     start_daemon(model=folder)
 
 
+@pytest.mark.parametrize("name", ("model.safetensors", "config.json"))
+def test_a_link_that_leads_nowhere_is_a_bad_checkpoint(folder, name):
+    """Nothing that another try would mend: not the status of an address or of memory that is not to be had now."""
+    for target, word in (("absent", "leads"), (name, "Too many levels")):
+        (folder / name).unlink()
+        (folder / name).symlink_to(target)
+        refused(folder, name, word)
+
+
 def test_what_is_missing_is_named(folder, tmp_path):
     (folder / "model.safetensors").rename(folder / "other.bin")
     refused(folder, "model.safetensors")

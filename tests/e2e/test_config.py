@@ -80,6 +80,13 @@ USAGE = {
 }
 
 
+@pytest.mark.parametrize("options", (("--print-config",), ("--check-config",), ("--help",), ("--version",)))
+def test_what_is_printed_to_a_full_disk_is_no_success(options):
+    with open("/dev/full", "w") as full:
+        done = run_program("expertd", "--model", MODEL, *options, stdout=full)
+    assert done.returncode == 69 and "standard output" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("name", USAGE)
 def test_a_wrong_command_line_exits_64_and_names_the_cause(name):
     arguments, named = USAGE[name]

@@ -128,6 +128,14 @@ def test_expertd_verify_agrees_with_the_daemon(served, case):
     assert other.returncode != 0, "another checkpoint's answers are not these"
 
 
+@pytest.mark.parametrize("command", (("models",), ("status",), ("placement", "show"), ("--help",), ("top", "--once"), ("models", "--json")))
+def test_what_is_printed_to_a_full_disk_is_no_success(ctl, served, command):
+    more = ("--interval", "0.05", "--http", served.http) if command[0] == "top" else ()
+    with open("/dev/full", "w") as full:
+        done = ctl(*command, *more, stdout=full)
+    assert done.returncode == 65 and "standard output" in done.stderr, (done.returncode, done.stderr)
+
+
 def test_nothing_compared_is_no_agreement(tmp_path, case, start_daemon):
     daemon = start_daemon("--max-request-tokens", 4, model=case("mixtral").folder)
     done = run_program("expertd-verify", "--address", f"unix:{daemon.socket}", "--model", case("mixtral").folder, "--tokens", "8,64")

@@ -415,6 +415,17 @@ def test_a_log_file_that_can_hold_no_more_stops_nothing(tmp_path):
     assert log.stat().st_size == 300 and "event=ready" not in log.read_text()
 
 
+def test_http_listens_on_every_address_of_its_name(case, start_daemon):
+    daemon = start_daemon(model=case("mixtral").folder, http="localhost:0")
+    port = daemon.http.rsplit(":", 1)[1]
+    addresses = {found[4][0] for found in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM)}
+    for address in addresses:
+        connection = http.client.HTTPConnection(address, int(port), timeout=CALL_SECONDS)
+        connection.request("GET", "/health/live")
+        assert connection.getresponse().status == 200, addresses
+        connection.close()
+
+
 def test_http_pages(served, client):
     client.forward(small())
     assert served.get("/health/live")[0] == 200 and served.get("/health/ready")[0] == 200

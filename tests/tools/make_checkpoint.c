@@ -1,5 +1,7 @@
 // make-checkpoint DIR [options]: writes a small checkpoint folder; see checkpoint_writer.h.
+#include <errno.h>
 #include <getopt.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +26,11 @@ static void usage(FILE *to) {
     fprintf(to, "\n");
 }
 
-// 0 where it is no number: no recipe has use for that.
-static uint32_t number(const char *text) {
+static bool take_number(const char *text, uint64_t greatest, uint64_t *out) {
     char *end;
-    unsigned long value = strtoul(text, &end, 10);
-    return *end == '\0' && value <= UINT32_MAX && text[0] != '-' ? (uint32_t)value : 0;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *out <= greatest;
 }
 
 int main(int argc, char **argv) {
@@ -53,14 +55,19 @@ int main(int argc, char **argv) {
                          : option == 'k' ? &recipe.top_k
                          : option == 'l' ? &recipe.layers
                                          : NULL;
+        uint64_t value = 0, greatest = size ? UINT32_MAX : UINT64_MAX;
+        if ((size || option == 's') && !take_number(optarg, greatest, &value)) {
+            fprintf(stderr, "make-checkpoint: \"%s\" is no number up to %llu\n", optarg, (unsigned long long)greatest);
+            return err_exit_code(ERR_USAGE);
+        }
         if (size) {
-            *size = number(optarg);
+            *size = (uint32_t)value;
         } else if (option == 'a') {
             recipe.architecture = optarg;
+        } else if (option == 's') {
+            recipe.seed = value;
         } else if (option == 'f') {
             recipe.format = optarg;
-        } else if (option == 's') {
-            recipe.seed = number(optarg);
         } else {
             usage(option == 'H' ? stdout : stderr);
             return option == 'H' ? 0 : err_exit_code(ERR_USAGE);

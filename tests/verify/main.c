@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mapped.h"
+#include "base/standard_output.h"
 #include "client/client.h"
 #include "kernels/kernel_select.h"
 #include "tests/verify/report.h"
@@ -265,7 +266,8 @@ static FALLIBLE verify(struct verify *v) {
     TRY(load_model(v));
     TRY(check_identity(v));
     TRY(check_layers(v));
-    return v->options->json ? report_print_json(&v->report) : report_print_table(&v->report);
+    TRY(v->options->json ? report_print_json(&v->report) : report_print_table(&v->report));
+    return standard_output_flush();
 }
 
 static void verify_deinit(struct verify *v) {

@@ -244,6 +244,7 @@ void bench_options_help(FILE *out) {
                  "fastest. pack times what loading does with a matrix of each form that files have: codes into rows, the digest,\n"
                  "packing, beside a read of as many bytes of the file (nothing is multiplied).\n\n");
     flags_help(FLAGS, FLAG_COUNT, out);
-    fprintf(out, "\nexit codes: 0 measured, 64 wrong command line, 69 memory or an instruction set is not to be had, 70 internal, "
-                 "78 an\nunknown preset\n");
+    fprintf(out,
+            "\nexit codes: 0 measured, 64 wrong command line, an unknown preset too, 69 memory or an instruction set is not to be "
+            "had,\n70 internal\n");
 }

@@ -1,6 +1,7 @@
 // expertd-bench: how near to the machine's limits products and layers run, in this process.
 #include <stdio.h>
 
+#include "base/standard_output.h"
 #include "kernels/kernel_select.h"
 #include "tests/bench/kernels/bench_options.h"
 #include "tests/bench/kernels/device_bench.h"
@@ -63,15 +64,12 @@ int main(int argc, char **argv) {
     err_t e = bench_options_parse(argc, argv, &options);
     if (!err_is(e) && options.help) {
         bench_options_help(stdout);
-        return 0;
-    }
-    if (!err_is(e) && options.list) {
+    } else if (!err_is(e) && options.list) {
         list(options.command);
-        return 0;
-    }
-    if (!err_is(e)) {
+    } else if (!err_is(e)) {
         e = bench(&options);
     }
+    e = err_is(e) ? e : standard_output_flush();
     if (err_is(e)) {
         fprintf(stderr, "expertd-bench: %s: %s\n", err_name(e.code), err_message());
         return err_exit_code(e.code);

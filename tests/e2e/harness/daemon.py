@@ -50,10 +50,10 @@ def clean_environment(extra=None):
     return {"EXPERTD_DEVICE": "cpu", **keep, "HOME": "/nonexistent", **sanitizer_environment(), **(extra or {})}
 
 
-def run_program(program, *arguments, env=None, timeout=PROGRAM_SECONDS, **options):
+def run_program(program, *arguments, env=None, timeout=PROGRAM_SECONDS, stdout=subprocess.PIPE, **options):
     """Runs a program of the build to its end. Returns the CompletedProcess, with text."""
     return subprocess.run([str(BIN / program), *map(str, arguments)], env=clean_environment(env), timeout=timeout,
-                          capture_output=True, text=True, stdin=subprocess.DEVNULL, **options)
+                          stdout=stdout, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, **options)
 
 
 class Daemon:

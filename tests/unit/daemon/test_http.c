@@ -21,7 +21,8 @@ enum { PATIENCE_MS = 20000, LARGE = 8 << 20, TEXT_MAX = 65536, CONNECTIONS = 4, 
 struct fixture {
     uv_loop_t loop;
     struct http_server *server;
-    int port, pages;
+    unsigned port;
+    int pages;
     char path[2048];
 };
 
@@ -523,16 +524,18 @@ static void an_address_in_use_is_named(void **state) {
     struct fixture f;
     start(&f, LONG_MS);
     char address[32], expected[256];
-    snprintf(address, sizeof address, "127.0.0.1:%d", f.port);
+    snprintf(address, sizeof address, "127.0.0.1:%u", f.port);
     struct http_server *second;
-    int port;
+    unsigned port;
     const struct http_options options = {
         .loop = &f.loop, .address = address, .page = page, .max_connections = 1, .timeout_ms = LONG_MS};
     err_t e = http_start(&options, &second, &port);
     assert_int_equal(e.code, ERR_UNAVAILABLE);
     assert_null(second);
     snprintf(expected, sizeof expected,
-             "cannot listen on %s for HTTP: address already in use; choose another with --http HOST:PORT, or --http off", address);
+             "HTTP (--http HOST:PORT, or --http off): cannot listen on %s: another program listens there (is a daemon running "
+             "already?): stop it or choose another port",
+             address);
     assert_string_equal(err_message(), expected);
     stop(&f);
 }
@@ -544,7 +547,7 @@ static void addresses_that_lead_nowhere_are_refused(void **state) {
     static const char *const ADDRESSES[] = {"203.0.113.77:1", "no.such.host.invalid:1", "nonsense", "[::1", ":1"};
     for (size_t i = 0; i < sizeof ADDRESSES / sizeof ADDRESSES[0]; i++) {
         struct http_server *server;
-        int port;
+        unsigned port;
         const struct http_options options = {
             .loop = &loop, .address = ADDRESSES[i], .page = page, .max_connections = 1, .timeout_ms = LONG_MS};
         assert_int_equal(http_start(&options, &server, &port).code, i < 2 ? ERR_UNAVAILABLE : ERR_CONFIG);

@@ -191,6 +191,7 @@ static void grouped_matmul_names_what_is_missing_or_misaligned(void **state) {
         p.matmul.out_stride = N - 1, refused(RUNS[i], &p, "out");
         p.matmul.out_stride = SIZE_MAX / 4, refused(RUNS[i], &p, "out");
         p.matmul.num_actual_groups = 1, refused(RUNS[i], &p, "num_actual_groups");
+        p.matmul.num_actual_groups = SIZE_MAX, refused(RUNS[i], &p, "num_actual_groups");
         p.matmul.group_offset = SIZE_MAX, refused(RUNS[i], &p, "group_offset");
         p.matmul.m = SIZE_MAX, refused(RUNS[i], &p, "m");
         p.matmul.lhs_rows = (const uint32_t *)(const void *)(lhs + 2), refused(RUNS[i], &p, "lhs_rows");
@@ -202,6 +203,7 @@ static void weights_that_are_none_are_named(void **state) {
     struct problem p = right();
     p.plain.data = NULL, refused(run_plain, &p, "rhs");
     p.plain.data = rhs + 1, refused(run_plain, &p, "rhs");
+    p.plain.dtype = DTYPE_NONE, p.matmul.lhs_dtype = DTYPE_NONE, refused(run_plain, &p, "rhs");
     p.plain.row_stride = N - 1, refused(run_plain, &p, "rhs");
     p.plain.row_stride = SIZE_MAX / 8, refused(run_plain, &p, "rhs");
     p.plain.group_stride = SIZE_MAX / 4, refused(run_plain, &p, "rhs");
@@ -218,6 +220,21 @@ static void weights_that_are_none_are_named(void **state) {
     p.matmul.rhs = (struct matmul_rhs){.kind = (enum rhs_kind)7, .plain = &p.plain};
     assert_int_equal(grouped_matmul(&p.matmul, NULL, workspace).code, ERR_INVALID);
     assert_string_equal(err_field(), "rhs");
+}
+
+static struct matmul_tiling tiles_without_depth(void *context, size_t m, size_t k, size_t n) {
+    (void)context, (void)m, (void)k, (void)n;
+    return (struct matmul_tiling){1, 0, 5};
+}
+
+// Its sums run along m, and its rows are k: what the caller said is what is said back.
+static void a_transposed_tiling_is_shown_as_it_was_given(void **state) {
+    (void)state;
+    struct problem p = right();
+    struct matmul_options options = matmul_options_default();
+    options.tiling_of = tiles_without_depth;
+    p.transposed.options = &options, refused(run_transposed, &p, "tiling");
+    assert_non_null(strstr(err_message(), "(1, 0, 5)"));
 }
 
 static void a_group_without_rows_need_not_be_anywhere(void **state) {
@@ -453,6 +470,7 @@ int main(void) {
         cmocka_unit_test(formats_that_are_none_are_refused_as_rhs),
         cmocka_unit_test(grouped_matmul_names_what_is_missing_or_misaligned),
         cmocka_unit_test(weights_that_are_none_are_named),
+        cmocka_unit_test(a_transposed_tiling_is_shown_as_it_was_given),
         cmocka_unit_test(a_group_without_rows_need_not_be_anywhere),
         cmocka_unit_test(what_is_not_read_need_not_be_anywhere),
         cmocka_unit_test(columns_without_rows_cost_nothing),
