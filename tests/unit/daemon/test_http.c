@@ -21,8 +21,7 @@ enum { PATIENCE_MS = 20000, LARGE = 8 << 20, TEXT_MAX = 65536, CONNECTIONS = 4, 
 struct fixture {
     uv_loop_t loop;
     struct http_server *server;
-    unsigned port;
-    int pages;
+    unsigned port, pages;
     char path[2048];
 };
 
@@ -533,10 +532,8 @@ static void an_address_in_use_is_named(void **state) {
     assert_int_equal(e.code, ERR_UNAVAILABLE);
     assert_null(second);
     snprintf(expected, sizeof expected,
-             "HTTP (--http HOST:PORT, or --http off): cannot listen on %s: another program listens there (is a daemon running "
-             "already?): stop it or choose another port",
-             address);
-    assert_string_equal(err_message(), expected);
+             "HTTP (--http HOST:PORT, or --http off): cannot listen on %s: another program listens there", address);
+    assert_int_equal(strncmp(err_message(), expected, strlen(expected)), 0);
     stop(&f);
 }
 
