@@ -156,6 +156,16 @@ static bool is_open(const struct handed_on *connection) {
     return fstat(connection->fd, &there) == 0 && there.st_dev == connection->device && there.st_ino == connection->inode;
 }
 
+// Nobody but its owner closes one, and where that comes in between the number may be another's: of none that anything is sent to,
+// as nobody is accepted any more.
+void acceptor_hang_up(struct acceptor *acceptor) {
+    for (unsigned i = 0; acceptor && i < acceptor->connection_count; i++) {
+        if (is_open(&acceptor->connections[i])) {
+            shutdown(acceptor->connections[i].fd, SHUT_WR);
+        }
+    }
+}
+
 static void look_who_is_there(struct acceptor *acceptor) {
     unsigned open = 0;
     for (unsigned i = 0; i < acceptor->connection_count; i++) {

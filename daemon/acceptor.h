@@ -33,7 +33,10 @@ FALLIBLE acceptor_start(const struct acceptor_options *options, int fd, struct a
 // Closes the socket and silent connections at once: nobody comes any more. Connections handed on stay, and are counted on. NULL is
 // legal, and so are a second call and one from `accepted`.
 void acceptor_refuse(struct acceptor *acceptor);
-// The same, and its memory goes, on the loop afterwards. NULL is legal, and so is a call from `accepted`.
+// Says the end to the peers of all connections that were handed on: what was sent before still comes, nothing after it. Their owner
+// reads on. NULL is legal.
+void acceptor_hang_up(struct acceptor *acceptor);
+// The same as acceptor_refuse, and its memory goes, on the loop afterwards. NULL is legal, and so is a call from `accepted`.
 void acceptor_stop(struct acceptor *acceptor);
 
 struct acceptor_counts {

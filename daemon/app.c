@@ -12,7 +12,9 @@
 
 enum {
     DRAIN_STEP_MS = 10,
-    NOTICE_MS = 200,   // a call that comes within it is told DRAINING; gRPC, shutting down, would only cancel it
+    NOTICE_MS = 200,   // a call that comes within it is told DRAINING
+    LAST_WORD_MS = 20, // for the ends of watches to be sent
+    PARTING_MS = 500,  // for streams to end, and then for peers to go
     GOODBYE_MS = 1000, // for a peer to answer the GOAWAY; gRPC itself gives it 20 s
 };
 
@@ -140,10 +142,33 @@ static void cut_silent_connections(struct app *app) {
     }
 }
 
+static void part(struct app *app) {
+    const int64_t now_ns = clock_now_ns();
+    app->phase = APP_PARTING;
+    app->hang_up_ns = clock_add_ns(now_ns, (int64_t)LAST_WORD_MS * NS_PER_MS);
+    app->parting_until_ns = clock_add_ns(now_ns, (int64_t)PARTING_MS * NS_PER_MS);
+    serve_end_streams(app->serve);
+}
+
+// gRPC, shutting down, cancels what still comes, which tells a caller to give up. A connection that ends tells it to try elsewhere,
+// as the refusals before did. It ends behind all that was sent; where streams do not, a peer that reads slowly would lose their
+// ends.
+static void hang_up(struct app *app) {
+    const int64_t now_ns = clock_now_ns();
+    if (app->hung_up || now_ns < app->hang_up_ns || serve_active(app->serve) > 0 || serve_counts(app->serve).streams > 0) {
+        return;
+    }
+    for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
+        unix_listener_hang_up(app->listeners.on_unix[i]);
+        tcp_listener_hang_up(app->listeners.on_tcp[i]);
+    }
+    app->hung_up = true;
+    app->parting_until_ns = clock_add_ns(now_ns, (int64_t)PARTING_MS * NS_PER_MS);
+}
+
 static void close_transport(struct app *app) {
     app->phase = APP_CLOSING;
     app->goodbye_deadline_ns = clock_add_ns(clock_now_ns(), (int64_t)GOODBYE_MS * NS_PER_MS);
-    serve_end_streams(app->serve);
     rpc_shutdown(app->rpc, rpc_went_down, app);
     if (app->admin) {
         admin_shutdown(app->admin, admin_went_down, app);
@@ -170,7 +195,13 @@ static void drain_step(struct app *app) {
     int64_t now_ns = clock_now_ns();
     bool late = now_ns >= app->drain_deadline_ns, noticed = now_ns >= app->notice_until_ns;
     if (app->phase == APP_DRAINING && ((serve_active(app->serve) == 0 && noticed) || late)) {
-        close_transport(app);
+        part(app);
+    }
+    if (app->phase == APP_PARTING) {
+        hang_up(app);
+        if (late || now_ns >= app->parting_until_ns || status_open_connections(&app->status) == 0) {
+            close_transport(app);
+        }
     }
     if (app->phase == APP_CLOSING && late) {
         cancel_running(app);

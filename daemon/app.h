@@ -25,7 +25,8 @@ enum app_phase {
     APP_UNLOADED, // the load has failed: nothing was served
     APP_SERVING,
     APP_DRAINING, // no new requests; those under way finish
-    APP_CLOSING,  // streams end, the transport shuts down
+    APP_PARTING,  // streams and watches end, then connections
+    APP_CLOSING,  // the transport shuts down
     APP_CLOSED,
 };
 
@@ -36,8 +37,9 @@ struct app {
     struct event_loop *loop;
     int64_t notice_until_ns; // of a drain: callers who are connected are told until then
     int64_t drain_deadline_ns;
-    int64_t goodbye_deadline_ns; // while APP_CLOSING
-    bool cancelled, rpc_is_down, admin_is_down;
+    int64_t hang_up_ns, parting_until_ns; // while APP_PARTING
+    int64_t goodbye_deadline_ns;          // while APP_CLOSING
+    bool hung_up, cancelled, rpc_is_down, admin_is_down;
     struct serve *serve;
     struct rpc_server *rpc;
     struct health *health;

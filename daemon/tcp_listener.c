@@ -125,6 +125,12 @@ void tcp_listener_refuse(struct tcp_listener *listener) {
     }
 }
 
+void tcp_listener_hang_up(struct tcp_listener *listener) {
+    for (size_t i = 0; listener && i < listener->count; i++) {
+        acceptor_hang_up(listener->acceptors[i]);
+    }
+}
+
 void tcp_listener_stop(struct tcp_listener *listener) {
     for (size_t i = 0; listener && i < listener->count; i++) {
         acceptor_stop(listener->acceptors[i]);

@@ -22,7 +22,8 @@ struct tcp_listener_options {
 FALLIBLE tcp_listener_start(const struct tcp_listener_options *options, struct tcp_listener **out, unsigned *port);
 // Closes the sockets at once. Connections handed on stay, and are counted on. NULL is legal, and so is a second call.
 void tcp_listener_refuse(struct tcp_listener *listener);
-// The same, and its memory goes, on the loop afterwards. NULL is legal.
+void tcp_listener_hang_up(struct tcp_listener *listener); // acceptor_hang_up; NULL is legal
+// The same as tcp_listener_refuse, and its memory goes, on the loop afterwards. NULL is legal.
 void tcp_listener_stop(struct tcp_listener *listener);
 struct acceptor_counts tcp_listener_counts(struct tcp_listener *listener); // NULL is legal: none
 

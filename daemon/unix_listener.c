@@ -236,6 +236,10 @@ void unix_listener_refuse(struct unix_listener *listener) {
     }
 }
 
+void unix_listener_hang_up(struct unix_listener *listener) {
+    acceptor_hang_up(listener ? listener->acceptor : NULL);
+}
+
 void unix_listener_stop(struct unix_listener *listener) {
     if (listener) {
         acceptor_stop(listener->acceptor); // calls nobody back from here

@@ -30,7 +30,8 @@ FALLIBLE unix_listener_start(const struct unix_listener_options *options, struct
 // Closes the socket and removes its files at once. Connections handed on stay, and are counted on. NULL is legal, and so is a
 // second call.
 void unix_listener_refuse(struct unix_listener *listener);
-// The same, and its memory goes, its acceptor's on the loop afterwards. NULL is legal.
+void unix_listener_hang_up(struct unix_listener *listener); // acceptor_hang_up; NULL is legal
+// The same as unix_listener_refuse, and its memory goes, its acceptor's on the loop afterwards. NULL is legal.
 void unix_listener_stop(struct unix_listener *listener);
 struct acceptor_counts unix_listener_counts(struct unix_listener *listener); // NULL is legal: none
 

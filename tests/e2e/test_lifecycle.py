@@ -253,6 +253,37 @@ def test_callers_of_a_daemon_that_rests_are_told_that_it_drains(start_daemon):
     assert codes == [grpc.StatusCode.UNAVAILABLE] * 32
 
 
+@pytest.mark.threads
+def test_callers_who_try_again_while_it_drains_are_told_to_go_elsewhere(start_daemon):
+    """To the very end: what comes as gRPC shuts down would be cancelled, which nobody tries again. Streams too."""
+    codes, ended = set(), threading.Event()
+
+    def run(daemon, tcp, streams):
+        with daemon.client(tcp=tcp) as client:
+            while not ended.is_set():
+                try:
+                    answers = client.stream([small(0, 256)] * 3) if streams else [client.forward(small(0, 256))]
+                    for _ in answers:
+                        pass
+                except grpc.RpcError as error:
+                    codes.add(error.code())
+                    time.sleep(0.003)
+
+    for _ in range(4):
+        daemon = start_daemon(model="synthetic:tiny")
+        ended.clear()
+        threads = [threading.Thread(target=run, args=(daemon, number % 2 == 1, number > 3)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        daemon.signal()
+        assert daemon.wait_exit() == 0, daemon.log
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert codes == {grpc.StatusCode.UNAVAILABLE}
+
+
 def test_a_hangup_that_was_ignored_stays_ignored(start_daemon):
     daemon = start_daemon(model="synthetic:tiny", prefix=("nohup",))
     daemon.signal(signal.SIGHUP)
