@@ -8,6 +8,7 @@
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/placement_file.h"
+#include "daemon/rpc.h"
 #include "daemon/schedules.h"
 #include "expert/engine.h"
 #include "expert/memory.h"
@@ -268,6 +269,36 @@ static FALLIBLE make_room_for_weights(const struct options *options, struct load
     return out->devices ? device_weights_create(&weights, &out->weights) : OK;
 }
 
+static uint64_t add(uint64_t a, uint64_t b) {
+    uint64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+// What messages may take at most: gRPC's connections with them, those that are being read, those that wait and their answers.
+static uint64_t messages_bytes_max(const struct options *options) {
+    const struct rpc_options rpc = {.max_message_bytes = options->max_message_bytes};
+    const uint64_t queue = add(options->max_queue_bytes, options->max_queue_bytes);
+    return add(rpc_transport_bytes(&rpc), add(options->read_slots * options->max_message_bytes, queue)); // both have bounds
+}
+
+// They are not reserved, as few ever need as much; but gRPC does not survive an allocation that fails, nor anybody a system that is
+// out of memory.
+static FALLIBLE warn_of_little_memory(const struct options *options, const struct engine *engine) {
+    struct memory_limit limit;
+    char need[MEMORY_TEXT_MAX], have[MEMORY_TEXT_MAX], quoted[2 * MEMORY_LIMIT_TEXT_MAX];
+    TRY(memory_available(&limit));
+    const uint64_t scratch = engine_scratch_untouched(engine), left = limit.bytes > scratch ? limit.bytes - scratch : 0;
+    const uint64_t most = messages_bytes_max(options);
+    if (most > left) {
+        log_line(LOG_LEVEL_WARNING, "memory_short",
+                 "messages_bytes_max=%" PRIu64 " left_bytes=%" PRIu64
+                 " memory_limit=%s message=\"messages may take %s and %s is left: "
+                 "many large ones at once may end the daemon; lower max_message_bytes, max_queue_bytes or read_slots\"",
+                 most, left, log_quote(limit.what, quoted, sizeof quoted), memory_text(most, need), memory_text(left, have));
+    }
+    return OK;
+}
+
 static FALLIBLE start_engine(const struct options *options, struct loaded *out) {
     struct engine_options engine = engine_options_of(options, out, &out->model);
     out->limits = engine.limits;
@@ -276,6 +307,7 @@ static FALLIBLE start_engine(const struct options *options, struct loaded *out) 
              "shards=%u scratch_bytes=%" PRIu64 " device_bytes=%" PRIu64 " request_memory_bytes=%zu max_batch_tokens=%u",
              out->model.ranks, engine_scratch_bytes(out->engine), engine_device_bytes(out->engine), out->request_memory.bytes,
              options->max_batch_tokens);
+    TRY(warn_of_little_memory(options, out->engine));
     // A request may be larger than a batch: it is computed in pieces. One token's choices must fit a batch.
     out->request_limits = layer_limits_for(&out->model, options->max_request_tokens, options->max_top_k);
     if (out->request_limits.max_top_k > out->limits.max_choices) {

@@ -95,6 +95,9 @@ struct rpc_options {
     uint64_t max_transport_bytes;
 };
 
+// Memory that gRPC's connections may take with such options, messages on their way most of all.
+uint64_t rpc_transport_bytes(const struct rpc_options *options);
+
 // Creates the server (grpc_init, tuning of the reference).
 FALLIBLE rpc_create(const struct rpc_options *options, struct rpc_server **out);
 FALLIBLE rpc_start(struct rpc_server *server);

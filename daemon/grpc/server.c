@@ -27,13 +27,17 @@ static void on_shutdown(struct tag *tag, bool ok) {
     server_let_go(TAG_OWNER(tag, struct rpc_server, shutdown_tag));
 }
 
-static void create_server(struct rpc_server *server, const struct rpc_options *options) {
+uint64_t rpc_transport_bytes(const struct rpc_options *options) {
     uint64_t bytes = options->max_transport_bytes;
     if (!bytes && __builtin_mul_overflow(options->max_message_bytes, MESSAGES_IN_TRANSPORT, &bytes)) {
         bytes = SIZE_MAX;
     }
+    return bytes < TRANSPORT_BYTES_MIN ? TRANSPORT_BYTES_MIN : bytes;
+}
+
+static void create_server(struct rpc_server *server, const struct rpc_options *options) {
     grpc_resource_quota *quota = grpc_resource_quota_create("expertd");
-    grpc_resource_quota_resize(quota, bytes < TRANSPORT_BYTES_MIN ? TRANSPORT_BYTES_MIN : bytes);
+    grpc_resource_quota_resize(quota, rpc_transport_bytes(options));
     struct tuning tuning;
     grpc_channel_args args = tuning_server_args(&tuning, server->max_calls, quota);
     server->server = grpc_server_create(&args, NULL);

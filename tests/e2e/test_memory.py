@@ -140,3 +140,12 @@ def test_cancelled_calls_leave_nothing_behind(served, random):
             one.forward(small)  # what is left serves
 
     grows_not(served, work, growth=24 << 20)
+
+
+def test_messages_that_may_take_more_than_is_left_are_warned_of(start_daemon):
+    """They are not reserved. What is left is less than the limits allow; with those that it starts with it is not."""
+    for options, warned in ((("--max-queue-bytes", "400TiB"), True), ((), False)):
+        daemon = start_daemon("--max-message-bytes", "1MiB", *options, model="synthetic:tiny")
+        lines = daemon.events("memory_short")
+        assert len(lines) == warned and all("max_queue_bytes" in line["message"] for line in lines), daemon.log
+        daemon.stop()
