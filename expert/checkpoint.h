@@ -18,7 +18,7 @@ enum { CHECKPOINT_TENSORS_MAX = 1 << 20, CHECKPOINT_HEADER_BYTES_MAX = 128 << 20
 struct checkpoint; // owns the maps, the names and the configuration
 
 // Opens a folder. ERR_CHECKPOINT names the file, the tensor and the rule broken, and says what was looked for where a file is
-// missing; ERR_IO where one cannot be read. Names may be links, as in a hub cache, but no two shards are one file.
+// missing; ERR_IO where one cannot be read now. Names may be links, as in a hub cache, but no two shards are one file.
 FALLIBLE checkpoint_open(const char *folder, struct checkpoint **out);
 void checkpoint_close(struct checkpoint *checkpoint); // NULL is legal; every pointer into the checkpoint dies with it
 

@@ -145,7 +145,7 @@ static void trace_lines_hold_time_layer_and_tokens(void **state) {
     static const char *const BAD[] = {"1",       "1 2",   "1 2 3 4", "-1 2 3",  "1 2.5 3",
                                       "1 2 3.5", "1 x 3", "1e9 2 3", "nan 2 3", "1 2 3x"};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
-        if (trace_parse_line(BAD[i], &call, &there).code != ERR_USAGE) {
+        if (trace_parse_line(BAD[i], &call, &there).code != ERR_CHECKPOINT) {
             fail_msg("'%s' is taken as a call", BAD[i]);
         }
     }
@@ -187,14 +187,14 @@ static void traces_of_many_calls_are_read_and_bad_ones_name_the_line(void **stat
         {"1 1 1\0 1\n", 9, "line 1"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
-        assert_int_equal(open_text(BAD[i].text, BAD[i].length, &trace).code, ERR_USAGE);
+        assert_int_equal(open_text(BAD[i].text, BAD[i].length, &trace).code, ERR_CHECKPOINT);
         if (!strstr(err_message(), BAD[i].cause)) {
             fail_msg("'%s' does not speak of '%s'", err_message(), BAD[i].cause);
         }
         trace_deinit(&trace);
     }
     memset(text, '1', 400);
-    assert_int_equal(open_text(text, 400, &trace).code, ERR_USAGE);
+    assert_int_equal(open_text(text, 400, &trace).code, ERR_CHECKPOINT);
     trace_deinit(&trace);
     assert_int_equal(trace_open("/nonexistent/trace", &trace).code, ERR_IO);
 }

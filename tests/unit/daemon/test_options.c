@@ -304,12 +304,12 @@ static void the_file_may_be_named_by_a_variable(void **state) {
 static void sizes_take_units_and_numbers_their_ends(void **state) {
     (void)state;
     struct options o;
-    expect_ok("--model m --max-message-bytes 4KiB --max-queue-bytes 1GiB --memory-max 17 --layers 7 --threads 4096", "", &o);
+    expect_ok("--model m --max-message-bytes 4KiB --max-queue-bytes 1GiB --memory-max 17 --layers 7 --threads 1024", "", &o);
     assert_int_equal(o.max_message_bytes, 4096);
     assert_int_equal(o.max_queue_bytes, 1 << 30);
     assert_int_equal(o.memory_max, 17);
     assert_true(o.have_layers && o.first_layer == 7 && o.last_layer == 7);
-    assert_int_equal(o.threads, 4096);
+    assert_int_equal(o.threads, 1024);
     options_deinit(&o);
 }
 

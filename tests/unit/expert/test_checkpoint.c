@@ -131,7 +131,7 @@ static void a_link_to_nowhere_or_to_a_fifo_is_refused(void **state) {
     (void)state;
     struct checkpoint *c;
     assert_int_equal(symlink("blobs/gone", path_of("model.safetensors")), 0);
-    assert_int_equal(checkpoint_open(folder, &c).code, ERR_IO);
+    assert_int_equal(checkpoint_open(folder, &c).code, ERR_CHECKPOINT);
     assert_non_null(strstr(err_message(), "model.safetensors: No such file"));
     assert_int_equal(unlink(path_of("model.safetensors")), 0);
     assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);

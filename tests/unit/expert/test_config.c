@@ -292,7 +292,7 @@ static void files_are_opened_and_bounded(void **state) {
     assert_refused(config_open(path, &c), "at most 8388608 are read");
     close(fd);
     unlink(path);
-    assert_int_equal(config_open(path, &c).code, ERR_IO);
+    assert_int_equal(config_open(path, &c).code, ERR_CHECKPOINT);
     snprintf(fifo, sizeof fifo, "%s.fifo", path);
     assert_int_equal(mkfifo(fifo, 0600), 0);
     assert_refused(config_open(fifo, &c), "no regular file");
