@@ -31,8 +31,8 @@ enum {
     SAFETENSORS_NAME_BYTES_MAX = 512,
 };
 
-// Opens and checks. ERR_CHECKPOINT names the file, the tensor and the rule broken; ERR_IO where it cannot be read now; never a FIFO or
-// device (they are refused before they are opened for reading). A lying header costs no large allocation. Types that the format
+// Opens and checks. ERR_CHECKPOINT names the file, the tensor and the rule broken; ERR_IO where it cannot be read now; never a FIFO
+// or device (they are refused before they are opened for reading). A lying header costs no large allocation. Types that the format
 // knows and we do not (F4, F6, C64, ...) are checked for size and get dtype NONE: an error only for who wants to read them.
 FALLIBLE safetensors_open(const char *path, struct safetensors *out);
 // The same over memory that the caller keeps (the fuzzer's way in).
