@@ -20,7 +20,8 @@ struct bench_trace {
     size_t count;
 };
 
-// One line without its end. *there is false for an empty or comment line. ERR_CHECKPOINT names what is wrong, not the line's number.
+// One line without its end. *there is false for an empty or comment line. ERR_CHECKPOINT names what is wrong, not the line's
+// number.
 FALLIBLE trace_parse_line(const char *line, struct trace_call *out, bool *there);
 
 // ERR_CHECKPOINT names file and line; ERR_NOMEM. `trace` is released with trace_deinit in any case.
