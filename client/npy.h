@@ -19,9 +19,9 @@ struct npy {
     uint64_t map_bytes;
 };
 
-// `path` is borrowed until npy_close. ERR_IO where it cannot be read now; ERR_CHECKPOINT names the file, the rule that it breaks and
-// the call that mends it: another version, Fortran order, big-endian, structured or object arrays, a shape that is not the file's
-// length.
+// `path` is borrowed until npy_close. ERR_IO where it cannot be read now; ERR_CHECKPOINT names the file, the rule that it breaks
+// and the call that mends it: another version, Fortran order, big-endian, structured or object arrays, a shape that is not the
+// file's length.
 FALLIBLE npy_open(const char *path, struct npy *out);
 // The same over memory that the caller keeps; `path` is for messages.
 FALLIBLE npy_parse(const char *path, const void *bytes, uint64_t size, struct npy *out);
