@@ -53,31 +53,60 @@ static void take_lesser(struct memory_limit *limit, uint64_t bytes, const char *
     }
 }
 
-// Page cache counts as used in memory.current, but is dropped when somebody needs the room.
-static FALLIBLE take_group(const char *root, const char *group, struct memory_limit *out) {
+// Where a version of control groups says what its groups may take.
+struct group_files {
+    const char *mount, *max, *current, *inactive, *active;
+};
+static const struct group_files UNIFIED = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ", "active_file "};
+static const struct group_files LEGACY = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                          "total_inactive_file ", "total_active_file "}; // version 1; no limit is one of 8 EiB
+
+// Page cache counts as used, but is dropped when somebody needs the room.
+static FALLIBLE take_group(const char *root, const struct group_files *files, const char *group, struct memory_limit *out) {
     char path[PATH_MAX];
     uint64_t max, current = 0, inactive = 0, active = 0;
     bool found;
-    snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.max", root, group);
+    snprintf(path, sizeof path, "%s%s%s/%s", root, files->mount, group, files->max);
     TRY(number_of(path, "", out, &max, &found));
     if (!found) {
         return OK; // the root group has none, and "max" is no number: no limit
     }
-    snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.current", root, group);
+    snprintf(path, sizeof path, "%s%s%s/%s", root, files->mount, group, files->current);
     TRY(number_of(path, "", out, &current, &found)); // not found: all of it, for all that is known
-    snprintf(path, sizeof path, "%s/sys/fs/cgroup%s/memory.stat", root, group);
-    TRY(number_of(path, "inactive_file ", out, &inactive, &found));
-    TRY(number_of(path, "active_file ", out, &active, &found));
+    snprintf(path, sizeof path, "%s%s%s/memory.stat", root, files->mount, group);
+    TRY(number_of(path, files->inactive, out, &inactive, &found));
+    TRY(number_of(path, files->active, out, &active, &found));
     uint64_t cache = inactive + active;
     uint64_t used = current > cache ? current - cache : 0;
     char what[MEMORY_LIMIT_TEXT_MAX];
-    snprintf(what, sizeof what, "memory.max of control group %.256s", *group ? group : "/");
+    snprintf(what, sizeof what, "%s of control group %.256s", files->max, *group ? group : "/");
     take_lesser(out, max > used ? max - used : 0, what);
     return OK;
 }
 
-// The line "0::/a/b" names the group of version 2. False: there is none.
-static FALLIBLE find_group(const char *root, char group[PATH_MAX], bool *found, struct memory_limit *limit) {
+// Of a line of /proc/self/cgroup, "0::/a/b" in version 2 and "5:cpu,memory:/a/b" in version 1: the group, where memory is that
+// version's there; else NULL.
+static char *group_of(char *line, bool legacy) {
+    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!group || group[1] != '/') {
+        return NULL;
+    }
+    *controllers = *group = '\0';
+    controllers++, group++;
+    group[strcspn(group, "\n")] = '\0';
+    if (!legacy) {
+        return strcmp(line, "0") == 0 && !*controllers ? group : NULL;
+    }
+    for (char *rest = controllers, *name; (name = strsep(&rest, ","));) {
+        if (strcmp(name, "memory") == 0) {
+            return group;
+        }
+    }
+    return NULL;
+}
+
+// "": the root group. False: there is none.
+static FALLIBLE find_group(const char *root, bool legacy, char out[PATH_MAX], bool *found, struct memory_limit *limit) {
     char path[PATH_MAX], line[PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     *found = false;
@@ -87,27 +116,24 @@ static FALLIBLE find_group(const char *root, char group[PATH_MAX], bool *found, 
     }
     errno = 0;
     for (int i = 0; i < LINES_MAX && !*found && fgets(line, sizeof line, file); i++) {
-        *found = strncmp(line, "0::/", 4) == 0;
+        const char *group = group_of(line, legacy);
+        *found = group != NULL;
+        if (group) {
+            snprintf(out, PATH_MAX, "%s", strcmp(group, "/") == 0 ? "" : group);
+        }
     }
     int cause = ferror(file) ? errno : 0;
     (void)fclose(file);
-    if (cause) {
-        return unreadable(path, cause, limit);
-    }
-    if (*found) {
-        line[strcspn(line, "\n")] = '\0';
-        snprintf(group, PATH_MAX, "%s", strcmp(line, "0::/") == 0 ? "" : line + 3);
-    }
-    return OK;
+    return cause ? unreadable(path, cause, limit) : OK;
 }
 
-// A limit of any of the group's parents holds too.
-static FALLIBLE take_groups(const char *root, struct memory_limit *out) {
+// A limit of any of the group's parents holds too. A container may see its group as the root, whatever its path is outside.
+static FALLIBLE take_groups(const char *root, bool legacy, struct memory_limit *out) {
     char group[PATH_MAX] = "";
     bool found;
-    TRY(find_group(root, group, &found, out));
+    TRY(find_group(root, legacy, group, &found, out));
     for (int depth = 0; found && depth < CGROUP_DEPTH_MAX; depth++) {
-        TRY(take_group(root, group, out));
+        TRY(take_group(root, legacy ? &LEGACY : &UNIFIED, group, out));
         char *slash = strrchr(group, '/');
         if (!slash) {
             break;
@@ -127,7 +153,8 @@ FALLIBLE memory_available_at(const char *root, struct memory_limit *out) {
     if (found) {
         take_lesser(out, kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024, "MemAvailable of /proc/meminfo");
     }
-    return take_groups(root, out);
+    TRY(take_groups(root, false, out));
+    return take_groups(root, true, out);
 }
 
 FALLIBLE memory_available(struct memory_limit *out) {

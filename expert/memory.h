@@ -15,9 +15,9 @@ struct memory_limit {
     char hidden[MEMORY_LIMIT_TEXT_MAX]; // the first file that may not be read and could hold a lesser limit; "": none
 };
 
-// The least of MemAvailable and, for each control group (version 2) from this process's upwards, memory.max less what is in use and
-// cannot be reclaimed. A file that is missing, says nothing or may not be read sets no limit. ERR_NOMEM names one that is there and
-// cannot be read for another reason.
+// The least of MemAvailable and, for each control group from this process's upwards, memory.max (memory.limit_in_bytes in version
+// 1) less what is in use and cannot be reclaimed. A file that is missing, says nothing or may not be read sets no limit. ERR_NOMEM
+// names one that is there and cannot be read for another reason.
 FALLIBLE memory_available(struct memory_limit *out);
 
 // The same below another root than "": for tests.

@@ -91,6 +91,23 @@ static void a_parents_limit_holds(void **state) {
     assert_non_null(strstr(limit.what, "control group /a"));
 }
 
+static void groups_of_version_1_limit_too(void **state) {
+    (void)state;
+    struct memory_limit limit;
+    write_file("proc/meminfo", "MemAvailable: 3000 kB\n");
+    write_file("proc/self/cgroup", "9:name=systemd:/s\n7:memoryless:/no\n5:cpu,memory:/a/b\n0::/u\n");
+    write_file("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
+    write_file("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "5000\n");
+    assert_false(err_is(memory_available_at(root, &limit)));
+    assert_int_equal(limit.bytes, 3000 * 1024);
+    write_file("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n"); // as a container sees its own
+    write_file("sys/fs/cgroup/memory/memory.usage_in_bytes", "900000\n");
+    write_file("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 300000\ntotal_active_file 400000\n");
+    assert_false(err_is(memory_available_at(root, &limit)));
+    assert_int_equal(limit.bytes, 800000);
+    assert_string_equal(limit.what, "memory.limit_in_bytes of control group /");
+}
+
 static void what_is_there_and_cannot_be_read_is_no_absence_of_a_limit(void **state) {
     (void)state;
     struct memory_limit limit;
@@ -122,6 +139,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_machine_limits_where_no_group_does, make_root, remove_root),
         cmocka_unit_test_setup_teardown(page_cache_of_a_group_counts_as_free, make_root, remove_root),
         cmocka_unit_test_setup_teardown(a_parents_limit_holds, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(groups_of_version_1_limit_too, make_root, remove_root),
         cmocka_unit_test_setup_teardown(what_is_there_and_cannot_be_read_is_no_absence_of_a_limit, make_root, remove_root),
         cmocka_unit_test(bytes_are_shown_in_the_unit_that_reads_best),
     };
