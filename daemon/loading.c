@@ -313,6 +313,7 @@ static FALLIBLE start_engine(const struct options *options, struct loaded *out) 
     if (out->request_limits.max_top_k > out->limits.max_choices) {
         out->request_limits.max_top_k = (uint32_t)out->limits.max_choices;
     }
+    out->request_limits.max_choices = (size_t)options->max_request_tokens * out->request_limits.max_top_k; // as callers are told
     return OK;
 }
 

@@ -43,10 +43,11 @@ void mover_placement_deinit(struct mover_placement *placement) {
     *placement = (struct mover_placement){0};
 }
 
-static FALLIBLE find_layer(const struct mover *mover, uint32_t number, const struct model_layer **out) {
+// field: of the request that names it.
+static FALLIBLE find_layer(const struct mover *mover, const char *field, uint32_t number, const struct model_layer **out) {
     *out = model_find_layer(mover->options.model, number);
     if (!*out) {
-        FAIL_FIELD(ERR_LAYER_UNKNOWN, "layer", "layer %u is not served", number);
+        FAIL_FIELD(ERR_LAYER_UNKNOWN, field, "layer %u is not served", number);
     }
     return OK;
 }
@@ -88,7 +89,7 @@ static FALLIBLE describe(const struct mover *mover, const struct model_layer *la
 FALLIBLE mover_show(struct mover *mover, uint32_t number, struct mover_placement *out) {
     const struct model_layer *layer;
     *out = (struct mover_placement){0};
-    TRY(find_layer(mover, number, &layer));
+    TRY(find_layer(mover, "layers", number, &layer));
     const struct shards *shards = shards_take(layer->in_force);
     err_t e = describe(mover, layer, shards->placement, NULL, shards->placement->epoch, out);
     shards_give_back(layer->in_force, shards);
@@ -104,7 +105,7 @@ static FALLIBLE check_plan(const struct mover_plan_options *options, const struc
                    options->replicas);
     }
     if (options->rows && options->num_rows != layer->params.num_experts) {
-        FAIL_FIELD(ERR_INVALID, "rows", "%zu counts for layer %u, which has %u experts", options->num_rows, layer->params.layer,
+        FAIL_FIELD(ERR_INVALID, "counts", "%zu counts for layer %u, which has %u experts", options->num_rows, layer->params.layer,
                    layer->params.num_experts);
     }
     return OK;
@@ -118,7 +119,7 @@ static FALLIBLE balance(const struct mover_plan_options *options, const struct m
         any |= rows[e] > 0;
     }
     if (!any) {
-        FAIL_FIELD(ERR_INVALID, "rows", "no expert of layer %u has had a row yet: give counts, or plan after some load",
+        FAIL_FIELD(ERR_INVALID, "counts", "no expert of layer %u has had a row yet: give counts, or plan after some load",
                    layer->params.layer);
     }
     err_t e = placement_balanced(&balance, 0, out);
@@ -129,7 +130,7 @@ FALLIBLE mover_plan(struct mover *mover, const struct mover_plan_options *option
     const struct model_layer *layer;
     struct placement *placement = NULL;
     *out = (struct mover_placement){0};
-    TRY(find_layer(mover, options->layer, &layer));
+    TRY(find_layer(mover, "layers", options->layer, &layer));
     TRY(check_plan(options, layer));
     uint32_t experts = layer->params.num_experts, ranks = mover->options.model->ranks;
     uint64_t epoch = shards_epoch(layer->in_force);
@@ -319,7 +320,7 @@ FALLIBLE mover_apply(struct mover *mover, const struct mover_placement *placemen
                      bool (*progress)(void *context, const struct mover_progress *), void *context, uint64_t *new_epoch) {
     const struct model_layer *layer;
     uint64_t unused;
-    TRY(find_layer(mover, placement->layer, &layer));
+    TRY(find_layer(mover, "placement.layer", placement->layer, &layer));
     if (atomic_exchange(&mover->moving, true)) {
         FAIL(ERR_UNAVAILABLE, "another move is under way: wait for its end");
     }

@@ -40,12 +40,13 @@ struct feature_texts {
     char admin[FEATURE_TEXT_MAX], kernels[FEATURE_TEXT_MAX], device[FEATURE_TEXT_MAX], device_memory[FEATURE_TEXT_MAX];
 };
 
-// What computes: kind, number and name of the devices, their memory that is reserved, on all of them, and that the first one has.
+// What computes: kind, number and name of the devices, their memory that is reserved and that there is, on all of them: they are
+// alike.
 static void name_devices(const struct serve_backend *backend, struct feature_texts *texts) {
     const struct devices *devices = backend->devices;
     snprintf(texts->device, sizeof texts->device, "device:%s:%u:%s", devices->table->kind, devices->count, devices->facts.name);
     snprintf(texts->device_memory, sizeof texts->device_memory, "device_memory:%" PRIu64 "/%" PRIu64,
-             engine_device_bytes(backend->engine), devices->facts.memory_bytes);
+             engine_device_bytes(backend->engine), devices->count * devices->facts.memory_bytes);
 }
 
 // FEATURES, the instruction set, the devices where there are any, shared memory likewise, and where the operator's interface is.

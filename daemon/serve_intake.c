@@ -43,9 +43,16 @@ static FALLIBLE take_copy(struct serve_request *r, const struct wire_tensor *ten
     return request_regions_copy(&r->regions, r->serve->regions, tensor, field, bytes_max, out);
 }
 
+// Of as many tokens as hidden has: more are wrong whatever they hold.
+static uint64_t choices_most(const struct serve_request *r) {
+    const struct layer_limits *limits = &r->serve->backend.limits;
+    const struct tensor_view *hidden = &r->wire.hidden.view;
+    const uint64_t tokens = hidden->rank > 0 && hidden->shape[0] < limits->max_tokens ? hidden->shape[0] : limits->max_tokens;
+    return tokens * limits->max_top_k;
+}
+
 static FALLIBLE take_routing(struct serve_request *r) {
     const struct wire_request *wire = &r->wire;
-    const struct layer_limits *limits = &r->serve->backend.limits;
     struct layer_request *out = &r->item.request;
     switch (wire->routing) {
     case WIRE_ROUTING_NONE:
@@ -60,8 +67,8 @@ static FALLIBLE take_routing(struct serve_request *r) {
             const char *field = wire->ids.present ? "routes.weights" : "routes.ids";
             FAIL_FIELD(ERR_SHAPE_MISMATCH, field, "%s: missing: routes are ids and weights, both [T, K]", field);
         }
-        TRY(take_copy(r, &wire->ids, "routes.ids", limits->max_choices * sizeof(int64_t), &out->ids));
-        return take_copy(r, &wire->weights, "routes.weights", limits->max_choices * sizeof(float), &out->weights);
+        TRY(take_copy(r, &wire->ids, "routes.ids", choices_most(r) * sizeof(int64_t), &out->ids));
+        return take_copy(r, &wire->weights, "routes.weights", choices_most(r) * sizeof(float), &out->weights);
     }
     return OK;
 }

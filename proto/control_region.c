@@ -1,6 +1,7 @@
 // expertd.v1.OpenRegion and CloseRegion, both sides.
 #include "proto/control.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "generated/expertd/v1/expertd.pb-c.h"
@@ -10,8 +11,9 @@
 // A field that we do not know could mean that another thing is asked for.
 static FALLIBLE refuse_unknown(const ProtobufCMessage *message) {
     if (message->n_unknown_fields > 0) {
-        FAIL(ERR_UNKNOWN_FIELD, "field %u of %s is not known here", (unsigned)message->unknown_fields[0].tag,
-             message->descriptor->short_name);
+        char field[16];
+        snprintf(field, sizeof field, "%u", (unsigned)message->unknown_fields[0].tag);
+        FAIL_FIELD(ERR_UNKNOWN_FIELD, field, "field %s of %s is not known here", field, message->descriptor->short_name);
     }
     return OK;
 }

@@ -74,34 +74,41 @@ static void request_call(struct accept_slot *slot) {
     INVARIANT(failed == GRPC_CALL_OK);
 }
 
+static void refuse(struct accept_slot *slot, int method, const struct proto_error *error) {
+    struct proto_bytes details = {0};
+    if (err_is(proto_encode_status(error, &details))) {
+        details = (struct proto_bytes){0}; // no memory: the code and the message are enough
+    }
+    struct rpc_status status = {.code = error->grpc_code,
+                                .message = error->message,
+                                .details = details.data,
+                                .details_length = details.length,
+                                .retry_after_ms = error->retry_after_ms};
+    call_begin(slot->thread, &(struct call_start){.raw = slot->call, .method = method}, &status);
+    free(details.data);
+}
+
 static void refuse_unknown(struct accept_slot *slot) {
     char text[256];
     snprintf(text, sizeof text, "unknown method %.*s: %s",
              (int)(GRPC_SLICE_LENGTH(slot->details.method) > 120 ? 120 : GRPC_SLICE_LENGTH(slot->details.method)),
              (const char *)GRPC_SLICE_START_PTR(slot->details.method), PLANE_TEXTS[slot->thread->server->plane]);
-    struct rpc_status status = {.code = GRPC_STATUS_UNIMPLEMENTED, .message = text, .retry_after_ms = -1};
-    call_begin(slot->thread, &(struct call_start){.raw = slot->call, .method = RPC_METHOD_COUNT}, &status);
+    refuse(slot, RPC_METHOD_COUNT,
+           &(struct proto_error){.grpc_code = GRPC_STATUS_UNIMPLEMENTED,
+                                 .reason = err_name(ERR_UNIMPLEMENTED),
+                                 .message = text,
+                                 .retry_after_ms = proto_retry_after_ms(ERR_UNIMPLEMENTED)});
 }
 
 static void refuse_full(struct accept_slot *slot, int method) {
     char text[128];
     snprintf(text, sizeof text, "%u calls are open, the most that this server takes (max_calls): try again later",
              slot->thread->server->max_calls);
-    struct proto_error error = {.grpc_code = GRPC_STATUS_RESOURCE_EXHAUSTED,
-                                .reason = err_name(ERR_QUEUE_FULL),
-                                .message = text,
-                                .retry_after_ms = proto_retry_after_ms(ERR_QUEUE_FULL)};
-    struct proto_bytes details = {0};
-    if (err_is(proto_encode_status(&error, &details))) {
-        details = (struct proto_bytes){0}; // no memory: the code and the message are enough
-    }
-    struct rpc_status status = {.code = error.grpc_code,
-                                .message = text,
-                                .details = details.data,
-                                .details_length = details.length,
-                                .retry_after_ms = error.retry_after_ms};
-    call_begin(slot->thread, &(struct call_start){.raw = slot->call, .method = method}, &status);
-    free(details.data);
+    refuse(slot, method,
+           &(struct proto_error){.grpc_code = GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                 .reason = err_name(ERR_QUEUE_FULL),
+                                 .message = text,
+                                 .retry_after_ms = proto_retry_after_ms(ERR_QUEUE_FULL)});
 }
 
 // Health/Check is left out of max_calls: a full server still says how it is. Admission bounds them by themselves.

@@ -107,7 +107,7 @@ def test_status_shows_weights_kernels_and_the_memory_of_devices(case):
         assert layer["weights"] == "mxfp4" and "mma_" in layer["device_kernels"]
         assert "<td>mxfp4<td>" in page and layer["device_kernels"] in page
     assert f"{reserved} bytes of device memory" in page
-    assert f"device:sim:2:{device['name']}" in shown.stdout and f"device_memory:{reserved}/{device['memory_bytes']}" in shown.stdout
+    assert f"device:sim:2:{device['name']}" in shown.stdout and f"device_memory:{reserved}/{2 * device['memory_bytes']}" in shown.stdout
     assert "mxfp4" in shown.stdout and "1/bf16/sm_90" in shown.stdout
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import check, failure_of_answer, raises
 from harness.protos import pb
-from harness.tensors import tensor
+from harness.tensors import rows_of, tensor
 
 LAYER, HIDDEN, EXPERTS, TOP_K = 1, 96, 8, 4
 DAEMON_OPTIONS = ("--max-message-bytes", 1 << 20, "--max-request-tokens", 512, "--max-top-k", 16)
@@ -249,6 +249,30 @@ def test_compressed_messages_are_refused(served, undisturbed, compression):
         with raises("UNIMPLEMENTED") as raised:
             client.stub.Forward(request, timeout=10, compression=compression)
         assert "ompress" in raised.failure.message
+
+
+def test_an_unknown_method_has_a_reason(served):
+    for tcp in (False, True):
+        with served.client(tcp=tcp) as client, raises("UNIMPLEMENTED", "UNIMPLEMENTED"):
+            client.raw("Nope", b"")
+
+
+def test_every_k_that_is_told_is_taken_with_every_number_of_tokens(start_daemon, random):
+    """Of one request, whatever the model's router chooses; it is computed in pieces."""
+    daemon = start_daemon("--max-request-tokens", 300, "--max-batch-tokens", 256, model="synthetic:tiny,layers=1")
+    with daemon.client() as client:
+        limits, layer = (lambda told: (told.limits, told.models[0].layers[0]))(client.describe())
+        assert limits.max_top_k > layer.top_k and limits.max_tokens == 300
+        hidden = random.standard_normal((300, layer.hidden_size)).astype(np.float32)
+        ids = random.integers(-1, layer.num_experts, (300, limits.max_top_k)).astype(np.int32)
+        weights = random.standard_normal(ids.shape).astype(np.float32)
+
+        def rows(part):
+            routes = pb.Routes(ids=tensor(ids[part], "I32"), weights=tensor(weights[part]))
+            return rows_of(client.forward(layer=layer.layer, hidden=tensor(hidden[part]), routes=routes).output)
+
+        whole = rows(slice(None))
+        assert whole[:7] + whole[290:] == rows(slice(0, 7)) + rows(slice(290, 300))
 
 
 def test_a_deadline_that_has_passed_is_not_computed(client, undisturbed):

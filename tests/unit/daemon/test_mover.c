@@ -172,11 +172,11 @@ static void plans_that_cannot_be_are_refused_by_option(void **state) {
     (void)state;
     struct fixture *f = start(1);
     uint64_t rows[2] = {1, 2}, *many = calloc(f->experts, sizeof *many);
-    refuse_plan(f, (struct mover_plan_options){9999, MOVER_CONTIGUOUS, 0, NULL, 0}, ERR_LAYER_UNKNOWN, "layer");
+    refuse_plan(f, (struct mover_plan_options){9999, MOVER_CONTIGUOUS, 0, NULL, 0}, ERR_LAYER_UNKNOWN, "layers");
     refuse_plan(f, (struct mover_plan_options){f->number, (enum mover_policy)7, 0, NULL, 0}, ERR_INVALID, "policy");
     refuse_plan(f, (struct mover_plan_options){f->number, MOVER_CONTIGUOUS, 1, NULL, 0}, ERR_INVALID, "replicas");
-    refuse_plan(f, (struct mover_plan_options){f->number, MOVER_BALANCED, 0, rows, 2}, ERR_INVALID, "rows");
-    refuse_plan(f, (struct mover_plan_options){f->number, MOVER_BALANCED, 0, NULL, 0}, ERR_INVALID, "rows"); // nothing seen
+    refuse_plan(f, (struct mover_plan_options){f->number, MOVER_BALANCED, 0, rows, 2}, ERR_INVALID, "counts");
+    refuse_plan(f, (struct mover_plan_options){f->number, MOVER_BALANCED, 0, NULL, 0}, ERR_INVALID, "counts"); // nothing seen
     many[0] = 1;
     refuse_plan(f, (struct mover_plan_options){f->number, MOVER_BALANCED, 1u << 20, many, f->experts}, ERR_INVALID, "replicas");
     free(many);
