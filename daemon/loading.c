@@ -345,6 +345,17 @@ static FALLIBLE start_worker(const struct options *options, struct serve *serve,
     return worker_start(&worker, &out->worker);
 }
 
+// Of this CPU's products: where devices make them, the host has let go of the weights.
+static FALLIBLE begin_schedules(const struct options *options, struct loaded *out) {
+    if (!out->devices) {
+        return schedules_begin(options, &out->model, out->team, &out->schedules);
+    }
+    if (strcmp(options->tuning, "heuristic") != 0) {
+        log_line(LOG_LEVEL_INFO, "tuning", "policy=%s schedules=0 reason=\"devices compute, which have none\"", options->tuning);
+    }
+    return OK;
+}
+
 static FALLIBLE load_all(struct options *options, const char *device, struct serve *serve, const struct loading_listener *listener,
                          struct loaded *out) {
     TRY(open_devices(options, device, out));
@@ -354,7 +365,7 @@ static FALLIBLE load_all(struct options *options, const char *device, struct ser
     TRY(start_teams(options, out));
     TRY(make_room_for_weights(options, out));
     TRY(load_model(options, out));
-    TRY(schedules_begin(options, &out->model, out->team, &out->schedules));
+    TRY(begin_schedules(options, out));
     TRY(start_engine(options, out));
     TRY(make_metrics(out));
     TRY(start_mover(options, out));

@@ -288,7 +288,7 @@ static void put_histograms(struct metrics *metrics, FILE *out) {
 }
 
 static void put_layers(struct metrics *metrics, FILE *out) {
-    put_family(out, "tokens_total", "counter", "Tokens answered, by layer.");
+    put_family(out, "tokens_total", "counter", "Tokens computed, by layer; whether their callers still wait or not.");
     for (size_t i = 0; i < metrics->num_layers; i++) {
         struct layer_row *layer = &metrics->layers[i];
         fprintf(out, "expertd_tokens_total{layer=\"%" PRIu32 "\"} %" PRIu64 "\n", layer->number, read_counter(&layer->tokens));

@@ -194,9 +194,9 @@ static FALLIBLE check_memory(struct move *move) {
         FAIL(ERR_NOMEM, "one expert of layer %u takes %s, and move_bytes_max is %s: raise it", move->layer->params.layer,
              memory_text(block, need), memory_text(options->move_bytes_max, have));
     }
-    move->copies_per_step = copies < UINT32_MAX ? (uint32_t)copies : UINT32_MAX;
-    if (move->progress.all_experts < move->copies_per_step) {
-        move->copies_per_step = move->progress.all_experts ? move->progress.all_experts : 1;
+    move->copies_per_step = copies < move->progress.all_experts ? (uint32_t)copies : move->progress.all_experts;
+    if (move->copies_per_step == 0) { // what only lets copies go has a step too
+        move->copies_per_step = 1;
     }
     struct memory_limit limit;
     TRY(memory_available(&limit));

@@ -94,14 +94,24 @@ static FALLIBLE tune_matrix(const struct layer_tuning_options *options, const st
     return e;
 }
 
+// A rank that holds experts: contiguous placements leave the first ones without where there are more ranks than experts.
+static const struct expert_weights *weights_of(const struct shards *shards, uint32_t ranks) {
+    uint32_t rank = 0;
+    while (rank + 1 < ranks && (!shards->ranks[rank].up.data || shards->ranks[rank].up.groups == 0)) {
+        rank++;
+    }
+    return &shards->ranks[rank];
+}
+
 FALLIBLE layer_tuning_find(const struct layer_tuning_options *options, struct tuning_table *table) {
     err_t e = OK;
     for (size_t i = 0; i < options->model->num_layers && !err_is(e); i++) {
         const struct model_layer *layer = &options->model->layers[i];
         const struct shards *shards = shards_take(layer->in_force);
-        e = tune_matrix(options, &shards->ranks[0].up, table); // gate is alike
+        const struct expert_weights *weights = weights_of(shards, options->model->ranks);
+        e = tune_matrix(options, &weights->up, table); // gate is alike
         if (!err_is(e)) {
-            e = tune_matrix(options, &shards->ranks[0].down, table);
+            e = tune_matrix(options, &weights->down, table);
         }
         shards_give_back(layer->in_force, shards);
     }

@@ -167,6 +167,22 @@ def test_a_balanced_plan_is_more_even_and_applies(placed):
         assert experts_of(admin.show(layer)[0]) == experts_of(plan.planned)
 
 
+def test_what_only_lets_copies_go_needs_no_room_for_one(start_daemon, tmp_path):
+    (tmp_path / "counts.json").write_text('{"layers":{"0":[9,5,3,2]}}')
+    daemon = start_daemon("--shards", 2, "--replicas", 1, "--move-bytes-max", 1, "--placement", "balanced", "--placement-counts",
+                          tmp_path / "counts.json", model="synthetic:tiny,layers=1,experts=4")
+    with admin_of(daemon) as admin, daemon.client() as client:
+        rows = np.random.default_rng(1).standard_normal((9, 256)).astype(np.float32)
+        before = client.forward(layer=0, hidden=tensor(rows)).output.data
+        now = experts_of(admin.show(0)[0])
+        held = [[next(rank for rank in ranks)] for ranks in now]  # of each expert the first copy
+        assert sum(map(len, now)) == 5
+        shown = admin.show(0)[0]
+        steps = admin.apply(placement_of(0, shown.epoch, shown.ranks, held))
+        assert steps[-1].done and steps[-1].moved_bytes == 0 and experts_of(admin.show(0)[0]) == held
+        assert client.forward(layer=0, hidden=tensor(rows)).output.data == before
+
+
 def test_expertctl_plans_and_applies(placed, tmp_path):
     daemon, golden = placed
     layer, plan = golden.layers[-1], tmp_path / "plan.json"

@@ -34,7 +34,8 @@ def tuned(tmp_path_factory):
         return daemon
 
     folder = tmp_path_factory.mktemp("tuned")
-    daemon, answer = start(patient, "--tuning", "tune", "--tuning-cache", folder / "tuning")
+    # One more shard than experts: the first one holds none.
+    daemon, answer = start(patient, "--tuning", "tune", "--tuning-cache", folder / "tuning", "--shards", 5)
     daemon.stop()
     return daemon.events("tuned"), folder / "tuning", answer
 
@@ -50,6 +51,13 @@ def test_tune_keeps_what_it_found_and_cached_takes_it(start_daemon, tuned, untun
         assert answer == untuned
         assert not again.events("tuned")
         assert [event["schedules"] for event in again.events("tuning")] == [str(len(found))]
+
+
+def test_devices_are_not_tuned(start_daemon, tmp_path):
+    """Their products have no schedules, and the host's weights are gone."""
+    daemon = start_daemon("--device", "sim:2", "--tuning", "tune", "--tuning-cache", tmp_path / "tuning", model=MODEL)
+    assert not daemon.events("tuned") and not list(tmp_path.iterdir())
+    assert [event["schedules"] for event in daemon.events("tuning")] == ["0"]
 
 
 @pytest.mark.parametrize("damage, word", [
