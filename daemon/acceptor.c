@@ -156,8 +156,7 @@ static bool is_open(const struct handed_on *connection) {
     return fstat(connection->fd, &there) == 0 && there.st_dev == connection->device && there.st_ino == connection->inode;
 }
 
-// Nobody but its owner closes one, and where that comes in between the number may be another's: of none that anything is sent to,
-// as nobody is accepted any more.
+// Its owner may close one between the two calls: then the number is free, as nobody is accepted any more who could get it.
 void acceptor_hang_up(struct acceptor *acceptor) {
     for (unsigned i = 0; acceptor && i < acceptor->connection_count; i++) {
         if (is_open(&acceptor->connections[i])) {

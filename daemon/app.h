@@ -49,8 +49,8 @@ struct app {
     struct region_registry *regions; // NULL: memory is not shared
     struct region_socket *region_socket;
     char region_path[REGION_SOCKET_PATH_MAX];
-    char admin_address[5 + REGION_SOCKET_PATH_MAX]; // "unix:PATH" for callers in any folder
-    struct admin *admin;                            // NULL: --admin off
+    char admin_address[5 + UNIX_PATH_BYTES_MAX]; // "unix:PATH" for callers in any folder
+    struct admin *admin;                         // NULL: --admin off
     struct unix_listener *admin_listener;
     struct status status;
     // the loader's, until load_ended

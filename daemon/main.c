@@ -1,6 +1,5 @@
 // expertd: builds the daemon bottom-up, runs its loop, takes it down in reverse.
 #include <inttypes.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -247,18 +246,16 @@ static FALLIBLE listen_http(struct app *app) {
 
 // The path that callers are told is whole, as theirs is another folder. One that is too long is left as it was given.
 static const char *whole_admin_address(struct app *app) {
-    const char *given = app->options.admin, *path = given + strlen("unix:");
-    char folder[PATH_MAX];
+    const char *given = app->options.admin;
+    char path[UNIX_PATH_BYTES_MAX];
     if (!has_admin(&app->options)) {
         return NULL;
     }
-    if (path[0] != '/' && getcwd(folder, sizeof folder)) {
-        const int length = snprintf(app->admin_address, sizeof app->admin_address, "unix:%s/%s", folder, path);
-        if (length > 0 && length < (int)sizeof app->admin_address) {
-            return app->admin_address;
-        }
+    if (!unix_path_whole(given + strlen("unix:"), "", path)) {
+        return given;
     }
-    return given;
+    snprintf(app->admin_address, sizeof app->admin_address, "unix:%s", path);
+    return app->admin_address;
 }
 
 static struct serve_options serve_options_of(struct app *app) {

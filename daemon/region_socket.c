@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -12,7 +10,6 @@
 #include <uv.h>
 
 #include "daemon/log.h"
-#include "daemon/unix_listener.h"
 
 enum { NEWCOMERS_MAX = 16, HANDLES = 2 };
 
@@ -41,12 +38,7 @@ struct region_socket {
 };
 
 bool region_socket_path(const char *main_path, char out[REGION_SOCKET_PATH_MAX]) {
-    char folder[PATH_MAX] = "";
-    if (main_path[0] != '/' && !getcwd(folder, sizeof folder)) {
-        return false;
-    }
-    int length = snprintf(out, REGION_SOCKET_PATH_MAX, "%s%s%s.regions", folder, folder[0] ? "/" : "", main_path);
-    return length > 0 && length < REGION_SOCKET_PATH_MAX;
+    return unix_path_whole(main_path, ".regions", out);
 }
 
 // ---- the end of one connection

@@ -9,8 +9,9 @@
 
 #include "base/err.h"
 #include "daemon/region.h"
+#include "daemon/unix_listener.h"
 
-enum { REGION_SOCKET_PATH_MAX = 108 }; // a Unix socket's path with its end
+enum { REGION_SOCKET_PATH_MAX = UNIX_PATH_BYTES_MAX };
 
 #define REGION_SOCKET_WAIT_NS (INT64_C(5) * NS_PER_S)
 

@@ -1,6 +1,7 @@
 #include "daemon/unix_listener.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,15 @@ struct unix_listener {
     int64_t next_refusal_ns; // when one may be told again
     unsigned long untold;    // refusals since the last that was
 };
+
+bool unix_path_whole(const char *path, const char *ending, char out[UNIX_PATH_BYTES_MAX]) {
+    char folder[PATH_MAX] = "";
+    if (path[0] != '/' && !getcwd(folder, sizeof folder)) {
+        return false;
+    }
+    const int length = snprintf(out, UNIX_PATH_BYTES_MAX, "%s%s%s%s", folder, folder[0] ? "/" : "", path, ending);
+    return length > 0 && length < UNIX_PATH_BYTES_MAX;
+}
 
 bool unix_listener_allows(const char *allow_uids, uid_t own, uid_t peer) {
     if (strcmp(allow_uids, "any") == 0) {

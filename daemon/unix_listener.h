@@ -9,6 +9,11 @@
 #include "base/err.h"
 #include "daemon/acceptor.h"
 
+enum { UNIX_PATH_BYTES_MAX = 108 }; // a Unix socket's path with its end
+
+// `path` and `ending`, made absolute for clients in other folders. False: too long for a socket.
+bool unix_path_whole(const char *path, const char *ending, char out[UNIX_PATH_BYTES_MAX]);
+
 struct unix_listener;
 
 struct unix_listener_options {

@@ -35,7 +35,7 @@ struct layer_request {
 struct layer_limits {
     uint32_t max_tokens; // of one batch
     uint32_t max_top_k;  // of a caller's routes
-    size_t max_choices;  // tokens x choices of one batch: what memory is reserved for
+    size_t max_choices;  // tokens x choices of one batch: what memory is reserved for; of a request, as it comes in pieces, in all
 };
 
 // max_choices is max_tokens times the greatest router's K.

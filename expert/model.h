@@ -57,7 +57,7 @@ struct model {
     uint64_t fixed_bytes;            // of the arena, without the routed experts
     uint64_t stored_bytes;           // of the MoE tensors on disk
     struct model_odd odd_scales;     // that are NaN or Inf: they pass through, but a good file has none
-    struct model_odd zeros_of_16; // zero points of 4 bits that are stored as 15, one less: auto-gptq reads 16, GPTQModel does not
+    struct model_odd zeros_of_16;    // stored in 4 bits as 15, one less: auto-gptq reads 16, GPTQModel does not
     // the greatest over all layers, for reserving scratch
     uint32_t max_hidden_size, max_intermediate_size, max_experts, max_top_k, ranks;
 };

@@ -32,9 +32,9 @@ struct quantised_matrix {
     const void *scale_of_k; // I32 [k], may be misaligned: the scale of each k in the file's order; NULL: in order
     bool ordered;           // k are packed scale by scale, and the activations must follow; else scale_of_k has to be in order
     const char *stored;     // what the layout is called: "GPTQ"
-    const struct safetensors_entry *scales_tensor, *global_tensor,
-        *zeros_tensor; // for messages; NULL of weights that are generated
-    size_t ranges;     // of the file: what is read, a tensor each
+    // for messages; NULL of weights that are generated
+    const struct safetensors_entry *scales_tensor, *global_tensor, *zeros_tensor;
+    size_t ranges; // of the file: what is read, a tensor each
     struct byte_range range[QUANTISED_RANGES];
 };
 

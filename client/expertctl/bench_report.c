@@ -1,6 +1,5 @@
 #include "client/expertctl/bench_report.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>

@@ -13,6 +13,7 @@
 #include <grp.h>
 #include <limits.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -276,6 +277,32 @@ static void what_cannot_be_written_is_left_as_it_is(void **state) {
     close(fd);
 }
 
+static err_t read_as_nobody(void) {
+    char *bytes;
+    size_t length;
+    if (geteuid() == 0 && setuid(65534) != 0) {
+        return (err_t){ERR_INTERNAL};
+    }
+    return regular_file_read("secret", 100, &bytes, &length);
+}
+
+// What stays so is the file's fault; the mend is named.
+static void what_may_not_be_read_names_who_should(void **state) {
+    (void)state;
+    int status;
+    assert_false(err_is(write_text("secret", "text")));
+    assert_int_equal(chmod("secret", 0), 0);
+    assert_int_equal(chmod(".", 0755), 0); // whom no mode keeps out must not be the one who tries
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        bool right = read_as_nobody().code == ERR_CHECKPOINT && strstr(err_message(), "secret: Permission denied: let user ");
+        _exit(right ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_replaced_whole),
@@ -290,6 +317,7 @@ int main(void) {
         cmocka_unit_test(a_device_stays_one_behind_a_link_too),
         cmocka_unit_test(a_file_that_is_printed_to_gets_the_bytes_behind_what_is_printed),
         cmocka_unit_test(what_cannot_be_written_is_left_as_it_is),
+        cmocka_unit_test(what_may_not_be_read_names_who_should),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

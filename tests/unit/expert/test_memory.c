@@ -7,13 +7,17 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "expert/memory.h"
+
+enum { NOBODY = 65534 };
 
 static char root[64];
 
@@ -124,6 +128,39 @@ static void what_is_there_and_cannot_be_read_is_no_absence_of_a_limit(void **sta
     assert_non_null(strstr(err_message(), "/proc/meminfo cannot be read: Too many levels of symbolic links"));
 }
 
+static void a_limit_without_what_is_in_use_is_all_there_is(void **state) {
+    (void)state;
+    struct memory_limit limit;
+    write_file("proc/self/cgroup", "0::/a\n");
+    write_file("sys/fs/cgroup/a/memory.max", "1000000\n");
+    assert_false(err_is(memory_available_at(root, &limit)));
+    assert_int_equal(limit.bytes, 1000000);
+}
+
+// As somebody who is not root, whom no mode keeps out.
+static void what_may_not_be_read_hides_a_limit_and_is_named(void **state) {
+    (void)state;
+    char path[128];
+    int status;
+    write_file("proc/meminfo", "MemAvailable: 3000 kB\n");
+    write_file("proc/self/cgroup", "0::/a\n");
+    write_file("sys/fs/cgroup/a/memory.max", "1000\n");
+    snprintf(path, sizeof path, "chmod -R go+rX '%s'", root);
+    assert_int_equal(system(path), 0);
+    snprintf(path, sizeof path, "%s/sys/fs/cgroup/a/memory.max", root);
+    assert_int_equal(chmod(path, 0), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct memory_limit limit;
+        bool right = (geteuid() != 0 || setuid(NOBODY) == 0) && !err_is(memory_available_at(root, &limit)) &&
+                     limit.bytes == 3000 * 1024 && strcmp(limit.hidden, path) == 0;
+        _exit(right ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 static void bytes_are_shown_in_the_unit_that_reads_best(void **state) {
     (void)state;
     char text[MEMORY_TEXT_MAX];
@@ -140,6 +177,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(page_cache_of_a_group_counts_as_free, make_root, remove_root),
         cmocka_unit_test_setup_teardown(a_parents_limit_holds, make_root, remove_root),
         cmocka_unit_test_setup_teardown(groups_of_version_1_limit_too, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_limit_without_what_is_in_use_is_all_there_is, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(what_may_not_be_read_hides_a_limit_and_is_named, make_root, remove_root),
         cmocka_unit_test_setup_teardown(what_is_there_and_cannot_be_read_is_no_absence_of_a_limit, make_root, remove_root),
         cmocka_unit_test(bytes_are_shown_in_the_unit_that_reads_best),
     };
