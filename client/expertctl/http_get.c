@@ -22,12 +22,13 @@ struct patience {
 // Until the socket has what the next call wants. False, with errno: it never does.
 static bool wait_for(int fd, short events, const struct patience *patience) {
     struct pollfd wanted = {.fd = fd, .events = events};
-    int ready;
-    do {
+    int ready = -1;
+    errno = EINTR;
+    while (ready < 0 && errno == EINTR) { // by a signal, or where the process was stopped and goes on
         const int64_t left_ns = patience->until_ns - clock_now_ns();
-        const struct timespec left = {left_ns > 0 ? left_ns / NS_PER_S : 0, left_ns > 0 ? left_ns % NS_PER_S : 0};
-        ready = ppoll(&wanted, 1, &left, NULL);
-    } while (ready < 0 && errno == EINTR); // by a signal, or where the process was stopped and goes on
+        const struct timespec left = {left_ns / NS_PER_S, left_ns % NS_PER_S};
+        ready = left_ns > 0 ? ppoll(&wanted, 1, &left, NULL) : 0; // what comes after it is late, also where it is there
+    }
     if (ready == 0) {
         errno = ETIMEDOUT;
     }
