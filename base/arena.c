@@ -14,11 +14,11 @@ FALLIBLE arena_init(struct arena *arena, size_t bytes) {
         return OK;
     }
     if (bytes > SIZE_MAX - HUGE_PAGE) {
-        FAIL(ERR_NOMEM, "cannot reserve %zu bytes: more than an address space", bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "cannot reserve %zu bytes: more than an address space", bytes);
     }
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
-        FAIL(ERR_NOMEM, "cannot reserve %zu bytes: %s", bytes, strerror(errno));
+        FAIL(EXPERTD_ERR_NOMEM, "cannot reserve %zu bytes: %s", bytes, strerror(errno));
     }
     if (bytes >= HUGE_PAGE) {
         (void)madvise(base, bytes, MADV_HUGEPAGE); // advice: where it is refused, 4 KiB pages serve
@@ -56,7 +56,7 @@ void arena_deinit(struct arena *arena) {
 FALLIBLE arena_take(struct arena *arena, size_t bytes, void **out) {
     size_t left = arena->bytes - arena->used;
     if (bytes > left || arena_rounded(bytes) > left) {
-        FAIL(ERR_NOMEM, "an arena of %zu bytes has %zu left, %zu wanted", arena->bytes, left, bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "an arena of %zu bytes has %zu left, %zu wanted", arena->bytes, left, bytes);
     }
     *out = arena->base + arena->used;
     arena->used += arena_rounded(bytes);

@@ -14,11 +14,11 @@ struct arena {
     size_t bytes, used;
 };
 
-// Reserves `bytes` of address space with huge pages advised where that pays; ERR_NOMEM names the figure.
+// Reserves `bytes` of address space with huge pages advised where that pays; EXPERTD_ERR_NOMEM names the figure.
 FALLIBLE arena_init(struct arena *arena, size_t bytes);
 void arena_deinit(struct arena *arena); // legal on a zeroed struct
 
-// ARENA_ALIGN-aligned; ERR_NOMEM where the arena is full (its size was computed by the caller: a bug or a lying count).
+// ARENA_ALIGN-aligned; EXPERTD_ERR_NOMEM where the arena is full (its size was computed by the caller: a bug or a lying count).
 FALLIBLE arena_take(struct arena *arena, size_t bytes, void **out);
 
 // Bytes of it that no memory stands behind yet, by whole pages: what its use will still take of the machine. Any thread.

@@ -1,4 +1,4 @@
-#include "base/dtype.h"
+#include "expertd/base/dtype.h"
 
 #include "base/err.h"
 
@@ -7,32 +7,34 @@ struct dtype_row {
     size_t size;
 };
 
-static const struct dtype_row ROWS[DTYPE_COUNT] = {
-    [DTYPE_F32] = {"F32", 4},         [DTYPE_F16] = {"F16", 2}, [DTYPE_BF16] = {"BF16", 2}, [DTYPE_F8_E4M3] = {"F8_E4M3", 1},
-    [DTYPE_F8_E5M2] = {"F8_E5M2", 1}, [DTYPE_I32] = {"I32", 4}, [DTYPE_I64] = {"I64", 8},   [DTYPE_F64] = {"F64", 8},
-    [DTYPE_I8] = {"I8", 1},           [DTYPE_U8] = {"U8", 1},   [DTYPE_I16] = {"I16", 2},   [DTYPE_U16] = {"U16", 2},
-    [DTYPE_U32] = {"U32", 4},         [DTYPE_U64] = {"U64", 8}, [DTYPE_BOOL] = {"BOOL", 1}, [DTYPE_F8_E8M0] = {"F8_E8M0", 1},
+static const struct dtype_row ROWS[EXPERTD_DTYPE_COUNT] = {
+    [EXPERTD_DTYPE_F32] = {"F32", 4},         [EXPERTD_DTYPE_F16] = {"F16", 2},         [EXPERTD_DTYPE_BF16] = {"BF16", 2},
+    [EXPERTD_DTYPE_F8_E4M3] = {"F8_E4M3", 1}, [EXPERTD_DTYPE_F8_E5M2] = {"F8_E5M2", 1}, [EXPERTD_DTYPE_I32] = {"I32", 4},
+    [EXPERTD_DTYPE_I64] = {"I64", 8},         [EXPERTD_DTYPE_F64] = {"F64", 8},         [EXPERTD_DTYPE_I8] = {"I8", 1},
+    [EXPERTD_DTYPE_U8] = {"U8", 1},           [EXPERTD_DTYPE_I16] = {"I16", 2},         [EXPERTD_DTYPE_U16] = {"U16", 2},
+    [EXPERTD_DTYPE_U32] = {"U32", 4},         [EXPERTD_DTYPE_U64] = {"U64", 8},         [EXPERTD_DTYPE_BOOL] = {"BOOL", 1},
+    [EXPERTD_DTYPE_F8_E8M0] = {"F8_E8M0", 1},
 };
 
-const char *dtype_name(enum dtype dtype) {
-    return dtype > DTYPE_NONE && dtype < DTYPE_COUNT ? ROWS[dtype].name : "?";
+const char *expertd_dtype_name(enum expertd_dtype dtype) {
+    return dtype > EXPERTD_DTYPE_NONE && dtype < EXPERTD_DTYPE_COUNT ? ROWS[dtype].name : "?";
 }
 
-enum dtype dtype_from_name(const char *name, size_t length) {
-    for (int d = DTYPE_NONE + 1; d < DTYPE_COUNT; d++) {
+enum expertd_dtype expertd_dtype_from_name(const char *name, size_t length) {
+    for (int d = EXPERTD_DTYPE_NONE + 1; d < EXPERTD_DTYPE_COUNT; d++) {
         if (strlen(ROWS[d].name) == length && memcmp(ROWS[d].name, name, length) == 0) {
-            return (enum dtype)d;
+            return (enum expertd_dtype)d;
         }
     }
-    return DTYPE_NONE;
+    return EXPERTD_DTYPE_NONE;
 }
 
-size_t dtype_size(enum dtype dtype) {
-    return dtype > DTYPE_NONE && dtype < DTYPE_COUNT ? ROWS[dtype].size : 0;
+size_t expertd_dtype_size(enum expertd_dtype dtype) {
+    return dtype > EXPERTD_DTYPE_NONE && dtype < EXPERTD_DTYPE_COUNT ? ROWS[dtype].size : 0;
 }
 
-bool dtype_is_float16_or_32(enum dtype dtype) {
-    return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+bool expertd_dtype_is_float16_or_32(enum expertd_dtype dtype) {
+    return dtype == EXPERTD_DTYPE_F32 || dtype == EXPERTD_DTYPE_F16 || dtype == EXPERTD_DTYPE_BF16;
 }
 
 static void widen_16(float (*convert)(uint16_t), const uint8_t *src, size_t count, float *dst) {
@@ -47,7 +49,7 @@ static void widen_bf16(const uint8_t *src, size_t count, float *dst) {
     for (size_t i = 0; i < count; i++) {
         uint16_t h;
         memcpy(&h, src + 2 * i, sizeof h);
-        dst[i] = f32_from_bf16(h);
+        dst[i] = expertd_f32_from_bf16(h);
     }
 }
 
@@ -57,49 +59,49 @@ static void widen_8(float (*convert)(uint8_t), const uint8_t *src, size_t count,
     }
 }
 
-void dtype_widen(enum dtype dtype, const void *src, size_t count, float *dst) {
+void expertd_dtype_widen(enum expertd_dtype dtype, const void *src, size_t count, float *dst) {
     if (count == 0) {
         return;
     }
     switch (dtype) {
-    case DTYPE_F32:
+    case EXPERTD_DTYPE_F32:
         memcpy(dst, src, count * sizeof *dst);
         return;
-    case DTYPE_BF16:
+    case EXPERTD_DTYPE_BF16:
         widen_bf16(src, count, dst);
         return;
-    case DTYPE_F16:
-        widen_16(f32_from_f16, src, count, dst);
+    case EXPERTD_DTYPE_F16:
+        widen_16(expertd_f32_from_f16, src, count, dst);
         return;
-    case DTYPE_F8_E4M3:
-        widen_8(f32_from_e4m3, src, count, dst);
+    case EXPERTD_DTYPE_F8_E4M3:
+        widen_8(expertd_f32_from_e4m3, src, count, dst);
         return;
-    case DTYPE_F8_E5M2:
-        widen_8(f32_from_e5m2, src, count, dst);
+    case EXPERTD_DTYPE_F8_E5M2:
+        widen_8(expertd_f32_from_e5m2, src, count, dst);
         return;
     default:
         INVARIANT(!"a float dtype");
     }
 }
 
-void dtype_narrow(const float *src, size_t count, enum dtype dtype, void *dst) {
+void expertd_dtype_narrow(const float *src, size_t count, enum expertd_dtype dtype, void *dst) {
     if (count == 0) {
         return;
     }
     uint8_t *bytes = dst;
     switch (dtype) {
-    case DTYPE_F32:
+    case EXPERTD_DTYPE_F32:
         memcpy(dst, src, count * sizeof *src);
         return;
-    case DTYPE_BF16:
+    case EXPERTD_DTYPE_BF16:
         for (size_t i = 0; i < count; i++) {
-            uint16_t h = bf16_from_f32(src[i]);
+            uint16_t h = expertd_bf16_from_f32(src[i]);
             memcpy(bytes + 2 * i, &h, sizeof h);
         }
         return;
-    case DTYPE_F16:
+    case EXPERTD_DTYPE_F16:
         for (size_t i = 0; i < count; i++) {
-            uint16_t h = f16_from_f32(src[i]);
+            uint16_t h = expertd_f16_from_f32(src[i]);
             memcpy(bytes + 2 * i, &h, sizeof h);
         }
         return;

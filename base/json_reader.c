@@ -26,7 +26,7 @@ static const char *found_text(const struct json_reader *r, struct found *found) 
 
 static err_t bad(const struct json_reader *r, const char *wanted) {
     struct found found;
-    return err_record(ERR_CHECKPOINT, NULL, "bad JSON at byte %zu: %s wanted, %s found", (size_t)(r->at - r->start), wanted,
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "bad JSON at byte %zu: %s wanted, %s found", (size_t)(r->at - r->start), wanted,
                       found_text(r, &found));
 }
 

@@ -1,6 +1,6 @@
 // Reads JSON in place, strictly (RFC 8259), without building a tree: for the large files whose form is known beforehand, a
 // safetensors header or a shard index. A tree of a hostile 100 MB header would take gigabytes; this takes nothing. Errors are
-// ERR_CHECKPOINT with the byte offset; the caller adds the file's name. One thread per reader.
+// EXPERTD_ERR_CHECKPOINT with the byte offset; the caller adds the file's name. One thread per reader.
 #ifndef EXPERTD_BASE_JSON_READER_H
 #define EXPERTD_BASE_JSON_READER_H
 
@@ -20,7 +20,7 @@ void json_reader_init(struct json_reader *reader, const char *text, size_t lengt
 
 // Skips white space; true where `c` comes next, which is then consumed.
 bool json_reader_accept(struct json_reader *reader, char c);
-// The same, ERR_CHECKPOINT where something else comes.
+// The same, EXPERTD_ERR_CHECKPOINT where something else comes.
 FALLIBLE json_reader_expect(struct json_reader *reader, char c);
 
 // Skips white space; true where null comes next, which is then consumed.

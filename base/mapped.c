@@ -81,7 +81,7 @@ FALLIBLE mapped_install_handler(void) {
     struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
     sigemptyset(&action.sa_mask);
     if (sigaction(SIGBUS, &action, NULL) != 0) {
-        FAIL(ERR_INTERNAL, "cannot set the handler of SIGBUS");
+        FAIL(EXPERTD_ERR_INTERNAL, "cannot set the handler of SIGBUS");
     }
     return OK;
 }

@@ -15,7 +15,7 @@ enum { MAPPED_RANGES_MAX = 8192, MAPPED_EXIT_CODE = 65 };
 void mapped_add(const void *start, size_t bytes, const char *path);
 void mapped_remove(const void *start); // before the range is unmapped; of a range that was not added it does nothing
 
-// main() calls it once, before the first file is opened. ERR_INTERNAL where the handler cannot be set.
+// main() calls it once, before the first file is opened. EXPERTD_ERR_INTERNAL where the handler cannot be set.
 FALLIBLE mapped_install_handler(void);
 
 #endif

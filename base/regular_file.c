@@ -20,17 +20,17 @@ static FALLIBLE cannot_open(const char *path, int cause) {
     struct stat link;
     switch (cause) {
     case ENOENT:
-        FAIL(ERR_CHECKPOINT, "%s: %s%s", path, strerror(cause),
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s%s", path, strerror(cause),
              lstat(path, &link) == 0 && S_ISLNK(link.st_mode) ? ", where this link leads" : "");
     case EACCES:
     case EPERM:
-        FAIL(ERR_CHECKPOINT, "%s: %s: let user %u read it", path, strerror(cause), (unsigned)geteuid());
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s: let user %u read it", path, strerror(cause), (unsigned)geteuid());
     case ENOTDIR:
     case ELOOP:
     case ENAMETOOLONG:
-        FAIL(ERR_CHECKPOINT, "%s: %s", path, strerror(cause));
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s", path, strerror(cause));
     default:
-        FAIL(ERR_IO, "%s: %s", path, strerror(cause));
+        FAIL(EXPERTD_ERR_IO, "%s: %s", path, strerror(cause));
     }
 }
 
@@ -44,7 +44,7 @@ FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size) {
         return cannot_open(path, errno);
     }
     if (!S_ISREG(status.st_mode)) {
-        FAIL(ERR_CHECKPOINT, "%s is no regular file", path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is no regular file", path);
     }
     *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (*fd < 0) {
@@ -52,7 +52,7 @@ FALLIBLE regular_file_open(const char *path, int *fd, uint64_t *size) {
     }
     if (fstat(*fd, &status) != 0 || !S_ISREG(status.st_mode)) {
         close(*fd);
-        FAIL(ERR_CHECKPOINT, "%s is no regular file", path);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is no regular file", path);
     }
     *size = (uint64_t)status.st_size;
     return OK;
@@ -66,7 +66,7 @@ static FALLIBLE read_all(int fd, char *bytes, size_t size, size_t *length) {
             continue;
         }
         if (got < 0) {
-            FAIL(ERR_IO, "%s", strerror(errno));
+            FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
         }
         if (got == 0) {
             break;
@@ -84,10 +84,11 @@ FALLIBLE regular_file_read(const char *path, uint64_t bytes_max, char **bytes, s
     TRY(regular_file_open(path, &fd, &size));
     if (size > bytes_max) {
         close(fd);
-        FAIL(ERR_CHECKPOINT, "%s has %" PRIu64 " bytes, at most %" PRIu64 " are read", path, size, bytes_max);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s has %" PRIu64 " bytes, at most %" PRIu64 " are read", path, size, bytes_max);
     }
     char *text = malloc(size + 1);
-    err_t e = text ? read_all(fd, text, size, length) : err_record(ERR_NOMEM, NULL, "no memory for %" PRIu64 " bytes", size);
+    err_t e =
+        text ? read_all(fd, text, size, length) : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %" PRIu64 " bytes", size);
     close(fd);
     if (err_is(e)) {
         free(text);
@@ -111,12 +112,12 @@ static FALLIBLE make_temporary(struct regular_file_new *file, mode_t mode) {
         if (asprintf(&file->temporary, "%.*s.%ld-%08" PRIx32 ".tmp", kept, file->place, (long)getpid(), (uint32_t)clock_now_ns()) <
             0) {
             file->temporary = NULL;
-            FAIL(ERR_NOMEM, "no memory for a path");
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for a path");
         }
         file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     }
     if (file->fd < 0) {
-        FAIL(ERR_IO, "%s", strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
     }
     return OK;
 }
@@ -129,7 +130,7 @@ static FALLIBLE take_after(int fd, const struct stat *old) {
         mode = (mode & 0707) | of_others << 3;
     }
     if (fchmod(fd, mode) != 0) {
-        FAIL(ERR_IO, "%s", strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
     }
     return OK;
 }
@@ -162,10 +163,10 @@ static FALLIBLE open_in_place(struct regular_file_new *file, const char *path) {
     struct stat status;
     file->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (file->fd < 0) {
-        FAIL(ERR_IO, "%s", strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
     }
     if (fstat(file->fd, &status) != 0 || !is_written_into(&status)) {
-        FAIL(ERR_IO, "another file took its place");
+        FAIL(EXPERTD_ERR_IO, "another file took its place");
     }
     return OK;
 }
@@ -185,7 +186,7 @@ static int standard_stream(const struct stat *status) {
 static FALLIBLE write_behind(struct regular_file_new *file, int stream) {
     file->fd = fcntl(stream, F_DUPFD_CLOEXEC, 0); // one position for both
     if (file->fd < 0) {
-        FAIL(ERR_IO, "%s", strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
     }
     return OK;
 }
@@ -195,22 +196,23 @@ static FALLIBLE begin(struct regular_file_new *file, const char *path, enum regu
     if (lstat(path, &status) != 0) {
         file->place = strdup(path); // what else is wrong shows when the file beside it is made
     } else if (stat(path, &status) != 0) {
-        FAIL(ERR_IO, "it is a link to nothing, and is left as it is");
+        FAIL(EXPERTD_ERR_IO, "it is a link to nothing, and is left as it is");
     } else if (takes == REGULAR_FILE_OR_STREAM && standard_stream(&status) >= 0) {
         return write_behind(file, standard_stream(&status));
     } else if (takes == REGULAR_FILE_OR_STREAM && is_written_into(&status)) {
         return open_in_place(file, path);
     } else if (!S_ISREG(status.st_mode)) {
-        FAIL(ERR_IO, "it is %s, and is left as it is", takes == REGULAR_FILE_ONLY ? "no file" : "neither a file nor a pipe");
+        FAIL(EXPERTD_ERR_IO, "it is %s, and is left as it is",
+             takes == REGULAR_FILE_ONLY ? "no file" : "neither a file nor a pipe");
     } else {
         file->old = status;
         file->place = realpath(path, NULL);
     }
     if (!file->place) {
-        FAIL(ERR_IO, "%s", strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s", strerror(errno));
     }
     if (file->old.st_mode && is_mounted(file->place)) {
-        FAIL(ERR_IO, "it is mounted by itself, and so cannot be replaced: mount its folder");
+        FAIL(EXPERTD_ERR_IO, "it is mounted by itself, and so cannot be replaced: mount its folder");
     }
     return make_temporary(file, file->old.st_mode ? 0600 : takes == REGULAR_FILE_ONLY ? 0644 : 0666);
 }
@@ -246,7 +248,7 @@ FALLIBLE regular_file_write(int fd, const void *bytes, uint64_t size) {
             continue;
         }
         if (written <= 0) {
-            FAIL(ERR_IO, "%s", strerror(written < 0 ? errno : ENOSPC));
+            FAIL(EXPERTD_ERR_IO, "%s", strerror(written < 0 ? errno : ENOSPC));
         }
         at += written;
         size -= (uint64_t)written;
@@ -260,13 +262,13 @@ FALLIBLE regular_file_end(struct regular_file_new *file, err_t e) {
         e = take_after(file->fd, &file->old);
     }
     if (!err_is(e) && replaces && fsync(file->fd) != 0) {
-        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+        e = err_record(EXPERTD_ERR_IO, NULL, "%s", strerror(errno));
     }
     if (file->fd >= 0 && close(file->fd) != 0 && !err_is(e)) {
-        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+        e = err_record(EXPERTD_ERR_IO, NULL, "%s", strerror(errno));
     }
     if (!err_is(e) && replaces && rename(file->temporary, file->place) != 0) {
-        e = err_record(ERR_IO, NULL, "%s", strerror(errno));
+        e = err_record(EXPERTD_ERR_IO, NULL, "%s", strerror(errno));
     }
     if (replaces && err_is(e)) {
         (void)unlink(file->temporary);

@@ -15,7 +15,8 @@ enum { LENGTH_BYTES = 8 }; // the little-endian u64 before the header
 
 static const char METADATA[] = "__metadata__";
 
-// Types of the format without a name in base/dtype.h: their sizes can be checked, their values are not computed with.
+// Types of the format without a name in base/include/expertd/base/dtype.h: their sizes can be checked, their values are not
+// computed with.
 struct foreign_dtype {
     const char *name;
     uint64_t bits;
@@ -55,7 +56,7 @@ static FALLIBLE keep_string(struct parser *p, char **out, size_t *length) {
 static FALLIBLE parse_metadata(struct parser *p) {
     struct safetensors *file = p->file;
     if (p->saw_metadata) {
-        FAIL(ERR_CHECKPOINT, "%s is there twice", METADATA);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is there twice", METADATA);
     }
     p->saw_metadata = true;
     if (json_reader_accept_null(&p->json)) {
@@ -69,7 +70,7 @@ static FALLIBLE parse_metadata(struct parser *p) {
         if (2 * file->metadata_count == p->metadata_max) {
             char **grown = grow(file->metadata, &p->metadata_max, sizeof *grown);
             if (!grown) {
-                FAIL(ERR_NOMEM, "no memory for %zu texts of %s", file->metadata_count, METADATA);
+                FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu texts of %s", file->metadata_count, METADATA);
             }
             file->metadata = grown;
         }
@@ -96,20 +97,20 @@ static FALLIBLE parse_dtype(struct parser *p, struct entry_text *text) {
     TRY(keep_string(p, &name, &length));
     p->text_used -= length + 1; // it is not kept
     if (length >= sizeof text->dtype) {
-        FAIL(ERR_CHECKPOINT, "the dtype's name has %zu bytes: no dtype of the format has", length);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the dtype's name has %zu bytes: no dtype of the format has", length);
     }
     memcpy(text->dtype, name, length + 1);
     return OK;
 }
 
-static FALLIBLE parse_shape(struct parser *p, struct tensor_view *view) {
+static FALLIBLE parse_shape(struct parser *p, struct expertd_tensor_view *view) {
     TRY(json_reader_expect(&p->json, '['));
     if (json_reader_accept(&p->json, ']')) {
         return OK;
     }
     do {
-        if (view->rank == TENSOR_RANK_MAX) {
-            FAIL(ERR_CHECKPOINT, "the shape has more than %d dimensions", TENSOR_RANK_MAX);
+        if (view->rank == EXPERTD_TENSOR_RANK_MAX) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "the shape has more than %d dimensions", EXPERTD_TENSOR_RANK_MAX);
         }
         TRY_IN(json_reader_u64(&p->json, &view->shape[view->rank]), "shape");
         view->rank++;
@@ -126,7 +127,7 @@ static FALLIBLE parse_offsets(struct parser *p, struct entry_text *text) {
 }
 
 // A key that the format does not have is passed over, as the safetensors crate does: some writers note things of their own.
-static FALLIBLE parse_member(struct parser *p, struct entry_text *text, struct tensor_view *view) {
+static FALLIBLE parse_member(struct parser *p, struct entry_text *text, struct expertd_tensor_view *view) {
     char *key;
     size_t length;
     TRY(keep_string(p, &key, &length));
@@ -136,7 +137,7 @@ static FALLIBLE parse_member(struct parser *p, struct entry_text *text, struct t
                  : strcmp(key, "data_offsets") == 0 ? &text->has_offsets
                                                     : NULL;
     if (seen && *seen) {
-        FAIL(ERR_CHECKPOINT, "%s is there twice", key);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is there twice", key);
     }
     TRY(json_reader_expect(&p->json, ':'));
     if (!seen) {
@@ -148,10 +149,10 @@ static FALLIBLE parse_member(struct parser *p, struct entry_text *text, struct t
                                       : parse_offsets(p, text);
 }
 
-static uint64_t dtype_bits(const char *name, enum dtype *dtype) {
-    *dtype = dtype_from_name(name, strlen(name));
-    if (*dtype != DTYPE_NONE) {
-        return 8 * (uint64_t)dtype_size(*dtype);
+static uint64_t dtype_bits(const char *name, enum expertd_dtype *dtype) {
+    *dtype = expertd_dtype_from_name(name, strlen(name));
+    if (*dtype != EXPERTD_DTYPE_NONE) {
+        return 8 * (uint64_t)expertd_dtype_size(*dtype);
     }
     for (size_t i = 0; i < sizeof FOREIGN_DTYPES / sizeof *FOREIGN_DTYPES; i++) {
         if (strcmp(FOREIGN_DTYPES[i].name, name) == 0) {
@@ -162,35 +163,35 @@ static uint64_t dtype_bits(const char *name, enum dtype *dtype) {
 }
 
 // Does what the entry claims agree with itself and lie in the file?
-static FALLIBLE check_entry(const struct parser *p, const struct entry_text *text, struct tensor_view *view) {
+static FALLIBLE check_entry(const struct parser *p, const struct entry_text *text, struct expertd_tensor_view *view) {
     if (!text->has_dtype || !text->has_shape || !text->has_offsets) {
-        FAIL(ERR_CHECKPOINT, "%s is missing", !text->has_dtype ? "dtype" : !text->has_shape ? "shape" : "data_offsets");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is missing", !text->has_dtype ? "dtype" : !text->has_shape ? "shape" : "data_offsets");
     }
     uint64_t bits = dtype_bits(text->dtype, &view->dtype);
     if (bits == 0) {
-        FAIL(ERR_CHECKPOINT, "unknown dtype \"%s\"", text->dtype);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "unknown dtype \"%s\"", text->dtype);
     }
     uint64_t elements, all_bits;
-    err_t e = tensor_elements(view->shape, view->rank, &elements);
+    err_t e = expertd_tensor_elements(view->shape, view->rank, &elements);
     if (err_is(e)) {
-        FAIL(ERR_CHECKPOINT, "%s", err_message());
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s", expertd_err_message());
     }
     if (__builtin_mul_overflow(elements, bits, &all_bits)) {
-        FAIL(ERR_CHECKPOINT, "the shape's product times %" PRIu64 " bits overflows", bits);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the shape's product times %" PRIu64 " bits overflows", bits);
     }
     if (all_bits % 8) {
-        FAIL(ERR_CHECKPOINT, "%" PRIu64 " elements of %s do not fill whole bytes", elements, text->dtype);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%" PRIu64 " elements of %s do not fill whole bytes", elements, text->dtype);
     }
     if (text->end < text->begin) {
-        FAIL(ERR_CHECKPOINT, "data_offsets [%" PRIu64 ", %" PRIu64 "] end before they begin", text->begin, text->end);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "data_offsets [%" PRIu64 ", %" PRIu64 "] end before they begin", text->begin, text->end);
     }
     if (text->end - text->begin != all_bits / 8) {
-        char shape[TENSOR_SHAPE_TEXT_MAX];
-        FAIL(ERR_CHECKPOINT, "data_offsets hold %" PRIu64 " bytes, %s%s needs %" PRIu64, text->end - text->begin, text->dtype,
-             tensor_shape_text(view->shape, view->rank, shape), all_bits / 8);
+        char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "data_offsets hold %" PRIu64 " bytes, %s%s needs %" PRIu64, text->end - text->begin,
+             text->dtype, expertd_tensor_shape_text(view->shape, view->rank, shape), all_bits / 8);
     }
     if (text->end > p->data_bytes) {
-        FAIL(ERR_CHECKPOINT,
+        FAIL(EXPERTD_ERR_CHECKPOINT,
              "it ends at byte %" PRIu64 " of the data, the file has %" PRIu64 ": it is cut short; download it again", text->end,
              p->data_bytes);
     }
@@ -201,17 +202,17 @@ static FALLIBLE check_entry(const struct parser *p, const struct entry_text *tex
 
 static FALLIBLE check_name(const char *name, size_t length) {
     if (length == 0 || length > SAFETENSORS_NAME_BYTES_MAX) {
-        FAIL(ERR_CHECKPOINT, "a tensor's name has %zu bytes: 1 to %d are allowed", length, SAFETENSORS_NAME_BYTES_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "a tensor's name has %zu bytes: 1 to %d are allowed", length, SAFETENSORS_NAME_BYTES_MAX);
     }
     for (size_t i = 0; i < length; i++) {
         if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) { // it would be printed to terminals and logs
-            FAIL(ERR_CHECKPOINT, "a tensor's name holds the control character 0x%02x", (unsigned)(unsigned char)name[i]);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "a tensor's name holds the control character 0x%02x", (unsigned)(unsigned char)name[i]);
         }
     }
     return OK;
 }
 
-static FALLIBLE parse_entry_members(struct parser *p, struct tensor_view *view) {
+static FALLIBLE parse_entry_members(struct parser *p, struct expertd_tensor_view *view) {
     struct entry_text text = {.has_dtype = false};
     TRY(json_reader_expect(&p->json, '{'));
     if (!json_reader_accept(&p->json, '}')) {
@@ -234,12 +235,12 @@ static FALLIBLE parse_entry(struct parser *p) {
     }
     TRY(check_name(name, length));
     if (file->count == SAFETENSORS_TENSORS_MAX) {
-        FAIL(ERR_CHECKPOINT, "more than %d tensors in one file", SAFETENSORS_TENSORS_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "more than %d tensors in one file", SAFETENSORS_TENSORS_MAX);
     }
     if (file->count == p->entries_max) {
         struct safetensors_entry *grown = grow(file->entries, &p->entries_max, sizeof *grown);
         if (!grown) {
-            FAIL(ERR_NOMEM, "no memory for %zu tensors' entries", file->count);
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu tensors' entries", file->count);
         }
         file->entries = grown;
     }
@@ -252,7 +253,7 @@ static FALLIBLE parse_entry(struct parser *p) {
 
 static FALLIBLE parse_header(struct parser *p) {
     if (p->json.at == p->json.end || *p->json.at != '{') {
-        FAIL(ERR_CHECKPOINT, "the header does not begin with '{'");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the header does not begin with '{'");
     }
     TRY(json_reader_expect(&p->json, '{'));
     if (!json_reader_accept(&p->json, '}')) {
@@ -265,8 +266,8 @@ static FALLIBLE parse_header(struct parser *p) {
 }
 
 static int compare_place(const void *left, const void *right) {
-    const struct tensor_view *a = &((const struct safetensors_entry *)left)->view;
-    const struct tensor_view *b = &((const struct safetensors_entry *)right)->view;
+    const struct expertd_tensor_view *a = &((const struct safetensors_entry *)left)->view;
+    const struct expertd_tensor_view *b = &((const struct safetensors_entry *)right)->view;
     if (a->data != b->data) {
         return (const char *)a->data < (const char *)b->data ? -1 : 1;
     }
@@ -288,14 +289,14 @@ static FALLIBLE check_places(const struct parser *p) {
         const struct safetensors_entry *entry = &file->entries[i];
         uint64_t begin = (uint64_t)((const char *)entry->view.data - p->data);
         if (begin != end) {
-            FAIL(ERR_CHECKPOINT, "tensor %s begins at byte %" PRIu64 " of the data, %s byte %" PRIu64 ", where %s ends: %s",
+            FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s begins at byte %" PRIu64 " of the data, %s byte %" PRIu64 ", where %s ends: %s",
                  entry->name, begin, begin > end ? "past" : "before", end, i ? file->entries[i - 1].name : "the header",
                  begin > end ? "a gap" : "an overlap");
         }
         end += entry->view.bytes;
     }
     if (end != p->data_bytes) {
-        FAIL(ERR_CHECKPOINT,
+        FAIL(EXPERTD_ERR_CHECKPOINT,
              "the tensors end at byte %" PRIu64 " of the data, the file has %" PRIu64 ": it is damaged; download it again", end,
              p->data_bytes);
     }
@@ -308,7 +309,7 @@ static FALLIBLE check_names(struct safetensors *file) {
     }
     for (size_t i = 1; i < file->count; i++) {
         if (strcmp(file->entries[i - 1].name, file->entries[i].name) == 0) {
-            FAIL(ERR_CHECKPOINT, "tensor %s is there twice", file->entries[i].name);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "tensor %s is there twice", file->entries[i].name);
         }
     }
     return OK;
@@ -324,7 +325,7 @@ static FALLIBLE check_metadata(struct safetensors *file) {
     }
     for (size_t i = 1; i < file->metadata_count; i++) {
         if (strcmp(file->metadata[2 * i - 2], file->metadata[2 * i]) == 0) {
-            FAIL(ERR_CHECKPOINT, "%s: \"%.64s\" is there twice", METADATA, file->metadata[2 * i]);
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: \"%.64s\" is there twice", METADATA, file->metadata[2 * i]);
         }
     }
     return OK;
@@ -342,26 +343,26 @@ static const char LFS_POINTER[] = "version https://git-lfs.github.com/spec/";
 
 static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file) {
     if (size < LENGTH_BYTES) {
-        FAIL(ERR_CHECKPOINT, "%" PRIu64 " bytes are no safetensors file%s", size,
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%" PRIu64 " bytes are no safetensors file%s", size,
              size ? "" : ": it is empty (an unfinished download?); download it again");
     }
     if (size >= sizeof LFS_POINTER - 1 && !memcmp(bytes, LFS_POINTER, sizeof LFS_POINTER - 1)) {
-        FAIL(ERR_CHECKPOINT, "this is Git LFS's pointer to the file, not the file: fetch it with `git lfs pull`");
+        FAIL(EXPERTD_ERR_CHECKPOINT, "this is Git LFS's pointer to the file, not the file: fetch it with `git lfs pull`");
     }
     uint64_t length = header_length((const unsigned char *)bytes);
     if (length > SAFETENSORS_HEADER_BYTES_MAX) {
-        FAIL(ERR_CHECKPOINT,
+        FAIL(EXPERTD_ERR_CHECKPOINT,
              "a header of %" PRIu64 " bytes is claimed, at most %d are allowed: no safetensors file, or a damaged one", length,
              SAFETENSORS_HEADER_BYTES_MAX);
     }
     if (length > size - LENGTH_BYTES) {
-        FAIL(ERR_CHECKPOINT,
+        FAIL(EXPERTD_ERR_CHECKPOINT,
              "a header of %" PRIu64 " bytes is claimed, the file has %" PRIu64 ": it is cut short; download it again", length,
              size);
     }
     file->text = malloc(length + 1);
     if (!file->text) {
-        FAIL(ERR_NOMEM, "no memory for a header of %" PRIu64 " bytes", length);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a header of %" PRIu64 " bytes", length);
     }
     file->header_bytes = length;
     struct parser p = {.file = file, .data = bytes + LENGTH_BYTES + length, .data_bytes = size - LENGTH_BYTES - length};
@@ -374,7 +375,7 @@ static FALLIBLE parse(const char *bytes, uint64_t size, struct safetensors *file
 
 FALLIBLE safetensors_parse(const char *path, const void *bytes, uint64_t size, struct safetensors *out) {
     *out = (struct safetensors){.path = strdup(path)};
-    err_t e = out->path ? parse(bytes, size, out) : err_record(ERR_NOMEM, NULL, "no memory for a path");
+    err_t e = out->path ? parse(bytes, size, out) : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a path");
     if (err_is(e)) {
         e = err_context(e, "%s", path);
         safetensors_close(out);
@@ -389,7 +390,7 @@ static FALLIBLE map_file(const char *path, int fd, uint64_t size, void **map) {
     }
     void *start = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (start == MAP_FAILED) {
-        FAIL(ERR_IO, "%s: cannot map %" PRIu64 " bytes: %s", path, size, strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s: cannot map %" PRIu64 " bytes: %s", path, size, strerror(errno));
     }
     *map = start;
     return OK;

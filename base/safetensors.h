@@ -6,11 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/tensor.h"
+#include "base/err.h"
+#include "expertd/base/tensor.h"
 
 struct safetensors_entry {
     const char *name; // NUL-terminated, owned by the file
-    struct tensor_view view;
+    struct expertd_tensor_view view;
 };
 
 struct safetensors {
@@ -31,9 +32,10 @@ enum {
     SAFETENSORS_NAME_BYTES_MAX = 512,
 };
 
-// Opens and checks. ERR_CHECKPOINT names the file, the tensor and the rule broken; ERR_IO where it cannot be read now; never a FIFO
-// or device (they are refused before they are opened for reading). A lying header costs no large allocation. Types that the format
-// knows and we do not (F4, F6, C64, ...) are checked for size and get dtype NONE: an error only for who wants to read them.
+// Opens and checks. EXPERTD_ERR_CHECKPOINT names the file, the tensor and the rule broken; EXPERTD_ERR_IO where it cannot be read
+// now; never a FIFO or device (they are refused before they are opened for reading). A lying header costs no large allocation.
+// Types that the format knows and we do not (F4, F6, C64, ...) are checked for size and get dtype NONE: an error only for who wants
+// to read them.
 FALLIBLE safetensors_open(const char *path, struct safetensors *out);
 // The same over memory that the caller keeps (the fuzzer's way in).
 FALLIBLE safetensors_parse(const char *path, const void *bytes, uint64_t size, struct safetensors *out);

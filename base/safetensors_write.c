@@ -16,7 +16,7 @@ static int compare_text(const void *left, const void *right) {
 static FALLIBLE check_distinct(const struct safetensors_entry *entries, size_t count) {
     const char **names = calloc(count + 1, sizeof *names);
     if (!names) {
-        FAIL(ERR_NOMEM, "no memory for %zu names", count);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu names", count);
     }
     for (size_t i = 0; i < count; i++) {
         names[i] = entries[i].name;
@@ -28,20 +28,21 @@ static FALLIBLE check_distinct(const struct safetensors_entry *entries, size_t c
     }
     free(names);
     if (twice) {
-        FAIL(ERR_INVALID, "tensor %s is given twice", twice);
+        FAIL(EXPERTD_ERR_INVALID, "tensor %s is given twice", twice);
     }
     return OK;
 }
 
 static FALLIBLE check_view(const struct safetensors_entry *entry) {
     uint64_t bytes;
-    if (dtype_size(entry->view.dtype) == 0 || entry->view.rank > TENSOR_RANK_MAX || entry->name[0] == '\0' ||
+    if (expertd_dtype_size(entry->view.dtype) == 0 || entry->view.rank > EXPERTD_TENSOR_RANK_MAX || entry->name[0] == '\0' ||
         strlen(entry->name) > SAFETENSORS_NAME_BYTES_MAX || strcmp(entry->name, "__metadata__") == 0) {
-        FAIL(ERR_INVALID, "tensor \"%.64s\" has a name, dtype or rank that a file cannot hold", entry->name);
+        FAIL(EXPERTD_ERR_INVALID, "tensor \"%.64s\" has a name, dtype or rank that a file cannot hold", entry->name);
     }
-    TRY_IN(tensor_bytes(entry->view.dtype, entry->view.shape, entry->view.rank, &bytes), "tensor %s", entry->name);
+    TRY_IN(expertd_tensor_bytes(entry->view.dtype, entry->view.shape, entry->view.rank, &bytes), "tensor %s", entry->name);
     if (bytes != entry->view.bytes) {
-        FAIL(ERR_INVALID, "tensor %s has %" PRIu64 " bytes, its shape needs %" PRIu64, entry->name, entry->view.bytes, bytes);
+        FAIL(EXPERTD_ERR_INVALID, "tensor %s has %" PRIu64 " bytes, its shape needs %" PRIu64, entry->name, entry->view.bytes,
+             bytes);
     }
     return OK;
 }
@@ -60,7 +61,7 @@ static void put_quoted(FILE *out, const char *text) {
 
 static void put_entry(FILE *out, const struct safetensors_entry *entry, uint64_t begin) {
     put_quoted(out, entry->name);
-    fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtype_name(entry->view.dtype));
+    fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", expertd_dtype_name(entry->view.dtype));
     for (uint32_t i = 0; i < entry->view.rank; i++) {
         fprintf(out, "%s%" PRIu64, i ? "," : "", entry->view.shape[i]);
     }
@@ -71,7 +72,7 @@ static void put_entry(FILE *out, const struct safetensors_entry *entry, uint64_t
 static FALLIBLE make_header(const struct safetensors_entry *entries, size_t count, char **header, size_t *length) {
     FILE *out = open_memstream(header, length);
     if (!out) {
-        FAIL(ERR_NOMEM, "no memory for the header");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the header");
     }
     fwrite("\0\0\0\0\0\0\0", 1, 8, out); // the length, once it is known
     fputc('{', out);
@@ -88,7 +89,7 @@ static FALLIBLE make_header(const struct safetensors_entry *entries, size_t coun
     bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed) {
         free(*header);
-        FAIL(ERR_NOMEM, "no memory for the header");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the header");
     }
     for (int i = 0; i < 8; i++) {
         (*header)[i] = (char)((uint64_t)(*length - 8) >> (8 * i));

@@ -4,8 +4,8 @@
 
 #include "base/err.h"
 
-// Flushes standard output. ERR_IO where something of what was printed there is lost: a full disk, a reader that left. For the end
-// of a program, which else would say that all went well, and of each part that a reader waits for.
+// Flushes standard output. EXPERTD_ERR_IO where something of what was printed there is lost: a full disk, a reader that left. For
+// the end of a program, which else would say that all went well, and of each part that a reader waits for.
 FALLIBLE standard_output_flush(void);
 
 #endif

@@ -10,16 +10,16 @@
 #include "base/clock.h"
 #include "base/mapped.h"
 #include "base/standard_output.h"
-#include "daemon/app.h"
-#include "daemon/log.h"
-#include "daemon/own_process.h"
-#include "expert/synthetic.h"
-#include "kernels/kernel_select.h"
+#include "daemon/process/app.h"
+#include "daemon/process/log.h"
+#include "daemon/process/own_process.h"
+#include "expert/synthetic/synthetic.h"
+#include "expertd/kernels/kernel_select.h"
 
 enum { ADMIN_CONNECTIONS = 32, HTTP_CONNECTIONS = 64, DESCRIPTORS_OF_OURS = 256 };
 
 static int report(err_t e) {
-    fprintf(stderr, "expertd: %s\n", err_message());
+    fprintf(stderr, "expertd: %s\n", expertd_err_message());
     return err_exit_code(e.code);
 }
 
@@ -53,8 +53,9 @@ static void start_log(const struct options *options) {
 // ---- listening
 
 static void log_adopt_failed(const char *peer) {
-    char quoted[2 * ERR_MESSAGE_MAX];
-    log_line(LOG_LEVEL_WARNING, "adopt_failed", "peer=%s message=%s", peer, log_quote(err_message(), quoted, sizeof quoted));
+    char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
+    log_line(LOG_LEVEL_WARNING, "adopt_failed", "peer=%s message=%s", peer,
+             log_quote(expertd_err_message(), quoted, sizeof quoted));
 }
 
 static void adopt(struct app *app, int fd, const char *peer) {
@@ -153,7 +154,7 @@ static FALLIBLE share_regions(struct app *app) {
         return OK;
     }
     if (!region_socket_path(o->listen[first] + 5, app->region_path)) {
-        char quoted[ERR_MESSAGE_MAX];
+        char quoted[EXPERTD_ERR_MESSAGE_MAX];
         log_line(LOG_LEVEL_WARNING, "regions_off", "socket=%s message=\"the name with .regions is too long: no memory is shared\"",
                  log_quote(o->listen[first] + 5, quoted, sizeof quoted));
         return OK;
@@ -279,7 +280,7 @@ static struct serve_options serve_options_of(struct app *app) {
 static FALLIBLE build(struct app *app) {
     const struct options *o = &app->options;
     struct event_loop_handler events = app_handler(app);
-    TRY(kernel_select(o->kernels));
+    TRY(expertd_kernel_select(o->kernels));
     TRY(event_loop_create(&events, &app->loop));
     struct serve_options serve = serve_options_of(app);
     TRY(serve_create(&serve, &app->serve));
@@ -337,8 +338,8 @@ static int serve_until_the_end(struct app *app) {
         e = build(app);
     }
     if (err_is(e)) { // nothing has been served: what was bound goes with the process
-        char quoted[2 * ERR_MESSAGE_MAX];
-        log_line(LOG_LEVEL_ERROR, "start_failed", "message=%s", log_quote(err_message(), quoted, sizeof quoted));
+        char quoted[2 * EXPERTD_ERR_MESSAGE_MAX];
+        log_line(LOG_LEVEL_ERROR, "start_failed", "message=%s", log_quote(expertd_err_message(), quoted, sizeof quoted));
         for (size_t i = 0; i < OPTIONS_LISTEN_MAX; i++) {
             unix_listener_stop(app->listeners.on_unix[i]);
         }

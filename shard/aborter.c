@@ -6,14 +6,14 @@
 
 #include "base/clock.h"
 #include "base/thread_signals.h"
-#include "kernels/devices.h"
+#include "expertd/kernels/devices.h"
 
 struct aborter {
-    const struct device_links *calls;
+    const struct expertd_device_links *calls;
     pthread_t thread;
     pthread_mutex_t mutex; // guards what follows, links but for the thread that aborts them; nothing blocks under it
     pthread_cond_t changed;
-    struct device_link *links[DEVICES_MAX];
+    struct device_link *links[EXPERTD_DEVICES_MAX];
     uint32_t count; // of them; 0: it rests
     bool ending;    // once it rests
     bool left;      // nobody waits for that any more: the thread frees everything
@@ -66,17 +66,17 @@ static int start(struct aborter *a) {
     return failure;
 }
 
-FALLIBLE aborter_create(const struct device_links *calls, struct aborter **out) {
+FALLIBLE aborter_create(const struct expertd_device_links *calls, struct aborter **out) {
     *out = NULL;
     struct aborter *a = calloc(1, sizeof *a);
     if (!a) {
-        FAIL(ERR_NOMEM, "no memory for the thread that ends links between devices");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the thread that ends links between devices");
     }
     a->calls = calls;
     int failure = start(a);
     if (failure) {
         free_aborter(a);
-        FAIL(ERR_UNAVAILABLE, "cannot start the thread that ends links between devices: %s", strerror(failure));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread that ends links between devices: %s", strerror(failure));
     }
     pthread_setname_np(a->thread, "expertd-aborter");
     *out = a;
@@ -114,7 +114,7 @@ static bool await_rest(struct aborter *a, int64_t timeout_ns) {
 
 bool aborter_take(struct aborter *a, struct device_link *const *links, uint32_t count, int64_t timeout_ns) {
     pthread_mutex_lock(&a->mutex);
-    INVARIANT(a->count == 0 && count <= DEVICES_MAX);
+    INVARIANT(a->count == 0 && count <= EXPERTD_DEVICES_MAX);
     memcpy(a->links, links, count * sizeof *links);
     a->count = count;
     pthread_cond_broadcast(&a->changed);

@@ -8,12 +8,12 @@
 #include <stdbool.h>
 
 #include "base/err.h"
-#include "kernels/device_links.h"
+#include "kernels/device/device_links.h"
 
 struct aborter;
 
-// calls: borrowed for as long as the process lives. ERR_NOMEM; ERR_UNAVAILABLE: no thread is to be had.
-FALLIBLE aborter_create(const struct device_links *calls, struct aborter **out);
+// calls: borrowed for as long as the process lives. EXPERTD_ERR_NOMEM; EXPERTD_ERR_UNAVAILABLE: no thread is to be had.
+FALLIBLE aborter_create(const struct expertd_device_links *calls, struct aborter **out);
 // Where it is at work it is left to itself, and its memory with it. NULL is legal.
 void aborter_destroy(struct aborter *aborter);
 

@@ -11,7 +11,7 @@ FALLIBLE exchange_begin(struct exchange *exchange, const struct exchange_engine 
     exchange->options.row_bytes_max = arena_rounded(options->row_bytes_max);
     exchange->epochs = calloc(options->layers + 1, sizeof *exchange->epochs);
     if (!exchange->epochs) {
-        FAIL(ERR_NOMEM, "no memory for the epochs of %u layers", options->layers);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the epochs of %u layers", options->layers);
     }
     return OK;
 }
@@ -26,7 +26,7 @@ FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batc
     INVARIANT(batch->plan->rows <= options->max_rows && row_bytes <= options->row_bytes_max);
     INVARIANT(batch->layer < options->layers);
     if (batch->epoch < exchange->epochs[batch->layer] || batch->epoch != batch->plan->placement->epoch) {
-        FAIL(ERR_SHARD_LOST, "a batch planned from placement %llu, dispatched for %llu, after one of %llu: plan it anew",
+        FAIL(EXPERTD_ERR_SHARD_LOST, "a batch planned from placement %llu, dispatched for %llu, after one of %llu: plan it anew",
              (unsigned long long)batch->plan->placement->epoch, (unsigned long long)batch->epoch,
              (unsigned long long)exchange->epochs[batch->layer]);
     }

@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/dtype.h"
 #include "base/err.h"
+#include "expertd/base/dtype.h"
 #include "shard/plan.h"
 
 struct exchange;
@@ -52,33 +52,34 @@ struct exchange_work {
     size_t results_stride;
 };
 
-// ERR_NOMEM where max_rows * row_bytes_max cannot be reserved.
+// EXPERTD_ERR_NOMEM where max_rows * row_bytes_max cannot be reserved.
 FALLIBLE exchange_create_inproc(const struct exchange_options *options, struct exchange **out);
 
-struct devices;
+struct expertd_devices;
 struct exchange_over_nccl {
-    struct devices *devices; // borrowed; each is a rank of NCCL's, and has the plan's ranks that device_of_rank says
+    struct expertd_devices
+        *devices;            // borrowed; each is a rank of NCCL's, and has the plan's ranks that expertd_device_of_rank says
     int64_t timeout_ns;      // of a batch, from exchange_wait; what takes longer is a rank that does not answer, or, of one device
                              // alone, a kernel that does not end. From creation on the devices' own (devices.h)
     int64_t join_timeout_ns; // of a communicator
 };
-// Reserves on every device what exchange_nccl_bytes says; NCCL takes more, for which exchange_nccl_margin is to be left. ERR_NOMEM;
-// ERR_UNAVAILABLE: see links_create, or a first transfer fails.
+// Reserves on every device what exchange_nccl_bytes says; NCCL takes more, for which exchange_nccl_margin is to be left.
+// EXPERTD_ERR_NOMEM; EXPERTD_ERR_UNAVAILABLE: see links_create, or a first transfer fails.
 FALLIBLE exchange_create_nccl(const struct exchange_options *options, const struct exchange_over_nccl *over, struct exchange **out);
 size_t exchange_nccl_bytes(const struct exchange_options *options, const struct exchange_over_nccl *over, uint32_t device);
-size_t exchange_nccl_margin(const struct devices *devices, uint32_t device);
+size_t exchange_nccl_margin(const struct expertd_devices *devices, uint32_t device);
 
 void exchange_destroy(struct exchange *exchange); // NULL is legal
 
-// Before any row of a batch is brought to a rank: ERR_SHARD_LOST where one has failed for good, or has yet to end what an earlier
-// batch gave it, which would still be written where these rows go.
+// Before any row of a batch is brought to a rank: EXPERTD_ERR_SHARD_LOST where one has failed for good, or has yet to end what an
+// earlier batch gave it, which would still be written where these rows go.
 FALLIBLE exchange_alive(struct exchange *exchange);
-// Before a batch is worked on: ERR_SHARD_LOST where a rank has failed for good, or no new communicator is to be had.
+// Before a batch is worked on: EXPERTD_ERR_SHARD_LOST where a rank has failed for good, or no new communicator is to be had.
 FALLIBLE exchange_ready(struct exchange *exchange);
 
-// ERR_SHARD_LOST where the layer has had a batch of a later epoch, or the plan is of another: a placement that is out of force may
-// name ranks that hold its experts no more. From here to exchange_wait ERR_SHARD_LOST also says that a rank failed or did not
-// answer: then exchange_settle, and the next batch finds a new communicator.
+// EXPERTD_ERR_SHARD_LOST where the layer has had a batch of a later epoch, or the plan is of another: a placement that is out of
+// force may name ranks that hold its experts no more. From here to exchange_wait EXPERTD_ERR_SHARD_LOST also says that a rank
+// failed or did not answer: then exchange_settle, and the next batch finds a new communicator.
 FALLIBLE exchange_dispatch(struct exchange *exchange, const struct exchange_batch *batch, size_t row_bytes);
 FALLIBLE exchange_inbox(struct exchange *exchange, uint32_t rank, struct exchange_work *out);
 // After every local rank has filled its results: row i of the plan lies at exchange_result(exchange, i) until the next dispatch.
@@ -94,7 +95,7 @@ size_t exchange_untouched(const struct exchange *exchange);
 
 struct exchange_state {
     uint64_t rebuilds; // communicators that took the place of one that was given up
-    bool lost;         // a rank has failed for good: every batch will be ERR_SHARD_LOST
+    bool lost;         // a rank has failed for good: every batch will be EXPERTD_ERR_SHARD_LOST
 };
 void exchange_state(const struct exchange *exchange, struct exchange_state *out); // any thread
 

@@ -27,7 +27,7 @@ struct exchange {
     size_t row_bytes;
 };
 
-// The engine's struct is zeroed. ERR_NOMEM.
+// The engine's struct is zeroed. EXPERTD_ERR_NOMEM.
 FALLIBLE exchange_begin(struct exchange *exchange, const struct exchange_engine *engine, const struct exchange_options *options);
 void exchange_end(struct exchange *exchange);
 

@@ -53,11 +53,11 @@ FALLIBLE exchange_create_inproc(const struct exchange_options *options, struct e
     *out = NULL;
     size_t row_bytes = arena_rounded(options->row_bytes_max), bytes;
     if (__builtin_mul_overflow(options->max_rows, row_bytes, &bytes)) {
-        FAIL(ERR_NOMEM, "%zu result rows of %zu bytes overflow an address space", options->max_rows, row_bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "%zu result rows of %zu bytes overflow an address space", options->max_rows, row_bytes);
     }
     struct inproc *inproc = calloc(1, sizeof *inproc);
     if (!inproc) {
-        FAIL(ERR_NOMEM, "no memory for an exchange");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for an exchange");
     }
     err_t e = exchange_begin(&inproc->base, &INPROC, options);
     if (!err_is(e)) {

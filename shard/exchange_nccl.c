@@ -27,14 +27,14 @@ struct over_nccl {
     struct exchange base;
     struct exchange_over_nccl over;
     struct links *links;
-    struct member members[DEVICES_MAX];
+    struct member members[EXPERTD_DEVICES_MAX];
     struct arena pinned;
     uint32_t *hidden_rows, *send_tokens; // what is uploaded
     uint64_t *seen;                      // [max_tokens] the stamp of the device that has the token, in this batch
     uint32_t *place;                     // [max_tokens] its row in that device's inbox
     uint64_t stamp;
     bool is_pinned;
-    struct device_transfer outgoing[DEVICES_MAX], incoming[DEVICES_MAX]; // the front's, and each other device's one
+    struct device_transfer outgoing[EXPERTD_DEVICES_MAX], incoming[EXPERTD_DEVICES_MAX]; // the front's, and each other device's one
 };
 
 static struct over_nccl *own(struct exchange *exchange) {
@@ -77,14 +77,15 @@ size_t exchange_nccl_bytes(const struct exchange_options *options, const struct 
     return lay_out(options, over, device, &unused);
 }
 
-static FALLIBLE check(const struct over_nccl *x, uint32_t device, enum device_code code, const struct device_error *error) {
-    return devices_check(x->over.devices, device, code, error);
+static FALLIBLE check(const struct over_nccl *x, uint32_t device, enum expertd_device_code code,
+                      const struct expertd_device_error *error) {
+    return expertd_devices_check(x->over.devices, device, code, error);
 }
 
 static FALLIBLE upload(const struct over_nccl *x, uint32_t device, void *to, const void *from, size_t bytes) {
-    struct device_error error;
-    const struct devices *devices = x->over.devices;
-    return check(x, device, devices->table->copy(devices->all[device], DEVICE_UPLOAD, to, from, bytes, &error), &error);
+    struct expertd_device_error error;
+    const struct expertd_devices *devices = x->over.devices;
+    return check(x, device, devices->table->copy(devices->all[device], EXPERTD_DEVICE_UPLOAD, to, from, bytes, &error), &error);
 }
 
 // ---- which rows go where
@@ -98,7 +99,7 @@ static struct span rows_of(const struct over_nccl *x, uint32_t device) {
     const struct plan *plan = x->base.batch.plan;
     uint32_t ranks = x->base.options.ranks, first = ranks, last = 0;
     for (uint32_t rank = 0; rank < ranks; rank++) {
-        if (device_of_rank(x->over.devices, ranks, rank) == device) {
+        if (expertd_device_of_rank(x->over.devices, ranks, rank) == device) {
             first = rank < first ? rank : first;
             last = rank + 1;
         }
@@ -124,12 +125,12 @@ static size_t place_tokens(struct over_nccl *x, struct span rows, uint32_t *toke
 }
 
 static FALLIBLE gather(struct over_nccl *x, size_t count) {
-    const struct devices *devices = x->over.devices;
+    const struct expertd_devices *devices = x->over.devices;
     const struct exchange_batch *batch = &x->base.batch;
     const struct member *front = &x->members[0];
-    struct device_error error;
-    struct device_weigh rows = {
-        .dtype = DTYPE_F32, // words of any kind: they are not looked at
+    struct expertd_device_error error;
+    struct expertd_device_weigh rows = {
+        .dtype = EXPERTD_DTYPE_F32, // words of any kind: they are not looked at
         .hidden = batch->hidden,
         .stride = batch->hidden_stride,
         .width = (uint32_t)(x->base.row_bytes / sizeof(float)),
@@ -169,14 +170,14 @@ static FALLIBLE upload_rows(const struct over_nccl *x) {
     return OK;
 }
 
-size_t exchange_nccl_margin(const struct devices *devices, uint32_t device) {
+size_t exchange_nccl_margin(const struct expertd_devices *devices, uint32_t device) {
     return links_bytes(devices, device);
 }
 
 // One group: the front's list, and one transfer of every other device that has rows.
 static FALLIBLE transfer(struct over_nccl *x, err_t (*put)(struct links *, const struct link_transfers *)) {
-    struct device_transfer front[DEVICES_MAX];
-    struct link_transfers all[DEVICES_MAX] = {{.all = front}};
+    struct device_transfer front[EXPERTD_DEVICES_MAX];
+    struct link_transfers all[EXPERTD_DEVICES_MAX] = {{.all = front}};
     for (uint32_t d = 1; d < x->over.devices->count; d++) {
         bool any = x->outgoing[d].bytes > 0;
         all[d] = (struct link_transfers){.all = &x->incoming[d], .count = any};
@@ -216,7 +217,7 @@ static err_t dispatch(struct exchange *exchange) {
 static err_t inbox(struct exchange *exchange, uint32_t rank, struct exchange_work *out) {
     const struct over_nccl *x = own(exchange);
     const struct exchange_batch *batch = &exchange->batch;
-    uint32_t device = device_of_rank(x->over.devices, exchange->options.ranks, rank);
+    uint32_t device = expertd_device_of_rank(x->over.devices, exchange->options.ranks, rank);
     const struct member *m = &x->members[device];
     struct plan_rank plan = plan_for_rank(batch->plan, rank);
     size_t row = plan.first_row - rows_of(x, device).first; // of the device's own
@@ -262,13 +263,13 @@ static void state(const struct exchange *exchange, struct exchange_state *out) {
 
 static void destroy(struct exchange *exchange) {
     struct over_nccl *x = own(exchange);
-    const struct devices *devices = x->over.devices;
+    const struct expertd_devices *devices = x->over.devices;
     links_destroy(x->links);
     for (uint32_t d = 0; d < devices->count; d++) {
-        devices_release(devices, d, x->members[d].memory);
+        expertd_devices_release(devices, d, x->members[d].memory);
     }
     if (x->is_pinned) {
-        devices_unpin(devices, x->pinned.base);
+        expertd_devices_unpin(devices, x->pinned.base);
     }
     arena_deinit(&x->pinned);
     free(x->seen);
@@ -296,9 +297,9 @@ static const struct exchange_engine OVER_NCCL = {.alive = alive,
                                                  .destroy = destroy};
 
 static FALLIBLE reserve(struct over_nccl *x) {
-    const struct devices *devices = x->over.devices;
+    const struct expertd_devices *devices = x->over.devices;
     const struct exchange_options *options = &x->base.options;
-    struct device_error error;
+    struct expertd_device_error error;
     size_t rows = options->max_rows, most_sends = sends(options, &x->over);
     TRY(arena_init(&x->pinned, arena_rounded((rows + most_sends + 1) * sizeof(uint32_t))));
     x->hidden_rows = (uint32_t *)(void *)x->pinned.base;
@@ -320,7 +321,7 @@ FALLIBLE exchange_create_nccl(const struct exchange_options *options, const stru
     *out = NULL;
     struct over_nccl *x = calloc(1, sizeof *x);
     if (!x) {
-        FAIL(ERR_NOMEM, "no memory for an exchange");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for an exchange");
     }
     x->over = *over;
     over->devices->timeout_ns = over->timeout_ns; // of every wait while serving
@@ -331,14 +332,14 @@ FALLIBLE exchange_create_nccl(const struct exchange_options *options, const stru
     x->seen = calloc(options->max_tokens + 1, sizeof *x->seen);
     x->place = calloc(options->max_tokens + 1, sizeof *x->place);
     if (!x->seen || !x->place) {
-        e = err_record(ERR_NOMEM, NULL, "no memory for the tokens of the exchange");
+        e = err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for the tokens of the exchange");
         goto out;
     }
     TRY_OUT(e, reserve(x));
     TRY_OUT(e, links_create(&links, &x->links));
     e = try_links(x);
     if (err_is(e)) { // as where they do not find each other
-        e = err_context((err_t){ERR_UNAVAILABLE}, "the first transfer between %u devices", over->devices->count);
+        e = err_context((err_t){EXPERTD_ERR_UNAVAILABLE}, "the first transfer between %u devices", over->devices->count);
         goto out;
     }
     *out = &x->base;

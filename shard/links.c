@@ -12,22 +12,22 @@ enum { LOOK_NS = 50 * NS_PER_MS }; // that a device which is not lost needs for 
 
 struct links {
     struct links_options options;
-    const struct device_links *calls;
-    struct device_link *all[DEVICES_MAX]; // NULL: given up, or not joined yet
-    struct aborter *aborter;              // NULL: of one device, which has no links
-    bool slow;                            // of the batch at hand it has not ended in time: it may yet, where no device holds it up
+    const struct expertd_device_links *calls;
+    struct device_link *all[EXPERTD_DEVICES_MAX]; // NULL: given up, or not joined yet
+    struct aborter *aborter;                      // NULL: of one device, which has no links
+    bool slow; // of the batch at hand it has not ended in time: it may yet, where no device holds it up
     bool joined;
     _Atomic uint64_t rebuilds;
     _Atomic bool lost;
-    bool overdue;                      // the one device did not end in time: nothing makes it
-    char why[DEVICE_MESSAGE_MAX + 64]; // it is lost; the using thread's
+    bool overdue;                              // the one device did not end in time: nothing makes it
+    char why[EXPERTD_DEVICE_MESSAGE_MAX + 64]; // it is lost; the using thread's
 };
 
 // NCCL 2.30 by its defaults: what is its own, a guess; and for each peer in each of 32 channels, which is where it has most, a
 // buffer per protocol, 9.2 MiB in all.
 enum { OWN_MIB = 256, PEER_MIB = 304 };
 
-size_t links_bytes(const struct devices *devices, uint32_t device) {
+size_t links_bytes(const struct expertd_devices *devices, uint32_t device) {
     size_t peers = device == 0 ? devices->count - 1 : 1; // all send to the first, and take from it
     return devices->count > 1 ? (OWN_MIB + peers * PEER_MIB) << 20 : 0;
 }
@@ -36,15 +36,16 @@ static uint32_t count_of(const struct links *links) {
     return links->options.devices->count;
 }
 
-static FALLIBLE check(const struct links *links, uint32_t device, enum device_code code, const struct device_error *error) {
-    return devices_check(links->options.devices, device, code, error);
+static FALLIBLE check(const struct links *links, uint32_t device, enum expertd_device_code code,
+                      const struct expertd_device_error *error) {
+    return expertd_devices_check(links->options.devices, device, code, error);
 }
 
 // Every link is aborted: the peers of one that failed would wait for it. Where that does not end, what holds it up is most likely a
 // device's: it is looked for before anything else is waited for. The message at hand is kept.
 static err_t give_up(struct links *links, err_t e) {
     links->joined = false;
-    snprintf(links->why, sizeof links->why, "%.*s", (int)sizeof links->why - 1, err_message());
+    snprintf(links->why, sizeof links->why, "%.*s", (int)sizeof links->why - 1, expertd_err_message());
     bool ended = aborter_take(links->aborter, links->all, count_of(links), links->options.timeout_ns);
     memset(links->all, 0, sizeof links->all);
     if (!ended) {
@@ -63,33 +64,33 @@ static FALLIBLE settle_links(struct links *links, int64_t timeout_ns, const char
     for (uint32_t i = 0; i < count_of(links); i++) {
         int busy = 1;
         for (;;) {
-            struct device_error error;
+            struct expertd_device_error error;
             int64_t asked_ns = clock_now_ns(); // late is what was under way at that time, not who asked late
             TRY(check(links, i, links->calls->settled(links->all[i], &busy, &error), &error));
             if (!busy) {
                 break;
             }
             if (asked_ns - started_ns > timeout_ns) {
-                FAIL(ERR_SHARD_LOST, "%s device %u: %s did not end within %lld ms", links->options.devices->table->kind,
+                FAIL(EXPERTD_ERR_SHARD_LOST, "%s device %u: %s did not end within %lld ms", links->options.devices->table->kind,
                      links->options.devices->numbers[i], what, (long long)(timeout_ns / NS_PER_MS));
             }
-            devices_pause(started_ns);
+            expertd_devices_pause(started_ns);
         }
     }
     return OK;
 }
 
 static FALLIBLE start_joining(struct links *links) {
-    struct device_error error;
+    struct expertd_device_error error;
     struct device_link_id id;
     TRY(check(links, 0, links->calls->make_id(&id, &error), &error));
     TRY(check(links, 0, links->calls->begin(&error), &error));
     err_t e = OK;
     for (uint32_t i = 0; i < count_of(links) && !err_is(e); i++) {
-        struct device *device = links->options.devices->all[i];
+        struct expertd_device *device = links->options.devices->all[i];
         e = check(links, i, links->calls->join(device, &id, i, count_of(links), &links->all[i], &error), &error);
     }
-    enum device_code closed = links->calls->end(&error);
+    enum expertd_device_code closed = links->calls->end(&error);
     return err_is(e) ? e : check(links, 0, closed, &error);
 }
 
@@ -108,17 +109,17 @@ static FALLIBLE join(struct links *links) {
 FALLIBLE links_create(const struct links_options *options, struct links **out) {
     *out = NULL;
     struct links *links = calloc(1, sizeof *links);
-    struct device_error error;
+    struct expertd_device_error error;
     char version[DEVICE_LINKS_TEXT_MAX];
     if (!links) {
-        FAIL(ERR_NOMEM, "no memory for the links between devices");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the links between devices");
     }
     links->options = *options;
     links->calls = options->devices->table->links;
     err_t e = OK;
     if (options->devices->count > 1) {
-        if (links->calls->load(version, &error) != DEVICE_OK) {
-            e = err_record(ERR_UNAVAILABLE, NULL,
+        if (links->calls->load(version, &error) != EXPERTD_DEVICE_OK) {
+            e = err_record(EXPERTD_ERR_UNAVAILABLE, NULL,
                            "%u devices exchange rows over NCCL. %s; or serve from one device (--device %s:%u)",
                            options->devices->count, error.message, options->devices->table->kind, options->devices->numbers[0]);
             goto out;
@@ -126,7 +127,7 @@ FALLIBLE links_create(const struct links_options *options, struct links **out) {
         TRY_OUT(e, aborter_create(links->calls, &links->aborter));
         e = join(links);
         if (err_is(e)) { // whatever it was, a peer is not to be had
-            e = err_context((err_t){ERR_UNAVAILABLE}, "the communicator of %u devices", options->devices->count);
+            e = err_context((err_t){EXPERTD_ERR_UNAVAILABLE}, "the communicator of %u devices", options->devices->count);
             goto out;
         }
     }
@@ -139,13 +140,13 @@ out:
 }
 
 static FALLIBLE leave(struct links *links) {
-    struct device_error error;
+    struct expertd_device_error error;
     TRY(check(links, 0, links->calls->begin(&error), &error));
     err_t e = OK;
     for (uint32_t i = 0; i < count_of(links) && !err_is(e); i++) {
         e = check(links, i, links->calls->leave(links->all[i], &error), &error);
     }
-    enum device_code closed = links->calls->end(&error);
+    enum expertd_device_code closed = links->calls->end(&error);
     TRY(err_is(e) ? e : check(links, 0, closed, &error));
     return settle_links(links, links->options.timeout_ns, "leaving the other ranks");
 }
@@ -171,23 +172,23 @@ void links_destroy(struct links *links) {
 
 // Is nothing under way on the device? Answers it within LOOK_NS, "" where all is well, else in links->why.
 static bool is_lost(struct links *links, uint32_t device, bool *stuck) {
-    const struct devices *devices = links->options.devices;
-    const struct device_table *table = devices->table;
-    struct device_error error;
+    const struct expertd_devices *devices = links->options.devices;
+    const struct expertd_device_table *table = devices->table;
+    struct expertd_device_error error;
     int ended = 0, answered = device != 0; // answers leave from the first one
     int64_t started_ns = clock_now_ns();
-    enum device_code code = table->mark(devices->all[device], &error);
+    enum expertd_device_code code = table->mark(devices->all[device], &error);
     int64_t asked_ns = started_ns; // a question may take long: a simulated device works while it is asked
-    while (code == DEVICE_OK && !(ended && answered) && asked_ns - started_ns <= LOOK_NS) {
+    while (code == EXPERTD_DEVICE_OK && !(ended && answered) && asked_ns - started_ns <= LOOK_NS) {
         asked_ns = clock_now_ns();
-        code = ended ? DEVICE_OK : table->finished(devices->all[device], &ended, &error);
-        code = code != DEVICE_OK || answered ? code : table->finished_behind(devices->all[device], &answered, &error);
-        devices_pause(started_ns);
+        code = ended ? EXPERTD_DEVICE_OK : table->finished(devices->all[device], &ended, &error);
+        code = code != EXPERTD_DEVICE_OK || answered ? code : table->finished_behind(devices->all[device], &answered, &error);
+        expertd_devices_pause(started_ns);
     }
-    if (code == DEVICE_OK && !(ended && answered)) {
+    if (code == EXPERTD_DEVICE_OK && !(ended && answered)) {
         *stuck = true;
         snprintf(error.message, sizeof error.message, "something that it was given does not end");
-    } else if (code == DEVICE_OK) {
+    } else if (code == EXPERTD_DEVICE_OK) {
         return false;
     }
     snprintf(links->why, sizeof links->why, "%s device %u: %s", table->kind, devices->numbers[device], error.message);
@@ -217,7 +218,7 @@ FALLIBLE links_alive(struct links *links) {
         look_for_lost(links, LOOK_NS);
     }
     if (atomic_load(&links->lost)) {
-        FAIL(ERR_SHARD_LOST, "%s: it is lost for good: restart the service", links->why);
+        FAIL(EXPERTD_ERR_SHARD_LOST, "%s: it is lost for good: restart the service", links->why);
     }
     return OK;
 }
@@ -235,7 +236,7 @@ FALLIBLE links_ready(struct links *links) {
 // ---- transfers
 
 static FALLIBLE start_transfers(struct links *links, const struct link_transfers *of_device) {
-    struct device_error error;
+    struct expertd_device_error error;
     TRY(check(links, 0, links->calls->begin(&error), &error));
     err_t e = OK;
     for (uint32_t i = 0; i < count_of(links) && !err_is(e); i++) {
@@ -243,7 +244,7 @@ static FALLIBLE start_transfers(struct links *links, const struct link_transfers
             e = check(links, i, links->calls->transfer(links->all[i], of_device[i].all, of_device[i].count, &error), &error);
         }
     }
-    enum device_code closed = links->calls->end(&error);
+    enum expertd_device_code closed = links->calls->end(&error);
     return err_is(e) ? e : check(links, 0, closed, &error);
 }
 
@@ -272,9 +273,9 @@ FALLIBLE links_transfer(struct links *links, const struct link_transfers *of_dev
 // ---- waiting
 
 static FALLIBLE mark_all(struct links *links) {
-    const struct devices *devices = links->options.devices;
+    const struct expertd_devices *devices = links->options.devices;
     for (uint32_t i = 0; i < count_of(links); i++) {
-        struct device_error error;
+        struct expertd_device_error error;
         TRY(check(links, i, devices->table->mark(devices->all[i], &error), &error));
     }
     return OK;
@@ -282,10 +283,10 @@ static FALLIBLE mark_all(struct links *links) {
 
 // One question to every device and link. *waiting: the first device that is not done; count_of where all are.
 static FALLIBLE look(struct links *links, uint32_t *waiting) {
-    const struct devices *devices = links->options.devices;
+    const struct expertd_devices *devices = links->options.devices;
     *waiting = count_of(links);
     for (uint32_t i = count_of(links); i-- > 0;) {
-        struct device_error error;
+        struct expertd_device_error error;
         int ended = 0, busy = 0;
         TRY(check(links, i, devices->table->finished(devices->all[i], &ended, &error), &error));
         *waiting = ended ? *waiting : i;
@@ -308,11 +309,11 @@ static FALLIBLE watch(struct links *links, bool first) {
             return OK;
         }
         if (asked_ns - started_ns > timeout_ns) {
-            FAIL(ERR_SHARD_LOST, "%s device %u did not end %s within %lld ms%s", links->options.devices->table->kind,
+            FAIL(EXPERTD_ERR_SHARD_LOST, "%s device %u did not end %s within %lld ms%s", links->options.devices->table->kind,
                  links->options.devices->numbers[waiting], first ? "a first transfer" : "its part of a batch",
                  (long long)(timeout_ns / NS_PER_MS), first ? "" : " (exchange_timeout_ms)");
         }
-        devices_pause(started_ns);
+        expertd_devices_pause(started_ns);
     }
 }
 
@@ -329,11 +330,11 @@ FALLIBLE links_try(struct links *links, const struct link_transfers *of_device) 
 
 // Nobody else has to answer.
 static FALLIBLE wait_for_one(struct links *links) {
-    const struct devices *devices = links->options.devices;
-    struct device_error error;
+    const struct expertd_devices *devices = links->options.devices;
+    struct expertd_device_error error;
     int ended = 1;
-    err_t e = devices_wait(devices, 0);
-    links->overdue = err_is(e) && devices->table->finished(devices->all[0], &ended, &error) == DEVICE_OK && !ended;
+    err_t e = expertd_devices_wait(devices, 0);
+    links->overdue = err_is(e) && devices->table->finished(devices->all[0], &ended, &error) == EXPERTD_DEVICE_OK && !ended;
     return e;
 }
 
@@ -352,7 +353,7 @@ static bool is_hopeless(const struct links *links) {
 
 void links_settle(struct links *links) {
     struct err_copy error;
-    err_t e = {ERR_SHARD_LOST};
+    err_t e = {EXPERTD_ERR_SHARD_LOST};
     err_save(e, &error); // what failed is told already
     if (!is_hopeless(links)) {
         e = links_wait(links);

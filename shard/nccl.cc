@@ -9,11 +9,11 @@
 #include <cstdio>
 #include <cstring>
 
-#include "kernels/device_links.h"
+#include "kernels/device/device_links.h"
 
 struct device_link {
     ncclComm_t comm;
-    struct device *device;
+    struct expertd_device *device;
 };
 
 namespace {
@@ -42,36 +42,36 @@ struct nccl {
 #undef POINTER
 } nccl; // written by load alone, before there is a link
 
-enum device_code failed(ncclResult_t result, ncclComm_t comm, const char *what, struct device_error *error) {
+enum expertd_device_code failed(ncclResult_t result, ncclComm_t comm, const char *what, struct expertd_device_error *error) {
     const char *more = nccl.GetLastError(comm);
     snprintf(error->message, sizeof error->message, "NCCL, %s: %s%s%.180s", what, nccl.GetErrorString(result),
              more && *more ? ": " : "", more ? more : "");
-    return DEVICE_FAILED;
+    return EXPERTD_DEVICE_FAILED;
 }
 
 // What was only started is no failure.
-enum device_code started(ncclResult_t result, ncclComm_t comm, const char *what, struct device_error *error) {
-    return result == ncclSuccess || result == ncclInProgress ? DEVICE_OK : failed(result, comm, what, error);
+enum expertd_device_code started(ncclResult_t result, ncclComm_t comm, const char *what, struct expertd_device_error *error) {
+    return result == ncclSuccess || result == ncclInProgress ? EXPERTD_DEVICE_OK : failed(result, comm, what, error);
 }
 
 #if defined(SIM_NCCL)
-enum device_code find_functions(struct device_error *error) {
+enum expertd_device_code find_functions(struct expertd_device_error *error) {
     if (!sim_nccl_is_there()) {
         snprintf(error->message, sizeof error->message, "the simulated libnccl.so.2 is not there, as was planted");
-        return DEVICE_MISSING;
+        return EXPERTD_DEVICE_MISSING;
     }
 #define LINKED(name) nccl.name = nccl##name;
     NCCL_FUNCTIONS(LINKED)
 #undef LINKED
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 #else
-enum device_code find_functions(struct device_error *error) {
+enum expertd_device_code find_functions(struct expertd_device_error *error) {
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         snprintf(error->message, sizeof error->message,
                  "NCCL is not to be had (%.200s): install it (libnccl2, or pip's nvidia-nccl-cu13, on LD_LIBRARY_PATH)", dlerror());
-        return DEVICE_MISSING;
+        return EXPERTD_DEVICE_MISSING;
     }
     const char *lacking = nullptr;
 #define LOOK_UP(name)                                                                                                              \
@@ -81,50 +81,50 @@ enum device_code find_functions(struct device_error *error) {
 #undef LOOK_UP
     if (lacking) {
         snprintf(error->message, sizeof error->message, "libnccl.so.2 has no %s: NCCL 2.18 or later is needed", lacking);
-        return DEVICE_MISSING;
+        return EXPERTD_DEVICE_MISSING;
     }
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 #endif
 
-enum device_code load(char version[DEVICE_LINKS_TEXT_MAX], struct device_error *error) {
+enum expertd_device_code load(char version[DEVICE_LINKS_TEXT_MAX], struct expertd_device_error *error) {
     int number = 0;
-    enum device_code code = find_functions(error);
-    if (code != DEVICE_OK) {
+    enum expertd_device_code code = find_functions(error);
+    if (code != EXPERTD_DEVICE_OK) {
         return code;
     }
     bool known = nccl.GetVersion(&number) == ncclSuccess && number >= VERSION_LEAST;
     snprintf(version, DEVICE_LINKS_TEXT_MAX, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
     if (!known) {
         snprintf(error->message, sizeof error->message, "libnccl.so.2 is version %s: NCCL 2.18 or later is needed", version);
-        return DEVICE_MISSING;
+        return EXPERTD_DEVICE_MISSING;
     }
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
 static_assert(sizeof(ncclUniqueId) == sizeof(struct device_link_id), "an id travels as it is");
 
-enum device_code make_id(struct device_link_id *out, struct device_error *error) {
+enum expertd_device_code make_id(struct device_link_id *out, struct expertd_device_error *error) {
     ncclUniqueId id;
     ncclResult_t result = nccl.GetUniqueId(&id);
     memcpy(out->bytes, &id, sizeof id);
-    return result == ncclSuccess ? DEVICE_OK : failed(result, nullptr, "making an id", error);
+    return result == ncclSuccess ? EXPERTD_DEVICE_OK : failed(result, nullptr, "making an id", error);
 }
 
-enum device_code begin(struct device_error *error) {
+enum expertd_device_code begin(struct expertd_device_error *error) {
     ncclResult_t result = nccl.GroupStart();
-    return result == ncclSuccess ? DEVICE_OK : failed(result, nullptr, "opening a group", error);
+    return result == ncclSuccess ? EXPERTD_DEVICE_OK : failed(result, nullptr, "opening a group", error);
 }
 
-enum device_code end(struct device_error *error) {
+enum expertd_device_code end(struct expertd_device_error *error) {
     return started(nccl.GroupEnd(), nullptr, "closing a group", error);
 }
 
-enum device_code join(struct device *device, const struct device_link_id *id, uint32_t rank, uint32_t ranks,
-                      struct device_link **out, struct device_error *error) {
+enum expertd_device_code join(struct expertd_device *device, const struct device_link_id *id, uint32_t rank, uint32_t ranks,
+                              struct device_link **out, struct expertd_device_error *error) {
     *out = nullptr;
     if (!device_enter(device, error)) {
-        return DEVICE_FAILED;
+        return EXPERTD_DEVICE_FAILED;
     }
     ncclUniqueId unique;
     memcpy(&unique, id->bytes, sizeof unique);
@@ -132,8 +132,8 @@ enum device_code join(struct device *device, const struct device_link_id *id, ui
     config.blocking = 0;
     struct device_link *link = new device_link{nullptr, device};
     ncclResult_t result = nccl.CommInitRankConfig(&link->comm, (int)ranks, unique, (int)rank, &config);
-    enum device_code code = started(result, link->comm, "joining", error);
-    if (code != DEVICE_OK && !link->comm) {
+    enum expertd_device_code code = started(result, link->comm, "joining", error);
+    if (code != EXPERTD_DEVICE_OK && !link->comm) {
         delete link;
         return code;
     }
@@ -141,32 +141,32 @@ enum device_code join(struct device *device, const struct device_link_id *id, ui
     return code;
 }
 
-enum device_code transfer(struct device_link *link, const struct device_transfer *transfers, size_t count,
-                          struct device_error *error) {
+enum expertd_device_code transfer(struct device_link *link, const struct device_transfer *transfers, size_t count,
+                                  struct expertd_device_error *error) {
     cudaStream_t stream = device_enter(link->device, error);
     if (!stream) {
-        return DEVICE_FAILED;
+        return EXPERTD_DEVICE_FAILED;
     }
-    enum device_code code = begin(error);
-    if (code != DEVICE_OK) {
+    enum expertd_device_code code = begin(error);
+    if (code != EXPERTD_DEVICE_OK) {
         return code;
     }
-    for (size_t i = 0; i < count && code == DEVICE_OK; i++) {
+    for (size_t i = 0; i < count && code == EXPERTD_DEVICE_OK; i++) {
         const struct device_transfer *t = &transfers[i];
         ncclResult_t result = t->incoming ? nccl.Recv(t->memory, t->bytes, ncclUint8, (int)t->peer, link->comm, stream)
                                           : nccl.Send(t->memory, t->bytes, ncclUint8, (int)t->peer, link->comm, stream);
         code = started(result, link->comm, t->incoming ? "receiving" : "sending", error);
     }
-    struct device_error second; // the first failure is the one to tell
-    enum device_code closed = end(code == DEVICE_OK ? error : &second);
-    return code == DEVICE_OK ? closed : code;
+    struct expertd_device_error second; // the first failure is the one to tell
+    enum expertd_device_code closed = end(code == EXPERTD_DEVICE_OK ? error : &second);
+    return code == EXPERTD_DEVICE_OK ? closed : code;
 }
 
-enum device_code settled(struct device_link *link, int *busy, struct device_error *error) {
+enum expertd_device_code settled(struct device_link *link, int *busy, struct expertd_device_error *error) {
     ncclResult_t state = ncclSuccess;
     *busy = 0;
     if (!device_enter(link->device, error)) {
-        return DEVICE_FAILED;
+        return EXPERTD_DEVICE_FAILED;
     }
     ncclResult_t result = nccl.CommGetAsyncError(link->comm, &state);
     if (result != ncclSuccess) {
@@ -176,12 +176,13 @@ enum device_code settled(struct device_link *link, int *busy, struct device_erro
     return started(state, link->comm, "under way", error);
 }
 
-enum device_code leave(struct device_link *link, struct device_error *error) {
-    return device_enter(link->device, error) ? started(nccl.CommFinalize(link->comm), link->comm, "leaving", error) : DEVICE_FAILED;
+enum expertd_device_code leave(struct device_link *link, struct expertd_device_error *error) {
+    return device_enter(link->device, error) ? started(nccl.CommFinalize(link->comm), link->comm, "leaving", error)
+                                             : EXPERTD_DEVICE_FAILED;
 }
 
 void end_link(struct device_link *link, ncclResult_t (*how)(ncclComm_t)) {
-    struct device_error error;
+    struct expertd_device_error error;
     if (link) {
         (void)device_enter(link->device, &error); // a lost device's communicator is freed as well
         (void)how(link->comm);
@@ -199,5 +200,5 @@ void abort_link(struct device_link *link) {
 
 } // namespace
 
-extern "C" const struct device_links expertd_device_links = {load,     make_id, begin, end,     join,
-                                                             transfer, settled, leave, destroy, abort_link};
+extern "C" const struct expertd_device_links expertd_device_links = {load,     make_id, begin, end,     join,
+                                                                     transfer, settled, leave, destroy, abort_link};

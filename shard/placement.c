@@ -5,18 +5,18 @@
 
 static FALLIBLE check_counts(const struct placement_table *table) {
     if (table->num_experts == 0 || table->ranks == 0) {
-        FAIL_FIELD(ERR_INVALID, "placement", "a placement of %u experts on %u shards: there is nothing to place",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "placement", "a placement of %u experts on %u shards: there is nothing to place",
                    table->num_experts, table->ranks);
     }
     if (table->first[0] != 0) {
-        FAIL_FIELD(ERR_INVALID, "placement", "the holders of expert 0 begin at %u, not at 0", table->first[0]);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "placement", "the holders of expert 0 begin at %u, not at 0", table->first[0]);
     }
     for (uint32_t e = 0; e < table->num_experts; e++) {
         if (table->first[e + 1] <= table->first[e]) {
-            FAIL_FIELD(ERR_INVALID, "placement", "expert %u is on no shard: every expert needs one", e);
+            FAIL_FIELD(EXPERTD_ERR_INVALID, "placement", "expert %u is on no shard: every expert needs one", e);
         }
         if (table->first[e + 1] - table->first[e] > table->ranks) {
-            FAIL_FIELD(ERR_INVALID, "placement", "expert %u is on %u shards, but there are %u", e,
+            FAIL_FIELD(EXPERTD_ERR_INVALID, "placement", "expert %u is on %u shards, but there are %u", e,
                        table->first[e + 1] - table->first[e], table->ranks);
         }
     }
@@ -28,7 +28,7 @@ static FALLIBLE create(const struct placement_table *table, uint64_t epoch, stru
     size_t numbers = (experts + 1) + (ranks + 1) + 3 * copies;
     struct placement *placement = calloc(1, sizeof *placement + numbers * sizeof(uint32_t));
     if (!placement) {
-        FAIL(ERR_NOMEM, "no memory for a placement of %zu experts", experts);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a placement of %zu experts", experts);
     }
     uint32_t *at = (uint32_t *)(placement + 1);
     *placement =
@@ -50,14 +50,14 @@ static FALLIBLE sort_holders(const struct placement_table *table, struct placeme
         for (uint32_t i = begin; i < table->first[e + 1]; i++) {
             uint32_t rank = table->holders[i], at = i;
             if (rank >= table->ranks) {
-                FAIL_FIELD(ERR_INVALID, "placement", "expert %u is on shard %u, but there are only 0 to %u", e, rank,
+                FAIL_FIELD(EXPERTD_ERR_INVALID, "placement", "expert %u is on shard %u, but there are only 0 to %u", e, rank,
                            table->ranks - 1);
             }
             for (; at > begin && placement->holders[at - 1] > rank; at--) {
                 placement->holders[at] = placement->holders[at - 1];
             }
             if (at > begin && placement->holders[at - 1] == rank) {
-                FAIL_FIELD(ERR_INVALID, "placement", "expert %u is on shard %u twice", e, rank);
+                FAIL_FIELD(EXPERTD_ERR_INVALID, "placement", "expert %u is on shard %u twice", e, rank);
             }
             placement->holders[at] = rank;
         }
@@ -108,11 +108,11 @@ void placement_destroy(struct placement *placement) {
 FALLIBLE placement_contiguous(uint32_t num_experts, uint32_t ranks, uint64_t epoch, struct placement **out) {
     *out = NULL;
     if (ranks == 0) {
-        FAIL(ERR_CONFIG, "0 shards for %u experts: choose 1 or more", num_experts);
+        FAIL(EXPERTD_ERR_CONFIG, "0 shards for %u experts: choose 1 or more", num_experts);
     }
     uint32_t *numbers = calloc(2 * (size_t)num_experts + 1, sizeof *numbers);
     if (!numbers) {
-        FAIL(ERR_NOMEM, "no memory for a placement of %u experts", num_experts);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a placement of %u experts", num_experts);
     }
     uint32_t *holders = numbers + num_experts + 1;
     for (uint32_t e = 0; e < num_experts; e++) {

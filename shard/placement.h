@@ -30,13 +30,13 @@ struct placement_table {
     const uint32_t *first, *holders;
 };
 
-// A placement of every expert once or more, from a table. ERR_INVALID: no expert, no rank, an expert without a rank, a rank that
-// there is not, one named twice. ERR_NOMEM. *out is the caller's (placement_destroy), NULL on error.
+// A placement of every expert once or more, from a table. EXPERTD_ERR_INVALID: no expert, no rank, an expert without a rank, a rank
+// that there is not, one named twice. EXPERTD_ERR_NOMEM. *out is the caller's (placement_destroy), NULL on error.
 FALLIBLE placement_from_table(const struct placement_table *table, uint64_t epoch, struct placement **out);
 void placement_destroy(struct placement *placement); // NULL is legal
 
-// Rank r gets the run of experts [E r / R, E (r + 1) / R), which is empty for R - E of more ranks than experts. ERR_CONFIG where
-// ranks is 0.
+// Rank r gets the run of experts [E r / R, E (r + 1) / R), which is empty for R - E of more ranks than experts. EXPERTD_ERR_CONFIG
+// where ranks is 0.
 FALLIBLE placement_contiguous(uint32_t num_experts, uint32_t ranks, uint64_t epoch, struct placement **out);
 
 struct placement_balance {
@@ -47,7 +47,7 @@ struct placement_balance {
 
 // Replicates the experts with the most rows per copy, then packs copies by falling load on the rank with the least (Graham's
 // longest processing time first), at most one copy of an expert and ceil((E + replicas) / R) slots per rank; ties go to the lowest
-// number. ERR_CONFIG as placement_contiguous, and where there are more replicas than free places.
+// number. EXPERTD_ERR_CONFIG as placement_contiguous, and where there are more replicas than free places.
 FALLIBLE placement_balanced(const struct placement_balance *options, uint64_t epoch, struct placement **out);
 
 // The slot of `expert` on `rank`, PLACEMENT_NO_SLOT: it is not there.

@@ -21,7 +21,7 @@ static FALLIBLE packing_init(const struct placement_balance *options, struct pac
     p->copies = calloc(2 * experts + ranks, sizeof *p->copies);
     p->holds = calloc(ranks, experts);
     if (!p->load || !p->copies || !p->holds) {
-        FAIL(ERR_NOMEM, "no memory to place %zu experts", experts);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory to place %zu experts", experts);
     }
     p->per_copy = p->load + ranks;
     p->order = p->copies + experts;
@@ -130,7 +130,7 @@ static FALLIBLE to_placement(const struct packing *p, uint64_t epoch, struct pla
     uint32_t experts = p->options->num_experts, at = 0;
     uint32_t *numbers = calloc(2 * (size_t)experts + 1 + p->options->replicas, sizeof *numbers);
     if (!numbers) {
-        FAIL(ERR_NOMEM, "no memory for a placement of %u experts", experts);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a placement of %u experts", experts);
     }
     uint32_t *holders = numbers + experts + 1;
     for (uint32_t e = 0; e < experts; e++) {
@@ -151,11 +151,12 @@ FALLIBLE placement_balanced(const struct placement_balance *options, uint64_t ep
     *out = NULL;
     uint32_t experts = options->num_experts, ranks = options->ranks;
     if (ranks == 0) {
-        FAIL(ERR_CONFIG, "0 shards for %u experts: choose 1 or more", experts);
+        FAIL(EXPERTD_ERR_CONFIG, "0 shards for %u experts: choose 1 or more", experts);
     }
     if (options->replicas > (uint64_t)experts * (ranks - 1)) {
-        FAIL_FIELD(ERR_CONFIG, "replicas", "%u replicas of %u experts on %u shards: at most %llu find a shard without that expert",
-                   options->replicas, experts, ranks, (unsigned long long)experts * (ranks - 1));
+        FAIL_FIELD(EXPERTD_ERR_CONFIG, "replicas",
+                   "%u replicas of %u experts on %u shards: at most %llu find a shard without that expert", options->replicas,
+                   experts, ranks, (unsigned long long)experts * (ranks - 1));
     }
     struct packing p;
     err_t e = packing_init(options, &p);

@@ -54,7 +54,7 @@ FALLIBLE placement_step(const struct placement *from, const struct placement *to
     uint32_t experts = to->num_experts, budget = copies_max;
     uint32_t *numbers = calloc((size_t)experts + 1 + to->copies + experts + to->ranks, sizeof *numbers);
     if (!numbers) {
-        FAIL(ERR_NOMEM, "no memory for a placement of %u experts", experts);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a placement of %u experts", experts);
     }
     uint32_t *holders = numbers + experts + 1, *left = NULL;
     if (room) {

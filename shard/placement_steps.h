@@ -11,7 +11,7 @@ uint32_t placement_missing(const struct placement *from, const struct placement 
 // copies than the greater of the two, so beside that steady state only copies_max are in memory while a step is taken. Leads to
 // `to` in ceil(missing / copies_max) steps, one where nothing is missing and copies only go. room: [ranks] copies that each rank
 // can take while it still has all of its own, or NULL: as many as there are; with it there may be more steps, and one that brings
-// nothing nearer where there is too little of it. ERR_NOMEM.
+// nothing nearer where there is too little of it. EXPERTD_ERR_NOMEM.
 FALLIBLE placement_step(const struct placement *from, const struct placement *to, uint32_t copies_max, const uint32_t *room,
                         uint64_t epoch, struct placement **out);
 

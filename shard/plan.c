@@ -40,8 +40,9 @@ static FALLIBLE count_rows(struct plan *plan, const int32_t *ids, uint32_t num_e
         if ((uint32_t)id < num_experts) {
             plan->expert_rows[id]++;
         } else if ((uint32_t)id >= num_experts + num_zero_experts) {
-            FAIL_FIELD(ERR_EXPERT_OUT_OF_RANGE, "routes.ids", "expert %d at token %zu, choice %zu: the layer has experts 0 to %u",
-                       id, i / plan->top_k, i % plan->top_k, num_experts + num_zero_experts - 1);
+            FAIL_FIELD(EXPERTD_ERR_EXPERT_OUT_OF_RANGE, "routes.ids",
+                       "expert %d at token %zu, choice %zu: the layer has experts 0 to %u", id, i / plan->top_k, i % plan->top_k,
+                       num_experts + num_zero_experts - 1);
         }
     }
     return OK;

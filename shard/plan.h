@@ -43,7 +43,7 @@ size_t plan_bytes(size_t max_tokens, size_t max_top_k, uint32_t num_experts, uin
 void plan_init(struct plan *plan, void *memory, size_t max_tokens, size_t max_top_k, uint32_t num_experts, uint32_t ranks);
 
 // Fills the plan for ids [T, K]: negative = no expert; [E, E + num_zero_experts) = identity experts, which no rank computes.
-// ERR_EXPERT_OUT_OF_RANGE names the first other id, its token and choice.
+// EXPERTD_ERR_EXPERT_OUT_OF_RANGE names the first other id, its token and choice.
 FALLIBLE plan_make(struct plan *plan, const struct placement *placement, const int32_t *ids, size_t tokens, size_t top_k,
                    uint32_t num_zero_experts);
 

@@ -28,11 +28,11 @@ static uint32_t count_cpus(const struct topology_cpus *cpus) {
 static FALLIBLE parse_number(const char **at, unsigned long *out) {
     char *end;
     if (!isdigit((unsigned char)**at)) {
-        FAIL(ERR_IO, "a list of CPUs goes on with \"%.16s\": a number was expected", *at);
+        FAIL(EXPERTD_ERR_IO, "a list of CPUs goes on with \"%.16s\": a number was expected", *at);
     }
     *out = strtoul(*at, &end, 10);
     if (*out >= TOPOLOGY_CPUS_MAX) {
-        FAIL(ERR_IO, "CPU %lu: at most %d are known", *out, TOPOLOGY_CPUS_MAX);
+        FAIL(EXPERTD_ERR_IO, "CPU %lu: at most %d are known", *out, TOPOLOGY_CPUS_MAX);
     }
     *at = end;
     return OK;
@@ -55,7 +55,7 @@ FALLIBLE topology_parse_cpus(const char *text, struct topology_cpus *out) {
         if (*at == ',') {
             at++;
         } else if (*at && *at != '\n') {
-            FAIL(ERR_IO, "a list of CPUs goes on with \"%.16s\": a comma was expected", at);
+            FAIL(EXPERTD_ERR_IO, "a list of CPUs goes on with \"%.16s\": a comma was expected", at);
         }
     }
     return OK;
@@ -119,7 +119,7 @@ FALLIBLE topology_pin(const struct topology_node *node) {
         }
     }
     if (sched_setaffinity(0, sizeof set, &set)) {
-        FAIL(ERR_UNAVAILABLE, "cannot pin a thread to the %u CPUs of memory node %u: %s", node->count, node->number,
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot pin a thread to the %u CPUs of memory node %u: %s", node->count, node->number,
              strerror(errno));
     }
     return OK;

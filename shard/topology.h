@@ -25,7 +25,7 @@ struct topology {
     struct topology_node nodes[TOPOLOGY_NODES_MAX];
 };
 
-// A list as sysfs writes it: "0-3,8,10-11\n", "" for none. ERR_IO: it is none, or a number is past the greatest.
+// A list as sysfs writes it: "0-3,8,10-11\n", "" for none. EXPERTD_ERR_IO: it is none, or a number is past the greatest.
 FALLIBLE topology_parse_cpus(const char *text, struct topology_cpus *out);
 
 // The nodes below root ("" but in tests: root/sys/devices/system/node/node*/cpulist) with the CPUs of theirs that are in `allowed`;
@@ -49,7 +49,7 @@ static inline const struct topology_node *topology_home(const struct topology *t
     return teams > 1 ? &topology->nodes[topology_node_of_rank(teams, ranks, rank)] : NULL;
 }
 
-// The calling thread, and those that it creates from here on, run on the node's CPUs. ERR_UNAVAILABLE.
+// The calling thread, and those that it creates from here on, run on the node's CPUs. EXPERTD_ERR_UNAVAILABLE.
 FALLIBLE topology_pin(const struct topology_node *node);
 
 // Pages of [memory, memory + bytes) that are touched from here on come from the node where it has any left. Advice: what the kernel

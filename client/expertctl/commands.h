@@ -3,7 +3,7 @@
 #ifndef EXPERTD_CLIENT_EXPERTCTL_COMMANDS_H
 #define EXPERTD_CLIENT_EXPERTCTL_COMMANDS_H
 
-#include "client/client.h"
+#include "client/c/client.h"
 #include "client/expertctl/options.h"
 
 FALLIBLE command_models(struct client *client, const struct ctl_options *options);

@@ -9,10 +9,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client/address.h"
-#include "client/admin.h"
+#include "client/c/address.h"
+#include "client/c/admin.h"
 #include "client/expertctl/commands.h"
-#include "client/expertctl/json_out.h"
+#include "client/expertctl/print/json_out.h"
 
 // The process that listens on a Unix socket, as the kernel names it here; 0 where it is out of sight (another namespace).
 static FALLIBLE listener_of(const struct address *address, pid_t *out) {
@@ -28,7 +28,7 @@ static FALLIBLE listener_of(const struct address *address, pid_t *out) {
         close(fd);
     }
     if (failed) {
-        FAIL(ERR_UNAVAILABLE, "no daemon answers at %s: %s", address->text, strerror(why));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "no daemon answers at %s: %s", address->text, strerror(why));
     }
     *out = peer.pid;
     return OK;
@@ -39,13 +39,13 @@ static FALLIBLE open_process(const char *text, int *out) {
     struct address address;
     TRY(address_parse(text, &address));
     if (!address.is_unix) {
-        FAIL(ERR_USAGE, "--wait needs the daemon's Unix socket: %s is none", text);
+        FAIL(EXPERTD_ERR_USAGE, "--wait needs the daemon's Unix socket: %s is none", text);
     }
     pid_t pid = 0;
     TRY(listener_of(&address, &pid));
     *out = pid ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
     if (*out < 0) {
-        FAIL(ERR_UNAVAILABLE, "--wait: the daemon's process is not to be seen from here (%s): leave --wait out",
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "--wait: the daemon's process is not to be seen from here (%s): leave --wait out",
              pid ? strerror(errno) : "it is in another namespace");
     }
     return OK;
@@ -57,7 +57,7 @@ static FALLIBLE await_end(int process) {
     while ((ready = poll(&event, 1, -1)) < 0 && errno == EINTR) {
     }
     if (ready < 0) {
-        FAIL(ERR_IO, "--wait: %s", strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "--wait: %s", strerror(errno));
     }
     return OK;
 }

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "client/expertctl/commands.h"
-#include "client/expertctl/json_out.h"
-#include "client/expertctl/tensor_file.h"
+#include "client/expertctl/files/tensor_file.h"
+#include "client/expertctl/print/json_out.h"
 
 enum { INPUT_HIDDEN, INPUT_SCALE, INPUT_IDS, INPUT_WEIGHTS, INPUT_LOGITS, INPUT_TOKEN_IDS, INPUT_ROUTER_INPUT, INPUT_COUNT };
 
@@ -16,7 +16,7 @@ enum { INPUT_HIDDEN, INPUT_SCALE, INPUT_IDS, INPUT_WEIGHTS, INPUT_LOGITS, INPUT_
 struct run {
     struct tensor_file inputs[INPUT_COUNT]; // a zeroed one: not given
     uint64_t tokens;                        // T
-    struct tensor_view output;              // [T, H]; data is owned
+    struct expertd_tensor_view output;      // [T, H]; data is owned
     uint64_t calls, latency_ns;
     uint64_t weights_id, placement_epoch;
     bool have_timings;
@@ -30,25 +30,26 @@ static FALLIBLE open_inputs(const struct ctl_options *o, struct run *run) {
                                                    "--router-logits", "--token-ids",    "--router-input"};
     for (size_t i = 0; i < INPUT_COUNT; i++) {
         if (specs[i]) {
-            enum dtype as = i == INPUT_HIDDEN ? o->hidden_dtype : DTYPE_NONE;
+            enum expertd_dtype as = i == INPUT_HIDDEN ? o->hidden_dtype : EXPERTD_DTYPE_NONE;
             TRY_IN(tensor_file_open(specs[i], as, &run->inputs[i]), "%s", FLAGS[i]);
         }
     }
-    const struct tensor_view *hidden = &run->inputs[INPUT_HIDDEN].view;
+    const struct expertd_tensor_view *hidden = &run->inputs[INPUT_HIDDEN].view;
     if (hidden->rank != 2) {
-        char text[TENSOR_SHAPE_TEXT_MAX];
-        FAIL(ERR_SHAPE_MISMATCH, "--hidden %s: its shape is %s; hidden states are [tokens, hidden size]", o->hidden,
-             tensor_shape_text(hidden->shape, hidden->rank, text));
+        char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_SHAPE_MISMATCH, "--hidden %s: its shape is %s; hidden states are [tokens, hidden size]", o->hidden,
+             expertd_tensor_shape_text(hidden->shape, hidden->rank, text));
     }
     run->tokens = hidden->shape[0];
     for (size_t i = INPUT_SCALE; i < INPUT_COUNT; i++) {
-        const struct tensor_view *view = &run->inputs[i].view;
+        const struct expertd_tensor_view *view = &run->inputs[i].view;
         bool whole = i == INPUT_SCALE && view->rank == 1; // [1]: one for all tokens
         uint32_t rank = i == INPUT_TOKEN_IDS ? 1 : 2;
         if (specs[i] && !whole && (view->rank != rank || view->shape[0] != run->tokens)) {
-            char text[TENSOR_SHAPE_TEXT_MAX];
-            FAIL(ERR_SHAPE_MISMATCH, "%s %s: its shape is %s; a row for each of the %" PRIu64 " tokens of --hidden is expected",
-                 FLAGS[i], specs[i], tensor_shape_text(view->shape, view->rank, text), run->tokens);
+            char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+            FAIL(EXPERTD_ERR_SHAPE_MISMATCH,
+                 "%s %s: its shape is %s; a row for each of the %" PRIu64 " tokens of --hidden is expected", FLAGS[i], specs[i],
+                 expertd_tensor_shape_text(view->shape, view->rank, text), run->tokens);
         }
     }
     return OK;
@@ -103,29 +104,30 @@ static void add_timings(struct wire_timings *sum, const struct wire_timings *t) 
 }
 
 // The first answer says the type and width of all.
-static FALLIBLE reserve_output(const struct tensor_view *answer, struct run *run) {
-    run->output = (struct tensor_view){.dtype = answer->dtype, .rank = 2, .shape = {run->tokens, answer->shape[1]}};
-    TRY(tensor_bytes(answer->dtype, run->output.shape, 2, &run->output.bytes));
+static FALLIBLE reserve_output(const struct expertd_tensor_view *answer, struct run *run) {
+    run->output = (struct expertd_tensor_view){.dtype = answer->dtype, .rank = 2, .shape = {run->tokens, answer->shape[1]}};
+    TRY(expertd_tensor_bytes(answer->dtype, run->output.shape, 2, &run->output.bytes));
     run->output.data = malloc(run->output.bytes ? run->output.bytes : 1);
     if (!run->output.data) {
-        FAIL(ERR_NOMEM, "no memory for an answer of %" PRIu64 " bytes", run->output.bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for an answer of %" PRIu64 " bytes", run->output.bytes);
     }
     return OK;
 }
 
 static FALLIBLE place_answer(const struct client_reply *reply, uint64_t first, uint64_t count, struct run *run) {
-    const struct tensor_view *answer = &reply->wire.output.view;
-    if (!reply->wire.output.present || answer->rank != 2 || answer->shape[0] != count || !dtype_is_float16_or_32(answer->dtype)) {
-        FAIL(ERR_MALFORMED, "the daemon's answer is not a matrix of %" PRIu64 " rows", count);
+    const struct expertd_tensor_view *answer = &reply->wire.output.view;
+    if (!reply->wire.output.present || answer->rank != 2 || answer->shape[0] != count ||
+        !expertd_dtype_is_float16_or_32(answer->dtype)) {
+        FAIL(EXPERTD_ERR_MALFORMED, "the daemon's answer is not a matrix of %" PRIu64 " rows", count);
     }
     if (!run->output.data) {
         TRY(reserve_output(answer, run));
         run->weights_id = reply->wire.weights_id;
     }
-    uint64_t row_bytes = run->output.shape[1] * dtype_size(run->output.dtype);
+    uint64_t row_bytes = run->output.shape[1] * expertd_dtype_size(run->output.dtype);
     if (answer->dtype != run->output.dtype || answer->shape[1] != run->output.shape[1] || answer->bytes != count * row_bytes ||
         reply->wire.weights_id != run->weights_id) {
-        FAIL(ERR_WEIGHTS_CHANGED, "the answers' weights, type or width changed between the calls; run it again");
+        FAIL(EXPERTD_ERR_WEIGHTS_CHANGED, "the answers' weights, type or width changed between the calls; run it again");
     }
     if (answer->bytes) {
         memcpy((uint8_t *)run->output.data + first * row_bytes, answer->data, answer->bytes);
@@ -174,15 +176,15 @@ struct summary {
 
 enum { SUMMARY_BLOCK = 1024 };
 
-static struct summary summarise(const struct tensor_view *view) {
+static struct summary summarise(const struct expertd_tensor_view *view) {
     struct summary s = {.least = INFINITY, .greatest = -INFINITY};
-    size_t size = dtype_size(view->dtype);
+    size_t size = expertd_dtype_size(view->dtype);
     s.elements = view->bytes / size;
     double sum = 0, squares = 0;
     for (uint64_t at = 0; at < s.elements; at += SUMMARY_BLOCK) {
         float block[SUMMARY_BLOCK];
         size_t count = s.elements - at < SUMMARY_BLOCK ? (size_t)(s.elements - at) : SUMMARY_BLOCK;
-        dtype_widen(view->dtype, (const uint8_t *)view->data + at * size, count, block);
+        expertd_dtype_widen(view->dtype, (const uint8_t *)view->data + at * size, count, block);
         for (size_t i = 0; i < count; i++) {
             double x = (double)block[i];
             if (!isfinite(x)) {
@@ -214,7 +216,7 @@ static FALLIBLE print_json(const struct ctl_options *o, const struct run *run, c
     char weights_id[JSON_HEX_TEXT];
     json_t *object = json_pack("{s:o, s:I, s:[I, I], s:s, s:s, s:I, s:I, s:f, s:o, s:{s:I, s:I, s:o, s:o, s:f, s:f}}", "address",
                                json_text(address), "layer", (json_int_t)o->layer, "shape", (json_int_t)run->output.shape[0],
-                               (json_int_t)run->output.shape[1], "dtype", dtype_name(run->output.dtype), "weights_id",
+                               (json_int_t)run->output.shape[1], "dtype", expertd_dtype_name(run->output.dtype), "weights_id",
                                json_hex(run->weights_id, weights_id), "placement_epoch", (json_int_t)run->placement_epoch, "calls",
                                (json_int_t)run->calls, "latency_seconds", (double)run->latency_ns / 1e9, "output",
                                o->output ? json_text(o->output) : json_null(), "summary", "elements", (json_int_t)s.elements,
@@ -238,9 +240,9 @@ static void print_timings(const struct run *run) {
 
 static FALLIBLE print_text(const struct ctl_options *o, const struct run *run) {
     struct summary s = summarise(&run->output);
-    char shape[TENSOR_SHAPE_TEXT_MAX];
+    char shape[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
     printf("layer       %u\n", o->layer);
-    printf("output      %s %s\n", dtype_name(run->output.dtype), tensor_shape_text(run->output.shape, 2, shape));
+    printf("output      %s %s\n", expertd_dtype_name(run->output.dtype), expertd_tensor_shape_text(run->output.shape, 2, shape));
     printf("latency     %.3f ms in %" PRIu64 " call%s\n", (double)run->latency_ns / 1e6, run->calls, run->calls == 1 ? "" : "s");
     if (s.elements > s.not_finite) {
         printf("values      min %.6g, max %.6g, mean %.6g, rms %.6g\n", s.least, s.greatest, s.mean, s.rms);
@@ -253,7 +255,7 @@ static FALLIBLE print_text(const struct ctl_options *o, const struct run *run) {
         print_timings(run);
     }
     if (o->output) {
-        bool words = run->output.dtype == DTYPE_BF16 && tensor_file_is_npy(o->output);
+        bool words = run->output.dtype == EXPERTD_DTYPE_BF16 && tensor_file_is_npy(o->output);
         printf("written     %s%s\n", o->output, words ? " (bf16 bits as <u2: NumPy has no bf16)" : "");
     }
     return OK;

@@ -56,7 +56,7 @@ static FALLIBLE connect_to(const struct address *address, const struct patience 
     *out = -1;
     int error = getaddrinfo(address->host, port, &hints, &found);
     if (error) {
-        FAIL(ERR_UNAVAILABLE, "%s: %s", address->text, gai_strerror(error));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "%s: %s", address->text, gai_strerror(error));
     }
     int why = 0;
     for (struct addrinfo *at = found; at && *out < 0; at = at->ai_next) {
@@ -72,7 +72,7 @@ static FALLIBLE connect_to(const struct address *address, const struct patience 
     }
     freeaddrinfo(found);
     if (*out < 0) {
-        FAIL(ERR_UNAVAILABLE, "no daemon's HTTP answers at %s: %s (--http says where it is)", address->text, strerror(why));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "no daemon's HTTP answers at %s: %s (--http says where it is)", address->text, strerror(why));
     }
     return OK;
 }
@@ -82,7 +82,7 @@ static FALLIBLE send_request(int fd, const struct address *address, const char *
     int length = snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: expertd\r\nConnection: close\r\n\r\n", path);
     INVARIANT(length > 0 && length < REQUEST_MAX);
     if (!wait_for(fd, POLLOUT, patience) || send(fd, request, (size_t)length, MSG_NOSIGNAL) != length) {
-        FAIL(ERR_UNAVAILABLE, "%s takes no request: %s", address->text, strerror(errno));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "%s takes no request: %s", address->text, strerror(errno));
     }
     return OK;
 }
@@ -116,10 +116,11 @@ static FALLIBLE read_all(int fd, const struct address *address, const struct pat
         bool late = got < 0 && errno == ETIMEDOUT;
         free(bytes);
         if (late) {
-            FAIL(ERR_UNAVAILABLE, "%s: the page does not end within %g s", address->text,
+            FAIL(EXPERTD_ERR_UNAVAILABLE, "%s: the page does not end within %g s", address->text,
                  (double)patience->timeout_us / MICROSECONDS);
         }
-        FAIL(ERR_UNAVAILABLE, "%s: the page does not end: %s", address->text, got < 0 ? strerror(errno) : "it is too large");
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "%s: the page does not end: %s", address->text,
+             got < 0 ? strerror(errno) : "it is too large");
     }
     bytes[used] = '\0';
     *out = bytes;
@@ -142,7 +143,8 @@ FALLIBLE http_get(const struct address *address, const char *path, int64_t timeo
     char *start = strstr(answer, "\r\n\r\n");
     if (!start || sscanf(answer, "HTTP/1.1 %3d", &status) != 1 || status != 200) {
         free(answer);
-        FAIL(ERR_UNAVAILABLE, "%s answers %s with status %d: is it a daemon's HTTP address (--http)?", address->text, path, status);
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "%s answers %s with status %d: is it a daemon's HTTP address (--http)?", address->text, path,
+             status);
     }
     memmove(answer, start + 4, strlen(start + 4) + 1);
     *body = answer;

@@ -7,11 +7,11 @@
 
 #include "base/mapped.h"
 #include "base/standard_output.h"
-#include "client/admin.h"
-#include "client/client.h"
+#include "client/c/admin.h"
+#include "client/c/client.h"
 #include "client/expertctl/commands.h"
-#include "client/expertctl/json_out.h"
 #include "client/expertctl/options.h"
+#include "client/expertctl/print/json_out.h"
 
 enum { EXIT_DATA = 65, EXIT_UNREACHABLE = 69, EXIT_REFUSED = 70, EXIT_INTERRUPTED = 130 }; // the last as shells say it
 
@@ -21,17 +21,17 @@ static int exit_code(err_t e, const struct proto_error_text *refusal) {
         return EXIT_REFUSED;
     }
     switch (e.code) {
-    case ERR_USAGE:
-    case ERR_UNAVAILABLE:
-    case ERR_INTERNAL:
+    case EXPERTD_ERR_USAGE:
+    case EXPERTD_ERR_UNAVAILABLE:
+    case EXPERTD_ERR_INTERNAL:
         return err_exit_code(e.code);
-    case ERR_DEADLINE:
+    case EXPERTD_ERR_DEADLINE:
         return EXIT_UNREACHABLE;
-    case ERR_NOMEM:
-    case ERR_MALFORMED: // an answer that is none
-    case ERR_WEIGHTS_CHANGED:
+    case EXPERTD_ERR_NOMEM:
+    case EXPERTD_ERR_MALFORMED: // an answer that is none
+    case EXPERTD_ERR_WEIGHTS_CHANGED:
         return EXIT_REFUSED;
-    case ERR_CANCELLED:
+    case EXPERTD_ERR_CANCELLED:
         return EXIT_INTERRUPTED;
     default:
         return EXIT_DATA;
@@ -39,9 +39,10 @@ static int exit_code(err_t e, const struct proto_error_text *refusal) {
 }
 
 static void print_error_json(const struct err_copy *error, const struct proto_error_text *refusal, const char *address) {
-    json_t *object = json_pack("{s:{s:o, s:o, s:o}}", "error", "reason",
-                               json_text(refusal && refusal->reason[0] ? refusal->reason : err_name(error->code)), "message",
-                               json_text(error->message), "field", error->field[0] ? json_text(error->field) : json_null());
+    json_t *object =
+        json_pack("{s:{s:o, s:o, s:o}}", "error", "reason",
+                  json_text(refusal && refusal->reason[0] ? refusal->reason : expertd_err_name(error->code)), "message",
+                  json_text(error->message), "field", error->field[0] ? json_text(error->field) : json_null());
     if (object && address) {
         json_object_set_new(object, "address", json_text(address));
         json_object_set_new(object, "reachable", json_boolean(refusal != NULL));
@@ -65,7 +66,7 @@ static void print_error(const struct err_copy *error, const struct proto_error_t
     if (refusal->retry_after_ms >= 0) {
         fprintf(stderr, "  try again in %.1f s\n", (double)refusal->retry_after_ms / 1e3);
     }
-    if (error->code == ERR_TOO_LARGE && forward) {
+    if (error->code == EXPERTD_ERR_TOO_LARGE && forward) {
         fprintf(stderr, "  --split N sends N tokens in each call; the answer's bytes stay the same\n");
     }
 }
@@ -89,7 +90,7 @@ static FALLIBLE find_admin(struct client *client, const struct ctl_options *opti
     client_description_deinit(&description);
     TRY(e);
     if (strncmp(client_address(client), "unix:", 5) != 0) {
-        FAIL(ERR_USAGE,
+        FAIL(EXPERTD_ERR_USAGE,
              "the admin socket is on the daemon's own host, and %s may be another: there give --admin %s, or the daemon's Unix "
              "socket with --address",
              client_address(client), out);
@@ -178,7 +179,8 @@ static int run_bench(const struct ctl_options *options, const char *address) {
     if (!err_is(e)) {
         return outcome.code;
     }
-    bool refused = outcome.refusal.reason[0] != '\0', asked = refused || e.code == ERR_UNAVAILABLE || e.code == ERR_DEADLINE;
+    bool refused = outcome.refusal.reason[0] != '\0',
+         asked = refused || e.code == EXPERTD_ERR_UNAVAILABLE || e.code == EXPERTD_ERR_DEADLINE;
     struct ctl_options error_options = *options;
     error_options.json = options->json && !outcome.reported; // one object
     return report(e, refused ? &outcome.refusal : NULL, asked ? address : NULL, &error_options);

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "client/expertctl/commands.h"
-#include "client/expertctl/json_out.h"
-#include "client/expertctl/layer_ranges.h"
-#include "client/expertctl/table.h"
+#include "client/expertctl/print/json_out.h"
+#include "client/expertctl/print/layer_ranges.h"
+#include "client/expertctl/print/table.h"
 
 static json_t *layer_json(const struct describe_layer *layer) {
     char weights_id[JSON_HEX_TEXT];
@@ -16,9 +16,9 @@ static json_t *layer_json(const struct describe_layer *layer) {
                      (json_int_t)layer->num_experts, "num_zero_experts", (json_int_t)layer->num_zero_experts, "top_k",
                      (json_int_t)layer->top_k, "has_router", layer->has_router, "has_shared_experts", layer->has_shared_experts,
                      "weights_on_input", layer->weights_on_input, "weight_dtype",
-                     layer->weight_dtype == DTYPE_NONE ? json_null() : json_text(dtype_name(layer->weight_dtype)), "quantisation",
-                     json_text(layer->quantisation), "numerics_id", json_text(layer->numerics_id), "ready", layer->ready,
-                     "needs_token_ids", layer->needs_token_ids, "needs_router_input", layer->needs_router_input);
+                     layer->weight_dtype == EXPERTD_DTYPE_NONE ? json_null() : json_text(expertd_dtype_name(layer->weight_dtype)),
+                     "quantisation", json_text(layer->quantisation), "numerics_id", json_text(layer->numerics_id), "ready",
+                     layer->ready, "needs_token_ids", layer->needs_token_ids, "needs_router_input", layer->needs_router_input);
 }
 
 static json_t *model_json(const struct describe_model *model) {
@@ -44,7 +44,7 @@ static FALLIBLE print_json(const struct describe_response *response, const char 
 }
 
 static const char *stored_as(const struct describe_layer *layer) {
-    return layer->quantisation && layer->quantisation[0] ? layer->quantisation : dtype_name(layer->weight_dtype);
+    return layer->quantisation && layer->quantisation[0] ? layer->quantisation : expertd_dtype_name(layer->weight_dtype);
 }
 
 static FALLIBLE fill_row(struct table *table, const struct describe_model *model, const struct layer_range *range) {

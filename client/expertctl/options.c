@@ -43,9 +43,9 @@ static FALLIBLE read_command(const char *word, struct ctl_options *out) {
     }
     const char *near = suggest_word(word, strlen(word), names, COMMAND_COUNT);
     if (near) {
-        FAIL(ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
+        FAIL(EXPERTD_ERR_USAGE, "unknown command %s: did you mean %s?", word, near);
     }
-    FAIL(ERR_USAGE,
+    FAIL(EXPERTD_ERR_USAGE,
          "unknown command %s: it is one of models, status, forward, placement, drain, bench, top (expertctl --help says more)",
          word);
 }
@@ -57,7 +57,7 @@ static FALLIBLE read_number(const char *flag, const char *value, uint64_t max, u
     errno = 0;
     unsigned long long number = isdigit((unsigned char)value[0]) ? strtoull(value, &end, 10) : 0;
     if (!end || *end || errno || number > max) {
-        FAIL(ERR_USAGE, "%s %s: a whole number from 0 to %llu is expected", flag, value, (unsigned long long)max);
+        FAIL(EXPERTD_ERR_USAGE, "%s %s: a whole number from 0 to %llu is expected", flag, value, (unsigned long long)max);
     }
     *out = number;
     return OK;
@@ -74,7 +74,7 @@ static FALLIBLE set_http(struct ctl_options *out, const char *value) {
     struct address parsed;
     TRY_IN(address_parse(value, &parsed), "--http");
     if (parsed.is_unix) {
-        FAIL(ERR_USAGE, "--http %s: HOST:PORT is expected", value);
+        FAIL(EXPERTD_ERR_USAGE, "--http %s: HOST:PORT is expected", value);
     }
     out->http = value;
     return OK;
@@ -84,7 +84,7 @@ static FALLIBLE read_seconds(const char *flag, const char *value, int64_t *out_u
     char *end = NULL;
     double seconds = strtod(value, &end);
     if (end == value || *end || !(seconds > 0) || seconds > TIMEOUT_MAX_S) {
-        FAIL(ERR_USAGE, "%s %s: seconds above 0 and up to %d are expected, such as 2.5", flag, value, TIMEOUT_MAX_S);
+        FAIL(EXPERTD_ERR_USAGE, "%s %s: seconds above 0 and up to %d are expected, such as 2.5", flag, value, TIMEOUT_MAX_S);
     }
     *out_us = (int64_t)ceil(seconds * 1e6);
     return OK;
@@ -106,7 +106,7 @@ static FALLIBLE set_once(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_model(struct ctl_options *out, const char *value) {
     if (strlen(value) >= WIRE_STRING_MAX) {
-        FAIL(ERR_USAGE, "--model: a name has %d bytes at most", WIRE_STRING_MAX - 1);
+        FAIL(EXPERTD_ERR_USAGE, "--model: a name has %d bytes at most", WIRE_STRING_MAX - 1);
     }
     out->model = value;
     return OK;
@@ -127,7 +127,7 @@ static FALLIBLE set_layer(struct ctl_options *out, const char *value) {
 static FALLIBLE set_split(struct ctl_options *out, const char *value) {
     TRY(read_number("--split", value, UINT32_MAX, &out->split));
     if (out->split == 0) {
-        FAIL(ERR_USAGE, "--split 0: at least one token goes into a call");
+        FAIL(EXPERTD_ERR_USAGE, "--split 0: at least one token goes into a call");
     }
     return OK;
 }
@@ -136,41 +136,42 @@ static FALLIBLE set_weights_id(struct ctl_options *out, const char *value) {
     const char *digits = strncmp(value, "0x", 2) == 0 ? value + 2 : value;
     size_t length = strspn(digits, "0123456789abcdefABCDEF");
     if (length == 0 || length > 16 || digits[length]) {
-        FAIL(ERR_USAGE, "--weights-id %s: up to 16 hexadecimal digits are expected, as expertctl models prints them", value);
+        FAIL(EXPERTD_ERR_USAGE, "--weights-id %s: up to 16 hexadecimal digits are expected, as expertctl models prints them",
+             value);
     }
     out->weights_id = strtoull(digits, NULL, 16);
     return OK;
 }
 
-static enum dtype dtype_of_flag(const char *value) {
+static enum expertd_dtype dtype_of_flag(const char *value) {
     char upper[16];
     size_t length = strlen(value);
     if (length >= sizeof upper) {
-        return DTYPE_NONE;
+        return EXPERTD_DTYPE_NONE;
     }
     for (size_t i = 0; i <= length; i++) {
         upper[i] = (char)toupper((unsigned char)value[i]);
     }
-    return dtype_from_name(upper, length);
+    return expertd_dtype_from_name(upper, length);
 }
 
-static bool is_hidden_dtype(enum dtype dtype) {
-    return dtype_is_float16_or_32(dtype) || dtype == DTYPE_F8_E4M3 || dtype == DTYPE_F8_E5M2;
+static bool is_hidden_dtype(enum expertd_dtype dtype) {
+    return expertd_dtype_is_float16_or_32(dtype) || dtype == EXPERTD_DTYPE_F8_E4M3 || dtype == EXPERTD_DTYPE_F8_E5M2;
 }
 
 // Of the answer for forward, of the hidden states for bench: which, is known at the end of the line.
 static FALLIBLE set_dtype(struct ctl_options *out, const char *value) {
     out->output_dtype = dtype_of_flag(value);
     if (!is_hidden_dtype(out->output_dtype)) {
-        FAIL(ERR_USAGE, "--dtype %s: it is f32, bf16 or f16; of bench's hidden states also f8_e4m3 or f8_e5m2", value);
+        FAIL(EXPERTD_ERR_USAGE, "--dtype %s: it is f32, bf16 or f16; of bench's hidden states also f8_e4m3 or f8_e5m2", value);
     }
     return OK;
 }
 
 static FALLIBLE set_hidden_dtype(struct ctl_options *out, const char *value) {
-    enum dtype dtype = dtype_of_flag(value);
+    enum expertd_dtype dtype = dtype_of_flag(value);
     if (!is_hidden_dtype(dtype)) {
-        FAIL(ERR_USAGE, "--hidden-dtype %s: hidden states are f32, bf16, f16, f8_e4m3 or f8_e5m2", value);
+        FAIL(EXPERTD_ERR_USAGE, "--hidden-dtype %s: hidden states are f32, bf16, f16, f8_e4m3 or f8_e5m2", value);
     }
     out->hidden_dtype = dtype;
     return OK;
@@ -178,7 +179,7 @@ static FALLIBLE set_hidden_dtype(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_shared(struct ctl_options *out, const char *value) {
     if (strcmp(value, "include") != 0 && strcmp(value, "exclude") != 0) {
-        FAIL(ERR_USAGE, "--shared %s: it is include or exclude", value);
+        FAIL(EXPERTD_ERR_USAGE, "--shared %s: it is include or exclude", value);
     }
     out->shared = value[0] == 'i' ? WIRE_SHARED_INCLUDE : WIRE_SHARED_EXCLUDE;
     return OK;
@@ -208,7 +209,7 @@ static FALLIBLE set_admin(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_policy(struct ctl_options *out, const char *value) {
     if (strcmp(value, "balanced") != 0 && strcmp(value, "contiguous") != 0) {
-        FAIL(ERR_USAGE, "--policy %s: it is balanced or contiguous", value);
+        FAIL(EXPERTD_ERR_USAGE, "--policy %s: it is balanced or contiguous", value);
     }
     out->policy = value[0] == 'b' ? PROTO_POLICY_BALANCED : PROTO_POLICY_CONTIGUOUS;
     return OK;
@@ -223,7 +224,7 @@ static FALLIBLE set_replicas(struct ctl_options *out, const char *value) {
 
 static FALLIBLE set_reason(struct ctl_options *out, const char *value) {
     if (strlen(value) > PROTO_REASON_MAX) {
-        FAIL(ERR_USAGE, "--reason: a text of %zu bytes; at most %d are taken", strlen(value), PROTO_REASON_MAX);
+        FAIL(EXPERTD_ERR_USAGE, "--reason: a text of %zu bytes; at most %d are taken", strlen(value), PROTO_REASON_MAX);
     }
     out->reason = value;
     return OK;
@@ -325,9 +326,9 @@ static FALLIBLE unknown_flag(const char *word, size_t length) {
     }
     const char *near = suggest_word(word, length, names, count);
     if (near) {
-        FAIL(ERR_USAGE, "unknown flag %.*s: did you mean %s?", (int)length, word, near);
+        FAIL(EXPERTD_ERR_USAGE, "unknown flag %.*s: did you mean %s?", (int)length, word, near);
     }
-    FAIL(ERR_USAGE, "unknown flag %.*s: expertctl --help lists them", (int)length, word);
+    FAIL(EXPERTD_ERR_USAGE, "unknown flag %.*s: expertctl --help lists them", (int)length, word);
 }
 
 static const struct flag_row *find_flag(const char *word, size_t length) {
@@ -357,21 +358,21 @@ static FALLIBLE read_flag(int argc, char *const *argv, int *at, uint32_t *seen, 
     }
     uint32_t bit = UINT32_C(1) << (flag - FLAGS);
     if (*seen & bit) {
-        FAIL(ERR_USAGE, "%s is given twice", flag->name);
+        FAIL(EXPERTD_ERR_USAGE, "%s is given twice", flag->name);
     }
     *seen |= bit;
     if (!flag->value) {
         if (equals) {
-            FAIL(ERR_USAGE, "%s takes no value", flag->name);
+            FAIL(EXPERTD_ERR_USAGE, "%s takes no value", flag->name);
         }
         return flag->set(out, NULL);
     }
     if (!equals && *at + 1 >= argc) {
-        FAIL(ERR_USAGE, "%s takes a value: %s %s", flag->name, flag->name, flag->value);
+        FAIL(EXPERTD_ERR_USAGE, "%s takes a value: %s %s", flag->name, flag->name, flag->value);
     }
     const char *value = equals ? equals + 1 : argv[++*at];
     if (!*value) {
-        FAIL(ERR_USAGE, "%s is empty: %s %s", flag->name, flag->name, flag->value);
+        FAIL(EXPERTD_ERR_USAGE, "%s is empty: %s %s", flag->name, flag->name, flag->value);
     }
     return flag->set(out, value);
 }
@@ -391,19 +392,19 @@ static const char *owners_of(unsigned commands) {
 
 static FALLIBLE check_forward(const struct ctl_options *o) {
     if (!o->have_layer) {
-        FAIL(ERR_USAGE, "forward needs --layer L; expertctl models lists the layers that are served");
+        FAIL(EXPERTD_ERR_USAGE, "forward needs --layer L; expertctl models lists the layers that are served");
     }
     if (!o->hidden) {
-        FAIL(ERR_USAGE, "forward needs --hidden FILE.npy or --hidden FILE.safetensors:TENSOR");
+        FAIL(EXPERTD_ERR_USAGE, "forward needs --hidden FILE.npy or --hidden FILE.safetensors:TENSOR");
     }
     if (!o->ids != !o->weights) {
-        FAIL(ERR_USAGE, "--ids and --weights go together; %s is missing", o->ids ? "--weights" : "--ids");
+        FAIL(EXPERTD_ERR_USAGE, "--ids and --weights go together; %s is missing", o->ids ? "--weights" : "--ids");
     }
-    if (o->output_dtype != DTYPE_NONE && !dtype_is_float16_or_32(o->output_dtype)) {
-        FAIL(ERR_USAGE, "--dtype: the answer is f32, bf16 or f16");
+    if (o->output_dtype != EXPERTD_DTYPE_NONE && !expertd_dtype_is_float16_or_32(o->output_dtype)) {
+        FAIL(EXPERTD_ERR_USAGE, "--dtype: the answer is f32, bf16 or f16");
     }
     if (o->ids && o->router_logits) {
-        FAIL(ERR_USAGE, "--ids with --weights, or --router-logits: the routing comes from one of them");
+        FAIL(EXPERTD_ERR_USAGE, "--ids with --weights, or --router-logits: the routing comes from one of them");
     }
     return OK;
 }
@@ -412,16 +413,16 @@ static FALLIBLE check_forward(const struct ctl_options *o) {
 static FALLIBLE check_placement(const struct ctl_options *o) {
     bool planning = o->policy || o->replicas || o->counts || o->output;
     if (o->placement == PLACEMENT_NONE) {
-        FAIL(ERR_USAGE, "placement needs one of show, plan, apply PLAN.json");
+        FAIL(EXPERTD_ERR_USAGE, "placement needs one of show, plan, apply PLAN.json");
     }
     if (planning && o->placement != PLACEMENT_PLAN) {
-        FAIL(ERR_USAGE, "--policy, --replicas, --counts and --output belong to expertctl placement plan");
+        FAIL(EXPERTD_ERR_USAGE, "--policy, --replicas, --counts and --output belong to expertctl placement plan");
     }
     if (o->placement == PLACEMENT_APPLY && !o->plan) {
-        FAIL(ERR_USAGE, "placement apply needs the file that placement plan --output wrote");
+        FAIL(EXPERTD_ERR_USAGE, "placement apply needs the file that placement plan --output wrote");
     }
     if (o->placement == PLACEMENT_APPLY && o->have_layer) {
-        FAIL(ERR_USAGE, "placement apply moves the layers of its file: leave --layer out");
+        FAIL(EXPERTD_ERR_USAGE, "placement apply moves the layers of its file: leave --layer out");
     }
     return OK;
 }
@@ -429,11 +430,11 @@ static FALLIBLE check_placement(const struct ctl_options *o) {
 static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
     for (size_t i = 0; i < FLAG_COUNT; i++) {
         if (seen >> i & 1 && FLAGS[i].commands != ANY && !(FLAGS[i].commands >> o->command & 1)) {
-            FAIL(ERR_USAGE, "%s belongs to expertctl %s", FLAGS[i].name, owners_of(FLAGS[i].commands));
+            FAIL(EXPERTD_ERR_USAGE, "%s belongs to expertctl %s", FLAGS[i].name, owners_of(FLAGS[i].commands));
         }
     }
     if (o->bench.given && o->command != COMMAND_BENCH) {
-        FAIL(ERR_USAGE, "%s belongs to expertctl bench", o->bench.given);
+        FAIL(EXPERTD_ERR_USAGE, "%s belongs to expertctl bench", o->bench.given);
     }
     switch (o->command) {
     case COMMAND_FORWARD:
@@ -441,8 +442,8 @@ static FALLIBLE check_flags(struct ctl_options *o, uint32_t seen) {
     case COMMAND_PLACEMENT:
         return check_placement(o);
     case COMMAND_BENCH:
-        if (o->bench.compare[0] && o->output_dtype != DTYPE_NONE) {
-            FAIL(ERR_USAGE, "--compare asks no daemon: --dtype does not go with it");
+        if (o->bench.compare[0] && o->output_dtype != EXPERTD_DTYPE_NONE) {
+            FAIL(EXPERTD_ERR_USAGE, "--compare asks no daemon: --dtype does not go with it");
         }
         return bench_options_finish(&o->bench);
     default:
@@ -461,14 +462,14 @@ static FALLIBLE read_word(const char *word, struct ctl_options *out) {
             }
         }
         const char *near = suggest_word(word, strlen(word), NAMES, sizeof NAMES / sizeof *NAMES);
-        FAIL(ERR_USAGE, "unknown command placement %s: %s%s", word, near ? "did you mean " : "it is one of show, plan, apply",
-             near ? near : "");
+        FAIL(EXPERTD_ERR_USAGE, "unknown command placement %s: %s%s", word,
+             near ? "did you mean " : "it is one of show, plan, apply", near ? near : "");
     }
     if (out->placement == PLACEMENT_APPLY && !out->plan) {
         out->plan = word;
         return OK;
     }
-    FAIL(ERR_USAGE, "%s: one command at a time, and files go with a flag", word);
+    FAIL(EXPERTD_ERR_USAGE, "%s: one command at a time, and files go with a flag", word);
 }
 
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out) {
@@ -491,7 +492,7 @@ FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out)
         }
     }
     if (out->command == COMMAND_NONE) {
-        FAIL(ERR_USAGE,
+        FAIL(EXPERTD_ERR_USAGE,
              "a command is missing: models, status, forward, placement, drain, bench or top (expertctl --help says more)");
     }
     return check_flags(out, seen);

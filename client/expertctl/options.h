@@ -6,10 +6,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "client/address.h"
-#include "client/expertctl/bench_options.h"
-#include "proto/admin.h"
-#include "proto/wire.h"
+#include "client/c/address.h"
+#include "client/expertctl/bench/load/bench_options.h"
+#include "proto/admin/admin.h"
+#include "proto/wire/wire.h"
 
 enum command {
     COMMAND_NONE,
@@ -51,8 +51,8 @@ struct ctl_options {
     const char *hidden, *hidden_scale;                                    // FILE[:TENSOR]
     const char *ids, *weights, *router_logits, *token_ids, *router_input; // FILE[:TENSOR], or NULL
     const char *output;                                                   // FILE[:TENSOR], or NULL: only the summary
-    enum dtype hidden_dtype;                                              // DTYPE_NONE: what the file says
-    enum dtype output_dtype;                                              // DTYPE_NONE: the daemon's choice
+    enum expertd_dtype hidden_dtype;                                      // EXPERTD_DTYPE_NONE: what the file says
+    enum expertd_dtype output_dtype;                                      // EXPERTD_DTYPE_NONE: the daemon's choice
     enum wire_shared shared;
     bool timings;
     uint64_t split; // tokens per call; 0: all at once
@@ -60,7 +60,7 @@ struct ctl_options {
     struct bench_options bench;
 };
 
-// ERR_USAGE names the word, and the nearest one that is known. `command` is right as far as it was read, `json` as well.
+// EXPERTD_ERR_USAGE names the word, and the nearest one that is known. `command` is right as far as it was read, `json` as well.
 FALLIBLE ctl_options_parse(int argc, char *const *argv, struct ctl_options *out);
 
 struct ctl_environment {
@@ -69,7 +69,7 @@ struct ctl_environment {
 };
 
 // Where the daemon is looked for: --address, else $EXPERTD_ADDRESS, else the socket in $XDG_RUNTIME_DIR where there is one, else
-// 127.0.0.1:7411. ERR_USAGE where $XDG_RUNTIME_DIR is too long for a socket.
+// 127.0.0.1:7411. EXPERTD_ERR_USAGE where $XDG_RUNTIME_DIR is too long for a socket.
 FALLIBLE ctl_address(const struct ctl_options *options, const struct ctl_environment *environment, char out[ADDRESS_TEXT_MAX]);
 
 void ctl_print_help(FILE *out);

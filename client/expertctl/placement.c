@@ -6,12 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/admin.h"
+#include "client/c/admin.h"
 #include "client/expertctl/commands.h"
-#include "client/expertctl/json_out.h"
-#include "client/expertctl/plan_file.h"
-#include "client/expertctl/quantity.h"
-#include "client/expertctl/table.h"
+#include "client/expertctl/files/plan_file.h"
+#include "client/expertctl/print/json_out.h"
+#include "client/expertctl/print/quantity.h"
+#include "client/expertctl/print/table.h"
 
 // No layer given: all.
 static struct proto_layers layers_of(const struct ctl_options *options, uint32_t *layer) {
@@ -297,7 +297,7 @@ static FALLIBLE apply(struct client *client, const struct ctl_options *options) 
     if (!ends) {
         size_t layers = plan.count;
         proto_placements_deinit(&plan);
-        FAIL(ERR_NOMEM, "no memory for %zu layers", layers);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu layers", layers);
     }
     err_t e = apply_all(client, &plan, ends);
     if (!err_is(e)) {

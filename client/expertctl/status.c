@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "client/expertctl/commands.h"
-#include "client/expertctl/json_out.h"
-#include "client/expertctl/layer_ranges.h"
+#include "client/expertctl/print/json_out.h"
+#include "client/expertctl/print/layer_ranges.h"
 
 static const char *serving_name(enum proto_serving serving) {
     switch (serving) {
@@ -38,7 +38,7 @@ static json_t *strings_json(const char *const *texts, size_t count) {
 
 // As the checkpoint stores a layer's experts: "mxfp4", "BF16".
 static const char *stored_as(const struct describe_layer *layer) {
-    return layer->quantisation && layer->quantisation[0] ? layer->quantisation : dtype_name(layer->weight_dtype);
+    return layer->quantisation && layer->quantisation[0] ? layer->quantisation : expertd_dtype_name(layer->weight_dtype);
 }
 
 // Layers from `at` on whose numbers follow each other and whose weights are alike.
@@ -92,7 +92,7 @@ static json_t *models_json(const struct describe_response *r) {
 static json_t *description_json(const struct describe_response *r) {
     json_t *dtypes = json_array();
     for (size_t i = 0; i < r->num_hidden_dtypes; i++) {
-        json_array_append_new(dtypes, json_text(dtype_name(r->hidden_dtypes[i])));
+        json_array_append_new(dtypes, json_text(expertd_dtype_name(r->hidden_dtypes[i])));
     }
     json_t *limits = json_pack("{s:I, s:I, s:I, s:I, s:I}", "max_message_bytes", (json_int_t)r->max_message_bytes, "max_tokens",
                                (json_int_t)r->max_tokens, "max_top_k", (json_int_t)r->max_top_k, "max_inflight",
@@ -139,7 +139,7 @@ static void print_description(const struct describe_response *r) {
     }
     printf("\nhidden states   ");
     for (size_t i = 0; i < r->num_hidden_dtypes; i++) {
-        printf(" %s", dtype_name(r->hidden_dtypes[i]));
+        printf(" %s", expertd_dtype_name(r->hidden_dtypes[i]));
     }
     printf("\nplacement epoch  %" PRIu64 "\n", r->placement_epoch);
 }
@@ -162,7 +162,7 @@ static FALLIBLE print_json(const struct finding *f) {
         }
         json_decref(more);
     } else if (object) {
-        json_object_set_new(object, "reason", json_text(err_name(f->refusal->code)));
+        json_object_set_new(object, "reason", json_text(expertd_err_name(f->refusal->code)));
         json_object_set_new(object, "message", json_text(f->refusal->message));
     }
     return json_print_take(object);
@@ -173,7 +173,7 @@ static FALLIBLE print_text(const struct finding *f) {
     if (f->description) {
         print_description(&f->description->response);
     } else {
-        printf("reason           %s: %s\n", err_name(f->refusal->code), f->refusal->message);
+        printf("reason           %s: %s\n", expertd_err_name(f->refusal->code), f->refusal->message);
     }
     return OK;
 }

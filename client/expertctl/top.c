@@ -9,12 +9,12 @@
 
 #include "base/clock.h"
 #include "base/standard_output.h"
-#include "client/admin.h"
+#include "client/c/admin.h"
 #include "client/expertctl/commands.h"
 #include "client/expertctl/http_get.h"
-#include "client/expertctl/json_out.h"
-#include "client/expertctl/quantity.h"
-#include "client/expertctl/table.h"
+#include "client/expertctl/print/json_out.h"
+#include "client/expertctl/print/quantity.h"
+#include "client/expertctl/print/table.h"
 #include "client/expertctl/top_sample.h"
 
 static const char DEFAULT_HOST[] = "127.0.0.1";
@@ -208,12 +208,12 @@ static json_t *top_json(const struct top *top) {
 
 static FALLIBLE print_line(json_t *object) {
     if (!object) {
-        FAIL(ERR_NOMEM, "no memory for the JSON output");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the JSON output");
     }
     int failed = json_dumpf(object, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
     json_decref(object);
     if (failed) {
-        FAIL(ERR_IO, "standard output: %s", strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "standard output: %s", strerror(errno));
     }
     putchar('\n');
     return standard_output_flush();
@@ -251,7 +251,7 @@ FALLIBLE command_top(const char *address, struct client *admin, const struct ctl
     TRY(find_http(address, options, &top.http));
     top.shards = calloc(1, sizeof *top.shards);
     if (!top.shards) {
-        FAIL(ERR_NOMEM, "no memory to begin with");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory to begin with");
     }
     err_t e = run(&top);
     proto_placements_deinit(&top.looks[0].placements);

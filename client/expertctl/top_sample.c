@@ -126,7 +126,7 @@ FALLIBLE top_read_metrics(const char *page, struct top_sample *out) {
         at += length + (at[length] == '\n');
     }
     if (!known) {
-        FAIL(ERR_MALFORMED, "what came is no metrics page of expertd: expertd_ready is missing");
+        FAIL(EXPERTD_ERR_MALFORMED, "what came is no metrics page of expertd: expertd_ready is missing");
     }
     return OK;
 }

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/admin.h"
+#include "proto/admin/admin.h"
 
 enum { TOP_BOUNDS_MAX = 64, TOP_SHARDS_MAX = 1024, TOP_TEXT_MAX = 128 };
 
@@ -37,7 +37,7 @@ struct top_shards {
     struct top_shard items[TOP_SHARDS_MAX];
 };
 
-// Reads the page. ERR_MALFORMED where it is no metrics page of expertd.
+// Reads the page. EXPERTD_ERR_MALFORMED where it is no metrics page of expertd.
 FALLIBLE top_read_metrics(const char *page, struct top_sample *out);
 // What the shards hold now, and the rows that came between the two. `before` may be of other layers: then all rows since the start.
 void top_read_shards(const struct proto_placements *before, const struct proto_placements *now, struct top_shards *out);

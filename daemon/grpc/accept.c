@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "daemon/grpc/core.h"
-#include "proto/control.h"
+#include "proto/control/control.h"
 
 static const char *const METHOD_NAMES[RPC_METHOD_COUNT] = {
     [RPC_DESCRIBE] = "expertd.v1.Experts/Describe",
@@ -95,9 +95,9 @@ static void refuse_unknown(struct accept_slot *slot) {
              (const char *)GRPC_SLICE_START_PTR(slot->details.method), PLANE_TEXTS[slot->thread->server->plane]);
     refuse(slot, RPC_METHOD_COUNT,
            &(struct proto_error){.grpc_code = GRPC_STATUS_UNIMPLEMENTED,
-                                 .reason = err_name(ERR_UNIMPLEMENTED),
+                                 .reason = expertd_err_name(EXPERTD_ERR_UNIMPLEMENTED),
                                  .message = text,
-                                 .retry_after_ms = proto_retry_after_ms(ERR_UNIMPLEMENTED)});
+                                 .retry_after_ms = proto_retry_after_ms(EXPERTD_ERR_UNIMPLEMENTED)});
 }
 
 static void refuse_full(struct accept_slot *slot, int method) {
@@ -106,9 +106,9 @@ static void refuse_full(struct accept_slot *slot, int method) {
              slot->thread->server->max_calls);
     refuse(slot, method,
            &(struct proto_error){.grpc_code = GRPC_STATUS_RESOURCE_EXHAUSTED,
-                                 .reason = err_name(ERR_QUEUE_FULL),
+                                 .reason = expertd_err_name(EXPERTD_ERR_QUEUE_FULL),
                                  .message = text,
-                                 .retry_after_ms = proto_retry_after_ms(ERR_QUEUE_FULL)});
+                                 .retry_after_ms = proto_retry_after_ms(EXPERTD_ERR_QUEUE_FULL)});
 }
 
 // Health/Check is left out of max_calls: a full server still says how it is. Admission bounds them by themselves.

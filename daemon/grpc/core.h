@@ -1,4 +1,4 @@
-// What the files of daemon/grpc/ share: the server, its completion-queue threads, a call. Everything else sees daemon/rpc.h.
+// What the files of daemon/grpc/ share: the server, its completion-queue threads, a call. Everything else sees daemon/grpc/rpc.h.
 #ifndef EXPERTD_DAEMON_GRPC_CORE_H
 #define EXPERTD_DAEMON_GRPC_CORE_H
 
@@ -11,8 +11,8 @@
 
 #include "daemon/grpc/peers.h"
 #include "daemon/grpc/pool.h"
+#include "daemon/grpc/rpc.h"
 #include "daemon/grpc/tag.h"
-#include "daemon/rpc.h"
 
 enum {
     THREADS_MAX = RPC_THREADS_MAX,

@@ -44,13 +44,13 @@ static struct wire_range find_body(const struct rpc_call *call, const grpc_byte_
 
 static err_t check(const struct rpc_server *server, const grpc_byte_buffer *bytes) {
     if (bytes->type != GRPC_BB_RAW || bytes->data.raw.compression != GRPC_COMPRESS_NONE) {
-        FAIL(ERR_UNIMPLEMENTED, "the message is compressed, and this server takes only grpc-encoding identity: "
-                                "turn compression off in the client");
+        FAIL(EXPERTD_ERR_UNIMPLEMENTED, "the message is compressed, and this server takes only grpc-encoding identity: "
+                                        "turn compression off in the client");
     }
     size_t length = bytes->data.raw.slice_buffer.length;
     if (length > server->max_message_bytes) {
-        FAIL(ERR_TOO_LARGE, "the message has %zu bytes, and this server takes at most %llu: send fewer rows at a time", length,
-             (unsigned long long)server->max_message_bytes);
+        FAIL(EXPERTD_ERR_TOO_LARGE, "the message has %zu bytes, and this server takes at most %llu: send fewer rows at a time",
+             length, (unsigned long long)server->max_message_bytes);
     }
     return OK;
 }
@@ -70,7 +70,7 @@ err_t message_gather(struct rpc_call *call, grpc_byte_buffer *bytes, struct rpc_
     struct rpc_buffer *buffer = pool_take_lent(&call->server->pool, length);
     if (!buffer) {
         grpc_byte_buffer_destroy(bytes);
-        FAIL(ERR_NOMEM, "no memory for a message of %zu bytes", length);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a message of %zu bytes", length);
     }
     struct wire_range body = find_body(call, bytes);
     gather(bytes, 0, body.first, buffer->data);

@@ -27,7 +27,7 @@ static FALLIBLE make_room(struct peers *peers, size_t fd) {
     }
     char(*names)[RPC_PEER_MAX] = realloc(peers->names, count * sizeof *names);
     if (!names) {
-        FAIL(ERR_NOMEM, "no memory for the names of %zu peers", count);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the names of %zu peers", count);
     }
     peers->names = names;
     peers->count = count;

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-#include "daemon/rpc.h"
+#include "daemon/grpc/rpc.h"
 
 struct peers {
     pthread_mutex_t mutex; // guards all below; innermost
@@ -16,7 +16,7 @@ struct peers {
 
 void peers_init(struct peers *peers);
 void peers_deinit(struct peers *peers);
-FALLIBLE peers_set(struct peers *peers, int fd, const char *name); // ERR_NOMEM
+FALLIBLE peers_set(struct peers *peers, int fd, const char *name); // EXPERTD_ERR_NOMEM
 // gRPC's name of an adopted socket ("fd:17") into its number and our name. -1, and "unknown": it is of none.
 int peers_find(struct peers *peers, const char *grpc_name, char out[RPC_PEER_MAX]);
 

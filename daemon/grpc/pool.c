@@ -24,7 +24,7 @@ err_t pool_init(struct pool *pool, uint64_t idle_bytes_max) {
     pool->idle_bytes_max = idle_bytes_max;
     int failed = pthread_mutex_init(&pool->mutex, NULL);
     if (failed) {
-        FAIL(ERR_INTERNAL, "the message pool's mutex: %s", strerror(failed));
+        FAIL(EXPERTD_ERR_INTERNAL, "the message pool's mutex: %s", strerror(failed));
     }
     return OK;
 }

@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
+#include "daemon/grpc/rpc.h"
 #include "daemon/grpc/slab.h"
-#include "daemon/rpc.h"
 
 enum { POOL_CLASSES = 52, POOL_ALIGNMENT = 64 };
 
@@ -34,7 +34,7 @@ struct rpc_buffer *pool_take(struct pool *pool, size_t length);
 // Large ones from lent memory while that has room.
 struct rpc_buffer *pool_take_lent(struct pool *pool, size_t length);
 void pool_give(struct pool *pool, struct rpc_buffer *given);
-// 64-byte aligned, until pool_lend_end, when all of its buffers are back. Once. ERR_NOMEM.
+// 64-byte aligned, until pool_lend_end, when all of its buffers are back. Once. EXPERTD_ERR_NOMEM.
 FALLIBLE pool_lend(struct pool *pool, void *memory, size_t bytes);
 void pool_lend_end(struct pool *pool); // legal where nothing is lent
 

@@ -47,7 +47,7 @@ static void create_server(struct rpc_server *server, const struct rpc_options *o
 static err_t create_parts(struct rpc_server *server, const struct rpc_options *options) {
     TRY(pool_init(&server->pool, 4 * server->max_message_bytes));
     if (sem_init(&server->shut_down, 0, 0)) {
-        FAIL(ERR_INTERNAL, "the shutdown semaphore: %s", strerror(errno));
+        FAIL(EXPERTD_ERR_INTERNAL, "the shutdown semaphore: %s", strerror(errno));
     }
     create_server(server, options);
     server->credentials = grpc_insecure_server_credentials_create();
@@ -62,11 +62,11 @@ static err_t create_parts(struct rpc_server *server, const struct rpc_options *o
 err_t rpc_create(const struct rpc_options *options, struct rpc_server **out) {
     *out = NULL;
     if (options->threads < 1 || options->threads > THREADS_MAX) {
-        FAIL(ERR_CONFIG, "rpc_threads is %u: it must be 1 to %d", options->threads, THREADS_MAX);
+        FAIL(EXPERTD_ERR_CONFIG, "rpc_threads is %u: it must be 1 to %d", options->threads, THREADS_MAX);
     }
     struct rpc_server *server = calloc(1, sizeof *server);
     if (!server) {
-        FAIL(ERR_NOMEM, "no memory for the gRPC server");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the gRPC server");
     }
     server->handler = *options->handler;
     server->plane = options->plane;
@@ -102,7 +102,7 @@ err_t rpc_start(struct rpc_server *server) {
 err_t rpc_adopt(struct rpc_server *server, int fd, const char *peer) {
     if (atomic_load(&server->stopping)) {
         close(fd);
-        FAIL(ERR_DRAINING, "the server is shutting down");
+        FAIL(EXPERTD_ERR_DRAINING, "the server is shutting down");
     }
     err_t e = peers_set(&server->peers, fd, peer);
     if (err_is(e)) {

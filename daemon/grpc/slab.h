@@ -17,7 +17,7 @@ struct slab {
     size_t *runs; // [units] at the first and the last unit of each run: 2 x its units, and 1 where it is taken
 };
 
-// memory: aligned to 64 bytes. ERR_NOMEM: none for the accounts.
+// memory: aligned to 64 bytes. EXPERTD_ERR_NOMEM: none for the accounts.
 FALLIBLE slab_init(struct slab *slab, void *memory, size_t bytes);
 void slab_deinit(struct slab *slab); // legal on a zeroed struct; every piece is back
 // `bytes` > 0 and more, up to the next unit: *capacity. NULL: no room.

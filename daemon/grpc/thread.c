@@ -52,7 +52,7 @@ err_t thread_init(struct rpc_thread *thread, struct rpc_server *server, unsigned
         grpc_channel_create_call(server->nowhere, NULL, GRPC_PROPAGATE_DEFAULTS, thread->queue,
                                  grpc_slice_from_static_string("/wake"), NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     if (!thread->wake_call) {
-        FAIL(ERR_INTERNAL, "gRPC made no call to wake thread %u with", index);
+        FAIL(EXPERTD_ERR_INTERNAL, "gRPC made no call to wake thread %u with", index);
     }
     return OK;
 }
@@ -162,7 +162,7 @@ err_t thread_start(struct rpc_thread *thread) {
     int failed = pthread_create(&thread->id, NULL, thread_main, thread);
     thread_signals_restore(&before);
     if (failed) {
-        FAIL(ERR_UNAVAILABLE, "no thread for completion queue %u: %s", thread->index, strerror(failed));
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "no thread for completion queue %u: %s", thread->index, strerror(failed));
     }
     char name[16];
     snprintf(name, sizeof name, "%s-%u", thread->server->plane == RPC_PLANE_ADMIN ? "admin" : "rpc", thread->index);

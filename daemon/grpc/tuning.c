@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/log.h"
+#include "daemon/process/log.h"
 
 // glibc refuses a threshold above half a heap's size, which is 32 MiB on 64-bit machines.
 enum {

@@ -1,19 +1,17 @@
 // The table of each instruction set: where a function is called by way of the backend, this is what it comes to. By the middle of
 // its name one finds where it is written; the first part is the file's last.
 //
-//   avx512_panel_f32, _bf16       panel_TARGET.c, over panel_body.h; avx2's over panel_few.h; avx512bf16's, neonbf16's their own
-//   avx512_panel_i8               panel_i8_TARGET.c, over panel_i8_body.h; avx2's panel_avx2.c, over panel_few.h
-//   avx512_group_f32, _bf16       panel_TARGET.c, over group_words.h, neon's over group_body.h, avx2's over group_widened.h
-//   avx512_group_bf16             halves_avx512.c
-//   avx512_group_i8               panel_i8_TARGET.c, over group_i8_body.h; avx512vnni's group_i8_avx512vnni.c, over group_words.h
-//   avx2_group_i8                 panel_avx2.c: few rows over panel_few.h, more by avx2_many_group_i8, as above
-//   avx512_slices_…               slices_TARGET.c, over slices_body.h; avx512_wide_slices_… wide_slices_TARGET.c
-//   amx_…                         panel_amx.c
-//   avx512_quantised_…            quantised_TARGET.c, which says by whom
-//   avx512_across_…               rows_TARGET.c, over across_body.h; avx512bf16's, avx512vnni's and avx2's int8 across_TARGET.c
-//   avx512_along_…                along_TARGET.c, over along_avx512_body.h; avx2's panel_avx2.c, over along_body.h
-//   avx512_decode, _pack_…        pack_TARGET.c, over pack_body.h; also _quad_offsets, _place_codes
-//   avx512_widen, …               rows_TARGET.c, over row_body.h
+//   avx512_panel_f32, _bf16       panel_TARGET.c, over panel_body.h; avx2's over panel_small_m_avx2.h; avx512bf16's, neonbf16's
+//   their own avx512_panel_i8               panel_i8_TARGET.c, over panel_i8_body.h; avx2's panel_avx2.c, over panel_small_m_avx2.h
+//   avx512_group_f32, _bf16       panel_TARGET.c, over macrokernel_words_body.h, neon's over macrokernel_neon.h, avx2's over
+//   macrokernel_avx2.h avx512_group_bf16             macrokernel_bf16_widening_avx512.c avx512_group_i8 panel_i8_TARGET.c, over
+//   macrokernel_i8_body.h; avx512vnni's macrokernel_i8_avx512vnni.c, over macrokernel_words_body.h avx2_group_i8 panel_avx2.c: few
+//   rows over panel_small_m_avx2.h, more by avx2_many_group_i8, as above avx512_slices_…               slices_TARGET.c, over
+//   slices_body.h; avx512_wide_slices_… wide_slices_TARGET.c amx_…                         panel_amx.c avx512_quantised_…
+//   quantised_TARGET.c, which says by whom avx512_across_…               rows_TARGET.c, over unpacked_n_major_body.h; avx512bf16's,
+//   avx512vnni's and avx2's int8 across_TARGET.c avx512_along_…                along_TARGET.c, over unpacked_k_major_avx512_body.h;
+//   avx2's panel_avx2.c, over unpacked_k_major_avx2.h avx512_decode, _pack_…        pack_TARGET.c, over pack_body.h; also
+//   _quad_offsets, _place_codes avx512_widen, …               rows_TARGET.c, over row_body.h
 #include "kernels/cpu/backends.h"
 
 #define BACKEND_ROWS(target)                                                                                                       \
@@ -61,7 +59,7 @@ const struct kernel_backend backend_avx2 = {
     .name = "avx2",
     .f32 = {.panel = avx2_panel_f32,
             .group = avx2_group_f32,
-            .slices = {[PACKED_SLICES] = {.group = avx2_slices_f32, .panel = avx2_slices_panel_f32}},
+            .slices = {[EXPERTD_PACKED_SLICES] = {.group = avx2_slices_f32, .panel = avx2_slices_panel_f32}},
             .quantised = avx2_quantised_f32,
             .across = avx2_across_f32,
             .along = avx2_along_f32,
@@ -69,7 +67,7 @@ const struct kernel_backend backend_avx2 = {
             .along_widened_rows = 16},
     .bf16 = {.panel = avx2_panel_bf16,
              .group = avx2_group_bf16,
-             .slices = {[PACKED_SLICES] = {.group = avx2_slices_bf16, .panel = avx2_slices_panel_bf16, .widened = 2}},
+             .slices = {[EXPERTD_PACKED_SLICES] = {.group = avx2_slices_bf16, .panel = avx2_slices_panel_bf16, .widened = 2}},
              .quantised = avx2_quantised_bf16,
              .quantised_group = avx2_quantised_group_bf16,
              .across = avx2_across_bf16,
@@ -86,8 +84,8 @@ const struct kernel_backend backend_avx2 = {
 
 #define AVX512_SLICES_F32                                                                                                          \
     {                                                                                                                              \
-        [PACKED_SLICES] = {.group = avx512_slices_f32, .panel = avx512_slices_panel_f32},                                          \
-        [PACKED_WIDE_SLICES] = {.group = avx512_wide_slices_f32, .panel = avx512_wide_slices_panel_f32},                           \
+        [EXPERTD_PACKED_SLICES] = {.group = avx512_slices_f32, .panel = avx512_slices_panel_f32},                                  \
+        [EXPERTD_PACKED_WIDE_SLICES] = {.group = avx512_wide_slices_f32, .panel = avx512_wide_slices_panel_f32},                   \
     }
 // Of f32, and of bf16 that is widened to it.
 #define AVX512_F32(by)                                                                                                             \
@@ -140,8 +138,9 @@ const struct kernel_backend backend_avx512bf16 = {
     .bf16 = {.panel = avx512bf16_panel_bf16,
              .group = avx512bf16_group_bf16,
              .few = PANEL_TILE,
-             .slices = {[PACKED_SLICES] = {.group = avx512bf16_slices_bf16, .panel = avx512bf16_slices_panel_bf16},
-                        [PACKED_WIDE_SLICES] = {.group = avx512bf16_wide_slices_bf16, .panel = avx512bf16_wide_slices_panel_bf16}},
+             .slices = {[EXPERTD_PACKED_SLICES] = {.group = avx512bf16_slices_bf16, .panel = avx512bf16_slices_panel_bf16},
+                        [EXPERTD_PACKED_WIDE_SLICES] = {.group = avx512bf16_wide_slices_bf16,
+                                                        .panel = avx512bf16_wide_slices_panel_bf16}},
              .quantised = avx512bf16_quantised_bf16,
              .quantised_group = avx512bf16_quantised_group_bf16,
              .quantised_kept = KERNEL_CODED_ROWS, // where the CPU has VBMI; else nothing is, and nobody fetches

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/backend.h"
+#include "kernels/cpu/backend.h"
 
 // For loops over rows and vectors, whose bodies must become straight code for the accumulators to be registers.
 #define PANEL_INLINE static inline __attribute__((always_inline))
@@ -48,27 +48,27 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     }
 
 // A group call's panels one by one, by the kernel of a single one.
-static inline void group_panel_by_panel(const struct panel_group_args *group, const struct quantised_format *format,
+static inline void group_panel_by_panel(const struct panel_group_args *group, const struct expertd_quantised_format *format,
                                         quantised_kernel *kernel) {
     for (size_t p = 0; p < group->count; p++) {
         struct panel_args args = {.x = group->x,
                                   .rows = group->rows,
                                   .panel = group->panels[p],
                                   .k = group->k,
-                                  .out = group->sums + p * KERNEL_PANEL,
+                                  .out = group->sums + p * EXPERTD_KERNEL_PANEL,
                                   .out_stride = KERNEL_SUMS,
-                                  .columns = KERNEL_PANEL};
+                                  .columns = EXPERTD_KERNEL_PANEL};
         kernel(&args, format);
     }
 }
 
-// row_body.h's, pack_body.h's and across_body.h's functions in an instruction set's copy.
+// row_body.h's, pack_body.h's and unpacked_n_major_body.h's functions in an instruction set's copy.
 #define BACKEND_DECLARE_ROWS(target)                                                                                               \
-    void target##_widen(enum dtype dtype, const void *src, size_t count, float *dst);                                              \
-    void target##_narrow(const float *src, size_t count, enum dtype dtype, void *dst);                                             \
-    void target##_from_i32(float *sums, size_t count, enum dtype to);                                                              \
-    void target##_activation(const struct activation_args *args);                                                                  \
-    void target##_combine(const struct combine_args *args);                                                                        \
+    void target##_widen(enum expertd_dtype dtype, const void *src, size_t count, float *dst);                                      \
+    void target##_narrow(const float *src, size_t count, enum expertd_dtype dtype, void *dst);                                     \
+    void target##_from_i32(float *sums, size_t count, enum expertd_dtype to);                                                      \
+    void target##_activation(const struct expertd_activation_args *args);                                                          \
+    void target##_combine(const struct expertd_combine_args *args);                                                                \
     void target##_exp_minus(const float *x, float shift, size_t count, float *out);                                                \
     void target##_sigmoid(const float *x, size_t count, float *out);                                                               \
     void target##_sqrt_softplus(const float *x, size_t count, float *out);                                                         \
@@ -82,7 +82,7 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
     void target##_place_codes(const struct place_args *args);                                                                      \
     across_kernel target##_across_f32, target##_across_bf16
 
-// Those of panel_body.h or panel_few.h, of the quantised kernels, and of group_body.h or group_widened.h.
+// Those of panel_body.h or panel_small_m_avx2.h, of the quantised kernels, and of macrokernel_neon.h or macrokernel_avx2.h.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \
     panel_kernel target##_panel_f32, target##_panel_bf16;                                                                          \
     panel_kernel target##_panel_i8;                                                                                                \
@@ -146,14 +146,14 @@ quantised_span_rows avx512vnni_quantised_span;
 // Those of 4-bit codes in whole numbers, with VNNI, VBMI and BITALG: as many rows as are kept, 0 where format or k are not of those
 // that they take. False where a row is not: sums are nothing then.
 quantised_span_rows avx512vnni_whole_rows;
-bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format);
+bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct expertd_quantised_format *format);
 bool avx512vnni_quantised_whole_apart(const struct panel_group_args *group,
-                                      const struct quantised_format *format); // cpu_amx's bits
+                                      const struct expertd_quantised_format *format); // cpu_amx's bits
 // The same of INT4 with coarser scales, with AMX besides, of a call whose blocks are whole for the most part. Where that is false
 // the first WHOLE_KEPT_BYTES of scratch must stay for the next call with the same rows.
 enum { WHOLE_KEPT_BYTES = 128 };
 quantised_span_rows amx_whole_rows;
-bool amx_quantised_whole(const struct panel_group_args *group, const struct quantised_format *format);
+bool amx_quantised_whole(const struct panel_group_args *group, const struct expertd_quantised_format *format);
 quantised_group_kernel amx_quantised_group_bf16;
 quantised_span_rows amx_quantised_span;
 

@@ -2,24 +2,24 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/across.h"
-#include "kernels/activation.h"
-#include "kernels/along.h"
-#include "kernels/combine.h"
-#include "kernels/cpu/amx_tiles.h"
+#include "expertd/kernels/activation.h"
+#include "expertd/kernels/combine.h"
+#include "expertd/kernels/weights.h"
+#include "kernels/cpu/amx/amx_tiles.h"
 #include "kernels/cpu/backends.h"
-#include "kernels/cpu/float_mode.h"
-#include "kernels/finish.h"
-#include "kernels/pack.h"
-#include "kernels/packed_i8.h"
-#include "kernels/packed_layout.h"
-#include "kernels/weights.h"
+#include "kernels/cpu/common/float_mode.h"
+#include "kernels/cpu/unpacked_k_major.h"
+#include "kernels/cpu/unpacked_n_major.h"
+#include "kernels/elements/epilogue.h"
+#include "kernels/layout/pack.h"
+#include "kernels/layout/packed_i8.h"
+#include "kernels/layout/packed_layout.h"
 
 enum {
     CHECK_K = 7, // of bf16 three more than KERNEL_K_UNIT too
     CHECK_K_MOST = 35,
     CHECK_FIRST_I8_K = 4,
-    CHECK_COLUMNS = KERNEL_PANEL,
+    CHECK_COLUMNS = EXPERTD_KERNEL_PANEL,
     CHECK_ROUNDS = 64,
     CHECK_ROWS = 2 * PANEL_TILE + 1,
     CHECK_TILE_ROWS = 2 * AMX_ROWS + 3, // for the tile unit, which takes two tiles of rows
@@ -67,7 +67,7 @@ static int8_t next_i8(struct check *check) {
 
 static int same_bits(const float *a, const float *b, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (f32_bits(a[i]) != f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i]))) { // which NaN is not promised
+        if (expertd_f32_bits(a[i]) != expertd_f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i]))) { // which NaN is not promised
             return 0;
         }
     }
@@ -85,7 +85,7 @@ static int same_sums(const float *sums, const struct panel_args *args) {
 
 // The same panel by the kernel for groups of them, where the backend has one: over the whole of K, and over its first k, then going
 // on from their sums. args->out holds what is right.
-static int same_by_group(panel_group_kernel *group, enum dtype dtype, size_t first_k, const struct panel_args *args) {
+static int same_by_group(panel_group_kernel *group, enum expertd_dtype dtype, size_t first_k, const struct panel_args *args) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     _Alignas(64) float sums[CHECK_TILE_ROWS * KERNEL_SUMS];
     if (!group) {
@@ -97,8 +97,8 @@ static int same_by_group(panel_group_kernel *group, enum dtype dtype, size_t fir
     if (!same_sums(sums, args)) {
         return 0;
     }
-    size_t size = dtype_size(dtype);
-    const void *rest[CHECK_TILE_ROWS], *panel = (const char *)args->panel + first_k * KERNEL_PANEL * size;
+    size_t size = expertd_dtype_size(dtype);
+    const void *rest[CHECK_TILE_ROWS], *panel = (const char *)args->panel + first_k * EXPERTD_KERNEL_PANEL * size;
     for (size_t r = 0; r < args->rows; r++) {
         rest[r] = (const char *)args->x[r] + first_k * size;
     }
@@ -110,17 +110,17 @@ static int same_by_group(panel_group_kernel *group, enum dtype dtype, size_t fir
 }
 
 // The same panel as slices, by the kernels that read them so, where the backend has them.
-static int same_by_slices_as(const struct element_kernels *kernels, enum packed_layout layout, enum dtype dtype,
+static int same_by_slices_as(const struct element_kernels *kernels, enum expertd_packed_layout layout, enum expertd_dtype dtype,
                              const struct panel_args *args) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     _Alignas(64) float sums[CHECK_TILE_ROWS * KERNEL_SUMS];
-    _Alignas(64) uint32_t slices[(CHECK_K_MOST + 1) * KERNEL_PANEL];
-    const size_t together = sizeof *slices / dtype_size(dtype), words = (args->k + together - 1) / together;
+    _Alignas(64) uint32_t slices[(CHECK_K_MOST + 1) * EXPERTD_KERNEL_PANEL];
+    const size_t together = sizeof *slices / expertd_dtype_size(dtype), words = (args->k + together - 1) / together;
     if (!kernels->slices[layout].group) {
         return 1;
     }
-    for (size_t i = 0; i < words * KERNEL_PANEL; i++) {
-        size_t at = packed_word_at(layout, words, i / KERNEL_PANEL, i % KERNEL_PANEL);
+    for (size_t i = 0; i < words * EXPERTD_KERNEL_PANEL; i++) {
+        size_t at = packed_word_at(layout, words, i / EXPERTD_KERNEL_PANEL, i % EXPERTD_KERNEL_PANEL);
         memcpy(&slices[at], (const uint32_t *)args->panel + i, sizeof *slices);
     }
     const void *panel = slices;
@@ -133,8 +133,9 @@ static int same_by_slices_as(const struct element_kernels *kernels, enum packed_
     return same_sums(sums, args);
 }
 
-static int same_by_slices(const struct element_kernels *kernels, enum dtype dtype, const struct panel_args *args) {
-    return same_by_slices_as(kernels, PACKED_SLICES, dtype, args) && same_by_slices_as(kernels, PACKED_WIDE_SLICES, dtype, args);
+static int same_by_slices(const struct element_kernels *kernels, enum expertd_dtype dtype, const struct panel_args *args) {
+    return same_by_slices_as(kernels, EXPERTD_PACKED_SLICES, dtype, args) &&
+           same_by_slices_as(kernels, EXPERTD_PACKED_WIDE_SLICES, dtype, args);
 }
 
 typedef char check_plain[CHECK_K * CHECK_COLUMNS * sizeof(float)];
@@ -144,31 +145,31 @@ static void unpack(const struct panel_args *args, size_t size, size_t k_step, si
     size_t together = sizeof(uint32_t) / size; // k of a word
     for (size_t k = 0; k < CHECK_K; k++) {
         for (size_t c = 0; c < CHECK_COLUMNS; c++) {
-            size_t packed = (k / together * KERNEL_PANEL + c) * together + k % together;
+            size_t packed = (k / together * EXPERTD_KERNEL_PANEL + c) * together + k % together;
             memcpy(plain + (k * k_step + c * column_step) * size, (const char *)args->panel + packed * size, size);
         }
     }
 }
 
 // The same elements in the dtype in which they lie, which they are numbers of.
-static void narrow_plain(enum dtype dtype, enum dtype lies_in, check_plain plain) {
+static void narrow_plain(enum expertd_dtype dtype, enum expertd_dtype lies_in, check_plain plain) {
     check_plain wide;
     if (lies_in != dtype) {
         memcpy(wide, plain, sizeof wide);
-        dtype_narrow((const float *)(const void *)wide, CHECK_K * CHECK_COLUMNS, lies_in, plain);
+        expertd_dtype_narrow((const float *)(const void *)wide, CHECK_K * CHECK_COLUMNS, lies_in, plain);
     }
 }
 
 // The same columns as [k, columns] of `lies_in`, by the kernel that reads them so, where there is one.
-static int same_across(void (*across)(const struct across_args *), enum dtype dtype, enum dtype lies_in,
+static int same_across(void (*across)(const struct across_args *), enum expertd_dtype dtype, enum expertd_dtype lies_in,
                        const struct panel_args *args) {
     _Alignas(64) check_plain plain;
     float sums[ACROSS_ROWS * CHECK_COLUMNS];
-    size_t size = dtype_size(lies_in);
+    size_t size = expertd_dtype_size(lies_in);
     if (!across) {
         return 1;
     }
-    unpack(args, dtype_size(dtype), CHECK_COLUMNS, 1, plain);
+    unpack(args, expertd_dtype_size(dtype), CHECK_COLUMNS, 1, plain);
     narrow_plain(dtype, lies_in, plain);
     struct across_args call = {.x = args->x,
                                .rows = args->rows < ACROSS_ROWS ? args->rows : ACROSS_ROWS,
@@ -185,15 +186,15 @@ static int same_across(void (*across)(const struct across_args *), enum dtype dt
 }
 
 // The same as [columns, k].
-static int same_along(void (*along)(const struct along_args *), enum dtype dtype, enum dtype lies_in,
+static int same_along(void (*along)(const struct along_args *), enum expertd_dtype dtype, enum expertd_dtype lies_in,
                       const struct panel_args *args) {
     _Alignas(64) check_plain plain;
     float sums[CHECK_ROWS * CHECK_COLUMNS];
-    size_t size = dtype_size(lies_in);
+    size_t size = expertd_dtype_size(lies_in);
     if (!along) {
         return 1;
     }
-    unpack(args, dtype_size(dtype), 1, CHECK_K, plain);
+    unpack(args, expertd_dtype_size(dtype), 1, CHECK_K, plain);
     narrow_plain(dtype, lies_in, plain);
     along(&(struct along_args){.x = args->x,
                                .rows = args->rows,
@@ -210,9 +211,10 @@ static int same_along(void (*along)(const struct along_args *), enum dtype dtype
 static int check_bf16(struct check *check, int round) {
     static const size_t ROWS[] = {[ARITHMETIC_CPU] = CHECK_ROWS, [ARITHMETIC_CPU_AMX] = CHECK_TILE_ROWS, [ARITHMETIC_SM_90] = 1};
     enum kernel_arithmetic arithmetic = check->backend->arithmetic;
-    size_t unit = KERNEL_K_UNIT(arithmetic, DTYPE_BF16), k = unit + CHECK_K - 4, count = (size_t)round % ROWS[arithmetic] + 1;
+    size_t unit = KERNEL_K_UNIT(arithmetic, EXPERTD_DTYPE_BF16), k = unit + CHECK_K - 4,
+           count = (size_t)round % ROWS[arithmetic] + 1;
     uint16_t x[CHECK_TILE_ROWS][CHECK_K_MOST];
-    _Alignas(64) uint16_t panel[(CHECK_K_MOST + 1) * KERNEL_PANEL];
+    _Alignas(64) uint16_t panel[(CHECK_K_MOST + 1) * EXPERTD_KERNEL_PANEL];
     const void *rows[CHECK_TILE_ROWS];
     float got[CHECK_TILE_ROWS * CHECK_COLUMNS], want[CHECK_TILE_ROWS * CHECK_COLUMNS];
     for (size_t r = 0; r < count; r++) {
@@ -221,31 +223,32 @@ static int check_bf16(struct check *check, int round) {
         }
         rows[r] = x[r];
     }
-    for (size_t i = 0; i < (k + 1) * KERNEL_PANEL; i++) {
-        panel[i] = i / KERNEL_PANEL / 2 == k / 2 && i % 2 ? 0 : next_bf16(check, round);
+    for (size_t i = 0; i < (k + 1) * EXPERTD_KERNEL_PANEL; i++) {
+        panel[i] = i / EXPERTD_KERNEL_PANEL / 2 == k / 2 && i % 2 ? 0 : next_bf16(check, round);
     }
     struct panel_args args = {rows, count, panel, k, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->bf16.panel(&args);
     args.out = want;
     check->twin->bf16.panel(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->bf16.group, DTYPE_BF16, unit, &args) &&
-           same_by_slices(&check->backend->bf16, DTYPE_BF16, &args) &&
-           same_across(check->backend->bf16.across, DTYPE_BF16, DTYPE_BF16, &args) &&
-           same_along(check->backend->bf16.along, DTYPE_BF16, DTYPE_BF16, &args);
+    return same_bits(got, want, count * CHECK_COLUMNS) &&
+           same_by_group(check->backend->bf16.group, EXPERTD_DTYPE_BF16, unit, &args) &&
+           same_by_slices(&check->backend->bf16, EXPERTD_DTYPE_BF16, &args) &&
+           same_across(check->backend->bf16.across, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, &args) &&
+           same_along(check->backend->bf16.along, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, &args);
 }
 
 // Any bit pattern at all, or the widened bf16 of the round.
 static float next_f32(struct check *check, int round) {
     uint32_t bits = (uint32_t)next_bf16(check, round) << 16 | (next(check) & 0xffffu);
-    return f32_from_bits(bits);
+    return expertd_f32_from_bits(bits);
 }
 
 // Of weights that may lie in memory as F16 or BF16.
 static int check_f32(struct check *check, int round) {
-    static const enum dtype LIE_IN[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    const enum dtype lies_in = LIE_IN[round / VALUE_KINDS % 3];
+    static const enum expertd_dtype LIE_IN[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16};
+    const enum expertd_dtype lies_in = LIE_IN[round / VALUE_KINDS % 3];
     float x[CHECK_ROWS][CHECK_K];
-    _Alignas(64) float panel[CHECK_K * KERNEL_PANEL];
+    _Alignas(64) float panel[CHECK_K * EXPERTD_KERNEL_PANEL];
     const void *rows[CHECK_ROWS];
     float got[CHECK_ROWS * CHECK_COLUMNS], want[CHECK_ROWS * CHECK_COLUMNS];
     for (size_t r = 0; r < CHECK_ROWS; r++) {
@@ -257,25 +260,25 @@ static int check_f32(struct check *check, int round) {
     for (size_t i = 0; i < sizeof panel / sizeof *panel; i++) {
         uint32_t narrow;
         float value = next_f32(check, round);
-        dtype_narrow(&value, 1, lies_in, &narrow);
-        dtype_widen(lies_in, &narrow, 1, &panel[i]);
+        expertd_dtype_narrow(&value, 1, lies_in, &narrow);
+        expertd_dtype_widen(lies_in, &narrow, 1, &panel[i]);
     }
     size_t count = (size_t)(round % CHECK_ROWS + 1);
     struct panel_args args = {rows, count, panel, CHECK_K, got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->f32.panel(&args);
     args.out = want;
     check->twin->f32.panel(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->f32.group, DTYPE_F32, 4, &args) &&
-           same_by_slices(&check->backend->f32, DTYPE_F32, &args) &&
-           same_across(check->backend->f32.across, DTYPE_F32, lies_in, &args) &&
-           same_along(check->backend->f32.along, DTYPE_F32, lies_in, &args);
+    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->f32.group, EXPERTD_DTYPE_F32, 4, &args) &&
+           same_by_slices(&check->backend->f32, EXPERTD_DTYPE_F32, &args) &&
+           same_across(check->backend->f32.across, EXPERTD_DTYPE_F32, lies_in, &args) &&
+           same_along(check->backend->f32.along, EXPERTD_DTYPE_F32, lies_in, &args);
 }
 
-enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * KERNEL_PANEL }; // words: the offsets, then quads
+enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * EXPERTD_KERNEL_PANEL }; // words: the offsets, then quads
 
 // Columns of int8, and rows.
 struct check_i8 {
-    int8_t x[CHECK_TILE_ROWS][CHECK_K], w[CHECK_K * KERNEL_PANEL];
+    int8_t x[CHECK_TILE_ROWS][CHECK_K], w[CHECK_K * EXPERTD_KERNEL_PANEL];
     int32_t want[CHECK_TILE_ROWS * CHECK_COLUMNS];
 };
 
@@ -284,9 +287,9 @@ static void add_group_i8(const struct kernel_backend *backend, const struct chec
                          int32_t *sums) {
     _Alignas(64) int32_t panel[CHECK_I8_PANEL];
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
-    struct weight_source source = {c->w + first, DTYPE_I8, CHECK_K, 1};
+    struct expertd_weight_source source = {c->w + first, EXPERTD_DTYPE_I8, CHECK_K, 1};
     const void *panels = panel, *rows[CHECK_TILE_ROWS];
-    pack_weights_i8(&backend_scalar, &source, count, KERNEL_PANEL, panel);
+    pack_weights_i8(&backend_scalar, &source, count, EXPERTD_KERNEL_PANEL, panel);
     for (size_t r = 0; r < CHECK_TILE_ROWS; r++) {
         rows[r] = c->x[r] + first;
     }
@@ -326,7 +329,7 @@ static int same_where_it_lies_i8(const struct element_kernels *kernels, const st
     if (kernels->across) {
         kernels->across(&(struct across_args){.x = rows,
                                               .rows = ACROSS_ROWS,
-                                              .dtype = DTYPE_I8,
+                                              .dtype = EXPERTD_DTYPE_I8,
                                               .weights = turned,
                                               .stride = CHECK_COLUMNS,
                                               .k = CHECK_K,
@@ -339,7 +342,7 @@ static int same_where_it_lies_i8(const struct element_kernels *kernels, const st
     if (kernels->along) {
         kernels->along(&(struct along_args){.x = rows,
                                             .rows = CHECK_TILE_ROWS,
-                                            .dtype = DTYPE_I8,
+                                            .dtype = EXPERTD_DTYPE_I8,
                                             .weights = c->w,
                                             .stride = CHECK_K,
                                             .k = CHECK_K,
@@ -366,7 +369,8 @@ static int check_i8(struct check *check) {
     for (size_t i = 0; i < sizeof c.w; i++) {
         c.w[i] = next_i8(check);
     }
-    pack_weights_i8(&backend_scalar, &(struct weight_source){c.w, DTYPE_I8, CHECK_K, 1}, CHECK_K, KERNEL_PANEL, panel);
+    pack_weights_i8(&backend_scalar, &(struct expertd_weight_source){c.w, EXPERTD_DTYPE_I8, CHECK_K, 1}, CHECK_K,
+                    EXPERTD_KERNEL_PANEL, panel);
     struct panel_args args = {rows, CHECK_TILE_ROWS, panel, CHECK_K, (float *)got, CHECK_COLUMNS, CHECK_COLUMNS};
     check->backend->i8.panel(&args);
     args.out = (float *)c.want;
@@ -397,24 +401,24 @@ static int check_functions(struct check *check) {
 }
 
 static int check_activation(struct check *check, int round) {
-    static const struct activation KINDS[] = {
-        {ACTIVATION_SILU, CLAMP_NONE, 0, 0},
-        {ACTIVATION_SILU, CLAMP_AFTER, 0, 2.5f},
-        {ACTIVATION_SWIGLU_OAI, CLAMP_NONE, 1.702f, 7.0f},
-        {ACTIVATION_RELU2, CLAMP_NONE, 0, 0},
-        {ACTIVATION_GELU_TANH, CLAMP_NONE, 0, 0},
+    static const struct expertd_activation KINDS[] = {
+        {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_NONE, 0, 0},
+        {EXPERTD_ACTIVATION_SILU, EXPERTD_CLAMP_AFTER, 0, 2.5f},
+        {EXPERTD_ACTIVATION_SWIGLU_OAI, EXPERTD_CLAMP_NONE, 1.702f, 7.0f},
+        {EXPERTD_ACTIVATION_RELU2, EXPERTD_CLAMP_NONE, 0, 0},
+        {EXPERTD_ACTIVATION_GELU_TANH, EXPERTD_CLAMP_NONE, 0, 0},
     };
     float gate[CHECK_ROW], up[CHECK_ROW], got[CHECK_ROW], want[CHECK_ROW];
     for (size_t i = 0; i < CHECK_ROW; i++) {
         gate[i] = next_f32(check, 4 + round % 4);
         up[i] = next_f32(check, 4 + round % 4);
     }
-    struct activation_args args = {.activation = &KINDS[round % (int)(sizeof KINDS / sizeof *KINDS)],
-                                   .gate = gate,
-                                   .up = up,
-                                   .width = CHECK_ROW,
-                                   .dtype = DTYPE_F32,
-                                   .out = got};
+    struct expertd_activation_args args = {.activation = &KINDS[round % (int)(sizeof KINDS / sizeof *KINDS)],
+                                           .gate = gate,
+                                           .up = up,
+                                           .width = CHECK_ROW,
+                                           .dtype = EXPERTD_DTYPE_F32,
+                                           .out = got};
     check->backend->activation(&args);
     args.out = want;
     check->twin->activation(&args);
@@ -434,53 +438,57 @@ static int check_combine(struct check *check, int round) {
     }
     const void *pointers[CHOICES] = {rows[0], rows[1], rows[2]};
     float weights[CHOICES] = {next_f32(check, 6), 0x1p-120f, next_f32(check, 4)};
-    struct combine_args args = {.width = CHECK_ROW,
-                                .choices = CHOICES,
-                                .rows = pointers,
-                                .weights = weights,
-                                .dtype = DTYPE_BF16,
-                                .routed_scale = 2.5f,
-                                .bias = round % 2 ? bias : NULL,
-                                .averaged = round % 3 == 0,
-                                .output_dtype = DTYPE_BF16,
-                                .out = got};
+    struct expertd_combine_args args = {.width = CHECK_ROW,
+                                        .choices = CHOICES,
+                                        .rows = pointers,
+                                        .weights = weights,
+                                        .dtype = EXPERTD_DTYPE_BF16,
+                                        .routed_scale = 2.5f,
+                                        .bias = round % 2 ? bias : NULL,
+                                        .averaged = round % 3 == 0,
+                                        .output_dtype = EXPERTD_DTYPE_BF16,
+                                        .out = got};
     check->backend->combine(&args);
     args.out = want;
     check->twin->combine(&args);
-    dtype_widen(DTYPE_BF16, got, CHECK_ROW, wide_got);
-    dtype_widen(DTYPE_BF16, want, CHECK_ROW, wide_want);
+    expertd_dtype_widen(EXPERTD_DTYPE_BF16, got, CHECK_ROW, wide_got);
+    expertd_dtype_widen(EXPERTD_DTYPE_BF16, want, CHECK_ROW, wide_want);
     return same_bits(wide_got, wide_want, CHECK_ROW);
 }
 
 static int same_finish(const struct check *check, struct finish_args args) {
-    float out[KERNEL_PANEL], got[KERNEL_PANEL], want[KERNEL_PANEL];
+    float out[EXPERTD_KERNEL_PANEL], got[EXPERTD_KERNEL_PANEL], want[EXPERTD_KERNEL_PANEL];
     args.out = out;
     check->backend->finish(&args);
-    dtype_widen(args.dtype, out, KERNEL_PANEL, got);
+    expertd_dtype_widen(args.dtype, out, EXPERTD_KERNEL_PANEL, got);
     backend_scalar.finish(&args);
-    dtype_widen(args.dtype, out, KERNEL_PANEL, want);
-    return same_bits(got, want, KERNEL_PANEL);
+    expertd_dtype_widen(args.dtype, out, EXPERTD_KERNEL_PANEL, want);
+    return same_bits(got, want, EXPERTD_KERNEL_PANEL);
 }
 
 // A K block's share, then a product's last step, to each type of output in turn.
 static int check_finish(struct check *check, int round) {
-    static const enum dtype OUTPUTS[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    float partial[KERNEL_PANEL], columns[KERNEL_PANEL], got[KERNEL_PANEL], want[KERNEL_PANEL];
-    for (size_t i = 0; i < KERNEL_PANEL; i++) {
+    static const enum expertd_dtype OUTPUTS[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16};
+    float partial[EXPERTD_KERNEL_PANEL], columns[EXPERTD_KERNEL_PANEL], got[EXPERTD_KERNEL_PANEL], want[EXPERTD_KERNEL_PANEL];
+    for (size_t i = 0; i < EXPERTD_KERNEL_PANEL; i++) {
         partial[i] = next_f32(check, round);
         columns[i] = next_f32(check, round);
         got[i] = want[i] = next_f32(check, round);
     }
     float row = next_f32(check, round);
-    struct add_scaled_args scaled = {partial, 1, KERNEL_PANEL, KERNEL_PANEL, &row, columns, got};
+    struct add_scaled_args scaled = {partial, 1, EXPERTD_KERNEL_PANEL, EXPERTD_KERNEL_PANEL, &row, columns, got};
     check->backend->add_scaled(&scaled);
     scaled.sums = want;
     backend_scalar.add_scaled(&scaled);
-    if (!same_bits(got, want, KERNEL_PANEL)) {
+    if (!same_bits(got, want, EXPERTD_KERNEL_PANEL)) {
         return 0;
     }
-    struct finish_args args = {
-        .sums = got, .count = KERNEL_PANEL, .alpha = 0.75f, .beta = (float)(round % 2), .c = columns, .dtype = OUTPUTS[round % 3]};
+    struct finish_args args = {.sums = got,
+                               .count = EXPERTD_KERNEL_PANEL,
+                               .alpha = 0.75f,
+                               .beta = (float)(round % 2),
+                               .c = columns,
+                               .dtype = OUTPUTS[round % 3]};
     if (!same_finish(check, args)) {
         return 0;
     }
@@ -490,24 +498,25 @@ static int check_finish(struct check *check, int round) {
 
 // Codes to f32 in each dtype, sums of int8 on their way to each, f32 to each 16-bit one.
 static int check_conversions(struct check *check) {
-    static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
+    static const enum expertd_dtype DTYPES[] = {EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16, EXPERTD_DTYPE_F8_E4M3,
+                                                EXPERTD_DTYPE_F8_E5M2};
     float codes[CHECK_ROW], got[CHECK_ROW], want[CHECK_ROW];
     for (size_t i = 0; i < CHECK_ROW; i++) {
-        codes[i] = f32_from_bits(next(check));
+        codes[i] = expertd_f32_from_bits(next(check));
     }
     for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
         check->backend->widen(DTYPES[d], codes, CHECK_ROW, got);
-        dtype_widen(DTYPES[d], codes, CHECK_ROW, want);
+        expertd_dtype_widen(DTYPES[d], codes, CHECK_ROW, want);
         if (!same_bits(got, want, CHECK_ROW)) {
             return 0;
         }
     }
     for (size_t d = 0; d < 2; d++) { // the codes' bits as int32, of any length
-        const enum dtype to = d ? DTYPE_F32 : DTYPE_BF16;
+        const enum expertd_dtype to = d ? EXPERTD_DTYPE_F32 : EXPERTD_DTYPE_BF16;
         for (size_t i = 0; i < CHECK_ROW; i++) {
             int32_t sum = (int32_t)next(check) >> i % 31;
             memcpy(&got[i], &sum, sizeof sum);
-            want[i] = f32_from_i32(sum, to);
+            want[i] = expertd_f32_from_i32(sum, to);
         }
         check->backend->from_i32(got, CHECK_ROW, to);
         if (!same_bits(got, want, CHECK_ROW)) {
@@ -517,7 +526,7 @@ static int check_conversions(struct check *check) {
     uint16_t narrow[CHECK_ROW], narrow_want[CHECK_ROW];
     for (size_t d = 0; d < 2; d++) {
         check->backend->narrow(codes, CHECK_ROW, DTYPES[d], narrow);
-        dtype_narrow(codes, CHECK_ROW, DTYPES[d], narrow_want);
+        expertd_dtype_narrow(codes, CHECK_ROW, DTYPES[d], narrow_want);
         if (memcmp(narrow, narrow_want, sizeof narrow) != 0) {
             return 0;
         }

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "kernels/cpu/backends.h"
-#include "kernels/pack.h"
+#include "kernels/layout/pack.h"
 
-enum { LINES = 37, LINE_K = 23, CODES = 301, QUADS = 5, CODE_LINES = 3, PANEL_WORDS = LINE_K * KERNEL_PANEL };
+enum { LINES = 37, LINE_K = 23, CODES = 301, QUADS = 5, CODE_LINES = 3, PANEL_WORDS = LINE_K * EXPERTD_KERNEL_PANEL };
 
 struct check {
     const struct kernel_backend *backend, *twin;
@@ -49,7 +49,7 @@ static bool packs_alike(struct check *check, size_t element, bool along) {
     return is_same(check);
 }
 
-static bool decodes_alike(struct check *check, enum dtype dtype) {
+static bool decodes_alike(struct check *check, enum expertd_dtype dtype) {
     struct decode_args args = {dtype, check->source, CODES, (uint16_t *)check->got};
     clear(check);
     check->backend->decode(&args);
@@ -59,7 +59,7 @@ static bool decodes_alike(struct check *check, enum dtype dtype) {
 }
 
 static bool offsets_alike(struct check *check) {
-    _Alignas(64) uint32_t quads[QUADS * KERNEL_PANEL];
+    _Alignas(64) uint32_t quads[QUADS * EXPERTD_KERNEL_PANEL];
     memcpy(quads, check->source, sizeof quads);
     struct offsets_args args = {quads, QUADS, (int32_t *)check->got};
     clear(check);
@@ -70,7 +70,7 @@ static bool offsets_alike(struct check *check) {
 }
 
 static bool places_alike(struct check *check, unsigned bits) {
-    _Alignas(64) uint32_t words[CODE_LINES * KERNEL_PANEL];
+    _Alignas(64) uint32_t words[CODE_LINES * EXPERTD_KERNEL_PANEL];
     memcpy(words, check->source, sizeof words);
     struct place_args args = {words, CODE_LINES, bits, (uint8_t *)check->got};
     clear(check);
@@ -88,6 +88,6 @@ bool packing_self_check(const struct kernel_backend *backend) {
             return false;
         }
     }
-    return decodes_alike(&check, DTYPE_F8_E4M3) && decodes_alike(&check, DTYPE_F8_E5M2) && decodes_alike(&check, DTYPE_U8) &&
-           offsets_alike(&check) && places_alike(&check, 4) && places_alike(&check, 8);
+    return decodes_alike(&check, EXPERTD_DTYPE_F8_E4M3) && decodes_alike(&check, EXPERTD_DTYPE_F8_E5M2) &&
+           decodes_alike(&check, EXPERTD_DTYPE_U8) && offsets_alike(&check) && places_alike(&check, 4) && places_alike(&check, 8);
 }

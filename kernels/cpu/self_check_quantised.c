@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/dtype.h"
+#include "expertd/base/dtype.h"
 #include "kernels/cpu/backends.h"
-#include "kernels/quantised_layout.h"
+#include "kernels/layout/quantised_layout.h"
 
 enum { CHECK_K = 64, CHECK_ROWS = 9, CHECK_PANELS = 2, PANEL_BYTES_MAX = 8 << 10 };
 
@@ -17,7 +17,7 @@ struct check {
     size_t k;
     uint16_t x[CHECK_ROWS][CHECK_K]; // k of each
     _Alignas(64) uint8_t panel[PANEL_BYTES_MAX];
-    float got[CHECK_ROWS * KERNEL_PANEL], want[CHECK_ROWS * KERNEL_PANEL];
+    float got[CHECK_ROWS * EXPERTD_KERNEL_PANEL], want[CHECK_ROWS * EXPERTD_KERNEL_PANEL];
 };
 
 static uint32_t next(struct check *check) {
@@ -43,19 +43,19 @@ static void fill(struct check *check, size_t bytes, bool plain) {
 }
 
 // INT4's zero points have a range.
-static void fill_zeros(struct check *check, const struct quantised_format *format) {
+static void fill_zeros(struct check *check, const struct expertd_quantised_format *format) {
     struct quantised_layout layout = quantised_layout(format, check->k);
     for (size_t g = 0; format->zero_points && g < layout.scales; g++) {
         uint8_t *zeros = check->panel + quantised_zeros_at(&layout, g, check->k);
-        for (size_t c = 0; format->code == CODE_INT4 && c < KERNEL_PANEL; c++) {
-            zeros[c] = (uint8_t)(next(check) % (INT4_ZERO_MAX + 1));
+        for (size_t c = 0; format->code == EXPERTD_CODE_INT4 && c < EXPERTD_KERNEL_PANEL; c++) {
+            zeros[c] = (uint8_t)(next(check) % (EXPERTD_INT4_ZERO_MAX + 1));
         }
     }
 }
 
 static int same(const float *got, const float *want, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (f32_bits(got[i]) != f32_bits(want[i]) && !(isnan(got[i]) && isnan(want[i]))) {
+        if (expertd_f32_bits(got[i]) != expertd_f32_bits(want[i]) && !(isnan(got[i]) && isnan(want[i]))) {
             return 0;
         }
     }
@@ -63,7 +63,7 @@ static int same(const float *got, const float *want, size_t count) {
 }
 
 // The rows of `want` by the kernel for groups of panels, where the backend has one: the panel twice, and once more with rows kept.
-static int same_by_group(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format,
+static int same_by_group(struct check *check, const struct kernel_backend *backend, const struct expertd_quantised_format *format,
                          const void *const *rows, size_t count) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     _Alignas(64) float sums[CHECK_ROWS * KERNEL_SUMS];
@@ -75,8 +75,8 @@ static int same_by_group(struct check *check, const struct kernel_backend *backe
         call.rows_kept = true;
         for (size_t i = 0; i < count * CHECK_PANELS; i++) {
             size_t r = i / CHECK_PANELS, panel = i % CHECK_PANELS;
-            memcpy(check->got, sums + r * KERNEL_SUMS + panel * KERNEL_PANEL, KERNEL_PANEL * sizeof *sums);
-            if (!same(check->got, check->want + r * KERNEL_PANEL, KERNEL_PANEL)) {
+            memcpy(check->got, sums + r * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL, EXPERTD_KERNEL_PANEL * sizeof *sums);
+            if (!same(check->got, check->want + r * EXPERTD_KERNEL_PANEL, EXPERTD_KERNEL_PANEL)) {
                 return 0;
             }
         }
@@ -85,25 +85,26 @@ static int same_by_group(struct check *check, const struct kernel_backend *backe
 }
 
 // Rows of f32, which are those of bf16 widened.
-static int check_f32_rows(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format) {
+static int check_f32_rows(struct check *check, const struct kernel_backend *backend,
+                          const struct expertd_quantised_format *format) {
     float wide[CHECK_ROWS][CHECK_K];
     const void *rows[CHECK_ROWS];
     for (size_t r = 0; r < CHECK_ROWS; r++) {
-        dtype_widen(DTYPE_BF16, check->x[r], CHECK_K, wide[r]);
+        expertd_dtype_widen(EXPERTD_DTYPE_BF16, check->x[r], CHECK_K, wide[r]);
         rows[r] = wide[r];
     }
-    struct panel_args args = {rows, CHECK_ROWS, check->panel, check->k, check->got, KERNEL_PANEL, KERNEL_PANEL};
+    struct panel_args args = {rows, CHECK_ROWS, check->panel, check->k, check->got, EXPERTD_KERNEL_PANEL, EXPERTD_KERNEL_PANEL};
     backend->f32.quantised(&args, format);
     args.out = check->want;
     backend_twin(backend)->f32.quantised(&args, format);
-    return same(check->got, check->want, CHECK_ROWS * KERNEL_PANEL);
+    return same(check->got, check->want, CHECK_ROWS * EXPERTD_KERNEL_PANEL);
 }
 
-static int check_format(struct check *check, const struct kernel_backend *backend, const struct quantised_format *format,
+static int check_format(struct check *check, const struct kernel_backend *backend, const struct expertd_quantised_format *format,
                         bool plain) {
-    fill(check, quantised_group_bytes(format, check->k, KERNEL_PANEL), plain);
+    fill(check, expertd_quantised_group_bytes(format, check->k, EXPERTD_KERNEL_PANEL), plain);
     fill_zeros(check, format);
-    if (format->global != GLOBAL_NONE) { // the flush would take half of them for 0
+    if (format->global != EXPERTD_GLOBAL_NONE) { // the flush would take half of them for 0
         memcpy(check->panel, &(float){plain ? 0.0117f : 0x1p-127f}, sizeof(float));
     }
     quantised_mark_special(format, check->k, check->panel);
@@ -112,11 +113,11 @@ static int check_format(struct check *check, const struct kernel_backend *backen
         rows[r] = check->x[r];
     }
     for (size_t count = 1; count <= CHECK_ROWS; count += CHECK_ROWS - 1) { // few rows, and more
-        struct panel_args args = {rows, count, check->panel, check->k, check->got, KERNEL_PANEL, KERNEL_PANEL};
+        struct panel_args args = {rows, count, check->panel, check->k, check->got, EXPERTD_KERNEL_PANEL, EXPERTD_KERNEL_PANEL};
         backend->bf16.quantised(&args, format);
         args.out = check->want;
         backend_twin(backend)->bf16.quantised(&args, format);
-        if (!same(check->got, check->want, count * KERNEL_PANEL) || !same_by_group(check, backend, format, rows, count)) {
+        if (!same(check->got, check->want, count * EXPERTD_KERNEL_PANEL) || !same_by_group(check, backend, format, rows, count)) {
             return 0;
         }
     }
@@ -124,11 +125,14 @@ static int check_format(struct check *check, const struct kernel_backend *backen
 }
 
 bool quantised_self_check(const struct kernel_backend *backend) {
-    static const struct quantised_format CHECKED[] = {
-        {CODE_E2M1, DTYPE_F8_E8M0, GLOBAL_NONE, false, false, 32},   {CODE_E4M3, DTYPE_F32, GLOBAL_NONE, false, false, 0},
-        {CODE_INT4, DTYPE_F16, GLOBAL_NONE, true, false, 16},        {CODE_INT8, DTYPE_BF16, GLOBAL_NONE, false, false, 32},
-        {CODE_INT8, DTYPE_F32, GLOBAL_NONE, true, true, 16},         {CODE_INT4, DTYPE_BF16, GLOBAL_NONE, false, false, 128},
-        {CODE_E2M1, DTYPE_F8_E4M3, GLOBAL_DIVIDE, false, false, 16},
+    static const struct expertd_quantised_format CHECKED[] = {
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
+        {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 16},
+        {EXPERTD_CODE_INT8, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 32},
+        {EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, true, 16},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 128},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_DIVIDE, false, false, 16},
     };
     struct check check = {.random = 88172645463325252u};
     for (size_t i = 0; i < 4 * sizeof CHECKED / sizeof *CHECKED; i++) {

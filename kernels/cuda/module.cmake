@@ -2,7 +2,8 @@
 # and more) has its driver translate the PTX of the first of them. No fused multiply-add that is not written out. A
 # spill is an error, and so is wgmma that had to be serialised. Nothing is compressed: tests/gpu/check_cubins reads the objects.
 set(strict ${CMAKE_CURRENT_SOURCE_DIR}/nvcc_strict)
-set(flags -std=c++17 -O3 -I${CMAKE_SOURCE_DIR} --fmad=false --ftz=false -Xcompiler=-fPIC,-fvisibility=hidden
+set(flags -std=c++17 -O3 -I${CMAKE_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}/base/include -I${CMAKE_SOURCE_DIR}/kernels/include
+          --fmad=false --ftz=false -Xcompiler=-fPIC,-fvisibility=hidden
           -no-compress -Xptxas=-warn-spills,-warn-lmem-usage -Werror all-warnings)
 set(every_target -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_100,code=compute_100)
 find_program(EXPERTD_CCACHE ccache)
@@ -10,7 +11,7 @@ set(launcher "")
 if(EXPERTD_CCACHE)
   set(launcher ${EXPERTD_CCACHE})
 endif()
-file(GLOB device_sources CONFIGURE_DEPENDS *.cu)
+file(GLOB device_sources CONFIGURE_DEPENDS */*.cu)
 set(device_objects "")
 foreach(source ${device_sources})
   get_filename_component(name ${source} NAME_WE)

@@ -1,16 +1,16 @@
 // The scalar twins: the contract's sums in its own words, on any layout. Shares with the kernels the flushed fma alone.
-#include "kernels/backend.h"
-#include "kernels/cpu/float_mode.h"
-#include "kernels/cpu/fma_flushed.h"
-#include "kernels/cpu/tensor_core.h"
-#include "kernels/group_metadata.h"
-#include "kernels/grouped_matmul.h"
-#include "kernels/grouped_matmul_general.h"
-#include "kernels/matmul_check.h"
-#include "kernels/packed_layout.h"
-#include "kernels/quantised.h"
+#include "expertd/kernels/group_metadata.h"
+#include "expertd/kernels/grouped_matmul.h"
+#include "expertd/kernels/quantised.h"
+#include "kernels/cpu/backend.h"
+#include "kernels/cpu/common/float_mode.h"
+#include "kernels/cpu/common/fma_flushed.h"
+#include "kernels/cpu/common/tensor_core.h"
+#include "kernels/layout/packed_layout.h"
+#include "kernels/operations/grouped_matmul_general.h"
+#include "kernels/operations/matmul_check.h"
 
-float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
+float expertd_dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t k) {
     float sum = 0.0f;
     for (size_t i = 0; i < k; i++) {
         sum = __builtin_fmaf(x[i], w[i * w_stride], sum);
@@ -18,7 +18,7 @@ float dot_f32_reference(const float *x, const float *w, size_t w_stride, size_t 
     return sum;
 }
 
-int32_t dot_i8_reference(const int8_t *x, const int8_t *w, size_t w_stride, size_t k) {
+int32_t expertd_dot_i8_reference(const int8_t *x, const int8_t *w, size_t w_stride, size_t k) {
     uint32_t sum = 0; // of two's complement, so that overflow is defined
     for (size_t i = 0; i < k; i++) {
         sum += (uint32_t)(x[i] * w[i * w_stride]);
@@ -33,13 +33,13 @@ static float dot_pairs(const uint16_t *x, const uint16_t *w, size_t pair_stride,
         const uint16_t *pair = w + i / 2 * pair_stride;
         uint16_t x_odd = i + 1 < k ? x[i + 1] : 0;
         uint16_t w_odd = i + 1 < k ? pair[odd_stride] : 0;
-        sum = fma_flushed(f32_from_bf16(x_odd), f32_from_bf16(w_odd), sum);
-        sum = fma_flushed(f32_from_bf16(x[i]), f32_from_bf16(pair[0]), sum);
+        sum = fma_flushed(expertd_f32_from_bf16(x_odd), expertd_f32_from_bf16(w_odd), sum);
+        sum = fma_flushed(expertd_f32_from_bf16(x[i]), expertd_f32_from_bf16(pair[0]), sum);
     }
     return sum;
 }
 
-float dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
+float expertd_dot_bf16_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
     return dot_pairs(x, w, 2 * w_stride, w_stride, k);
 }
 
@@ -51,16 +51,17 @@ static float dot_amx(const uint16_t *x, const uint16_t *w, size_t pair_stride, s
         float even = 0.0f, odd = 0.0f;
         for (size_t i = begin; i < begin + STEP; i += 2) {
             const uint16_t *pair = w + i / 2 * pair_stride;
-            even = fma_flushed(i < k ? f32_from_bf16(x[i]) : 0.0f, i < k ? f32_from_bf16(pair[0]) : 0.0f, even);
+            even = fma_flushed(i < k ? expertd_f32_from_bf16(x[i]) : 0.0f, i < k ? expertd_f32_from_bf16(pair[0]) : 0.0f, even);
             int has_odd = i + 1 < k;
-            odd = fma_flushed(has_odd ? f32_from_bf16(x[i + 1]) : 0.0f, has_odd ? f32_from_bf16(pair[odd_stride]) : 0.0f, odd);
+            odd = fma_flushed(has_odd ? expertd_f32_from_bf16(x[i + 1]) : 0.0f,
+                              has_odd ? expertd_f32_from_bf16(pair[odd_stride]) : 0.0f, odd);
         }
         sum = add_flushed(sum, add_flushed(even, odd));
     }
     return sum;
 }
 
-float dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
+float expertd_dot_bf16_amx_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
     return dot_amx(x, w, 2 * w_stride, w_stride, k);
 }
 
@@ -71,31 +72,31 @@ static float dot_sm90(const uint16_t *x, const uint16_t *w, size_t pair_stride, 
     for (size_t begin = 0; begin < k; begin += STEP) {
         float factors[STEP] = {0}, weights[STEP] = {0};
         for (size_t i = begin; i < k && i < begin + STEP; i++) {
-            factors[i - begin] = f32_from_bf16(x[i]);
-            weights[i - begin] = f32_from_bf16(w[i / 2 * pair_stride + i % 2 * odd_stride]);
+            factors[i - begin] = expertd_f32_from_bf16(x[i]);
+            weights[i - begin] = expertd_f32_from_bf16(w[i / 2 * pair_stride + i % 2 * odd_stride]);
         }
         sum = tensor_core_add(&TENSOR_CORE_SM90_BF16, factors, weights, sum);
     }
     return sum;
 }
 
-float dot_bf16_sm90_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
+float expertd_dot_bf16_sm90_reference(const uint16_t *x, const uint16_t *w, size_t w_stride, size_t k) {
     return dot_sm90(x, w, 2 * w_stride, w_stride, k);
 }
 
 // Column `n` of a packed group against one row.
-static float dot_packed(const struct packed_weights *weights, size_t group, size_t n, const void *x) {
+static float dot_packed(const struct expertd_packed_weights *weights, size_t group, size_t n, const void *x) {
     if (weights->k == 0) { // and data that may be nowhere
         return 0.0f;
     }
     const void *data = weights->data[group];
     if (weights->format) {
-        return dot_quantised_reference(weights->format, data, n, weights->dtype, x, weights->k);
+        return expertd_dot_quantised_reference(weights->format, data, n, weights->dtype, x, weights->k);
     }
     const size_t stride = packed_columns(weights->layout);
-    if (weights->dtype == DTYPE_F32) {
+    if (weights->dtype == EXPERTD_DTYPE_F32) {
         const float *column = (const float *)data + packed_word_at(weights->layout, weights->k, 0, n);
-        return dot_f32_reference(x, column, stride, weights->k);
+        return expertd_dot_f32_reference(x, column, stride, weights->k);
     }
     const uint16_t *column = (const uint16_t *)data + 2 * packed_word_at(weights->layout, (weights->k + 1) / 2, 0, n);
     static float (*const DOTS[])(const uint16_t *, const uint16_t *, size_t, size_t, size_t) = {
@@ -103,15 +104,15 @@ static float dot_packed(const struct packed_weights *weights, size_t group, size
     return DOTS[kernel_selected()->arithmetic](x, column, 2 * stride, 1, weights->k);
 }
 
-static void reference_row(const struct grouped_matmul_args *args, size_t row, size_t group) {
+static void reference_row(const struct expertd_grouped_matmul_args *args, size_t row, size_t group) {
     size_t lhs_row = args->lhs_rows ? args->lhs_rows[row] : row;
-    const char *x = (const char *)args->lhs + lhs_row * args->lhs_stride * dtype_size(args->rhs.packed->dtype);
+    const char *x = (const char *)args->lhs + lhs_row * args->lhs_stride * expertd_dtype_size(args->rhs.packed->dtype);
     for (size_t n = 0; n < args->rhs.packed->n; n++) {
         ((float *)args->out)[row * args->out_stride + n] = dot_packed(args->rhs.packed, group, n, x);
     }
 }
 
-static void reference_rows(const struct grouped_matmul_args *args) {
+static void reference_rows(const struct expertd_grouped_matmul_args *args) {
     size_t row = 0;
     for (size_t g = 0; g < args->num_groups; g++) {
         size_t end = row + (size_t)args->group_sizes[g];
@@ -124,11 +125,11 @@ static void reference_rows(const struct grouped_matmul_args *args) {
     }
 }
 
-FALLIBLE grouped_matmul_reference(const struct grouped_matmul_args *args) {
+FALLIBLE expertd_grouped_matmul_reference(const struct expertd_grouped_matmul_args *args) {
     if (!grouped_matmul_is_plain_serving(args)) {
         return grouped_matmul_general_reference(args);
     }
-    TRY(grouped_matmul_check(args));
+    TRY(expertd_grouped_matmul_check(args));
     TRY(grouped_matmul_check_out(args));
     for (size_t row = 0; row < args->m; row++) {
         for (size_t n = 0; n < args->rhs.packed->n; n++) {

@@ -3,45 +3,45 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/backend.h"
-#include "kernels/cpu/fma_flushed.h"
-#include "kernels/cpu/tensor_core.h"
-#include "kernels/finish.h"
-#include "kernels/packed_i8.h"
-#include "kernels/packed_layout.h"
-#include "kernels/product.h"
-#include "kernels/product_lines.h"
-#include "kernels/quantised.h"
-#include "kernels/weights.h"
+#include "expertd/kernels/quantised.h"
+#include "expertd/kernels/weights.h"
+#include "kernels/cpu/backend.h"
+#include "kernels/cpu/common/fma_flushed.h"
+#include "kernels/cpu/common/tensor_core.h"
+#include "kernels/elements/epilogue.h"
+#include "kernels/layout/packed_i8.h"
+#include "kernels/layout/packed_layout.h"
+#include "kernels/plain/product.h"
+#include "kernels/plain/product_lines.h"
 
 // Element k of a line, exactly.
-static float element(enum dtype dtype, const struct product_operand *operand, size_t line, size_t k) {
+static float element(enum expertd_dtype dtype, const struct product_operand *operand, size_t line, size_t k) {
     size_t at = line * operand->line_stride + k * operand->k_stride;
     const uint8_t *data = operand->data;
-    if (dtype == DTYPE_U8) {
+    if (dtype == EXPERTD_DTYPE_U8) {
         static const float MAGNITUDES[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
         unsigned code = at % 2 ? data[at / 2] >> 4 : data[at / 2] & 15u;
         return code & 8u ? -MAGNITUDES[code & 7u] : MAGNITUDES[code & 7u];
     }
-    if (dtype == DTYPE_I8) {
+    if (dtype == EXPERTD_DTYPE_I8) {
         return (float)((const int8_t *)operand->data)[at];
     }
     float value;
-    dtype_widen(dtype, data + at * dtype_size(dtype), 1, &value);
+    expertd_dtype_widen(dtype, data + at * expertd_dtype_size(dtype), 1, &value);
     return value;
 }
 
 // Where weights that were packed at load hold element k of column n.
 static float packed_element(const struct product *product, const void *packed, size_t depth, size_t n, size_t k) {
-    size_t panel = n / KERNEL_PANEL, column = n % KERNEL_PANEL;
-    if (product->b.dtype == DTYPE_F32) {
+    size_t panel = n / EXPERTD_KERNEL_PANEL, column = n % EXPERTD_KERNEL_PANEL;
+    if (product->b.dtype == EXPERTD_DTYPE_F32) {
         return ((const float *)packed)[packed_word_at(product->b_layout, depth, k, n)];
     }
-    if (product->b.dtype == DTYPE_BF16) {
+    if (product->b.dtype == EXPERTD_DTYPE_BF16) {
         size_t word = packed_word_at(product->b_layout, (depth + 1) / 2, k / 2, n);
-        return f32_from_bf16(((const uint16_t *)packed)[2 * word + k % 2]);
+        return expertd_f32_from_bf16(((const uint16_t *)packed)[2 * word + k % 2]);
     }
-    size_t panel_bytes = packed_group_bytes(DTYPE_I8, depth, KERNEL_PANEL);
+    size_t panel_bytes = expertd_packed_group_bytes(EXPERTD_DTYPE_I8, depth, EXPERTD_KERNEL_PANEL);
     const struct packed_i8 *quads = (const void *)((const char *)packed + panel * panel_bytes);
     size_t quad = k / PACKED_I8_K;
     return (float)quads->quads[quad][column][k % PACKED_I8_K];
@@ -115,8 +115,8 @@ static float sum_sm90(const struct element_sum *s, size_t begin, size_t end) {
 }
 
 // Products of k in [begin, end), in the order that their dtypes have.
-static float sum_range(const struct element_sum *s, enum dtype sum_dtype, size_t begin, size_t end) {
-    if (sum_dtype == DTYPE_F32) {
+static float sum_range(const struct element_sum *s, enum expertd_dtype sum_dtype, size_t begin, size_t end) {
+    if (sum_dtype == EXPERTD_DTYPE_F32) {
         return sum_fmas(s, begin, end);
     }
     static float (*const SUMS[])(const struct element_sum *, size_t, size_t) = {
@@ -143,7 +143,7 @@ static float scaled_sum(const struct element_sum *s) {
     size_t k = s->group->k, step = p->k_per_scale ? p->k_per_scale : k;
     float sum = 0.0f;
     for (size_t begin = 0, block = 0; begin < k; begin += step, block++) {
-        float partial = sum_range(s, DTYPE_BF16, begin, k - begin < step ? k : begin + step);
+        float partial = sum_range(s, EXPERTD_DTYPE_BF16, begin, k - begin < step ? k : begin + step);
         sum =
             add_scaled(partial, scale_of(&p->a, &s->group->a, s->row, block), scale_of(&p->b, &s->group->b, s->column, block), sum);
     }
@@ -153,8 +153,8 @@ static float scaled_sum(const struct element_sum *s) {
 static float quantised_sum(const struct element_sum *s) {
     const struct product_group *g = s->group;
     size_t line = g->a_rows ? g->a_rows[s->row] : s->row;
-    const char *x = (const char *)g->a.data + line * g->a.line_stride * dtype_size(s->product->a.dtype);
-    return dot_quantised_reference(s->product->b_format, g->b_packed, s->column, s->product->a.dtype, x, g->k);
+    const char *x = (const char *)g->a.data + line * g->a.line_stride * expertd_dtype_size(s->product->a.dtype);
+    return expertd_dot_quantised_reference(s->product->b_format, g->b_packed, s->column, s->product->a.dtype, x, g->k);
 }
 
 static int32_t integer_sum(const struct element_sum *s) {
@@ -175,23 +175,23 @@ static void reference_i32(const struct element_sum *s, const int32_t *c, int32_t
 
 // Of int8, in double.
 static void reference_sum_and_existing(const struct element_sum *s, const void *c, void *out) {
-    const enum dtype dtype = s->product->out_dtype;
+    const enum expertd_dtype dtype = s->product->out_dtype;
     float existing;
-    dtype_widen(dtype, c, 1, &existing);
+    expertd_dtype_widen(dtype, c, 1, &existing);
     double sum = s->group->k ? (double)s->group->alpha * integer_sum(s) : 0.0;
     float value = f32_from_sum(sum, (double)s->group->beta * (double)existing, dtype);
-    dtype_narrow(&value, 1, dtype, out);
+    expertd_dtype_narrow(&value, 1, dtype, out);
 }
 
-static void reference_float(const struct element_sum *s, enum dtype sum_dtype, const void *c, void *out) {
+static void reference_float(const struct element_sum *s, enum expertd_dtype sum_dtype, const void *c, void *out) {
     const struct product *p = s->product;
     float sum;
-    if (sum_dtype == DTYPE_I8 && s->group->beta != 0.0f) {
+    if (sum_dtype == EXPERTD_DTYPE_I8 && s->group->beta != 0.0f) {
         reference_sum_and_existing(s, c, out);
         return;
     }
-    if (sum_dtype == DTYPE_I8) {
-        sum = f32_from_i32(integer_sum(s), p->out_dtype);
+    if (sum_dtype == EXPERTD_DTYPE_I8) {
+        sum = expertd_f32_from_i32(integer_sum(s), p->out_dtype);
     } else if (p->b_format) {
         sum = quantised_sum(s);
     } else {
@@ -200,15 +200,15 @@ static void reference_float(const struct element_sum *s, enum dtype sum_dtype, c
     float value = s->group->k ? s->group->alpha * sum : 0.0f; // of nothing, whatever alpha is
     if (s->group->beta != 0.0f) {
         float existing;
-        dtype_widen(p->out_dtype, c, 1, &existing);
+        expertd_dtype_widen(p->out_dtype, c, 1, &existing);
         value = __builtin_fmaf(s->group->beta, existing, value);
     }
-    dtype_narrow(&value, 1, p->out_dtype, out);
+    expertd_dtype_narrow(&value, 1, p->out_dtype, out);
 }
 
 void product_reference(const struct product *product) {
-    enum dtype sum_dtype = product_sum_dtype(product->a.dtype, product->b.dtype);
-    size_t size = dtype_size(product->out_dtype);
+    enum expertd_dtype sum_dtype = product_sum_dtype(product->a.dtype, product->b.dtype);
+    size_t size = expertd_dtype_size(product->out_dtype);
     for (size_t g = 0; g < product->num_groups; g++) {
         const struct product_group *group = &product->groups[g];
         for (size_t row = 0; group->n && row < group->m; row++) { // m of a group without columns is bounded by nothing
@@ -216,7 +216,7 @@ void product_reference(const struct product *product) {
                 struct element_sum sum = {product, group, row, column};
                 char *out = (char *)group->out + (row * group->out_stride + column) * size;
                 const char *c = group->c ? (const char *)group->c + (row * group->c_stride + column) * size : NULL;
-                if (product->out_dtype == DTYPE_I32) {
+                if (product->out_dtype == EXPERTD_DTYPE_I32) {
                     reference_i32(&sum, (const void *)c, (void *)out);
                 } else {
                     reference_float(&sum, sum_dtype, c, out);

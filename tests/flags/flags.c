@@ -18,7 +18,8 @@ FALLIBLE flags_find(const char *kind, const char *word, size_t length, const cha
         }
     }
     const char *near = suggest_word(word, length, names, count);
-    FAIL(ERR_USAGE, "unknown %s %.*s%s%s; %s", kind, (int)length, word, near ? ": did you mean " : "", near ? near : "", help);
+    FAIL(EXPERTD_ERR_USAGE, "unknown %s %.*s%s%s; %s", kind, (int)length, word, near ? ": did you mean " : "", near ? near : "",
+         help);
 }
 
 FALLIBLE flags_take(const struct flag_row *flags, size_t count, void *options, int argc, char *const *argv, int *i) {
@@ -31,10 +32,10 @@ FALLIBLE flags_take(const struct flag_row *flags, size_t count, void *options, i
     TRY(flags_find("flag", word, equals ? (size_t)(equals - word) : strlen(word), names, count, "--help lists them", &found));
     const struct flag_row *flag = &flags[found];
     if (flag->value && !equals && *i + 1 == argc) {
-        FAIL(ERR_USAGE, "%s takes a value: %s %s", flag->name, flag->name, flag->value);
+        FAIL(EXPERTD_ERR_USAGE, "%s takes a value: %s %s", flag->name, flag->name, flag->value);
     }
     if (!flag->value && equals) {
-        FAIL(ERR_USAGE, "%s takes no value", flag->name);
+        FAIL(EXPERTD_ERR_USAGE, "%s takes no value", flag->name);
     }
     return flag->set(options, !flag->value ? NULL : equals ? equals + 1 : argv[++*i]);
 }
@@ -52,7 +53,7 @@ FALLIBLE flags_number_prefix(const char *flag, const char *text, uint64_t min, u
     errno = 0;
     *out = isdigit((unsigned char)text[0]) ? strtoull(text, &stop, 10) : 0;
     if (stop == text || errno || *out < min || *out > max) {
-        FAIL(ERR_USAGE, "%s %s: a whole number from %llu to %llu is expected", flag, text, (unsigned long long)min,
+        FAIL(EXPERTD_ERR_USAGE, "%s %s: a whole number from %llu to %llu is expected", flag, text, (unsigned long long)min,
              (unsigned long long)max);
     }
     *end = stop;
@@ -63,7 +64,7 @@ FALLIBLE flags_number(const char *flag, const char *text, uint64_t min, uint64_t
     const char *end = NULL;
     TRY(flags_number_prefix(flag, text, min, max, &end, out));
     if (*end) {
-        FAIL(ERR_USAGE, "%s %s: '%s' does not belong to a number", flag, text, end);
+        FAIL(EXPERTD_ERR_USAGE, "%s %s: '%s' does not belong to a number", flag, text, end);
     }
     return OK;
 }
@@ -76,7 +77,8 @@ FALLIBLE flags_numbers(const char *flag, const char *text, uint64_t min, uint64_
         uint64_t number = 0;
         TRY(flags_number_prefix(flag, at, min, max, &end, &number));
         if (*count == list_max || (*end && *end != ',')) {
-            FAIL(ERR_USAGE, "%s %s: up to %zu numbers with commas between them are expected, such as 1,8", flag, text, list_max);
+            FAIL(EXPERTD_ERR_USAGE, "%s %s: up to %zu numbers with commas between them are expected, such as 1,8", flag, text,
+                 list_max);
         }
         list[(*count)++] = (uint32_t)number;
         if (!*end) {
@@ -91,7 +93,7 @@ FALLIBLE flags_names(const char *flag, const char *list, err_t (*take)(void *con
     for (const char *at = list;; at++) {
         size_t length = strcspn(at, ",");
         if (length == 0) {
-            FAIL(ERR_USAGE, "%s '%s': names with commas between them are expected", flag, list);
+            FAIL(EXPERTD_ERR_USAGE, "%s '%s': names with commas between them are expected", flag, list);
         }
         TRY(take(context, at, length));
         at += length;

@@ -14,7 +14,7 @@ struct flag_row {
     const char *help;
 };
 
-// Takes argv[*i], a flag, and its value, on which *i then stands. ERR_USAGE names the word and the mend.
+// Takes argv[*i], a flag, and its value, on which *i then stands. EXPERTD_ERR_USAGE names the word and the mend.
 FALLIBLE flags_take(const struct flag_row *flags, size_t count, void *options, int argc, char *const *argv, int *i);
 
 // A line for each flag.
@@ -30,11 +30,11 @@ FALLIBLE flags_number_prefix(const char *flag, const char *text, uint64_t min, u
 FALLIBLE flags_numbers(const char *flag, const char *text, uint64_t min, uint64_t max, uint32_t *list, size_t list_max,
                        size_t *count);
 
-// Calls take(context, name, length) for each name between commas; its error ends the walk. ERR_USAGE for an empty name.
+// Calls take(context, name, length) for each name between commas; its error ends the walk. EXPERTD_ERR_USAGE for an empty name.
 FALLIBLE flags_names(const char *flag, const char *list, err_t (*take)(void *context, const char *name, size_t length),
                      void *context);
 
-// Which of `names` the word is. ERR_USAGE, with the nearest of them: "unknown shape WORD: did you mean NAME; HELP".
+// Which of `names` the word is. EXPERTD_ERR_USAGE, with the nearest of them: "unknown shape WORD: did you mean NAME; HELP".
 FALLIBLE flags_find(const char *kind, const char *word, size_t length, const char *const *names, size_t count, const char *help,
                     size_t *out);
 

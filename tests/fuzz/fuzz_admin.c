@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/admin.h"
+#include "proto/admin/admin.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -26,7 +26,7 @@ static void fuzz_apply(const uint8_t *bytes, size_t length) {
     struct proto_placement taken, again;
     struct proto_bytes first, second;
     if (err_is(proto_decode_apply_request(bytes, length, &taken))) {
-        INVARIANT(*err_message() != '\0' && !taken.first && !taken.holders && !taken.rows);
+        INVARIANT(*expertd_err_message() != '\0' && !taken.first && !taken.holders && !taken.rows);
         return;
     }
     check_placement(&taken);
@@ -42,7 +42,7 @@ static void fuzz_plan_request(const uint8_t *bytes, size_t length) {
     struct proto_plan_request taken, again;
     struct proto_bytes first, second;
     if (err_is(proto_decode_plan_request(bytes, length, &taken))) {
-        INVARIANT(*err_message() != '\0' && !taken.counts && !taken.layers.layers);
+        INVARIANT(*expertd_err_message() != '\0' && !taken.counts && !taken.layers.layers);
         return;
     }
     INVARIANT(!err_is(proto_encode_plan_request(&taken, &first)));
@@ -84,7 +84,7 @@ static void fuzz_small(const uint8_t *bytes, size_t length) {
         free(layers.layers);
     }
     if (err_is(proto_decode_progress(bytes, length, &progress)) || err_is(proto_decode_drain_response(bytes, length, &active))) {
-        INVARIANT(*err_message() != '\0');
+        INVARIANT(*expertd_err_message() != '\0');
     }
     if (!err_is(proto_decode_drain_request(bytes, length, reason))) {
         INVARIANT(strlen(reason) <= PROTO_REASON_MAX);

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "base/safetensors.h"
-#include "expert/architecture.h"
-#include "expert/digest.h"
-#include "expert/layer_tensors.h"
+#include "expert/architecture/architecture.h"
+#include "expert/checkpoint/digest.h"
+#include "expert/checkpoint/layer_tensors.h"
 
 enum { DATA_BYTES_MAX = 1 << 20, SEPARATOR = 0x1e, WEIGHTS_READ_MAX = 1 << 15 };
 
@@ -35,23 +35,23 @@ static void check_inside(const struct range *file, const void *first, const void
     INVARIANT((const char *)last + bytes <= file->end);
 }
 
-static void check_matrix(const struct range *file, const struct weight_source *w, size_t n, size_t k) {
+static void check_matrix(const struct range *file, const struct expertd_weight_source *w, size_t n, size_t k) {
     if (w->data) {
-        size_t bytes = dtype_size(w->dtype);
-        INVARIANT(dtype_is_float16_or_32(w->dtype) && n > 0 && k > 0);
+        size_t bytes = expertd_dtype_size(w->dtype);
+        INVARIANT(expertd_dtype_is_float16_or_32(w->dtype) && n > 0 && k > 0);
         check_inside(file, w->data, (const char *)w->data + ((n - 1) * w->n_stride + (k - 1) * w->k_stride) * bytes, bytes);
     }
 }
 
 static void check_vector(const struct range *file, const struct vector_source *v, size_t n) {
     if (v->data) {
-        size_t bytes = dtype_size(v->dtype);
-        INVARIANT(dtype_is_float16_or_32(v->dtype) && n > 0);
+        size_t bytes = expertd_dtype_size(v->dtype);
+        INVARIANT(expertd_dtype_is_float16_or_32(v->dtype) && n > 0);
         check_inside(file, v->data, (const char *)v->data + (n - 1) * v->stride * bytes, bytes);
     }
 }
 
-static void check_codes(const struct range *file, const struct code_words *c, size_t n, size_t k) {
+static void check_codes(const struct range *file, const struct expertd_code_words *c, size_t n, size_t k) {
     size_t in_word = c->order ? c->word - 1 : (n - 1) % c->word;
     size_t last = (n - 1) / c->word * c->n_word_stride + in_word * c->n_stride + (k - 1) / c->word * c->k_word_stride +
                   (k - 1) % c->word * c->k_stride;
@@ -70,7 +70,7 @@ static void read_quantised(const struct quantised_matrix *m, size_t n, size_t k)
     if (!err_is(quantised_rows_take(m, n, k, staging, &rows))) {
         digest_init(&digest);
         quantised_rows_digest(&rows, n, k, &digest);
-        quantised_rows_widen(&rows, n, k, DTYPE_F32, wide);
+        quantised_rows_widen(&rows, n, k, EXPERTD_DTYPE_F32, wide);
     }
     free(staging);
     free(wide);
@@ -80,7 +80,7 @@ static void check_quantised(const struct range *file, const struct quantised_mat
     if (!m->codes.data) {
         return;
     }
-    INVARIANT(!err_is(quantised_check(&m->format)) && n > 0 && k > 0);
+    INVARIANT(!err_is(expertd_quantised_check(&m->format)) && n > 0 && k > 0);
     check_codes(file, &m->codes, n, k);
     for (size_t i = 0; i < m->ranges; i++) {
         check_inside(file, m->range[i].data, m->range[i].data, m->range[i].bytes);
@@ -123,7 +123,7 @@ static void fuzz_safetensors(const uint8_t *data, size_t size) {
     }
     const struct range range = {(const char *)data, (const char *)data + size};
     for (size_t i = 0; i < file.count; i++) {
-        const struct tensor_view *view = &file.entries[i].view;
+        const struct expertd_tensor_view *view = &file.entries[i].view;
         check_inside(&range, view->data, view->data, view->bytes);
         INVARIANT(safetensors_find(&file, file.entries[i].name) == &file.entries[i]);
         INVARIANT(i == 0 || strcmp(file.entries[i - 1].name, file.entries[i].name) < 0);

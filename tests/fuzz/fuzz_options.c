@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/options.h"
-#include "daemon/options_table.h"
+#include "daemon/config/options.h"
+#include "daemon/config/options_table.h"
 
 enum { WORDS_MAX = 32, LINE_MAX_BYTES = 8192, PATH_BYTES = 64 };
 
@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void require(bool holds, const char *what) {
     if (!holds) {
-        fprintf(stderr, "fuzz_options: %s: %s\n", what, err_message());
+        fprintf(stderr, "fuzz_options: %s: %s\n", what, expertd_err_message());
         abort();
     }
 }
@@ -134,8 +134,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct options options;
     err_t e = options_parse((int)arguments.count, arguments.all, variables.all, &options);
     if (err_is(e)) {
-        require(err_message()[0] != '\0', "an error without a message");
-        require(e.code == ERR_USAGE || e.code == ERR_CONFIG || e.code == ERR_UNAVAILABLE, "an error of another kind");
+        require(expertd_err_message()[0] != '\0', "an error without a message");
+        require(e.code == EXPERTD_ERR_USAGE || e.code == EXPERTD_ERR_CONFIG || e.code == EXPERTD_ERR_UNAVAILABLE,
+                "an error of another kind");
     } else if (!options.help && !options.version) {
         require(options.threads > 0 && options.listen_count > 0, "an option without a value");
         check_loads_again(&options);

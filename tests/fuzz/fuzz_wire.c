@@ -5,22 +5,22 @@
 #include <string.h>
 
 #include "generated/expertd/v1/expertd.pb-c.h"
-#include "proto/client_wire.h"
-#include "proto/control.h"
-#include "proto/wire.h"
-#include "proto/wire_parts.h"
+#include "proto/control/control.h"
+#include "proto/wire/client_wire.h"
+#include "proto/wire/wire.h"
+#include "proto/wire/wire_parts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_view(const struct wire_tensor *tensor, const uint8_t *bytes, size_t length) {
-    const struct tensor_view *view = &tensor->view;
+    const struct expertd_tensor_view *view = &tensor->view;
     if (!tensor->present || view->bytes == 0) {
         return;
     }
     const uint8_t *start = view->data;
     uint64_t needed;
     INVARIANT(start >= bytes && view->bytes <= length && start - bytes <= (ptrdiff_t)(length - view->bytes));
-    INVARIANT(!err_is(tensor_bytes(view->dtype, view->shape, view->rank, &needed)) && needed == view->bytes);
+    INVARIANT(!err_is(expertd_tensor_bytes(view->dtype, view->shape, view->rank, &needed)) && needed == view->bytes);
     INVARIANT(!tensor->has_extent);
 }
 
@@ -92,17 +92,17 @@ static struct wire_part part_at(const void *context, size_t index) {
 }
 
 // In parts it has its hidden states where the decoder has them, and the decoder never reads them.
-static void check_parts(const uint8_t *bytes, size_t length, enum err_code code, const struct wire_request *request) {
+static void check_parts(const uint8_t *bytes, size_t length, enum expertd_err_code code, const struct wire_request *request) {
     struct wire_part whole = {bytes, length};
     struct wire_parts parts = {.context = &whole, .count = (length + PART_BYTES - 1) / PART_BYTES, .part = part_at};
     struct wire_range range;
     bool found = wire_find_hidden(&parts, &range);
-    INVARIANT(found || code != ERR_OK || request->hidden.view.bytes == 0);
+    INVARIANT(found || code != EXPERTD_ERR_OK || request->hidden.view.bytes == 0);
     if (!found) {
         return;
     }
     INVARIANT(range.first <= length && range.length <= length - range.first);
-    INVARIANT(code != ERR_OK || bytes + range.first == request->hidden.view.data);
+    INVARIANT(code != EXPERTD_ERR_OK || bytes + range.first == request->hidden.view.data);
     uint8_t *other = malloc(length);
     struct wire_request again;
     INVARIANT(other);
@@ -117,7 +117,7 @@ static void fuzz_request(const uint8_t *bytes, size_t length) {
     err_t e = wire_decode_request(bytes, length, &request);
     check_parts(bytes, length, e.code, &request);
     if (err_is(e)) {
-        INVARIANT(*err_message() != '\0');
+        INVARIANT(*expertd_err_message() != '\0');
         return;
     }
     check_view(&request.hidden, bytes, length);

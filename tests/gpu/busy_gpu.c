@@ -2,12 +2,12 @@
 // have such GPUs shown these kernels right?
 #include <stdio.h>
 
-#include "kernels/device.h"
+#include "expertd/kernels/device.h"
 
-static enum device_code count_two(uint32_t *out, struct device_error *error) {
+static enum expertd_device_code count_two(uint32_t *out, struct expertd_device_error *error) {
     (void)error;
     *out = 2;
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
 static int proven(uint32_t number) {
@@ -15,18 +15,18 @@ static int proven(uint32_t number) {
     return PROVEN;
 }
 
-static enum device_code open_none(uint32_t number, struct device **out, struct device_error *error) {
+static enum expertd_device_code open_none(uint32_t number, struct expertd_device **out, struct expertd_device_error *error) {
     fprintf(stderr, "GPU %u was opened\n", number);
     snprintf(error->message, sizeof error->message, "choosing it: all CUDA-capable devices are busy or unavailable");
     *out = NULL;
-    return DEVICE_FAILED;
+    return EXPERTD_DEVICE_FAILED;
 }
 
-static void close_nothing(struct device *device) {
+static void close_nothing(struct expertd_device *device) {
     (void)device;
 }
 
-extern const struct device_table expertd_device_table;
-const struct device_table expertd_device_table = {
-    DEVICE_VERSION,    sizeof(struct device_table), "cuda", .count = count_two, .proven = proven,
-    .open = open_none, .close = close_nothing};
+extern const struct expertd_device_table expertd_device_table;
+const struct expertd_device_table expertd_device_table = {
+    EXPERTD_DEVICE_VERSION, sizeof(struct expertd_device_table), "cuda", .count = count_two, .proven = proven, .open = open_none,
+    .close = close_nothing};

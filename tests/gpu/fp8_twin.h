@@ -3,8 +3,8 @@
 #ifndef EXPERTD_TESTS_GPU_FP8_TWIN_H
 #define EXPERTD_TESTS_GPU_FP8_TWIN_H
 
-#include "kernels/cpu/tensor_core.h"
-#include "kernels/device_operations.h"
+#include "expertd/kernels/device_operations.h"
+#include "kernels/cpu/common/tensor_core.h"
 
 enum { FP8_TWIN_BLOCK = 128 };
 
@@ -16,7 +16,7 @@ static float fp8_twin_add(float partial, float a, float b, float sum) {
 }
 
 // `g`: pointers of the host. d [rows of all groups, n]
-static void fp8_twin(const struct device_fp8_gemm *g, uint16_t *d) {
+static void fp8_twin(const struct expertd_device_fp8_gemm *g, uint16_t *d) {
     size_t blocks_k = (g->k + FP8_TWIN_BLOCK - 1) / FP8_TWIN_BLOCK, blocks_n = (g->n + FP8_TWIN_BLOCK - 1) / FP8_TWIN_BLOCK,
            row = 0;
     const uint8_t *a = g->a, *b = g->b;
@@ -26,12 +26,12 @@ static void fp8_twin(const struct device_fp8_gemm *g, uint16_t *d) {
                 float sum = 0.0f;
                 for (size_t k = 0; k < g->k; k += FP8_TWIN_BLOCK) {
                     size_t block = k / FP8_TWIN_BLOCK, depth = g->k - k < FP8_TWIN_BLOCK ? g->k - k : FP8_TWIN_BLOCK;
-                    float partial = tensor_core_dot(&TENSOR_CORE_SM90_E4M3, DTYPE_F8_E4M3, a + row * g->k + k,
+                    float partial = tensor_core_dot(&TENSOR_CORE_SM90_E4M3, EXPERTD_DTYPE_F8_E4M3, a + row * g->k + k,
                                                     b + (group * g->n + n) * g->k + k, depth);
                     sum = fp8_twin_add(partial, g->a_scales[row * blocks_k + block],
                                        g->b_scales[(group * blocks_n + n / FP8_TWIN_BLOCK) * blocks_k + block], sum);
                 }
-                d[row * g->n + n] = bf16_from_f32(sum);
+                d[row * g->n + n] = expertd_bf16_from_f32(sum);
             }
         }
     }

@@ -9,10 +9,10 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "kernels/cpu/tensor_core.h"
-#include "kernels/device_plan.h"
-#include "kernels/devices.h"
-#include "kernels/grouped_matmul.h"
+#include "expertd/kernels/devices.h"
+#include "expertd/kernels/grouped_matmul.h"
+#include "kernels/cpu/common/tensor_core.h"
+#include "kernels/device/device_plan.h"
 
 enum { GROUPS_MAX = 256, ARRAYS_MAX = 8, SAMPLES = 4096, TIMED_CALLS = 20 };
 
@@ -27,15 +27,15 @@ static const struct shape TIMED[] = {
 
 // A product on the device, its arrays here and there. Host memory is pinned.
 struct trial {
-    struct devices *devices;
+    struct expertd_devices *devices;
     struct arena host;
     void *there[ARRAYS_MAX];
     int arrays;
-    enum dtype dtype;
+    enum expertd_dtype dtype;
     uint32_t groups, rows, n, k;
     char *a, *b, *d; // on the host: [rows, k], [groups, n, k], [rows, n]
     int32_t *sizes;
-    struct device_tile *tiles; // as the last variant cut them
+    struct expertd_device_tile *tiles; // as the last variant cut them
     uint32_t tile_count;
     void *a_there, *b_there, *d_there, *tiles_there;
 };
@@ -49,21 +49,21 @@ static void tell(bool good, const char *what) {
 
 static void must(err_t e) {
     if (err_is(e)) {
-        printf("FAILED: %s\n%d passed, %d failed\n", err_message(), passed, failed + 1);
+        printf("FAILED: %s\n%d passed, %d failed\n", expertd_err_message(), passed, failed + 1);
         exit(err_exit_code(e.code));
     }
 }
 
 #define CALL(t, call, ...)                                                                                                         \
     do {                                                                                                                           \
-        struct device_error call_error_;                                                                                           \
-        must(devices_check((t)->devices, 0, (t)->devices->table->call((t)->devices->all[0], __VA_ARGS__, &call_error_),            \
-                           &call_error_));                                                                                         \
+        struct expertd_device_error call_error_;                                                                                   \
+        must(expertd_devices_check((t)->devices, 0, (t)->devices->table->call((t)->devices->all[0], __VA_ARGS__, &call_error_),    \
+                                   &call_error_));                                                                                 \
     } while (0)
 
 static void await(const struct trial *t) {
-    struct device_error error;
-    must(devices_check(t->devices, 0, t->devices->table->wait(t->devices->all[0], &error), &error));
+    struct expertd_device_error error;
+    must(expertd_devices_check(t->devices, 0, t->devices->table->wait(t->devices->all[0], &error), &error));
 }
 
 // The next array: `bytes` of pinned memory, and as many on the device.
@@ -76,7 +76,7 @@ static void *array(struct trial *t, size_t bytes, void **there) {
 }
 
 static void send(const struct trial *t, const void *here, void *there, size_t bytes) {
-    CALL(t, copy, DEVICE_UPLOAD, there, here, bytes);
+    CALL(t, copy, EXPERTD_DEVICE_UPLOAD, there, here, bytes);
 }
 
 static uint32_t scramble(uint32_t i) {
@@ -85,10 +85,10 @@ static uint32_t scramble(uint32_t i) {
     return i ^ i >> 16;
 }
 
-static void fill(enum dtype dtype, char *out, size_t count, uint32_t seed) {
+static void fill(enum expertd_dtype dtype, char *out, size_t count, uint32_t seed) {
     for (size_t i = 0; i < count; i++) {
         float value = (float)(int32_t)scramble((uint32_t)i ^ seed) * 0x1p-31f;
-        dtype_narrow(&value, 1, dtype, out + i * dtype_size(dtype));
+        expertd_dtype_narrow(&value, 1, dtype, out + i * expertd_dtype_size(dtype));
     }
 }
 
@@ -100,20 +100,20 @@ static void size_groups(struct trial *t, const struct shape *shape) {
     }
 }
 
-static void trial_init(struct trial *t, struct devices *devices, const struct shape *shape, enum dtype dtype) {
-    size_t size = dtype_size(dtype), rows = (size_t)shape->groups * (shape->rows_of_group * 13 / 10 + 2);
+static void trial_init(struct trial *t, struct expertd_devices *devices, const struct shape *shape, enum expertd_dtype dtype) {
+    size_t size = expertd_dtype_size(dtype), rows = (size_t)shape->groups * (shape->rows_of_group * 13 / 10 + 2);
     size_t most_tiles = rows / DEVICE_TILE_ROWS_LEAST + shape->groups;
     size_t a = rows * shape->k * size, b = (size_t)shape->groups * shape->n * shape->k * size, d = rows * shape->n * size;
     *t = (struct trial){.devices = devices, .dtype = dtype, .groups = shape->groups, .n = shape->n, .k = shape->k};
-    must(
-        arena_init(&t->host, a + b + d + GROUPS_MAX * sizeof(int32_t) + most_tiles * sizeof(struct device_tile) + ARRAYS_MAX * 64));
+    must(arena_init(&t->host,
+                    a + b + d + GROUPS_MAX * sizeof(int32_t) + most_tiles * sizeof(struct expertd_device_tile) + ARRAYS_MAX * 64));
     CALL(t, pin, t->host.base, t->host.bytes);
     t->a = array(t, a, &t->a_there);
     t->b = array(t, b, &t->b_there);
     t->d = array(t, d, &t->d_there);
     void *unused; // the kernels know groups by their tiles
     t->sizes = array(t, shape->groups * sizeof(int32_t), &unused);
-    t->tiles = array(t, most_tiles * sizeof(struct device_tile), &t->tiles_there);
+    t->tiles = array(t, most_tiles * sizeof(struct expertd_device_tile), &t->tiles_there);
     size_groups(t, shape);
     fill(dtype, t->a, a / size, 1);
     fill(dtype, t->b, b / size, 2);
@@ -125,7 +125,7 @@ static void trial_init(struct trial *t, struct devices *devices, const struct sh
 }
 
 static void trial_deinit(struct trial *t) {
-    const struct device_table *table = t->devices->table;
+    const struct expertd_device_table *table = t->devices->table;
     for (int i = 0; i < t->arrays; i++) {
         table->release(t->devices->all[0], t->there[i]);
     }
@@ -136,21 +136,21 @@ static void trial_deinit(struct trial *t) {
 // ---- the kernels that make this product
 
 static uint32_t variants_of(const struct trial *t) {
-    const struct device_facts *facts = &t->devices->facts;
-    return t->dtype == DTYPE_F32 ? facts->f32.has : facts->bf16.has;
+    const struct expertd_device_facts *facts = &t->devices->facts;
+    return t->dtype == EXPERTD_DTYPE_F32 ? facts->f32.has : facts->bf16.has;
 }
 
 #define EACH_VARIANT(t, variant)                                                                                                   \
-    for (enum device_variant variant = 0; variant < DEVICE_VARIANTS; variant++)                                                    \
+    for (enum expertd_device_variant variant = 0; variant < EXPERTD_DEVICE_VARIANTS; variant++)                                    \
         if (variants_of(t) >> variant & 1)
 
 static void send_tiles(const struct trial *t) {
-    send(t, t->tiles, t->tiles_there, t->tile_count * sizeof(struct device_tile));
+    send(t, t->tiles, t->tiles_there, t->tile_count * sizeof(struct expertd_device_tile));
 }
 
-static void start(const struct trial *t, enum device_variant variant) {
-    size_t size = dtype_size(t->dtype);
-    struct device_grouped_gemm gemm = {
+static void start(const struct trial *t, enum expertd_device_variant variant) {
+    size_t size = expertd_dtype_size(t->dtype);
+    struct expertd_device_grouped_gemm gemm = {
         .rows = {.dtype = t->dtype,
                  .data = t->a_there,
                  .stride = t->k * size,
@@ -166,16 +166,16 @@ static void start(const struct trial *t, enum device_variant variant) {
 }
 
 // Into a poisoned output, and back. The tiles are the variant's; there.
-static void run(const struct trial *t, enum device_variant variant) {
-    size_t bytes = (size_t)t->rows * t->n * dtype_size(t->dtype);
+static void run(const struct trial *t, enum expertd_device_variant variant) {
+    size_t bytes = (size_t)t->rows * t->n * expertd_dtype_size(t->dtype);
     memset(t->d, 0xff, bytes);
     send(t, t->d, t->d_there, bytes);
     start(t, variant);
-    CALL(t, copy, DEVICE_DOWNLOAD, t->d, t->d_there, bytes);
+    CALL(t, copy, EXPERTD_DEVICE_DOWNLOAD, t->d, t->d_there, bytes);
     await(t);
 }
 
-static void cut_and_run(struct trial *t, enum device_variant variant) {
+static void cut_and_run(struct trial *t, enum expertd_device_variant variant) {
     t->tile_count = device_cut_tiles(t->sizes, t->groups, 0, device_variant_rows(variant), t->tiles);
     send_tiles(t);
     run(t, variant);
@@ -193,16 +193,16 @@ static uint32_t group_of(const struct trial *t, uint32_t row) {
 
 static float element(const struct trial *t, size_t index) {
     float value;
-    dtype_widen(t->dtype, t->d + index * dtype_size(t->dtype), 1, &value);
+    expertd_dtype_widen(t->dtype, t->d + index * expertd_dtype_size(t->dtype), 1, &value);
     return value;
 }
 
 // As a Hopper GPU's tensor cores add, or, in fp32, one fma per k.
 static float dot_sm90(const struct trial *t, const void *x, const void *w) {
-    if (t->dtype == DTYPE_F32) {
-        return dot_f32_reference(x, w, 1, t->k);
+    if (t->dtype == EXPERTD_DTYPE_F32) {
+        return expertd_dot_f32_reference(x, w, 1, t->k);
     }
-    return tensor_core_dot(t->dtype == DTYPE_F16 ? &TENSOR_CORE_SM90_F16 : &TENSOR_CORE_SM90_BF16, t->dtype, x, w, t->k);
+    return tensor_core_dot(t->dtype == EXPERTD_DTYPE_F16 ? &TENSOR_CORE_SM90_F16 : &TENSOR_CORE_SM90_BF16, t->dtype, x, w, t->k);
 }
 
 struct agreement {
@@ -214,18 +214,18 @@ static struct agreement compare_with_twins(const struct trial *t) {
     struct agreement found = {0};
     for (uint32_t s = 0; s < SAMPLES; s++) {
         uint32_t row = scramble(s) % t->rows, column = scramble(s + 77777) % t->n;
-        size_t size = dtype_size(t->dtype), w_at = ((size_t)group_of(t, row) * t->n + column) * t->k * size;
+        size_t size = expertd_dtype_size(t->dtype), w_at = ((size_t)group_of(t, row) * t->n + column) * t->k * size;
         const void *x = t->a + (size_t)row * t->k * size, *w = t->b + w_at;
         float got = element(t, (size_t)row * t->n + column), want[2];
         want[0] = dot_sm90(t, x, w);
-        want[1] = t->dtype == DTYPE_BF16 ? dot_bf16_reference(x, w, 1, t->k) : want[0];
+        want[1] = t->dtype == EXPERTD_DTYPE_BF16 ? expertd_dot_bf16_reference(x, w, 1, t->k) : want[0];
         for (int i = 0; i < 2; i++) {
             char narrow[4];
-            dtype_narrow(&want[i], 1, t->dtype, narrow);
-            dtype_widen(t->dtype, narrow, 1, &want[i]);
+            expertd_dtype_narrow(&want[i], 1, t->dtype, narrow);
+            expertd_dtype_widen(t->dtype, narrow, 1, &want[i]);
         }
-        found.sm_90 += f32_bits(got) == f32_bits(want[0]);
-        found.cpu += f32_bits(got) == f32_bits(want[1]);
+        found.sm_90 += expertd_f32_bits(got) == expertd_f32_bits(want[0]);
+        found.cpu += expertd_f32_bits(got) == expertd_f32_bits(want[1]);
         double distance = fabs((double)got - (double)want[0]) / sqrt(t->k);
         found.worst = distance > found.worst || distance != distance ? distance : found.worst;
     }
@@ -233,7 +233,7 @@ static struct agreement compare_with_twins(const struct trial *t) {
 }
 
 static size_t count_differing(const struct trial *t, const char *first, size_t count) {
-    size_t differ = 0, size = dtype_size(t->dtype);
+    size_t differ = 0, size = expertd_dtype_size(t->dtype);
     for (size_t i = 0; i < count; i++) {
         differ += memcmp(t->d + i * size, first + i * size, size) != 0;
     }
@@ -243,17 +243,17 @@ static size_t count_differing(const struct trial *t, const char *first, size_t c
 static char *copy_of(const struct trial *t, size_t bytes) {
     char *copy = malloc(bytes);
     if (!copy) {
-        must(err_record(ERR_NOMEM, NULL, "no memory for %zu bytes of outputs", bytes));
+        must(err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %zu bytes of outputs", bytes));
     }
     memcpy(copy, t->d, bytes);
     return copy;
 }
 
 // Each variant against the twins, and all against the first one. What is equal here may be listed as equal in device.cu.
-static void check_variants(struct devices *devices, const struct shape *shape, enum dtype dtype) {
+static void check_variants(struct expertd_devices *devices, const struct shape *shape, enum expertd_dtype dtype) {
     struct trial t;
     char text[320], *first = NULL;
-    enum device_variant first_variant = DEVICE_VARIANTS;
+    enum expertd_device_variant first_variant = EXPERTD_DEVICE_VARIANTS;
     trial_init(&t, devices, shape, dtype);
     size_t count = (size_t)t.rows * t.n;
     EACH_VARIANT(&t, variant) {
@@ -262,18 +262,18 @@ static void check_variants(struct devices *devices, const struct shape *shape, e
         snprintf(text, sizeof text,
                  "%s by %s, %u x %u rows, n %u, k %u: of %d samples %u have sm_90's bits, %u the CPU's; worst distance "
                  "%.2g of sqrt(k)",
-                 dtype_name(dtype), device_variant_name(variant), shape->groups, shape->rows_of_group, t.n, t.k, SAMPLES,
+                 expertd_dtype_name(dtype), device_variant_name(variant), shape->groups, shape->rows_of_group, t.n, t.k, SAMPLES,
                  found.sm_90, found.cpu, found.worst);
         // fmas are IEEE's on every GPU. Else products are about 1/3, and bf16 has 8 bits.
-        bool exact = dtype == DTYPE_F32 || strcmp(devices->facts.arithmetic, "sm_90") == 0;
+        bool exact = dtype == EXPERTD_DTYPE_F32 || strcmp(devices->facts.arithmetic, "sm_90") == 0;
         tell(exact ? found.sm_90 == SAMPLES : found.worst < 0.01, text);
         if (!first) {
-            first = copy_of(&t, count * dtype_size(dtype));
+            first = copy_of(&t, count * expertd_dtype_size(dtype));
             first_variant = variant;
             continue;
         }
         size_t differ = count_differing(&t, first, count);
-        snprintf(text, sizeof text, "%s by %s and by %s: %zu of %zu outputs differ (n %u, k %u)", dtype_name(dtype),
+        snprintf(text, sizeof text, "%s by %s and by %s: %zu of %zu outputs differ (n %u, k %u)", expertd_dtype_name(dtype),
                  device_variant_name(variant), device_variant_name(first_variant), differ, count, t.n, t.k);
         tell(differ == 0, text);
     }
@@ -282,9 +282,9 @@ static void check_variants(struct devices *devices, const struct shape *shape, e
 }
 
 // The first row of each tile alone, by itself, against the same row among all.
-static void check_neighbours(struct devices *devices, const struct shape *shape) {
+static void check_neighbours(struct expertd_devices *devices, const struct shape *shape) {
     struct trial t;
-    trial_init(&t, devices, shape, DTYPE_BF16);
+    trial_init(&t, devices, shape, EXPERTD_DTYPE_BF16);
     EACH_VARIANT(&t, variant) {
         cut_and_run(&t, variant);
         size_t row_bytes = (size_t)t.n * 2;
@@ -307,9 +307,9 @@ static void check_neighbours(struct devices *devices, const struct shape *shape)
     trial_deinit(&t);
 }
 
-static void time_variants(struct devices *devices, const struct shape *shape) {
+static void time_variants(struct expertd_devices *devices, const struct shape *shape) {
     struct trial t;
-    trial_init(&t, devices, shape, DTYPE_BF16);
+    trial_init(&t, devices, shape, EXPERTD_DTYPE_BF16);
     EACH_VARIANT(&t, variant) {
         cut_and_run(&t, variant); // warm
         int64_t begun = clock_now_ns();
@@ -326,22 +326,22 @@ static void time_variants(struct devices *devices, const struct shape *shape) {
 }
 
 int main(int argc, char **argv) {
-    struct devices_request request;
-    struct devices *devices;
+    struct expertd_devices_request request;
+    struct expertd_devices *devices;
     bool tiny = argc == 4 && strcmp(argv[3], "--tiny") == 0;
     if ((argc != 3 && !tiny) || strcmp(argv[1], "--device") != 0) {
         fprintf(stderr, "usage: gpu-check --device cuda|cuda:N|sim [--tiny]\n");
         return 64;
     }
-    must(devices_parse(argv[2], &request));
-    must(devices_open(&request, &devices));
-    const struct device_facts *facts = &devices->facts;
+    must(expertd_devices_parse(argv[2], &request));
+    must(expertd_devices_open(&request, &devices));
+    const struct expertd_device_facts *facts = &devices->facts;
     bool simulated = strcmp(devices->table->kind, "sim") == 0;
     printf("device: %s, bf16 %s, f32 %s, %.1f GiB\n", facts->name, facts->arithmetic, facts->arithmetic_f32,
            (double)facts->memory_bytes / (double)(1ull << 30));
     const struct shape *shapes = simulated || tiny ? TINY : SMALL;
     for (size_t i = 0; i < 2; i++) {
-        static const enum dtype DTYPES[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+        static const enum expertd_dtype DTYPES[] = {EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16, EXPERTD_DTYPE_F32};
         for (size_t d = 0; d < sizeof DTYPES / sizeof *DTYPES; d++) {
             check_variants(devices, &shapes[i], DTYPES[d]);
         }
@@ -350,7 +350,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; !simulated && !tiny && i < sizeof TIMED / sizeof *TIMED; i++) {
         time_variants(devices, &TIMED[i]);
     }
-    devices_close(devices);
+    expertd_devices_close(devices);
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

@@ -15,16 +15,16 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "kernels/device_links.h"
-#include "kernels/devices.h"
+#include "expertd/kernels/devices.h"
+#include "kernels/device/device_links.h"
 
 enum { RANKS = 2, BYTES_MAX = 1 << 22, JOIN_S = 60, TRANSFER_S = 10, SILENT_MS = 500 };
 
 // One rank: a thread or a process.
 struct rank {
-    struct devices_request request; // one device
-    int number, peer;               // peer: a socket to the other one
-    struct devices *devices;
+    struct expertd_devices_request request; // one device
+    int number, peer;                       // peer: a socket to the other one
+    struct expertd_devices *devices;
     struct device_link *link;
     struct arena host; // pinned: what is sent, then what came
     char *there;       // the same two on the device
@@ -43,17 +43,17 @@ static void give_up(const struct rank *r, const char *why) {
     _exit(69);
 }
 
-static void must(const struct rank *r, enum device_code code, const struct device_error *error) {
-    if (code != DEVICE_OK) {
+static void must(const struct rank *r, enum expertd_device_code code, const struct expertd_device_error *error) {
+    if (code != EXPERTD_DEVICE_OK) {
         give_up(r, error->message);
     }
 }
 
-static const struct device_table *table_of(const struct rank *r) {
+static const struct expertd_device_table *table_of(const struct rank *r) {
     return r->devices->table;
 }
 
-static struct device *device_of(const struct rank *r) {
+static struct expertd_device *device_of(const struct rank *r) {
     return r->devices->all[0];
 }
 
@@ -92,7 +92,7 @@ static void meet(const struct rank *r) {
 // False where it took too long; an error of NCCL's ends it.
 static int settle(const struct rank *r, int64_t deadline_ns) {
     for (int busy = 1; busy;) {
-        struct device_error error;
+        struct expertd_device_error error;
         must(r, table_of(r)->links->settled(r->link, &busy, &error), &error);
         if (busy && clock_now_ns() > deadline_ns) {
             return 0;
@@ -107,7 +107,7 @@ static int64_t after_ms(int64_t ms) {
 }
 
 static void join(struct rank *r) {
-    struct device_error error;
+    struct expertd_device_error error;
     struct device_link_id id;
     if (r->number == 0) {
         must(r, table_of(r)->links->make_id(&id, &error), &error);
@@ -122,14 +122,14 @@ static void join(struct rank *r) {
 // ---- transfers
 
 static int ended(const struct rank *r) {
-    struct device_error error;
+    struct expertd_device_error error;
     int out = 0;
     must(r, table_of(r)->finished(device_of(r), &out, &error), &error);
     return out;
 }
 
 static int wait_until(const struct rank *r, int64_t deadline_ns) {
-    struct device_error error;
+    struct expertd_device_error error;
     must(r, table_of(r)->mark(device_of(r), &error), &error);
     while (!ended(r)) {
         if (clock_now_ns() > deadline_ns) {
@@ -146,7 +146,7 @@ static unsigned char byte_of(int rank, size_t round, size_t at) {
 
 // Puts the round's transfers into the stream; a side without bytes names none, on either end.
 static void transfer(const struct rank *r, size_t round, size_t out_bytes, size_t in_bytes) {
-    struct device_error error;
+    struct expertd_device_error error;
     struct device_transfer all[2];
     size_t count = 0;
     unsigned char *out = (unsigned char *)r->host.base;
@@ -154,7 +154,7 @@ static void transfer(const struct rank *r, size_t round, size_t out_bytes, size_
         out[i] = byte_of(r->number, round, i);
     }
     memset(out + BYTES_MAX, 0xee, in_bytes);
-    must(r, table_of(r)->copy(device_of(r), DEVICE_UPLOAD, r->there, out, out_bytes, &error), &error);
+    must(r, table_of(r)->copy(device_of(r), EXPERTD_DEVICE_UPLOAD, r->there, out, out_bytes, &error), &error);
     if (out_bytes > 0) {
         all[count++] = (struct device_transfer){.memory = r->there, .bytes = out_bytes, .peer = (uint32_t)!r->number};
     }
@@ -168,13 +168,14 @@ static void transfer(const struct rank *r, size_t round, size_t out_bytes, size_
 }
 
 static void exchange(struct rank *r, size_t round, const size_t bytes[RANKS]) {
-    struct device_error error;
+    struct expertd_device_error error;
     size_t in_bytes = bytes[!r->number], wrong = 0;
     const unsigned char *in = (const unsigned char *)r->host.base + BYTES_MAX;
     char what[120];
     transfer(r, round, bytes[r->number], in_bytes);
     int came = settle(r, after_ms(TRANSFER_S * 1000));
-    must(r, table_of(r)->copy(device_of(r), DEVICE_DOWNLOAD, r->host.base + BYTES_MAX, r->there + BYTES_MAX, in_bytes, &error),
+    must(r,
+         table_of(r)->copy(device_of(r), EXPERTD_DEVICE_DOWNLOAD, r->host.base + BYTES_MAX, r->there + BYTES_MAX, in_bytes, &error),
          &error);
     came = came && wait_until(r, after_ms(TRANSFER_S * 1000));
     for (size_t i = 0; came && i < in_bytes; i++) {
@@ -201,17 +202,17 @@ static void survive_silence(struct rank *r) {
 }
 
 static void leave(struct rank *r) {
-    struct device_error error;
+    struct expertd_device_error error;
     must(r, table_of(r)->links->leave(r->link, &error), &error);
     tell(r, settle(r, after_ms(TRANSFER_S * 1000)), "left");
     table_of(r)->links->destroy(r->link);
 }
 
 static void prepare(struct rank *r) {
-    struct device_error error;
+    struct expertd_device_error error;
     char version[DEVICE_LINKS_TEXT_MAX];
-    if (err_is(devices_open(&r->request, &r->devices)) || err_is(arena_init(&r->host, 2 * BYTES_MAX))) {
-        give_up(r, err_message());
+    if (err_is(expertd_devices_open(&r->request, &r->devices)) || err_is(arena_init(&r->host, 2 * BYTES_MAX))) {
+        give_up(r, expertd_err_message());
     }
     must(r, table_of(r)->links->load(version, &error), &error);
     printf("rank %d: %s, NCCL %s\n", r->number, r->devices->facts.name, version);
@@ -233,7 +234,7 @@ static void *run(void *context) {
     table_of(r)->release(device_of(r), r->there);
     table_of(r)->unpin(device_of(r), r->host.base);
     arena_deinit(&r->host);
-    devices_close(r->devices);
+    expertd_devices_close(r->devices);
     return NULL;
 }
 
@@ -272,7 +273,7 @@ static void look_like_two_machines(int rank) {
 }
 
 // Forks before anything of CUDA is touched; each child is a rank and says how it went.
-static int run_processes(const struct devices_request *request, int sockets[RANKS]) {
+static int run_processes(const struct expertd_devices_request *request, int sockets[RANKS]) {
     pid_t children[RANKS];
     int worst = 0;
     for (int i = 0; i < RANKS; i++) {
@@ -304,8 +305,8 @@ static int run_processes(const struct devices_request *request, int sockets[RANK
 
 int main(int argc, char **argv) {
     int sockets[RANKS];
-    struct devices_request request;
-    if (argc != 3 || strcmp(argv[1], "--device") != 0 || err_is(devices_parse(argv[2], &request)) || request.count > 1) {
+    struct expertd_devices_request request;
+    if (argc != 3 || strcmp(argv[1], "--device") != 0 || err_is(expertd_devices_parse(argv[2], &request)) || request.count > 1) {
         fprintf(stderr, "usage: gpu-exchange --device cuda[:N]|sim\n");
         return 64;
     }

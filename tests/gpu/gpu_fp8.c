@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/dtype.h"
+#include "expertd/base/dtype.h"
 #include "tests/gpu/fp8_twin.h"
 #include "tests/gpu/pieces.h"
 
@@ -56,19 +56,20 @@ static void fill(struct pieces *p, const struct shape *s) {
 
 // Groups of those sizes, whose rows begin at `first` of the operand, into a poisoned output.
 static void multiply(struct pieces *p, const struct shape *s, const int32_t *sizes, size_t first, size_t rows, uint16_t *out) {
-    struct device_error error;
+    struct expertd_device_error error;
     size_t bytes = rows * s->n * sizeof *out;
     memset(out, 0xff, bytes);
-    struct device_fp8_gemm args = {.a = pieces_there(p, o.a + first * s->k, rows * s->k),
-                                   .a_scales = pieces_there(p, o.of_a + first * blocks(s->k), rows * blocks(s->k) * sizeof *o.of_a),
-                                   .b = pieces_there(p, o.b, (size_t)s->groups * s->n * s->k),
-                                   .b_scales = pieces_there(p, o.of_b, s->groups * blocks(s->n) * blocks(s->k) * sizeof *o.of_b),
-                                   .d = pieces_there(p, out, bytes),
-                                   .sizes = pieces_there(p, sizes, s->groups * sizeof *sizes),
-                                   .rows = (uint32_t)rows,
-                                   .groups = s->groups,
-                                   .n = s->n,
-                                   .k = s->k};
+    struct expertd_device_fp8_gemm args = {
+        .a = pieces_there(p, o.a + first * s->k, rows * s->k),
+        .a_scales = pieces_there(p, o.of_a + first * blocks(s->k), rows * blocks(s->k) * sizeof *o.of_a),
+        .b = pieces_there(p, o.b, (size_t)s->groups * s->n * s->k),
+        .b_scales = pieces_there(p, o.of_b, s->groups * blocks(s->n) * blocks(s->k) * sizeof *o.of_b),
+        .d = pieces_there(p, out, bytes),
+        .sizes = pieces_there(p, sizes, s->groups * sizeof *sizes),
+        .rows = (uint32_t)rows,
+        .groups = s->groups,
+        .n = s->n,
+        .k = s->k};
     pieces_must(p, p->table->fp8_gemm(p->device, &args, &error), &error);
     pieces_back(p, args.d, bytes, out);
     pieces_drop(p);
@@ -91,13 +92,13 @@ static double worst_error(const struct shape *s) {
             for (size_t k = 0; k < s->k; k++) {
                 double scale = (double)o.of_a[row * blocks(s->k) + k / BLOCK] *
                                (double)o.of_b[(group * blocks(s->n) + n / BLOCK) * blocks(s->k) + k / BLOCK];
-                double product = (double)f32_from_e4m3(o.a[row * s->k + k]) *
-                                 (double)f32_from_e4m3(o.b[((size_t)group * s->n + n) * s->k + k]) * scale;
+                double product = (double)expertd_f32_from_e4m3(o.a[row * s->k + k]) *
+                                 (double)expertd_f32_from_e4m3(o.b[((size_t)group * s->n + n) * s->k + k]) * scale;
                 want += product;
                 magnitude += fabs(product);
             }
             double error =
-                fabs((double)f32_from_bf16(o.got[row * s->n + n]) - want) / (magnitude * CUT_OFF + fabs(want) * ROUNDING);
+                fabs((double)expertd_f32_from_bf16(o.got[row * s->n + n]) - want) / (magnitude * CUT_OFF + fabs(want) * ROUNDING);
             worst = error > worst || isnan(error) ? error : worst;
         }
     }
@@ -106,14 +107,14 @@ static double worst_error(const struct shape *s) {
 
 static size_t unlike_the_twin(const struct shape *s) {
     size_t rows = rows_of(s), unlike = 0;
-    fp8_twin(&(struct device_fp8_gemm){.a = o.a,
-                                       .a_scales = o.of_a,
-                                       .b = o.b,
-                                       .b_scales = o.of_b,
-                                       .sizes = s->sizes,
-                                       .groups = s->groups,
-                                       .n = s->n,
-                                       .k = s->k},
+    fp8_twin(&(struct expertd_device_fp8_gemm){.a = o.a,
+                                               .a_scales = o.of_a,
+                                               .b = o.b,
+                                               .b_scales = o.of_b,
+                                               .sizes = s->sizes,
+                                               .groups = s->groups,
+                                               .n = s->n,
+                                               .k = s->k},
              o.twin);
     for (size_t i = 0; i < rows * s->n; i++) {
         unlike += o.got[i] != o.twin[i];
@@ -140,7 +141,7 @@ int main(int argc, char **argv) {
     struct pieces p;
     int passed = 0, failed = 0;
     pieces_open(&p, "gpu-fp8", argc, argv);
-    if (!(p.devices->facts.bf16.has >> DEVICE_WGMMA_128 & 1)) {
+    if (!(p.devices->facts.bf16.has >> EXPERTD_DEVICE_WGMMA_128 & 1)) {
         printf("%s has no wgmma, so no kernel of FP8 by FP8: nothing to check\n0 passed, 0 failed\n", p.devices->facts.name);
         return 0;
     }

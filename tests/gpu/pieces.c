@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
+
 enum { PAGE = 4096 };
 
 static void end(const struct pieces *p, int status, const char *why) {
@@ -12,13 +14,14 @@ static void end(const struct pieces *p, int status, const char *why) {
 }
 
 void pieces_open(struct pieces *p, const char *program, int argc, char **argv) {
-    struct devices_request request;
+    struct expertd_devices_request request;
     *p = (struct pieces){.program = program, .random = 88172645463325252u};
     if (argc != 1 && (argc != 3 || strcmp(argv[1], "--device") != 0)) {
         end(p, 64, "usage: --device cuda|cuda:N|sim");
     }
-    if (err_is(devices_parse(argc == 3 ? argv[2] : "cuda:0", &request)) || err_is(devices_open(&request, &p->devices))) {
-        end(p, 69, err_message());
+    if (err_is(expertd_devices_parse(argc == 3 ? argv[2] : "cuda:0", &request)) ||
+        err_is(expertd_devices_open(&request, &p->devices))) {
+        end(p, 69, expertd_err_message());
     }
     p->table = p->devices->table;
     p->device = p->devices->all[0];
@@ -26,7 +29,7 @@ void pieces_open(struct pieces *p, const char *program, int argc, char **argv) {
 
 void pieces_close(struct pieces *p) {
     pieces_drop(p);
-    devices_close(p->devices);
+    expertd_devices_close(p->devices);
 }
 
 uint32_t pieces_random(struct pieces *p) {
@@ -36,21 +39,21 @@ uint32_t pieces_random(struct pieces *p) {
     return (uint32_t)(p->random >> 16);
 }
 
-void pieces_must(const struct pieces *p, enum device_code code, const struct device_error *error) {
-    if (err_is(devices_check(p->devices, 0, code, error))) {
-        end(p, 1, err_message());
+void pieces_must(const struct pieces *p, enum expertd_device_code code, const struct expertd_device_error *error) {
+    if (err_is(expertd_devices_check(p->devices, 0, code, error))) {
+        end(p, 1, expertd_err_message());
     }
 }
 
 // On the host a copy is pinned only meanwhile, in pages of its own.
-static void copy(const struct pieces *p, enum device_way way, void *to, const void *from, size_t bytes) {
-    struct device_error error;
+static void copy(const struct pieces *p, enum expertd_device_way way, void *to, const void *from, size_t bytes) {
+    struct expertd_device_error error;
     void *pages = NULL;
     size_t whole = (bytes + PAGE - 1) / PAGE * PAGE + PAGE;
     if (posix_memalign(&pages, PAGE, whole) != 0) {
         end(p, 1, "no memory");
     }
-    bool up = way == DEVICE_UPLOAD;
+    bool up = way == EXPERTD_DEVICE_UPLOAD;
     if (up && bytes > 0) {
         memcpy(pages, from, bytes);
     }
@@ -65,19 +68,19 @@ static void copy(const struct pieces *p, enum device_way way, void *to, const vo
 }
 
 void *pieces_there(struct pieces *p, const void *host, size_t bytes) {
-    struct device_error error;
+    struct expertd_device_error error;
     void *memory;
     if (p->count == PIECES_MAX) {
         end(p, 1, "too many pieces of device memory");
     }
     pieces_must(p, p->table->reserve(p->device, bytes + 1, &memory, &error), &error);
     p->all[p->count++] = memory;
-    copy(p, DEVICE_UPLOAD, memory, host, bytes);
+    copy(p, EXPERTD_DEVICE_UPLOAD, memory, host, bytes);
     return memory;
 }
 
 void pieces_back(struct pieces *p, const void *memory, size_t bytes, void *host) {
-    copy(p, DEVICE_DOWNLOAD, host, memory, bytes);
+    copy(p, EXPERTD_DEVICE_DOWNLOAD, host, memory, bytes);
 }
 
 void pieces_drop(struct pieces *p) {

@@ -2,15 +2,15 @@
 #ifndef EXPERTD_TESTS_GPU_PIECES_H
 #define EXPERTD_TESTS_GPU_PIECES_H
 
-#include "kernels/devices.h"
+#include "expertd/kernels/devices.h"
 
 enum { PIECES_MAX = 16 };
 
 struct pieces {
     const char *program; // for messages
-    struct devices *devices;
-    const struct device_table *table;
-    struct device *device;
+    struct expertd_devices *devices;
+    const struct expertd_device_table *table;
+    struct expertd_device *device;
     uint64_t random; // state of pieces_random; not 0
     void *all[PIECES_MAX];
     int count;
@@ -21,7 +21,7 @@ void pieces_open(struct pieces *p, const char *program, int argc, char **argv);
 void pieces_close(struct pieces *p);
 
 uint32_t pieces_random(struct pieces *p);
-void pieces_must(const struct pieces *p, enum device_code code, const struct device_error *error);
+void pieces_must(const struct pieces *p, enum expertd_device_code code, const struct expertd_device_error *error);
 void *pieces_there(struct pieces *p, const void *host, size_t bytes); // a copy; until pieces_drop
 void pieces_back(struct pieces *p, const void *memory, size_t bytes, void *host);
 void pieces_drop(struct pieces *p);

@@ -10,22 +10,22 @@ enum { ALIGNMENT = 64 };
 static FALLIBLE parse_bound(const struct kernel_case *c, const char *key, double *out) {
     const char *text = safetensors_metadata(&c->file, key);
     if (!text) {
-        FAIL(ERR_CHECKPOINT, "%s is missing, which a case without an error has", key);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is missing, which a case without an error has", key);
     }
     char *end;
     *out = strtod(text, &end);
     if (end == text || *end || !isfinite(*out) || *out < 0) {
-        FAIL(ERR_CHECKPOINT, "%s is \"%s\": it is a number from 0 on", key, text);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s is \"%s\": it is a number from 0 on", key, text);
     }
     return OK;
 }
 
-static FALLIBLE copy_aligned(const struct safetensors_entry *entry, struct tensor_view *out) {
+static FALLIBLE copy_aligned(const struct safetensors_entry *entry, struct expertd_tensor_view *out) {
     *out = entry->view;
     void *copy = NULL;
     if (posix_memalign(&copy, ALIGNMENT, entry->view.bytes ? entry->view.bytes : 1) != 0) {
         out->data = NULL;
-        FAIL(ERR_NOMEM, "%s: no memory for its %llu bytes", entry->name, (unsigned long long)entry->view.bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "%s: no memory for its %llu bytes", entry->name, (unsigned long long)entry->view.bytes);
     }
     if (entry->view.bytes) {
         memcpy(copy, entry->view.data, entry->view.bytes);
@@ -36,11 +36,11 @@ static FALLIBLE copy_aligned(const struct safetensors_entry *entry, struct tenso
 
 static FALLIBLE copy_tensors(struct kernel_case *c) {
     if (c->file.count > CASE_TENSORS_MAX) {
-        FAIL(ERR_CHECKPOINT, "%zu tensors: a case has at most %d", c->file.count, CASE_TENSORS_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%zu tensors: a case has at most %d", c->file.count, CASE_TENSORS_MAX);
     }
     for (size_t i = 0; i < c->file.count; i++) {
-        if (c->file.entries[i].view.dtype == DTYPE_NONE) {
-            FAIL(ERR_CHECKPOINT, "%s has a dtype that no case has", c->file.entries[i].name);
+        if (c->file.entries[i].view.dtype == EXPERTD_DTYPE_NONE) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s has a dtype that no case has", c->file.entries[i].name);
         }
         TRY(copy_aligned(&c->file.entries[i], &c->tensors[i]));
     }
@@ -55,7 +55,7 @@ static FALLIBLE read_outcome(struct kernel_case *c) {
         return parse_bound(c, "rtol", &c->rtol);
     }
     if (strncmp(error, INVALID, sizeof INVALID - 1) != 0 || !error[sizeof INVALID - 1]) {
-        FAIL(ERR_CHECKPOINT, "error is \"%s\": it is %sNAME", error, INVALID);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "error is \"%s\": it is %sNAME", error, INVALID);
     }
     c->expected_error = error + sizeof INVALID - 1;
     return OK;
@@ -107,7 +107,7 @@ FALLIBLE case_integer(const struct kernel_case *c, const char *key, int64_t abse
     }
     char *end;
     if (!parse_integer(text, &end, out) || *end) {
-        FAIL_FIELD(ERR_INVALID, key, "%s is \"%s\": it is an integer", key, text);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s is \"%s\": it is an integer", key, text);
     }
     return OK;
 }
@@ -119,23 +119,23 @@ FALLIBLE case_flag(const struct kernel_case *c, const char *key, bool *out) {
         return OK;
     }
     if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) {
-        FAIL_FIELD(ERR_INVALID, key, "%s is \"%s\": it is true or false", key, text);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s is \"%s\": it is true or false", key, text);
     }
     *out = text[0] == 't';
     return OK;
 }
 
-FALLIBLE case_dtype(const struct kernel_case *c, const char *key, enum dtype *out) {
+FALLIBLE case_dtype(const struct kernel_case *c, const char *key, enum expertd_dtype *out) {
     const char *text = safetensors_metadata(&c->file, key);
-    *out = text ? dtype_from_name(text, strlen(text)) : DTYPE_NONE;
-    if (text && *out == DTYPE_NONE) {
-        FAIL_FIELD(ERR_INVALID, key, "%s is \"%s\": there is no such dtype", key, text);
+    *out = text ? expertd_dtype_from_name(text, strlen(text)) : EXPERTD_DTYPE_NONE;
+    if (text && *out == EXPERTD_DTYPE_NONE) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s is \"%s\": there is no such dtype", key, text);
     }
     return OK;
 }
 
-FALLIBLE case_options(const struct kernel_case *c, struct matmul_options *out) {
-    *out = matmul_options_default();
+FALLIBLE case_options(const struct kernel_case *c, struct expertd_matmul_options *out) {
+    *out = expertd_matmul_options_default();
     out->interpret = c->interpret;
     const char *text = safetensors_metadata(&c->file, "tiling");
     if (!text) {
@@ -146,45 +146,45 @@ FALLIBLE case_options(const struct kernel_case *c, struct matmul_options *out) {
     for (size_t i = 0; i < 3; i++) {
         char *end;
         if (!parse_integer(at, &end, &tile[i]) || tile[i] < 1 || *end != (i < 2 ? ',' : '\0')) {
-            FAIL_FIELD(ERR_INVALID, "tiling", "tiling is \"%s\": it is tm,tk,tn, each 1 or more", text);
+            FAIL_FIELD(EXPERTD_ERR_INVALID, "tiling", "tiling is \"%s\": it is tm,tk,tn, each 1 or more", text);
         }
         at = end + 1;
     }
-    out->tiling = (struct matmul_tiling){(size_t)tile[0], (size_t)tile[1], (size_t)tile[2]};
+    out->tiling = (struct expertd_matmul_tiling){(size_t)tile[0], (size_t)tile[1], (size_t)tile[2]};
     return OK;
 }
 
-const struct tensor_view *case_tensor(const struct kernel_case *c, const char *name) {
+const struct expertd_tensor_view *case_tensor(const struct kernel_case *c, const char *name) {
     const struct safetensors_entry *entry = safetensors_find(&c->file, name);
     return entry ? &c->tensors[entry - c->file.entries] : NULL;
 }
 
 FALLIBLE case_expected(const struct kernel_case *c, const char *name, const struct case_answer *answer,
-                       const struct tensor_view **out) {
-    const struct tensor_view *view = case_tensor(c, name);
+                       const struct expertd_tensor_view **out) {
+    const struct expertd_tensor_view *view = case_tensor(c, name);
     if (!view) {
-        FAIL(ERR_CHECKPOINT, "expected tensor %s is missing", name);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "expected tensor %s is missing", name);
     }
     bool same = view->dtype == answer->dtype && view->rank == answer->rank;
     for (uint32_t i = 0; same && i < answer->rank; i++) {
         same = view->shape[i] == answer->shape[i];
     }
     if (!same) {
-        char has[TENSOR_SHAPE_TEXT_MAX], gives[TENSOR_SHAPE_TEXT_MAX];
-        FAIL(ERR_CHECKPOINT, "expected tensor %s is %s%s, but the operation gives %s%s", name, dtype_name(view->dtype),
-             tensor_shape_text(view->shape, view->rank, has), dtype_name(answer->dtype),
-             tensor_shape_text(answer->shape, answer->rank, gives));
+        char has[EXPERTD_TENSOR_SHAPE_TEXT_MAX], gives[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "expected tensor %s is %s%s, but the operation gives %s%s", name,
+             expertd_dtype_name(view->dtype), expertd_tensor_shape_text(view->shape, view->rank, has),
+             expertd_dtype_name(answer->dtype), expertd_tensor_shape_text(answer->shape, answer->rank, gives));
     }
     *out = view;
     return OK;
 }
 
-static double value_at(enum dtype dtype, const void *data, uint64_t i) {
-    if (dtype == DTYPE_I32) {
+static double value_at(enum expertd_dtype dtype, const void *data, uint64_t i) {
+    if (dtype == EXPERTD_DTYPE_I32) {
         return ((const int32_t *)data)[i];
     }
     float value;
-    dtype_widen(dtype, (const char *)data + i * dtype_size(dtype), 1, &value);
+    expertd_dtype_widen(dtype, (const char *)data + i * expertd_dtype_size(dtype), 1, &value);
     return (double)value;
 }
 
@@ -198,16 +198,16 @@ static bool within(const struct kernel_case *c, double got, double want) {
     return fabs(got - want) <= c->atol + c->rtol * fabs(want);
 }
 
-FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struct tensor_view *expected, const void *got) {
+FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struct expertd_tensor_view *expected, const void *got) {
     uint64_t count, wrong = 0, first = 0;
-    TRY(tensor_elements(expected->shape, expected->rank, &count));
+    TRY(expertd_tensor_elements(expected->shape, expected->rank, &count));
     for (uint64_t i = 0; i < count; i++) {
         if (!within(c, value_at(expected->dtype, got, i), value_at(expected->dtype, expected->data, i))) {
             first = wrong++ ? first : i;
         }
     }
     if (wrong) {
-        FAIL(ERR_INTERNAL, "%s[%llu] is %.9g, not %.9g (atol %g, rtol %g); %llu of %llu elements differ", name,
+        FAIL(EXPERTD_ERR_INTERNAL, "%s[%llu] is %.9g, not %.9g (atol %g, rtol %g); %llu of %llu elements differ", name,
              (unsigned long long)first, value_at(expected->dtype, got, first), value_at(expected->dtype, expected->data, first),
              c->atol, c->rtol, (unsigned long long)wrong, (unsigned long long)count);
     }
@@ -215,12 +215,12 @@ FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struc
 }
 
 // NaN for floats; 0x7f7f7f7f for integers.
-static void poison(enum dtype dtype, uint64_t elements, void *out) {
-    memset(out, 0x7f, elements * dtype_size(dtype)); // of F16 and BF16: NaN for the one, for the other 3.4e38
-    for (uint64_t i = 0; dtype == DTYPE_BF16 && i < elements; i++) {
+static void poison(enum expertd_dtype dtype, uint64_t elements, void *out) {
+    memset(out, 0x7f, elements * expertd_dtype_size(dtype)); // of F16 and BF16: NaN for the one, for the other 3.4e38
+    for (uint64_t i = 0; dtype == EXPERTD_DTYPE_BF16 && i < elements; i++) {
         ((uint16_t *)out)[i] = 0x7fff;
     }
-    for (uint64_t i = 0; dtype == DTYPE_F32 && i < elements; i++) {
+    for (uint64_t i = 0; dtype == EXPERTD_DTYPE_F32 && i < elements; i++) {
         ((float *)out)[i] = NAN;
     }
 }
@@ -234,11 +234,11 @@ static uint64_t elements_of(const struct case_answer *answer) {
     return elements;
 }
 
-static FALLIBLE run_poisoned(const struct case_run *run, struct case_device *device, struct team *team, void **out) {
+static FALLIBLE run_poisoned(const struct case_run *run, struct case_device *device, struct expertd_team *team, void **out) {
     uint64_t elements = elements_of(&run->answer);
-    if (posix_memalign(out, ALIGNMENT, elements * dtype_size(run->answer.dtype) + 1) != 0) {
+    if (posix_memalign(out, ALIGNMENT, elements * expertd_dtype_size(run->answer.dtype) + 1) != 0) {
         *out = NULL;
-        FAIL(ERR_NOMEM, "no memory for %llu elements of output", (unsigned long long)elements);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %llu elements of output", (unsigned long long)elements);
     }
     poison(run->answer.dtype, elements, *out);
     return run->run(run->context, &(struct case_place){device, team}, *out);
@@ -246,18 +246,18 @@ static FALLIBLE run_poisoned(const struct case_run *run, struct case_device *dev
 
 // Which NaN it is no one promises: x86 makes a negative one of Inf - Inf, a GPU a positive one of other bits, and of two that meet
 // in an fma the form of the instruction decides, which differs between kernels for few rows and for many.
-static bool both_nan(enum dtype dtype, const void *first, const void *second, uint64_t i) {
+static bool both_nan(enum expertd_dtype dtype, const void *first, const void *second, uint64_t i) {
     return isnan(value_at(dtype, first, i)) && isnan(value_at(dtype, second, i));
 }
 
 static FALLIBLE same_bits(const struct case_run *run, const void *first, const void *second, const char *when) {
-    enum dtype dtype = run->answer.dtype;
-    size_t size = dtype_size(dtype);
+    enum expertd_dtype dtype = run->answer.dtype;
+    size_t size = expertd_dtype_size(dtype);
     uint64_t elements = elements_of(&run->answer);
     for (uint64_t i = 0; i < elements; i++) {
         if (memcmp((const char *)first + i * size, (const char *)second + i * size, size) != 0 &&
             !both_nan(dtype, first, second, i)) {
-            FAIL(ERR_INTERNAL, "out[%llu] is %.9g at first, but %.9g %s", (unsigned long long)i, value_at(dtype, first, i),
+            FAIL(EXPERTD_ERR_INTERNAL, "out[%llu] is %.9g at first, but %.9g %s", (unsigned long long)i, value_at(dtype, first, i),
                  value_at(dtype, second, i), when);
         }
     }
@@ -265,7 +265,7 @@ static FALLIBLE same_bits(const struct case_run *run, const void *first, const v
 }
 
 FALLIBLE case_run_twice(const struct kernel_case *c, const struct case_run *run) {
-    const struct tensor_view *expected;
+    const struct expertd_tensor_view *expected;
     TRY(case_expected(c, "out", &run->answer, &expected)); // bounds the allocation too
     void *first = NULL, *second = NULL, *twin = NULL;
     err_t e;

@@ -5,8 +5,8 @@
 #define EXPERTD_TESTS_KERNEL_CASES_CASE_H
 
 #include "base/safetensors.h"
-#include "kernels/options.h"
-#include "kernels/team.h"
+#include "expertd/kernels/options.h"
+#include "expertd/kernels/team.h"
 
 enum { CASE_TENSORS_MAX = 32, CASE_RANK_MAX = 3 };
 
@@ -14,11 +14,11 @@ struct case_device;
 
 struct kernel_case {
     struct safetensors file;
-    struct tensor_view tensors[CASE_TENSORS_MAX]; // aligned copies, in the order of the file's entries
-    const char *expected_error;                   // the argument that must be named; NULL: there is none
+    struct expertd_tensor_view tensors[CASE_TENSORS_MAX]; // aligned copies, in the order of the file's entries
+    const char *expected_error;                           // the argument that must be named; NULL: there is none
     double atol, rtol;
     bool interpret;
-    struct team *team;          // of the second run
+    struct expertd_team *team;  // of the second run
     struct case_device *device; // that both runs are on; NULL: the CPU
     bool has_twin;              // of the device, in the CPU's scalar kernels
 };
@@ -29,34 +29,34 @@ void case_close(struct kernel_case *c); // legal on a zeroed struct
 // Says on stderr which attributes are none that any operation has: the case is judged without them.
 void case_note_unknown(const struct kernel_case *c, const char *path);
 
-// Attributes. ERR_INVALID names the attribute where it is no such thing; absent ones give `absent`.
+// Attributes. EXPERTD_ERR_INVALID names the attribute where it is no such thing; absent ones give `absent`.
 FALLIBLE case_integer(const struct kernel_case *c, const char *key, int64_t absent, int64_t *out);
 FALLIBLE case_flag(const struct kernel_case *c, const char *key, bool *out);
-FALLIBLE case_dtype(const struct kernel_case *c, const char *key, enum dtype *out);
-FALLIBLE case_options(const struct kernel_case *c, struct matmul_options *out);
+FALLIBLE case_dtype(const struct kernel_case *c, const char *key, enum expertd_dtype *out);
+FALLIBLE case_options(const struct kernel_case *c, struct expertd_matmul_options *out);
 const char *case_text(const struct kernel_case *c, const char *key); // "" where it is absent
 
 // A tensor by name, NULL where there is none.
-const struct tensor_view *case_tensor(const struct kernel_case *c, const char *name);
+const struct expertd_tensor_view *case_tensor(const struct kernel_case *c, const char *name);
 
 // What a tensor of the answer is.
 struct case_answer {
-    enum dtype dtype;
+    enum expertd_dtype dtype;
     uint32_t rank;
     uint64_t shape[CASE_RANK_MAX];
 };
 
 // The expected tensor, which must be there and be of that dtype and shape.
 FALLIBLE case_expected(const struct kernel_case *c, const char *name, const struct case_answer *answer,
-                       const struct tensor_view **out);
+                       const struct expertd_tensor_view **out);
 
 // Is every element within the bounds? The error has the first that is not.
-FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struct tensor_view *expected, const void *got);
+FALLIBLE case_compare(const struct kernel_case *c, const char *name, const struct expertd_tensor_view *expected, const void *got);
 
 // Where an operation runs: on the device, on the team, or (both NULL) on the calling thread.
 struct case_place {
     struct case_device *device;
-    struct team *team;
+    struct expertd_team *team;
 };
 
 // What an operation does into a poisoned buffer.

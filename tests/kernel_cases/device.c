@@ -2,18 +2,18 @@
 
 #include <string.h>
 
-#include "kernels/kernel_select.h"
+#include "expertd/kernels/kernel_select.h"
 
 enum { STAGING_BYTES = 1 << 20, GROUPS_MAX = 1 << 12 };
 
 static FALLIBLE make(const char *text, struct case_device *d) {
-    struct devices_request request;
-    TRY(devices_parse(text, &request));
-    TRY(devices_open(&request, &d->devices));
+    struct expertd_devices_request request;
+    TRY(expertd_devices_parse(text, &request));
+    TRY(expertd_devices_open(&request, &d->devices));
     TRY(arena_init(&d->staging, STAGING_BYTES));
-    DEVICES_CALL(d->devices, 0, pin, d->staging.base, d->staging.bytes);
+    EXPERTD_DEVICES_CALL(d->devices, 0, pin, d->staging.base, d->staging.bytes);
     d->pinned = true;
-    return device_operations_create(d->devices, 0, GROUPS_MAX, &d->operations);
+    return expertd_device_operations_create(d->devices, 0, GROUPS_MAX, &d->operations);
 }
 
 FALLIBLE case_device_open(const char *text, struct case_device *out, bool *has_twin) {
@@ -23,19 +23,19 @@ FALLIBLE case_device_open(const char *text, struct case_device *out, bool *has_t
         case_device_close(out);
         return e;
     }
-    *has_twin = !err_is(kernel_select_arithmetic(out->devices->facts.arithmetic));
+    *has_twin = !err_is(expertd_kernel_select_arithmetic(out->devices->facts.arithmetic));
     return OK;
 }
 
 void case_device_close(struct case_device *d) {
     if (d->devices) {
         case_device_drop(d);
-        device_operations_destroy(d->operations);
+        expertd_device_operations_destroy(d->operations);
         if (d->pinned) {
             d->devices->table->unpin(d->devices->all[0], d->staging.base);
         }
         arena_deinit(&d->staging);
-        devices_close(d->devices);
+        expertd_devices_close(d->devices);
     }
     *d = (struct case_device){0};
 }
@@ -46,15 +46,15 @@ FALLIBLE case_there(struct case_device *d, const void *host, size_t bytes, void 
         return OK;
     }
     if (d->count == CASE_PIECES_MAX) {
-        FAIL(ERR_INTERNAL, "a case has more than %d operands", CASE_PIECES_MAX);
+        FAIL(EXPERTD_ERR_INTERNAL, "a case has more than %d operands", CASE_PIECES_MAX);
     }
-    DEVICES_CALL(d->devices, 0, reserve, bytes ? bytes : 1, out);
+    EXPERTD_DEVICES_CALL(d->devices, 0, reserve, bytes ? bytes : 1, out);
     d->pieces[d->count++] = *out;
     for (size_t at = 0; at < bytes; at += STAGING_BYTES) {
         size_t count = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
         memcpy(d->staging.base, (const char *)host + at, count);
-        DEVICES_CALL(d->devices, 0, copy, DEVICE_UPLOAD, (char *)*out + at, d->staging.base, count);
-        TRY(devices_wait(d->devices, 0));
+        EXPERTD_DEVICES_CALL(d->devices, 0, copy, EXPERTD_DEVICE_UPLOAD, (char *)*out + at, d->staging.base, count);
+        TRY(expertd_devices_wait(d->devices, 0));
     }
     return OK;
 }
@@ -62,15 +62,15 @@ FALLIBLE case_there(struct case_device *d, const void *host, size_t bytes, void 
 FALLIBLE case_back(struct case_device *d, const void *there, size_t bytes, void *host) {
     for (size_t at = 0; at < bytes; at += STAGING_BYTES) {
         size_t count = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-        DEVICES_CALL(d->devices, 0, copy, DEVICE_DOWNLOAD, d->staging.base, (const char *)there + at, count);
-        TRY(devices_wait(d->devices, 0));
+        EXPERTD_DEVICES_CALL(d->devices, 0, copy, EXPERTD_DEVICE_DOWNLOAD, d->staging.base, (const char *)there + at, count);
+        TRY(expertd_devices_wait(d->devices, 0));
         memcpy((char *)host + at, d->staging.base, count);
     }
     return OK;
 }
 
 void case_device_drop(struct case_device *d) {
-    struct device_error error;
+    struct expertd_device_error error;
     (void)d->devices->table->wait(d->devices->all[0], &error); // what failed is told already
     while (d->count > 0) {
         d->devices->table->release(d->devices->all[0], d->pieces[--d->count]);

@@ -3,13 +3,13 @@
 #define EXPERTD_TESTS_KERNEL_CASES_DEVICE_H
 
 #include "base/arena.h"
-#include "kernels/device_operations.h"
+#include "expertd/kernels/device_operations.h"
 
 enum { CASE_PIECES_MAX = 16 };
 
 struct case_device {
-    struct devices *devices;
-    struct device_operations *operations;
+    struct expertd_devices *devices;
+    struct expertd_device_operations *operations;
     struct arena staging; // pinned
     bool pinned;
     void *pieces[CASE_PIECES_MAX]; // of one run

@@ -8,12 +8,12 @@
 
 #include "case.h"
 #include "device.h"
-#include "kernels/kernel_select.h"
+#include "expertd/kernels/kernel_select.h"
 
 enum { EXIT_FAILED = 1, TEAM_THREADS = 2, TEAM_SPIN_US = 20, PATH_BYTES_MAX = 4096 };
 
 struct run {
-    struct team *team;
+    struct expertd_team *team;
     struct case_device device; // zeroed: the CPU
     bool interpret, has_twin;
     size_t passed, failed;
@@ -36,7 +36,7 @@ static FALLIBLE run_operation(const struct kernel_case *c) {
             return OPERATIONS[i].run(c);
         }
     }
-    FAIL(ERR_CHECKPOINT, "op is \"%s\": there is no such operation", op);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "op is \"%s\": there is no such operation", op);
 }
 
 // The operation's outcome against the one that the case expects.
@@ -45,11 +45,11 @@ static FALLIBLE judge(const struct kernel_case *c, err_t outcome) {
         return outcome;
     }
     if (!err_is(outcome)) {
-        FAIL(ERR_INTERNAL, "accepted, but %s is at fault and must be named", c->expected_error);
+        FAIL(EXPERTD_ERR_INTERNAL, "accepted, but %s is at fault and must be named", c->expected_error);
     }
-    if (outcome.code != ERR_INVALID || strcmp(err_field(), c->expected_error) != 0) {
-        FAIL(ERR_INTERNAL, "refused with %s of \"%.64s\", not of %s: %.512s", err_name(outcome.code), err_field(),
-             c->expected_error, err_message());
+    if (outcome.code != EXPERTD_ERR_INVALID || strcmp(expertd_err_field(), c->expected_error) != 0) {
+        FAIL(EXPERTD_ERR_INTERNAL, "refused with %s of \"%.64s\", not of %s: %.512s", expertd_err_name(outcome.code),
+             expertd_err_field(), c->expected_error, expertd_err_message());
     }
     return OK;
 }
@@ -69,8 +69,8 @@ static FALLIBLE run_file(struct run *run, const char *path) {
 
 static void count_file(struct run *run, const char *path) {
     if (err_is(run_file(run, path))) {
-        bool named = strncmp(err_message(), path, strlen(path)) == 0; // by the reader of the file
-        printf("%s%s%s\n", named ? "" : path, named ? "" : ": ", err_message());
+        bool named = strncmp(expertd_err_message(), path, strlen(path)) == 0; // by the reader of the file
+        printf("%s%s%s\n", named ? "" : path, named ? "" : ": ", expertd_err_message());
         run->failed++;
     } else {
         run->passed++;
@@ -133,15 +133,15 @@ static FALLIBLE parse_options(int argc, char **argv, struct run *run, int *first
         if (strcmp(argv[i], "--interpret") == 0) {
             run->interpret = true;
         } else if (strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) {
-            TRY(kernel_select(kernels = argv[++i]));
+            TRY(expertd_kernel_select(kernels = argv[++i]));
         } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
             device = argv[++i];
         } else {
-            FAIL(ERR_USAGE, "unknown flag %s, or its value is missing; %s", argv[i], USAGE);
+            FAIL(EXPERTD_ERR_USAGE, "unknown flag %s, or its value is missing; %s", argv[i], USAGE);
         }
     }
     if (i == argc || (device && (kernels || run->interpret))) {
-        FAIL(ERR_USAGE, "%s: %s", i == argc ? "no path" : "--device takes neither --kernels nor --interpret", USAGE);
+        FAIL(EXPERTD_ERR_USAGE, "%s: %s", i == argc ? "no path" : "--device takes neither --kernels nor --interpret", USAGE);
     }
     *first_path = i;
     return device ? case_device_open(device, &run->device, &run->has_twin) : OK;
@@ -156,16 +156,16 @@ int main(int argc, char **argv) {
     }
     err_t e = parse_options(argc, argv, &run, &first_path);
     if (!err_is(e)) {
-        e = team_create(&(struct team_options){TEAM_THREADS, TEAM_SPIN_US}, &run.team);
+        e = expertd_team_create(&(struct expertd_team_options){TEAM_THREADS, TEAM_SPIN_US}, &run.team);
     }
     if (err_is(e)) {
-        fprintf(stderr, "kernel_cases: %s\n", err_message());
+        fprintf(stderr, "kernel_cases: %s\n", expertd_err_message());
         return err_exit_code(e.code);
     }
     for (int i = first_path; i < argc; i++) {
         count_path(&run, argv[i]);
     }
-    team_destroy(run.team);
+    expertd_team_destroy(run.team);
     if (run.device.devices && !run.has_twin) {
         printf("bits were not compared with the CPU's: this build has no twin of %s\n", run.device.devices->facts.arithmetic);
     }

@@ -1,9 +1,9 @@
-// make_group_metadata.
+// expertd_make_group_metadata.
 #include <stdlib.h>
 
 #include "case.h"
 #include "device.h"
-#include "kernels/group_metadata.h"
+#include "expertd/kernels/group_metadata.h"
 
 enum { TILES_MAX = 1 << 26 }; // of a case that is believed
 
@@ -12,18 +12,18 @@ static FALLIBLE size_attribute(const struct kernel_case *c, const char *key, siz
     int64_t value;
     TRY(case_integer(c, key, -1, &value));
     if (value < 0) {
-        FAIL_FIELD(ERR_INVALID, key, "%s is \"%s\": it is an integer from 0 on", key, case_text(c, key));
+        FAIL_FIELD(EXPERTD_ERR_INVALID, key, "%s is \"%s\": it is an integer from 0 on", key, case_text(c, key));
     }
     *out = (size_t)value;
     return OK;
 }
 
-static FALLIBLE read_args(const struct kernel_case *c, struct group_metadata_args *args) {
-    const struct tensor_view *sizes = case_tensor(c, "group_sizes");
-    if (!sizes || sizes->dtype != DTYPE_I32 || sizes->rank != 1) {
-        FAIL_FIELD(ERR_INVALID, "group_sizes", "group_sizes are missing, or not I32 [G]");
+static FALLIBLE read_args(const struct kernel_case *c, struct expertd_group_metadata_args *args) {
+    const struct expertd_tensor_view *sizes = case_tensor(c, "group_sizes");
+    if (!sizes || sizes->dtype != EXPERTD_DTYPE_I32 || sizes->rank != 1) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "group_sizes", "group_sizes are missing, or not I32 [G]");
     }
-    *args = (struct group_metadata_args){.group_sizes = sizes->data, .num_groups = sizes->shape[0]};
+    *args = (struct expertd_group_metadata_args){.group_sizes = sizes->data, .num_groups = sizes->shape[0]};
     TRY(size_attribute(c, "m", &args->m));
     TRY(size_attribute(c, "tm", &args->tm));
     TRY(size_attribute(c, "start_group", &args->start_group));
@@ -31,7 +31,7 @@ static FALLIBLE read_args(const struct kernel_case *c, struct group_metadata_arg
     return case_flag(c, "visit_empty_groups", &args->visit_empty_groups);
 }
 
-static void poison(const struct group_metadata *metadata, size_t num_groups, size_t capacity) {
+static void poison(const struct expertd_group_metadata *metadata, size_t num_groups, size_t capacity) {
     memset(metadata->group_offsets, 0x7f, (num_groups + 1) * sizeof(int32_t));
     memset(metadata->group_ids, 0x7f, capacity * sizeof(int32_t));
     memset(metadata->m_tile_ids, 0x7f, capacity * sizeof(int32_t));
@@ -40,27 +40,29 @@ static void poison(const struct group_metadata *metadata, size_t num_groups, siz
 // The first num_tiles entries; the rest are never executed, only their number counts.
 static FALLIBLE compare_visits(const struct kernel_case *c, const char *name, const int32_t *got, size_t num_tiles,
                                size_t capacity) {
-    const struct tensor_view *expected;
-    TRY(case_expected(c, name, &(struct case_answer){DTYPE_I32, 1, {capacity}}, &expected));
-    struct tensor_view visited = {.dtype = DTYPE_I32, .rank = 1, .shape = {num_tiles}, .data = expected->data};
+    const struct expertd_tensor_view *expected;
+    TRY(case_expected(c, name, &(struct case_answer){EXPERTD_DTYPE_I32, 1, {capacity}}, &expected));
+    struct expertd_tensor_view visited = {.dtype = EXPERTD_DTYPE_I32, .rank = 1, .shape = {num_tiles}, .data = expected->data};
     return case_compare(c, name, &visited, got);
 }
 
-static FALLIBLE compare(const struct kernel_case *c, const struct group_metadata_args *args, const struct group_metadata *got) {
-    const struct tensor_view *offsets, *tiles;
-    size_t capacity = group_metadata_capacity(args->m, args->tm, args->num_groups);
+static FALLIBLE compare(const struct kernel_case *c, const struct expertd_group_metadata_args *args,
+                        const struct expertd_group_metadata *got) {
+    const struct expertd_tensor_view *offsets, *tiles;
+    size_t capacity = expertd_group_metadata_capacity(args->m, args->tm, args->num_groups);
     int32_t num_tiles = (int32_t)got->num_tiles;
-    TRY(case_expected(c, "group_offsets", &(struct case_answer){DTYPE_I32, 1, {args->num_groups + 1}}, &offsets));
+    TRY(case_expected(c, "group_offsets", &(struct case_answer){EXPERTD_DTYPE_I32, 1, {args->num_groups + 1}}, &offsets));
     TRY(case_compare(c, "group_offsets", offsets, got->group_offsets));
-    TRY(case_expected(c, "num_tiles", &(struct case_answer){DTYPE_I32, 1, {1}}, &tiles));
+    TRY(case_expected(c, "num_tiles", &(struct case_answer){EXPERTD_DTYPE_I32, 1, {1}}, &tiles));
     TRY(case_compare(c, "num_tiles", tiles, &num_tiles));
     TRY(compare_visits(c, "group_ids", got->group_ids, got->num_tiles, capacity));
     return compare_visits(c, "m_tile_ids", got->m_tile_ids, got->num_tiles, capacity);
 }
 
 // From sizes that the host has checked.
-static FALLIBLE make_there(struct case_device *d, const struct group_metadata_args *args, struct group_metadata *out) {
-    size_t entries = group_metadata_capacity(args->m, args->tm, args->num_groups) * sizeof(int32_t);
+static FALLIBLE make_there(struct case_device *d, const struct expertd_group_metadata_args *args,
+                           struct expertd_group_metadata *out) {
+    size_t entries = expertd_group_metadata_capacity(args->m, args->tm, args->num_groups) * sizeof(int32_t);
     size_t offsets = (args->num_groups + 1) * sizeof(int32_t);
     int32_t count = -1;
     void *sizes, *there[4];
@@ -69,18 +71,19 @@ static FALLIBLE make_there(struct case_device *d, const struct group_metadata_ar
     TRY(case_there(d, out->group_ids, entries, &there[1]));
     TRY(case_there(d, out->m_tile_ids, entries, &there[2]));
     TRY(case_there(d, &count, sizeof count, &there[3]));
-    struct device_group_metadata metadata = {.sizes = sizes,
-                                             .groups = (uint32_t)args->num_groups,
-                                             .rows = (uint32_t)args->m,
-                                             .tile_rows = args->tm < INT32_MAX ? (uint32_t)args->tm : INT32_MAX, // m is no more
-                                             .first_group = (uint32_t)args->start_group,
-                                             .local_groups = (uint32_t)args->num_local_groups,
-                                             .visit_empty = args->visit_empty_groups,
-                                             .offsets = there[0],
-                                             .ids = there[1],
-                                             .tiles = there[2],
-                                             .tile_count = there[3]};
-    DEVICES_CALL(d->devices, 0, group_metadata, &metadata);
+    struct expertd_device_group_metadata metadata = {.sizes = sizes,
+                                                     .groups = (uint32_t)args->num_groups,
+                                                     .rows = (uint32_t)args->m,
+                                                     .tile_rows =
+                                                         args->tm < INT32_MAX ? (uint32_t)args->tm : INT32_MAX, // m is no more
+                                                     .first_group = (uint32_t)args->start_group,
+                                                     .local_groups = (uint32_t)args->num_local_groups,
+                                                     .visit_empty = args->visit_empty_groups,
+                                                     .offsets = there[0],
+                                                     .ids = there[1],
+                                                     .tiles = there[2],
+                                                     .tile_count = there[3]};
+    EXPERTD_DEVICES_CALL(d->devices, 0, group_metadata, &metadata);
     TRY(case_back(d, there[0], offsets, out->group_offsets));
     TRY(case_back(d, there[1], entries, out->group_ids));
     TRY(case_back(d, there[2], entries, out->m_tile_ids));
@@ -89,11 +92,12 @@ static FALLIBLE make_there(struct case_device *d, const struct group_metadata_ar
     return OK;
 }
 
-static FALLIBLE make_and_compare(const struct kernel_case *c, const struct group_metadata_args *args, struct group_metadata *out) {
-    poison(out, args->num_groups, group_metadata_capacity(args->m, args->tm, args->num_groups));
-    TRY(make_group_metadata(args, out));
+static FALLIBLE make_and_compare(const struct kernel_case *c, const struct expertd_group_metadata_args *args,
+                                 struct expertd_group_metadata *out) {
+    poison(out, args->num_groups, expertd_group_metadata_capacity(args->m, args->tm, args->num_groups));
+    TRY(expertd_make_group_metadata(args, out));
     if (c->device && !c->expected_error) {
-        poison(out, args->num_groups, group_metadata_capacity(args->m, args->tm, args->num_groups));
+        poison(out, args->num_groups, expertd_group_metadata_capacity(args->m, args->tm, args->num_groups));
         out->num_tiles = SIZE_MAX;
         err_t e = make_there(c->device, args, out);
         case_device_drop(c->device);
@@ -103,25 +107,25 @@ static FALLIBLE make_and_compare(const struct kernel_case *c, const struct group
 }
 
 FALLIBLE run_group_metadata(const struct kernel_case *c) {
-    struct group_metadata_args args;
+    struct expertd_group_metadata_args args;
     TRY(read_args(c, &args));
-    size_t capacity = args.tm ? group_metadata_capacity(args.m, args.tm, args.num_groups) : 0;
+    size_t capacity = args.tm ? expertd_group_metadata_capacity(args.m, args.tm, args.num_groups) : 0;
     if (args.m <= INT32_MAX && capacity > TILES_MAX) {
-        FAIL(ERR_CHECKPOINT, "m and tm make %zu tiles: a case has at most %d", capacity, TILES_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "m and tm make %zu tiles: a case has at most %d", capacity, TILES_MAX);
     }
     capacity = args.m <= INT32_MAX ? capacity : 0; // refused before anything is written
-    struct group_metadata metadata = {
+    struct expertd_group_metadata metadata = {
         .group_offsets = malloc((args.num_groups + 1) * sizeof(int32_t)),
         .group_ids = malloc((capacity + 1) * sizeof(int32_t)),
         .m_tile_ids = malloc((capacity + 1) * sizeof(int32_t)),
     };
     err_t e = OK;
     if (!metadata.group_offsets || !metadata.group_ids || !metadata.m_tile_ids) {
-        (void)err_record(ERR_NOMEM, NULL, "no memory for %zu tiles", capacity);
-        e = (err_t){ERR_NOMEM}; // as written, so that an analyser sees it
+        (void)err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %zu tiles", capacity);
+        e = (err_t){EXPERTD_ERR_NOMEM}; // as written, so that an analyser sees it
     }
     for (int round = 0; round < 2 && !err_is(e); round++) {
-        e = args.tm && args.m <= INT32_MAX ? make_and_compare(c, &args, &metadata) : make_group_metadata(&args, &metadata);
+        e = args.tm && args.m <= INT32_MAX ? make_and_compare(c, &args, &metadata) : expertd_make_group_metadata(&args, &metadata);
     }
     free(metadata.group_offsets), free(metadata.group_ids), free(metadata.m_tile_ids);
     return e;

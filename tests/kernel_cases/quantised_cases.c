@@ -1,15 +1,15 @@
 // quantised_grouped_matmul: README.md has its tensors and attributes.
 #include <stdlib.h>
 
-#include "kernels/quantised.h"
+#include "expertd/kernels/quantised.h"
 #include "matmul_case.h"
 
 enum { PACKED_ALIGNMENT = 64, GROUPS_MAX = 1 << 16 };
 
 // rhs as the case has it: codes, and what makes them values.
 struct coded {
-    struct quantised_format format;
-    const struct tensor_view *codes, *scales, *zeros, *global; // zeros and global: or NULL
+    struct expertd_quantised_format format;
+    const struct expertd_tensor_view *codes, *scales, *zeros, *global; // zeros and global: or NULL
     size_t groups, n, k;
     size_t scale_n; // columns of a scale, n at most
     size_t scales_n, scales_k;
@@ -17,15 +17,17 @@ struct coded {
 
 struct code_rule {
     const char *name;
-    enum weight_code code;
-    enum dtype codes, zeros;
+    enum expertd_weight_code code;
+    enum expertd_dtype codes, zeros;
 };
 
 static FALLIBLE find_rule(const struct kernel_case *c, const struct code_rule **out) {
     static const struct code_rule RULES[] = {
-        {"E4M3", CODE_E4M3, DTYPE_F8_E4M3, DTYPE_NONE}, {"E5M2", CODE_E5M2, DTYPE_F8_E5M2, DTYPE_NONE},
-        {"E2M1", CODE_E2M1, DTYPE_U8, DTYPE_NONE},      {"INT4", CODE_INT4, DTYPE_U8, DTYPE_U8},
-        {"INT8", CODE_INT8, DTYPE_I8, DTYPE_I8},
+        {"E4M3", EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E4M3, EXPERTD_DTYPE_NONE},
+        {"E5M2", EXPERTD_CODE_E5M2, EXPERTD_DTYPE_F8_E5M2, EXPERTD_DTYPE_NONE},
+        {"E2M1", EXPERTD_CODE_E2M1, EXPERTD_DTYPE_U8, EXPERTD_DTYPE_NONE},
+        {"INT4", EXPERTD_CODE_INT4, EXPERTD_DTYPE_U8, EXPERTD_DTYPE_U8},
+        {"INT8", EXPERTD_CODE_INT8, EXPERTD_DTYPE_I8, EXPERTD_DTYPE_I8},
     };
     const char *text = case_text(c, "rhs_code");
     for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
@@ -34,41 +36,45 @@ static FALLIBLE find_rule(const struct kernel_case *c, const struct code_rule **
             return OK;
         }
     }
-    FAIL_FIELD(ERR_INVALID, "rhs_code", "rhs_code is \"%s\": it is E4M3, E5M2, E2M1, INT4 or INT8", text);
+    FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs_code", "rhs_code is \"%s\": it is E4M3, E5M2, E2M1, INT4 or INT8", text);
 }
 
-static FALLIBLE must_be(const struct tensor_view *view, const char *name, enum dtype dtype, const struct case_answer *wanted) {
-    char has[TENSOR_SHAPE_TEXT_MAX], wants[TENSOR_SHAPE_TEXT_MAX];
-    bool same = view && view->rank == wanted->rank && (dtype == DTYPE_NONE || view->dtype == dtype);
+static FALLIBLE must_be(const struct expertd_tensor_view *view, const char *name, enum expertd_dtype dtype,
+                        const struct case_answer *wanted) {
+    char has[EXPERTD_TENSOR_SHAPE_TEXT_MAX], wants[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+    bool same = view && view->rank == wanted->rank && (dtype == EXPERTD_DTYPE_NONE || view->dtype == dtype);
     for (uint32_t i = 0; same && i < wanted->rank; i++) {
         same = view->shape[i] == wanted->shape[i];
     }
     if (!same) {
-        FAIL_FIELD(ERR_INVALID, name, "%s is %s%s: with these weights it is %s%s", name, view ? dtype_name(view->dtype) : "missing",
-                   view ? tensor_shape_text(view->shape, view->rank, has) : "",
-                   dtype == DTYPE_NONE ? "of shape " : dtype_name(dtype), tensor_shape_text(wanted->shape, wanted->rank, wants));
+        FAIL_FIELD(EXPERTD_ERR_INVALID, name, "%s is %s%s: with these weights it is %s%s", name,
+                   view ? expertd_dtype_name(view->dtype) : "missing",
+                   view ? expertd_tensor_shape_text(view->shape, view->rank, has) : "",
+                   dtype == EXPERTD_DTYPE_NONE ? "of shape " : expertd_dtype_name(dtype),
+                   expertd_tensor_shape_text(wanted->shape, wanted->rank, wants));
     }
     return OK;
 }
 
 static FALLIBLE read_codes(const struct kernel_case *c, const struct code_rule *rule, struct coded *w) {
-    const struct tensor_view *lhs = case_tensor(c, "lhs");
-    if (!lhs || lhs->rank != 2 || (lhs->dtype != DTYPE_F32 && lhs->dtype != DTYPE_BF16)) {
-        FAIL_FIELD(ERR_INVALID, "lhs", "lhs is missing, or not F32 or BF16 [m, k], which quantised weights are multiplied by");
+    const struct expertd_tensor_view *lhs = case_tensor(c, "lhs");
+    if (!lhs || lhs->rank != 2 || (lhs->dtype != EXPERTD_DTYPE_F32 && lhs->dtype != EXPERTD_DTYPE_BF16)) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "lhs",
+                   "lhs is missing, or not F32 or BF16 [m, k], which quantised weights are multiplied by");
     }
     w->codes = case_tensor(c, "rhs");
     w->k = lhs->shape[1];
     w->format.code = rule->code;
-    size_t bytes = rule->codes == DTYPE_U8 ? w->k / 2 + w->k % 2 : w->k;
+    size_t bytes = rule->codes == EXPERTD_DTYPE_U8 ? w->k / 2 + w->k % 2 : w->k;
     struct case_answer wanted = {rule->codes, 3, {0, 0, bytes}};
     if (!w->codes || w->codes->rank != 3) {
-        FAIL_FIELD(ERR_INVALID, "rhs", "rhs is missing, or its codes are not [L, n, k]");
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs", "rhs is missing, or its codes are not [L, n, k]");
     }
     w->groups = wanted.shape[0] = w->codes->shape[0];
     w->n = wanted.shape[1] = w->codes->shape[1];
     TRY(must_be(w->codes, "rhs", rule->codes, &wanted));
     if (w->groups > GROUPS_MAX) {
-        FAIL(ERR_CHECKPOINT, "rhs has %zu groups: a case has at most %d", w->groups, GROUPS_MAX);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "rhs has %zu groups: a case has at most %d", w->groups, GROUPS_MAX);
     }
     return OK;
 }
@@ -86,7 +92,7 @@ static FALLIBLE read_scale_block(const struct kernel_case *c, struct coded *w) {
     digits = digits && *comma == ',' && comma[1] >= '0' && comma[1] <= '9';
     k = digits ? strtoull(comma + 1, &end, 10) : 0;
     if (!digits || *end || k % 16 != 0) {
-        FAIL_FIELD(ERR_INVALID, "scale_block",
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_block",
                    "scale_block is \"%s\": it is n,k, the columns and the k of a scale, k a multiple of 16; 0: all", text);
     }
     w->scale_n = n && n < w->n ? n : w->n;
@@ -100,12 +106,14 @@ static FALLIBLE read_scale_block(const struct kernel_case *c, struct coded *w) {
 static FALLIBLE read_scales(const struct kernel_case *c, struct coded *w) {
     w->scales = case_tensor(c, "rhs_scale");
     TRY(read_scale_block(c, w));
-    TRY(must_be(w->scales, "rhs_scale", DTYPE_NONE, &(struct case_answer){DTYPE_NONE, 3, {w->groups, w->scales_n, w->scales_k}}));
+    TRY(must_be(w->scales, "rhs_scale", EXPERTD_DTYPE_NONE,
+                &(struct case_answer){EXPERTD_DTYPE_NONE, 3, {w->groups, w->scales_n, w->scales_k}}));
     w->format.scale = w->scales->dtype;
-    bool known = dtype_is_float16_or_32(w->format.scale) || w->format.scale == DTYPE_F8_E8M0 || w->format.scale == DTYPE_F8_E4M3;
+    bool known = expertd_dtype_is_float16_or_32(w->format.scale) || w->format.scale == EXPERTD_DTYPE_F8_E8M0 ||
+                 w->format.scale == EXPERTD_DTYPE_F8_E4M3;
     if (!known) {
-        FAIL_FIELD(ERR_INVALID, "rhs_scale", "rhs_scale is %s: scales are F32, BF16, F16, F8_E8M0 or F8_E4M3",
-                   dtype_name(w->format.scale));
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs_scale", "rhs_scale is %s: scales are F32, BF16, F16, F8_E8M0 or F8_E4M3",
+                   expertd_dtype_name(w->format.scale));
     }
     return OK;
 }
@@ -116,15 +124,15 @@ static FALLIBLE read_zeros(const struct kernel_case *c, const struct code_rule *
     if (!w->zeros) {
         return OK;
     }
-    if (rule->zeros == DTYPE_NONE) {
-        FAIL_FIELD(ERR_INVALID, "rhs_zero", "rhs_zero is given, but codes of %s have no zero points", rule->name);
+    if (rule->zeros == EXPERTD_DTYPE_NONE) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs_zero", "rhs_zero is given, but codes of %s have no zero points", rule->name);
     }
     TRY(must_be(w->zeros, "rhs_zero", rule->zeros, &(struct case_answer){rule->zeros, 3, {w->groups, w->n, w->scales_k}}));
     const uint8_t *zeros = w->zeros->data;
-    for (uint64_t i = 0; rule->code == CODE_INT4 && i < w->zeros->bytes; i++) {
-        if (zeros[i] > INT4_ZERO_MAX) {
-            FAIL_FIELD(ERR_INVALID, "rhs_zero", "rhs_zero[%llu] is %u: those of INT4 are 0 to %d", (unsigned long long)i, zeros[i],
-                       INT4_ZERO_MAX);
+    for (uint64_t i = 0; rule->code == EXPERTD_CODE_INT4 && i < w->zeros->bytes; i++) {
+        if (zeros[i] > EXPERTD_INT4_ZERO_MAX) {
+            FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs_zero", "rhs_zero[%llu] is %u: those of INT4 are 0 to %d", (unsigned long long)i,
+                       zeros[i], EXPERTD_INT4_ZERO_MAX);
         }
     }
     return OK;
@@ -136,14 +144,14 @@ static FALLIBLE read_global(const struct kernel_case *c, struct coded *w) {
     if (!w->global && !*how) {
         return OK;
     }
-    TRY(must_be(w->global, "rhs_global", DTYPE_F32, &(struct case_answer){DTYPE_F32, 1, {w->groups}}));
+    TRY(must_be(w->global, "rhs_global", EXPERTD_DTYPE_F32, &(struct case_answer){EXPERTD_DTYPE_F32, 1, {w->groups}}));
     if (strcmp(how, "multiply") != 0 && strcmp(how, "divide") != 0) {
-        FAIL_FIELD(ERR_INVALID, "rhs_global_op", "rhs_global_op is \"%s\": it is multiply or divide", how);
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs_global_op", "rhs_global_op is \"%s\": it is multiply or divide", how);
     }
-    if (w->format.scale != DTYPE_F8_E4M3) {
-        FAIL_FIELD(ERR_INVALID, "rhs_global", "rhs_global is given, but goes with a rhs_scale of F8_E4M3 alone");
+    if (w->format.scale != EXPERTD_DTYPE_F8_E4M3) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "rhs_global", "rhs_global is given, but goes with a rhs_scale of F8_E4M3 alone");
     }
-    w->format.global = how[0] == 'm' ? GLOBAL_MULTIPLY : GLOBAL_DIVIDE;
+    w->format.global = how[0] == 'm' ? EXPERTD_GLOBAL_MULTIPLY : EXPERTD_GLOBAL_DIVIDE;
     return OK;
 }
 
@@ -155,25 +163,25 @@ static FALLIBLE read_weights(const struct kernel_case *c, struct coded *w) {
     TRY(read_scales(c, w));
     TRY(read_zeros(c, rule, w));
     TRY(read_global(c, w));
-    return quantised_check(&w->format);
+    return expertd_quantised_check(&w->format);
 }
 
-static struct code_words rows_of_codes(const struct tensor_view *view, size_t group, unsigned bits) {
+static struct expertd_code_words rows_of_codes(const struct expertd_tensor_view *view, size_t group, unsigned bits) {
     size_t rows = view->shape[1], bytes = view->shape[2], row = bytes * 8 / bits;
     const char *data = view->data;
-    return (struct code_words){.data = data + group * rows * bytes,
-                               .bits = bits,
-                               .word = 8,
-                               .n_stride = row,
-                               .n_word_stride = 8 * row,
-                               .k_stride = 1,
-                               .k_word_stride = 8};
+    return (struct expertd_code_words){.data = data + group * rows * bytes,
+                                       .bits = bits,
+                                       .word = 8,
+                                       .n_stride = row,
+                                       .n_word_stride = 8 * row,
+                                       .k_stride = 1,
+                                       .k_word_stride = 8};
 }
 
 static FALLIBLE pack_group(const struct coded *w, size_t group, void *dst) {
-    size_t scales = w->scales_n * w->scales_k * dtype_size(w->format.scale);
-    struct quantised_source source = {
-        .codes = rows_of_codes(w->codes, group, w->codes->dtype == DTYPE_U8 ? 4 : 8),
+    size_t scales = w->scales_n * w->scales_k * expertd_dtype_size(w->format.scale);
+    struct expertd_quantised_source source = {
+        .codes = rows_of_codes(w->codes, group, w->codes->dtype == EXPERTD_DTYPE_U8 ? 4 : 8),
         .scales = (const char *)w->scales->data + group * scales,
         .scale_columns = w->scale_n ? w->scale_n : 1,
         .scale_n_stride = w->scales_k,
@@ -185,7 +193,7 @@ static FALLIBLE pack_group(const struct coded *w, size_t group, void *dst) {
     if (w->global) {
         source.global = ((const float *)w->global->data)[group];
     }
-    return pack_quantised(&source, &w->format, w->k, w->n, dst);
+    return expertd_pack_quantised(&source, &w->format, w->k, w->n, dst);
 }
 
 // All groups in one block; `data` has a place for each of them. The caller frees both.
@@ -193,7 +201,7 @@ static FALLIBLE pack(const struct coded *w, size_t group_bytes, void **data, voi
     size_t bytes;
     if (__builtin_mul_overflow(group_bytes, w->groups, &bytes) || posix_memalign(block, PACKED_ALIGNMENT, bytes + 1) != 0) {
         *block = NULL;
-        FAIL(ERR_NOMEM, "no memory for %zu packed groups of %zu bytes", w->groups, group_bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu packed groups of %zu bytes", w->groups, group_bytes);
     }
     for (size_t g = 0; g < w->groups; g++) {
         data[g] = (char *)*block + g * group_bytes;
@@ -203,40 +211,41 @@ static FALLIBLE pack(const struct coded *w, size_t group_bytes, void **data, voi
 }
 
 // The arguments, from tensors whose weights would be plain: their shapes answer for the codes'.
-static FALLIBLE make_args(const struct kernel_case *c, const struct coded *w, struct matmul_options *options,
-                          struct grouped_matmul_args *args) {
-    struct grouped_matmul_tensors tensors;
-    struct plain_weights plain;
+static FALLIBLE make_args(const struct kernel_case *c, const struct coded *w, struct expertd_matmul_options *options,
+                          struct expertd_grouped_matmul_args *args) {
+    struct expertd_grouped_matmul_tensors tensors;
+    struct expertd_plain_weights plain;
     TRY(matmul_case_read(c, &tensors, options));
-    struct tensor_view rhs = {tensors.lhs->dtype, 3, {w->groups, w->n, w->k}, w->codes->data, 0};
-    TRY(tensor_bytes(rhs.dtype, rhs.shape, rhs.rank, &rhs.bytes));
+    struct expertd_tensor_view rhs = {tensors.lhs->dtype, 3, {w->groups, w->n, w->k}, w->codes->data, 0};
+    TRY(expertd_tensor_bytes(rhs.dtype, rhs.shape, rhs.rank, &rhs.bytes));
     tensors.rhs = &rhs;
     tensors.transpose_rhs = true;
-    TRY(grouped_matmul_from_tensors(&tensors, &plain, args));
+    TRY(expertd_grouped_matmul_from_tensors(&tensors, &plain, args));
     args->options = options;
     return OK;
 }
 
 FALLIBLE run_quantised_grouped_matmul(const struct kernel_case *c) {
     struct coded w;
-    struct matmul_options options;
-    struct grouped_matmul_args args;
+    struct expertd_matmul_options options;
+    struct expertd_grouped_matmul_args args;
     TRY(read_weights(c, &w));
     TRY(make_args(c, &w, &options, &args));
     if (c->device) {
-        FAIL(ERR_UNAVAILABLE, "devices multiply quantised weights within layers only: run this case without --device");
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "devices multiply quantised weights within layers only: run this case without --device");
     }
-    struct packed_weights packed = {.dtype = args.lhs_dtype,
-                                    .groups = w.groups,
-                                    .k = w.k,
-                                    .n = w.n,
-                                    .group_bytes = quantised_group_bytes(&w.format, w.k, w.n),
-                                    .format = &w.format};
+    struct expertd_packed_weights packed = {.dtype = args.lhs_dtype,
+                                            .groups = w.groups,
+                                            .k = w.k,
+                                            .n = w.n,
+                                            .group_bytes = expertd_quantised_group_bytes(&w.format, w.k, w.n),
+                                            .format = &w.format};
     void **data = calloc(w.groups + 1, sizeof *data), *block = NULL;
-    err_t e = data ? pack(&w, packed.group_bytes, data, &block) : err_record(ERR_NOMEM, NULL, "no memory for %zu groups", w.groups);
+    err_t e = data ? pack(&w, packed.group_bytes, data, &block)
+                   : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for %zu groups", w.groups);
     if (!err_is(e)) {
         packed.data = data;
-        args.rhs = rhs_packed(&packed);
+        args.rhs = expertd_rhs_packed(&packed);
         e = matmul_case_run(c, &args);
     }
     free(data), free(block);

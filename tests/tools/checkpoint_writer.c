@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 
 #include "base/safetensors.h"
-#include "expert/synthetic.h"
-#include "expert/synthetic_quantised.h"
+#include "expert/synthetic/synthetic.h"
+#include "expert/synthetic/synthetic_quantised.h"
 
 enum { SIZE_MAX_ONE = 1 << 16, LAYERS_MAX = 1024, VOCABULARY = 48 };
 
@@ -136,17 +136,17 @@ const char *checkpoint_architecture(size_t i) {
 struct written_format {
     const char *name; // as Describe says
     const char *codes, *scales;
-    enum dtype codes_dtype, scale_dtype;
+    enum expertd_dtype codes_dtype, scale_dtype;
     size_t codes_per_element;
     const char *config;
 };
 
 static const struct written_format WRITTEN_FORMATS[] = {
-    {"fp8_block128", "weight", "weight_scale_inv", DTYPE_F8_E4M3, DTYPE_F32, 1,
+    {"fp8_block128", "weight", "weight_scale_inv", EXPERTD_DTYPE_F8_E4M3, EXPERTD_DTYPE_F32, 1,
      "\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]"},
-    {"mxfp4", "weight_packed", "weight_scale", DTYPE_U8, DTYPE_U8, 2,
+    {"mxfp4", "weight_packed", "weight_scale", EXPERTD_DTYPE_U8, EXPERTD_DTYPE_U8, 2,
      "\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp4-pack-quantized\""},
-    {"int4_group32", "weight_packed", "weight_scale", DTYPE_I32, DTYPE_BF16, 8,
+    {"int4_group32", "weight_packed", "weight_scale", EXPERTD_DTYPE_I32, EXPERTD_DTYPE_BF16, 8,
      "\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", \"config_groups\": {\"group_0\": {\"weights\": "
      "{\"num_bits\": 4, \"type\": \"int\", \"group_size\": 32}}}"},
 };
@@ -172,7 +172,7 @@ static FALLIBLE grow(struct writer *w) {
     size_t capacity = w->capacity ? 2 * w->capacity : 64;
     struct safetensors_entry *entries = realloc(w->entries, capacity * sizeof *entries);
     if (!entries) {
-        FAIL(ERR_NOMEM, "no memory for a table of %zu tensors", capacity);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a table of %zu tensors", capacity);
     }
     w->entries = entries;
     w->capacity = capacity;
@@ -185,12 +185,12 @@ struct shape {
 };
 
 // A zeroed tensor of that name; its data.
-__attribute__((format(printf, 5, 6))) static FALLIBLE add(struct writer *w, enum dtype dtype, struct shape shape, void **out,
-                                                          const char *format, ...) {
+__attribute__((format(printf, 5, 6))) static FALLIBLE add(struct writer *w, enum expertd_dtype dtype, struct shape shape,
+                                                          void **out, const char *format, ...) {
     TRY(grow(w));
     struct safetensors_entry entry = {.view = {.dtype = dtype, .rank = shape.rank}};
     memcpy(entry.view.shape, shape.of, sizeof shape.of);
-    TRY(tensor_bytes(dtype, shape.of, shape.rank, &entry.view.bytes));
+    TRY(expertd_tensor_bytes(dtype, shape.of, shape.rank, &entry.view.bytes));
     va_list arguments;
     char *name = NULL;
     va_start(arguments, format);
@@ -200,7 +200,7 @@ __attribute__((format(printf, 5, 6))) static FALLIBLE add(struct writer *w, enum
     if (length < 0 || !data) {
         free(length < 0 ? NULL : name);
         free(data);
-        FAIL(ERR_NOMEM, "no memory for a tensor of %" PRIu64 " bytes", entry.view.bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a tensor of %" PRIu64 " bytes", entry.view.bytes);
     }
     entry.name = name;
     entry.view.data = data;
@@ -235,11 +235,11 @@ static FALLIBLE add_codes(struct writer *w, const struct synthetic_tensor *what,
     TRY(add(w, f->scale_dtype, (struct shape){2, {columns, m.scale_n_stride}}, &scales, "%s.%s", name, f->scales));
     void *generated = aligned_alloc(64, synthetic_codes_bytes(&m, what->n, what->k));
     if (!generated) {
-        FAIL(ERR_NOMEM, "no memory for %zu x %zu codes", what->n, what->k);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu x %zu codes", what->n, what->k);
     }
     synthetic_fill_codes(what, &m, generated);
     memcpy(codes, m.codes.data, what->n * what->k * m.codes.bits / 8);
-    memcpy(scales, m.scales, columns * m.scale_n_stride * dtype_size(m.format.scale));
+    memcpy(scales, m.scales, columns * m.scale_n_stride * expertd_dtype_size(m.format.scale));
     free(generated);
     return OK;
 }
@@ -257,7 +257,7 @@ static FALLIBLE add_split(struct writer *w, uint32_t layer, uint32_t expert, con
             TRY(add_codes(w, &what, full));
             continue;
         }
-        TRY(add(w, DTYPE_BF16, (struct shape){2, {n, k}}, &data, "%s.%s.weight", prefix, name));
+        TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){2, {n, k}}, &data, "%s.%s.weight", prefix, name));
         fill(w, layer, expert, (enum supply_tensor)(SUPPLY_GATE + part), n, k, (struct target){data, k, 1});
     }
     return OK;
@@ -283,9 +283,9 @@ static FALLIBLE add_fused(struct writer *w, uint32_t layer, const char *prefix) 
     uint64_t h = r->hidden, i = r->width;
     bool rows = w->family->layout == FUSED;
     void *gate_up, *down;
-    TRY(add(w, DTYPE_BF16, (struct shape){3, {r->experts, rows ? 2 * i : h, rows ? h : 2 * i}}, &gate_up, "%s.gate_up_proj",
+    TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){3, {r->experts, rows ? 2 * i : h, rows ? h : 2 * i}}, &gate_up, "%s.gate_up_proj",
             prefix));
-    TRY(add(w, DTYPE_BF16, (struct shape){3, {r->experts, rows ? h : i, rows ? i : h}}, &down, "%s.down_proj", prefix));
+    TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){3, {r->experts, rows ? h : i, rows ? i : h}}, &down, "%s.down_proj", prefix));
     for (uint32_t e = 0; e < r->experts; e++) {
         uint16_t *pair = (uint16_t *)gate_up + 2 * h * i * e;
         fill(w, layer, e, SUPPLY_GATE, i, h, in_fused(w, pair, 0));
@@ -295,8 +295,8 @@ static FALLIBLE add_fused(struct writer *w, uint32_t layer, const char *prefix) 
     if (!w->family->biased) {
         return OK;
     }
-    TRY(add(w, DTYPE_BF16, (struct shape){2, {r->experts, 2 * i}}, &gate_up, "%s.gate_up_proj_bias", prefix));
-    TRY(add(w, DTYPE_BF16, (struct shape){2, {r->experts, h}}, &down, "%s.down_proj_bias", prefix));
+    TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){2, {r->experts, 2 * i}}, &gate_up, "%s.gate_up_proj_bias", prefix));
+    TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){2, {r->experts, h}}, &down, "%s.down_proj_bias", prefix));
     for (uint32_t e = 0; e < r->experts; e++) {
         uint16_t *pair = (uint16_t *)gate_up + 2 * i * e;
         fill(w, layer, e, SUPPLY_GATE_BIAS, 1, i, (struct target){pair, 0, 2});
@@ -309,17 +309,17 @@ static FALLIBLE add_fused(struct writer *w, uint32_t layer, const char *prefix) 
 static FALLIBLE add_router(struct writer *w, uint32_t layer, const char *block) {
     const struct checkpoint_recipe *r = w->recipe;
     void *data;
-    TRY(add(w, DTYPE_BF16, (struct shape){2, {r->experts, r->hidden}}, &data, "%s.%s.weight", block, w->family->router));
+    TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){2, {r->experts, r->hidden}}, &data, "%s.%s.weight", block, w->family->router));
     fill(w, layer, SUPPLY_SHARED, SUPPLY_ROUTER, r->experts, r->hidden, (struct target){data, r->hidden, 1});
     if (w->family->biased) {
-        TRY(add(w, DTYPE_BF16, (struct shape){1, {r->experts}}, &data, "%s.%s.bias", block, w->family->router));
+        TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){1, {r->experts}}, &data, "%s.%s.bias", block, w->family->router));
         fill(w, layer, SUPPLY_SHARED, SUPPLY_ROUTER_BIAS, 1, r->experts, (struct target){data, 0, 1});
     }
     if (w->family->selection_bias) {
         // F32 in the vendors' files.
-        TRY(add(w, DTYPE_F32, (struct shape){1, {r->experts}}, &data, "%s.%s", block, w->family->selection_bias));
+        TRY(add(w, EXPERTD_DTYPE_F32, (struct shape){1, {r->experts}}, &data, "%s.%s", block, w->family->selection_bias));
         synthetic_fill(r->seed, layer, SUPPLY_SHARED, SUPPLY_SELECTION_BIAS, 1, r->experts, w->staging);
-        dtype_widen(DTYPE_BF16, w->staging, r->experts, data);
+        expertd_dtype_widen(EXPERTD_DTYPE_BF16, w->staging, r->experts, data);
     }
     return OK;
 }
@@ -330,7 +330,7 @@ static FALLIBLE add_shared(struct writer *w, uint32_t layer, const char *block) 
     snprintf(prefix, sizeof prefix, "%s.%s", block, w->family->shared);
     TRY(add_split(w, layer, SUPPLY_SHARED, prefix));
     if (w->family->shared_gated) {
-        TRY(add(w, DTYPE_BF16, (struct shape){2, {1, w->recipe->hidden}}, &data, "%s_gate.weight", prefix));
+        TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){2, {1, w->recipe->hidden}}, &data, "%s_gate.weight", prefix));
         fill(w, layer, SUPPLY_SHARED, SUPPLY_SHARED_GATE, 1, w->recipe->hidden, (struct target){data, 0, 1});
     }
     return OK;
@@ -340,12 +340,12 @@ static FALLIBLE add_layer(struct writer *w, uint32_t layer) {
     char block[96], prefix[128];
     void *data;
     uint64_t hidden = w->recipe->hidden;
-    TRY(add(w, DTYPE_BF16, (struct shape){1, {hidden}}, &data, "model.layers.%u.post_attention_layernorm.weight", layer));
+    TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){1, {hidden}}, &data, "model.layers.%u.post_attention_layernorm.weight", layer));
     snprintf(block, sizeof block, "model.layers.%u.%s", layer, w->family->block);
     if (layer < w->family->dense_layers) {
         for (int part = 0; part < 3; part++) {
             struct shape shape = {2, {part == 2 ? hidden : 64, part == 2 ? 64 : hidden}};
-            TRY(add(w, DTYPE_BF16, shape, &data, "%s.%s.weight", block, w->family->names[part]));
+            TRY(add(w, EXPERTD_DTYPE_BF16, shape, &data, "%s.%s.weight", block, w->family->names[part]));
         }
         return OK;
     }
@@ -369,7 +369,7 @@ static FALLIBLE write_config(const char *path, const struct writer *w) {
     const struct family *f = w->family;
     FILE *file = fopen(path, "we");
     if (!file) {
-        FAIL(ERR_IO, "%s: %s", path, strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s: %s", path, strerror(errno));
     }
     fprintf(file,
             "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"torch_dtype\": \"bfloat16\",\n"
@@ -387,7 +387,7 @@ static FALLIBLE write_config(const char *path, const struct writer *w) {
     bool failed = ferror(file) != 0;
     failed |= fclose(file) != 0;
     if (failed) {
-        FAIL(ERR_IO, "%s: %s", path, strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s: %s", path, strerror(errno));
     }
     return OK;
 }
@@ -398,17 +398,17 @@ static FALLIBLE check_recipe(const struct checkpoint_recipe *r, const struct fam
         *family = strcmp(FAMILIES[i].model_type, r->architecture) == 0 ? &FAMILIES[i] : *family;
     }
     if (!*family) {
-        FAIL(ERR_USAGE, "unknown architecture %s", r->architecture);
+        FAIL(EXPERTD_ERR_USAGE, "unknown architecture %s", r->architecture);
     }
     uint32_t sizes[] = {r->hidden, r->width, r->experts, r->top_k, r->layers};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i] == 0 || sizes[i] > SIZE_MAX_ONE) {
-            FAIL(ERR_USAGE, "a size of %u: 1 to %d", sizes[i], SIZE_MAX_ONE);
+            FAIL(EXPERTD_ERR_USAGE, "a size of %u: 1 to %d", sizes[i], SIZE_MAX_ONE);
         }
     }
     if (r->top_k > r->experts || r->layers > LAYERS_MAX) {
-        FAIL(ERR_USAGE, "%u of %u experts in %u layers: at most all experts, at most %d layers", r->top_k, r->experts, r->layers,
-             LAYERS_MAX);
+        FAIL(EXPERTD_ERR_USAGE, "%u of %u experts in %u layers: at most all experts, at most %d layers", r->top_k, r->experts,
+             r->layers, LAYERS_MAX);
     }
     return OK;
 }
@@ -419,10 +419,10 @@ static FALLIBLE find_format(struct writer *w) {
         w->format = strcmp(WRITTEN_FORMATS[i].name, name) == 0 ? &WRITTEN_FORMATS[i] : w->format;
     }
     if (name && !w->format) {
-        FAIL(ERR_USAGE, "unknown format %s", name);
+        FAIL(EXPERTD_ERR_USAGE, "unknown format %s", name);
     }
     if (w->format && (w->family->layout != SPLIT || w->recipe->hidden % 32 || w->recipe->width % 32)) {
-        FAIL(ERR_USAGE, "%s: of an architecture with a tensor per matrix, and of multiples of 32 alone", name);
+        FAIL(EXPERTD_ERR_USAGE, "%s: of an architecture with a tensor per matrix, and of multiples of 32 alone", name);
     }
     return OK;
 }
@@ -433,13 +433,13 @@ static FALLIBLE add_model(struct writer *w) {
     void *data;
     w->staging = malloc(largest * sizeof *w->staging);
     if (!w->staging) {
-        FAIL(ERR_NOMEM, "no memory for a matrix of %zu elements", largest);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a matrix of %zu elements", largest);
     }
-    TRY(add(w, DTYPE_BF16, (struct shape){2, {VOCABULARY, r->hidden}}, &data, "model.embed_tokens.weight"));
+    TRY(add(w, EXPERTD_DTYPE_BF16, (struct shape){2, {VOCABULARY, r->hidden}}, &data, "model.embed_tokens.weight"));
     for (uint32_t layer = 0; layer < r->layers + w->family->dense_layers; layer++) {
         TRY(add_layer(w, layer));
     }
-    return add(w, DTYPE_BF16, (struct shape){1, {r->hidden}}, &data, "model.norm.weight");
+    return add(w, EXPERTD_DTYPE_BF16, (struct shape){1, {r->hidden}}, &data, "model.norm.weight");
 }
 
 static void writer_deinit(struct writer *w) {
@@ -458,7 +458,7 @@ FALLIBLE checkpoint_write(const char *folder, const struct checkpoint_recipe *re
     TRY(check_recipe(recipe, &w.family));
     TRY(find_format(&w));
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        FAIL(ERR_IO, "%s: %s", folder, strerror(errno));
+        FAIL(EXPERTD_ERR_IO, "%s: %s", folder, strerror(errno));
     }
     TRY_OUT(e, add_model(&w));
     snprintf(path, sizeof path, "%s/model.safetensors", folder);

@@ -1,8 +1,8 @@
 // Writes small Hugging Face checkpoint folders with the vendors' tensor names and config keys, and seeded weights: what
 // ./quickstart serves and what tests load. The values are those of synthetic models (synthetic_fill), so that the same recipe
 // written in two layouts holds the same experts, and a folder can be compared with its synthetic twin.
-#ifndef EXPERTD_TESTS_CHECKPOINT_WRITER_H
-#define EXPERTD_TESTS_CHECKPOINT_WRITER_H
+#ifndef EXPERTD_TESTS_TOOLS_CHECKPOINT_WRITER_H
+#define EXPERTD_TESTS_TOOLS_CHECKPOINT_WRITER_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,7 +27,7 @@ const char *checkpoint_architecture(size_t i);
 const char *checkpoint_format(size_t i);
 
 // Writes config.json and model.safetensors (BF16, or as the format says) into `folder`, which is made where it is missing.
-// ERR_USAGE for a recipe that makes no model; ERR_IO where a file cannot be written; ERR_NOMEM.
+// EXPERTD_ERR_USAGE for a recipe that makes no model; EXPERTD_ERR_IO where a file cannot be written; EXPERTD_ERR_NOMEM.
 FALLIBLE checkpoint_write(const char *folder, const struct checkpoint_recipe *recipe);
 
 #endif

@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
         uint64_t value = 0, greatest = size ? UINT32_MAX : UINT64_MAX;
         if ((size || option == 's') && !take_number(optarg, greatest, &value)) {
             fprintf(stderr, "make-checkpoint: \"%s\" is no number up to %llu\n", optarg, (unsigned long long)greatest);
-            return err_exit_code(ERR_USAGE);
+            return err_exit_code(EXPERTD_ERR_USAGE);
         }
         if (size) {
             *size = (uint32_t)value;
@@ -70,16 +70,16 @@ int main(int argc, char **argv) {
             recipe.format = optarg;
         } else {
             usage(option == 'H' ? stdout : stderr);
-            return option == 'H' ? 0 : err_exit_code(ERR_USAGE);
+            return option == 'H' ? 0 : err_exit_code(EXPERTD_ERR_USAGE);
         }
     }
     if (optind != argc - 1) {
         usage(stderr);
-        return err_exit_code(ERR_USAGE);
+        return err_exit_code(EXPERTD_ERR_USAGE);
     }
     err_t e = checkpoint_write(argv[optind], &recipe);
     if (err_is(e)) {
-        fprintf(stderr, "make-checkpoint: %s\n", err_message());
+        fprintf(stderr, "make-checkpoint: %s\n", expertd_err_message());
         return err_exit_code(e.code);
     }
     printf("%s: %s, H %u, I %u, E %u, K %u, %u layers\n", argv[optind], recipe.architecture, recipe.hidden, recipe.width,

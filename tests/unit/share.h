@@ -1,6 +1,6 @@
 // A share of the cases of tests that take long: where a CPU is emulated, or a sanitizer watches what a release build tries in full.
-#ifndef EXPERTD_TESTS_SHARE_H
-#define EXPERTD_TESTS_SHARE_H
+#ifndef EXPERTD_TESTS_UNIT_SHARE_H
+#define EXPERTD_TESTS_UNIT_SHARE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -44,12 +44,13 @@ struct maker {
     uint64_t state;
 };
 
-static FALLIBLE make_tensor(struct maker *maker, enum dtype dtype, uint64_t rows, uint64_t columns, struct wire_tensor *out) {
+static FALLIBLE make_tensor(struct maker *maker, enum expertd_dtype dtype, uint64_t rows, uint64_t columns,
+                            struct wire_tensor *out) {
     *out = (struct wire_tensor){.present = true, .view = {.dtype = dtype, .rank = 2, .shape = {rows, columns}}};
-    TRY(tensor_bytes(dtype, out->view.shape, 2, &out->view.bytes));
+    TRY(expertd_tensor_bytes(dtype, out->view.shape, 2, &out->view.bytes));
     void *data = calloc(1, out->view.bytes ? out->view.bytes : 1);
     if (!data) {
-        FAIL(ERR_NOMEM, "no memory for %llu bytes of inputs", (unsigned long long)out->view.bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %llu bytes of inputs", (unsigned long long)out->view.bytes);
     }
     INVARIANT(maker->count < CASE_TENSOR_COUNT);
     maker->made->owned[maker->count++] = data;
@@ -57,25 +58,26 @@ static FALLIBLE make_tensor(struct maker *maker, enum dtype dtype, uint64_t rows
     return OK;
 }
 
-static FALLIBLE make_normal(struct maker *maker, enum dtype dtype, uint64_t rows, uint64_t columns, struct wire_tensor *out) {
+static FALLIBLE make_normal(struct maker *maker, enum expertd_dtype dtype, uint64_t rows, uint64_t columns,
+                            struct wire_tensor *out) {
     TRY(make_tensor(maker, dtype, rows, columns, out));
     uint8_t *bytes = (uint8_t *)out->view.data;
     for (uint64_t i = 0; i < rows * columns; i++) {
         float value = draw_normal(&maker->state);
-        dtype_narrow(&value, 1, dtype, bytes + i * dtype_size(dtype));
+        expertd_dtype_narrow(&value, 1, dtype, bytes + i * expertd_dtype_size(dtype));
     }
     return OK;
 }
 
 // Any code but the two NaNs, with a scale that brings it to the size of hidden states.
 static FALLIBLE make_f8(struct maker *maker, uint64_t rows, uint64_t columns, struct wire_request *request) {
-    TRY(make_tensor(maker, DTYPE_F8_E4M3, rows, columns, &request->hidden));
+    TRY(make_tensor(maker, EXPERTD_DTYPE_F8_E4M3, rows, columns, &request->hidden));
     uint8_t *codes = (uint8_t *)request->hidden.view.data;
     for (uint64_t i = 0; i < rows * columns; i++) {
         uint8_t code = (uint8_t)draw(&maker->state);
         codes[i] = (code & 0x7f) == 0x7f ? 0 : code;
     }
-    TRY(make_tensor(maker, DTYPE_F32, rows, 1, &request->hidden_scale));
+    TRY(make_tensor(maker, EXPERTD_DTYPE_F32, rows, 1, &request->hidden_scale));
     float *scales = (float *)request->hidden_scale.view.data;
     for (uint64_t i = 0; i < rows; i++) {
         scales[i] = (0.5f + draw_unit(&maker->state)) / 64.0f;
@@ -87,14 +89,14 @@ static FALLIBLE make_routes(struct maker *maker, const struct case_options *o, s
     uint32_t experts = o->layer->params.num_experts + o->layer->params.num_zero_experts;
     uint32_t choices = o->layer->params.routing.top_k + EXTRA_CHOICES;
     choices = choices > o->max_top_k ? o->max_top_k : choices;
-    TRY(make_tensor(maker, DTYPE_I64, o->tokens, choices, &request->ids));
-    TRY(make_tensor(maker, DTYPE_BF16, o->tokens, choices, &request->weights));
+    TRY(make_tensor(maker, EXPERTD_DTYPE_I64, o->tokens, choices, &request->ids));
+    TRY(make_tensor(maker, EXPERTD_DTYPE_BF16, o->tokens, choices, &request->weights));
     int64_t *ids = (int64_t *)request->ids.view.data;
     uint16_t *weights = (uint16_t *)request->weights.view.data;
     for (uint64_t i = 0; i < o->tokens * choices; i++) {
         bool dropped = draw(&maker->state) % DROPPED_ONE_IN == 0;
         ids[i] = dropped ? -1 : (int64_t)(draw(&maker->state) % experts); // repeats come by themselves
-        weights[i] = bf16_from_f32(draw_unit(&maker->state));
+        weights[i] = expertd_bf16_from_f32(draw_unit(&maker->state));
     }
     return OK;
 }
@@ -103,7 +105,7 @@ static FALLIBLE make_token_ids(struct maker *maker, const struct case_options *o
     if (!o->layer->params.needs_token_ids || o->kind == CASE_ROUTES) {
         return OK;
     }
-    TRY(make_tensor(maker, DTYPE_I32, o->tokens, 1, &request->token_ids));
+    TRY(make_tensor(maker, EXPERTD_DTYPE_I32, o->tokens, 1, &request->token_ids));
     request->token_ids.view.rank = 1;
     int32_t *ids = (int32_t *)request->token_ids.view.data;
     for (uint64_t i = 0; i < o->tokens; i++) {
@@ -113,8 +115,10 @@ static FALLIBLE make_token_ids(struct maker *maker, const struct case_options *o
 }
 
 FALLIBLE case_init(const struct case_options *o, struct verify_case *out) {
-    static const enum dtype DTYPES[CASE_KIND_COUNT] = {DTYPE_BF16, DTYPE_F32, DTYPE_NONE, DTYPE_F16, DTYPE_BF16};
-    static const enum dtype OUTPUTS[CASE_KIND_COUNT] = {DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_F16, DTYPE_F32};
+    static const enum expertd_dtype DTYPES[CASE_KIND_COUNT] = {EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F32, EXPERTD_DTYPE_NONE,
+                                                               EXPERTD_DTYPE_F16, EXPERTD_DTYPE_BF16};
+    static const enum expertd_dtype OUTPUTS[CASE_KIND_COUNT] = {EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F32, EXPERTD_DTYPE_F32,
+                                                                EXPERTD_DTYPE_F16, EXPERTD_DTYPE_F32};
     *out = (struct verify_case){.kind = o->kind};
     const struct layer_params *params = &o->layer->params;
     struct maker maker = {.made = out, .state = o->seed ^ (uint64_t)params->layer << 32 ^ o->tokens << 8 ^ (uint64_t)o->kind};
@@ -129,7 +133,7 @@ FALLIBLE case_init(const struct case_options *o, struct verify_case *out) {
     }
     TRY(make_token_ids(&maker, o, request));
     if (params->needs_router_input && o->kind != CASE_ROUTES && o->kind != CASE_LOGITS) {
-        enum dtype dtype = o->kind == CASE_OWN_F8 ? DTYPE_F16 : DTYPES[o->kind];
+        enum expertd_dtype dtype = o->kind == CASE_OWN_F8 ? EXPERTD_DTYPE_F16 : DTYPES[o->kind];
         TRY(make_normal(&maker, dtype, o->tokens, params->hidden_size, &request->router_input));
     }
     bool has_shared = params->shared != SHARED_NONE;
@@ -137,7 +141,7 @@ FALLIBLE case_init(const struct case_options *o, struct verify_case *out) {
     if (o->kind == CASE_LOGITS) {
         request->routing = WIRE_ROUTING_LOGITS;
         request->shared = WIRE_SHARED_EXCLUDE;
-        return make_normal(&maker, DTYPE_F32, o->tokens, params->routing.num_experts, &request->router_logits);
+        return make_normal(&maker, EXPERTD_DTYPE_F32, o->tokens, params->routing.num_experts, &request->router_logits);
     }
     if (o->kind == CASE_ROUTES) {
         request->routing = WIRE_ROUTING_ROUTES;

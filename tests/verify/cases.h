@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#include "expert/layer.h"
-#include "proto/wire.h"
+#include "expert/layer/layer.h"
+#include "proto/wire/wire.h"
 
 enum case_kind {
     CASE_OWN,     // the model's router; BF16 in and out, as engines send it. The one that is timed, where there is a router
@@ -37,7 +37,7 @@ struct case_options {
     uint64_t seed;
 };
 
-// ERR_NOMEM; out must be deinit'ed also then.
+// EXPERTD_ERR_NOMEM; out must be deinit'ed also then.
 FALLIBLE case_init(const struct case_options *options, struct verify_case *out);
 void case_deinit(struct verify_case *verify_case); // legal on a zeroed struct
 

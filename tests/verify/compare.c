@@ -24,10 +24,10 @@ static uint64_t spread(uint64_t i, uint64_t count, uint64_t tokens) {
     return count < 2 ? 0 : i * (tokens - 1) / (count - 1);
 }
 
-static struct tensor_view row_view(const struct wire_tensor *tensor, uint64_t row) {
-    struct tensor_view view = tensor->view;
+static struct expertd_tensor_view row_view(const struct wire_tensor *tensor, uint64_t row) {
+    struct expertd_tensor_view view = tensor->view;
     if (!tensor->present) {
-        return (struct tensor_view){0};
+        return (struct expertd_tensor_view){0};
     }
     view.bytes = view.bytes / view.shape[0];
     view.data = (const uint8_t *)view.data + row * view.bytes;
@@ -39,7 +39,8 @@ static void compare_values(const float *y, const float *expected, size_t count, 
     double error = 0, greatest = 0;
     for (size_t i = 0; i < count; i++) {
         bool both_nan = isnan(y[i]) && isnan(expected[i]);
-        bool same = both_nan || f32_bits(y[i]) == f32_bits(expected[i]); // widening is exact: equal iff the stored bits are
+        bool same =
+            both_nan || expertd_f32_bits(y[i]) == expertd_f32_bits(expected[i]); // widening is exact: equal iff the stored bits are
         sum->differing += !same;
         double difference = same ? 0 : fabs((double)y[i] - (double)expected[i]);
         error = !isfinite(difference) ? (double)INFINITY : fmax(error, difference);
@@ -56,8 +57,9 @@ struct twin_buffers {
     float *wide, *expected; // [H]
 };
 
-static FALLIBLE compare_row(const struct verify_case *c, const struct model_layer *layer, enum dtype compute_dtype,
-                            const struct tensor_view *answer, uint64_t row, struct twin_buffers *b, struct comparison *sum) {
+static FALLIBLE compare_row(const struct verify_case *c, const struct model_layer *layer, enum expertd_dtype compute_dtype,
+                            const struct expertd_tensor_view *answer, uint64_t row, struct twin_buffers *b,
+                            struct comparison *sum) {
     const struct wire_request *r = &c->request;
     size_t width = layer->params.hidden_size;
     struct layer_request request = {
@@ -77,27 +79,27 @@ static FALLIBLE compare_row(const struct verify_case *c, const struct model_laye
         .output = b->output,
     };
     TRY(layer_forward_reference(layer, compute_dtype, &request));
-    dtype_widen(r->output_dtype, b->output, width, b->expected);
-    size_t row_bytes = width * dtype_size(r->output_dtype);
-    dtype_widen(r->output_dtype, (const uint8_t *)answer->data + row * row_bytes, width, b->wide);
+    expertd_dtype_widen(r->output_dtype, b->output, width, b->expected);
+    size_t row_bytes = width * expertd_dtype_size(r->output_dtype);
+    expertd_dtype_widen(r->output_dtype, (const uint8_t *)answer->data + row * row_bytes, width, b->wide);
     compare_values(b->wide, b->expected, width, sum);
     return OK;
 }
 
-FALLIBLE compare_answer(const struct verify_case *c, const struct model_layer *layer, enum dtype compute_dtype,
-                        const struct tensor_view *answer, struct comparison *sum) {
+FALLIBLE compare_answer(const struct verify_case *c, const struct model_layer *layer, enum expertd_dtype compute_dtype,
+                        const struct expertd_tensor_view *answer, struct comparison *sum) {
     uint64_t tokens = c->request.hidden.view.shape[0], width = layer->params.hidden_size;
     if (answer->dtype != c->request.output_dtype || answer->rank != 2 || answer->shape[0] != tokens || answer->shape[1] != width ||
-        answer->bytes != tokens * width * dtype_size(answer->dtype)) {
-        char text[TENSOR_SHAPE_TEXT_MAX];
-        FAIL(ERR_SHAPE_MISMATCH, "the answer is %s%s, not %s[%llu, %llu]", dtype_name(answer->dtype),
-             tensor_shape_text(answer->shape, answer->rank, text), dtype_name(c->request.output_dtype), (unsigned long long)tokens,
-             (unsigned long long)width);
+        answer->bytes != tokens * width * expertd_dtype_size(answer->dtype)) {
+        char text[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_SHAPE_MISMATCH, "the answer is %s%s, not %s[%llu, %llu]", expertd_dtype_name(answer->dtype),
+             expertd_tensor_shape_text(answer->shape, answer->rank, text), expertd_dtype_name(c->request.output_dtype),
+             (unsigned long long)tokens, (unsigned long long)width);
     }
     struct twin_buffers buffers = {malloc(width * sizeof(float)), malloc(width * sizeof(float)), malloc(width * sizeof(float))};
     err_t e = OK;
     if (!buffers.output || !buffers.wide || !buffers.expected) {
-        e = err_record(ERR_NOMEM, NULL, "no memory for a row of %llu values", (unsigned long long)width);
+        e = err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for a row of %llu values", (unsigned long long)width);
     }
     uint64_t rows = compare_rows(&layer->params, tokens);
     for (uint64_t i = 0; i < rows && !err_is(e); i++) {

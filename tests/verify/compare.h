@@ -14,9 +14,9 @@ struct comparison {
 // The twin computes some of a large layer's rows only, spread evenly: rows are independent of each other. This many of `tokens`.
 uint64_t compare_rows(const struct layer_params *params, uint64_t tokens);
 
-// `answer`: the daemon's [T, H]. Adds to *sum. ERR_NOMEM, or what the twin says; ERR_SHAPE_MISMATCH where the answer has not the
-// request's shape and output dtype.
-FALLIBLE compare_answer(const struct verify_case *verify_case, const struct model_layer *layer, enum dtype compute_dtype,
-                        const struct tensor_view *answer, struct comparison *sum);
+// `answer`: the daemon's [T, H]. Adds to *sum. EXPERTD_ERR_NOMEM, or what the twin says; EXPERTD_ERR_SHAPE_MISMATCH where the
+// answer has not the request's shape and output dtype.
+FALLIBLE compare_answer(const struct verify_case *verify_case, const struct model_layer *layer, enum expertd_dtype compute_dtype,
+                        const struct expertd_tensor_view *answer, struct comparison *sum);
 
 #endif

@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/mapped.h"
 #include "base/standard_output.h"
-#include "client/client.h"
-#include "kernels/kernel_select.h"
+#include "client/c/client.h"
+#include "expertd/kernels/kernel_select.h"
 #include "tests/verify/report.h"
 #include "tests/verify/shared.h"
 #include "tests/verify/verify_options.h"
@@ -32,7 +32,7 @@ struct verify {
     const struct describe_model *served;
     size_t first, count;         // of served->layers: the ones to check
     struct client_region region; // with --shared-memory
-    struct team *team;
+    struct expertd_team *team;
     struct model model;
     struct report report;
 };
@@ -51,7 +51,7 @@ static FALLIBLE choose_layers(struct verify *v) {
     const struct verify_options *o = v->options;
     const struct describe_response *response = &v->description.response;
     if (response->num_models != 1 || response->models[0].num_layers == 0) {
-        FAIL(ERR_USAGE, "%s serves %zu models; this program checks a daemon that serves one", client_address(v->client),
+        FAIL(EXPERTD_ERR_USAGE, "%s serves %zu models; this program checks a daemon that serves one", client_address(v->client),
              response->num_models);
     }
     v->served = &response->models[0];
@@ -63,7 +63,7 @@ static FALLIBLE choose_layers(struct verify *v) {
         v->count++;
     }
     if (v->count == 0) {
-        FAIL(ERR_USAGE, "--layers %u-%u: none of them is served; expertctl models lists those that are", o->first_layer,
+        FAIL(EXPERTD_ERR_USAGE, "--layers %u-%u: none of them is served; expertctl models lists those that are", o->first_layer,
              o->last_layer);
     }
     if (!o->have_layers && v->count > LAYERS_MAX) {
@@ -73,8 +73,8 @@ static FALLIBLE choose_layers(struct verify *v) {
     return OK;
 }
 
-static enum dtype dtype_of_numerics(const char *numerics_id) {
-    return strstr(numerics_id, "/f32/") ? DTYPE_F32 : DTYPE_BF16;
+static enum expertd_dtype dtype_of_numerics(const char *numerics_id) {
+    return strstr(numerics_id, "/f32/") ? EXPERTD_DTYPE_F32 : EXPERTD_DTYPE_BF16;
 }
 
 // The reference sums as the daemon does, where this build knows how; else check_identity says that the ids differ.
@@ -83,7 +83,7 @@ static void choose_arithmetic(const char *numerics_id) {
     const char *last = strrchr(numerics_id, '/');
     snprintf(name, sizeof name, "%s", last ? last + 1 : "");
     name[strcspn(name, "+")] = 0; // widened weights are an arithmetic of no other kind
-    err_t unknown = kernel_select_arithmetic(name);
+    err_t unknown = expertd_kernel_select_arithmetic(name);
     (void)unknown;
 }
 
@@ -98,16 +98,19 @@ static void show_progress(void *context, uint64_t done_bytes, uint64_t all_bytes
 static FALLIBLE load_model(struct verify *v) {
     const struct verify_options *o = v->options;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    struct team_options team = {.threads = o->threads ? o->threads : processors > 0 ? (unsigned)processors : 1, .spin_us = 0};
+    struct expertd_team_options team = {.threads = o->threads       ? o->threads
+                                                   : processors > 0 ? (unsigned)processors
+                                                                    : 1,
+                                        .spin_us = 0};
     const struct describe_layer *layers = &v->served->layers[v->first];
-    enum dtype dtype = dtype_of_numerics(layers[0].numerics_id);
-    if (o->compute_dtype != DTYPE_NONE && o->compute_dtype != dtype) { // other choices of the router: nothing to compare
-        FAIL(ERR_USAGE,
+    enum expertd_dtype dtype = dtype_of_numerics(layers[0].numerics_id);
+    if (o->compute_dtype != EXPERTD_DTYPE_NONE && o->compute_dtype != dtype) { // other choices of the router: nothing to compare
+        FAIL(EXPERTD_ERR_USAGE,
              "--compute-dtype: the daemon computes in %s (numerics id %s); start it with --compute-dtype %s, or leave it out here",
-             dtype_name(dtype), layers[0].numerics_id, o->compute_dtype == DTYPE_F32 ? "f32" : "bf16");
+             expertd_dtype_name(dtype), layers[0].numerics_id, o->compute_dtype == EXPERTD_DTYPE_F32 ? "f32" : "bf16");
     }
     choose_arithmetic(layers[0].numerics_id);
-    TRY(team_create(&team, &v->team));
+    TRY(expertd_team_create(&team, &v->team));
     struct model_options options = {
         .model = o->model,
         .hf_cache = o->hf_cache,
@@ -128,10 +131,10 @@ static FALLIBLE check_identity(struct verify *v) {
         const struct model_layer *mine = &v->model.layers[i];
         const struct describe_layer *theirs = served_layer(v, mine->params.layer);
         if (!theirs) {
-            FAIL(ERR_LAYER_UNKNOWN, "layer %u of %s is not served", mine->params.layer, v->options->model);
+            FAIL(EXPERTD_ERR_LAYER_UNKNOWN, "layer %u of %s is not served", mine->params.layer, v->options->model);
         }
         if (theirs->weights_id != mine->weights_id) {
-            FAIL(ERR_WEIGHTS_CHANGED,
+            FAIL(EXPERTD_ERR_WEIGHTS_CHANGED,
                  "layer %u: the daemon serves weights %016" PRIx64 ", %s gives %016" PRIx64
                  ": was it started with another model, or has the folder changed since?",
                  mine->params.layer, theirs->weights_id, v->options->model, mine->weights_id);
@@ -142,7 +145,7 @@ static FALLIBLE check_identity(struct verify *v) {
     r->numerics_id = v->model.numerics_id;
     r->daemon_numerics_id = v->served->layers[v->first].numerics_id;
     r->same_numerics = strcmp(r->numerics_id, r->daemon_numerics_id) == 0;
-    r->bound = v->model.compute_dtype == DTYPE_F32 ? BOUND_F32 : BOUND_BF16;
+    r->bound = v->model.compute_dtype == EXPERTD_DTYPE_F32 ? BOUND_F32 : BOUND_BF16;
     if (!r->same_numerics) {
         fprintf(stderr, "the daemon computes as %s, the reference as %s: answers must agree within %.0e, not bit for bit\n",
                 r->daemon_numerics_id, r->numerics_id, r->bound);
@@ -174,7 +177,8 @@ static FALLIBLE time_calls(struct verify *v, const struct wire_request *request,
 }
 
 // Asks as the options say; *view is the answer's output, in the reply or in the region.
-static FALLIBLE ask(struct verify *v, const struct wire_request *request, struct client_reply *reply, struct tensor_view *view) {
+static FALLIBLE ask(struct verify *v, const struct wire_request *request, struct client_reply *reply,
+                    struct expertd_tensor_view *view) {
     TRY(client_forward(v->client, request, v->options->timeout_us, reply));
     *view = reply->wire.output.view;
     return request->has_output ? shared_answer(&v->region, request, &reply->wire.output, view) : OK;
@@ -190,7 +194,7 @@ static FALLIBLE check_case(struct verify *v, const struct model_layer *layer, en
     struct verify_case c;
     struct wire_request request;
     struct client_reply reply = {0};
-    struct tensor_view answer;
+    struct expertd_tensor_view answer;
     err_t e;
     TRY_OUT(e, case_init(&options, &c));
     c.request.id = row->requests + 1;
@@ -239,7 +243,7 @@ static FALLIBLE check_layers(struct verify *v) {
     uint32_t max_tokens = v->description.response.max_tokens;
     v->report.rows = calloc(v->model.num_layers * o->num_tokens, sizeof *v->report.rows);
     if (!v->report.rows) {
-        FAIL(ERR_NOMEM, "no memory for the results of %zu layers", v->model.num_layers);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the results of %zu layers", v->model.num_layers);
     }
     for (size_t i = 0; i < v->model.num_layers; i++) {
         for (size_t t = 0; t < o->num_tokens; t++) {
@@ -251,7 +255,8 @@ static FALLIBLE check_layers(struct verify *v) {
         }
     }
     if (v->report.count == 0) {
-        FAIL(ERR_USAGE, "nothing was compared: the daemon takes %u tokens in one request, let --tokens name fewer", max_tokens);
+        FAIL(EXPERTD_ERR_USAGE, "nothing was compared: the daemon takes %u tokens in one request, let --tokens name fewer",
+             max_tokens);
     }
     return OK;
 }
@@ -273,15 +278,15 @@ static FALLIBLE verify(struct verify *v) {
 static void verify_deinit(struct verify *v) {
     free(v->report.rows);
     model_deinit(&v->model);
-    team_destroy(v->team);
+    expertd_team_destroy(v->team);
     client_region_close(&v->region);
     client_description_deinit(&v->description);
     client_destroy(v->client);
 }
 
 static int fail(err_t e) {
-    fprintf(stderr, "expertd-verify: %s: %s\n", err_name(e.code), err_message());
-    return e.code == ERR_WEIGHTS_CHANGED ? EXIT_WRONG : err_exit_code(e.code);
+    fprintf(stderr, "expertd-verify: %s: %s\n", expertd_err_name(e.code), expertd_err_message());
+    return e.code == EXPERTD_ERR_WEIGHTS_CHANGED ? EXIT_WRONG : err_exit_code(e.code);
 }
 
 int main(int argc, char **argv) {

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "client/expertctl/json_out.h"
-#include "client/expertctl/table.h"
+#include "client/expertctl/print/json_out.h"
+#include "client/expertctl/print/table.h"
 
 bool report_all_right(const struct report *report) {
     bool right = true;

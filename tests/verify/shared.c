@@ -11,7 +11,7 @@ struct layout {
 static FALLIBLE take(struct layout *layout, uint64_t bytes, struct wire_extent *out) {
     uint64_t left = layout->region->bytes - layout->next;
     if (bytes > left) {
-        FAIL(ERR_TOO_LARGE, "a region of %" PRIu64 " bytes is too small for this request", layout->region->bytes);
+        FAIL(EXPERTD_ERR_TOO_LARGE, "a region of %" PRIu64 " bytes is too small for this request", layout->region->bytes);
     }
     *out = (struct wire_extent){layout->region->id, layout->next, bytes};
     uint64_t rounded = (bytes + CLIENT_REGION_ALIGN - 1) / CLIENT_REGION_ALIGN * CLIENT_REGION_ALIGN;
@@ -41,15 +41,15 @@ FALLIBLE shared_place(const struct client_region *region, const struct wire_requ
     }
     const uint64_t *shape = request->hidden.view.shape;
     out->has_output = true;
-    return take(&layout, shape[0] * shape[1] * dtype_size(request->output_dtype), &out->output);
+    return take(&layout, shape[0] * shape[1] * expertd_dtype_size(request->output_dtype), &out->output);
 }
 
 FALLIBLE shared_answer(const struct client_region *region, const struct wire_request *placed, const struct wire_tensor *answer,
-                       struct tensor_view *view) {
+                       struct expertd_tensor_view *view) {
     *view = answer->view;
     if (!answer->has_extent || answer->extent.region != region->id || answer->extent.offset != placed->output.offset ||
         answer->extent.length != placed->output.length) {
-        FAIL(ERR_MALFORMED, "the answer does not lie where it was asked for");
+        FAIL(EXPERTD_ERR_MALFORMED, "the answer does not lie where it was asked for");
     }
     view->data = region->data + placed->output.offset;
     view->bytes = placed->output.length;

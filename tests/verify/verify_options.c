@@ -38,10 +38,10 @@ static FALLIBLE set_layers(void *options, const char *value) {
     if (*end == '-') {
         TRY(flags_number("--layers", end + 1, 0, UINT32_MAX, &last));
     } else if (*end) {
-        FAIL(ERR_USAGE, "--layers %s: A-B or one number is expected", value);
+        FAIL(EXPERTD_ERR_USAGE, "--layers %s: A-B or one number is expected", value);
     }
     if (last < first) {
-        FAIL(ERR_USAGE, "--layers %s: the last comes before the first", value);
+        FAIL(EXPERTD_ERR_USAGE, "--layers %s: the last comes before the first", value);
     }
     o->have_layers = true;
     o->first_layer = (uint32_t)first;
@@ -51,9 +51,11 @@ static FALLIBLE set_layers(void *options, const char *value) {
 
 static FALLIBLE set_compute_dtype(void *options, const char *value) {
     struct verify_options *o = options;
-    o->compute_dtype = strcmp(value, "bf16") == 0 ? DTYPE_BF16 : strcmp(value, "f32") == 0 ? DTYPE_F32 : DTYPE_NONE;
-    if (o->compute_dtype == DTYPE_NONE) {
-        FAIL(ERR_USAGE, "--compute-dtype %s: it is bf16 or f32", value);
+    o->compute_dtype = strcmp(value, "bf16") == 0  ? EXPERTD_DTYPE_BF16
+                       : strcmp(value, "f32") == 0 ? EXPERTD_DTYPE_F32
+                                                   : EXPERTD_DTYPE_NONE;
+    if (o->compute_dtype == EXPERTD_DTYPE_NONE) {
+        FAIL(EXPERTD_ERR_USAGE, "--compute-dtype %s: it is bf16 or f32", value);
     }
     return OK;
 }
@@ -123,7 +125,8 @@ FALLIBLE verify_options_parse(int argc, char *const *argv, struct verify_options
         TRY(flags_take(FLAGS, FLAG_COUNT, out, argc, argv, &i));
     }
     if (!out->help && (!out->address || !out->model)) {
-        FAIL(ERR_USAGE, "%s is missing: expertd-verify --address ADDRESS --model MODEL", out->address ? "--model" : "--address");
+        FAIL(EXPERTD_ERR_USAGE, "%s is missing: expertd-verify --address ADDRESS --model MODEL",
+             out->address ? "--model" : "--address");
     }
     return OK;
 }

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "base/dtype.h"
 #include "base/err.h"
+#include "expertd/base/dtype.h"
 
 enum { VERIFY_TOKENS_MAX = 8 };
 
@@ -15,7 +15,7 @@ struct verify_options {
     const char *address, *model, *hf_cache;
     uint32_t tokens[VERIFY_TOKENS_MAX];
     size_t num_tokens;
-    enum dtype compute_dtype; // that the daemon must compute in; DTYPE_NONE: either
+    enum expertd_dtype compute_dtype; // that the daemon must compute in; EXPERTD_DTYPE_NONE: either
     bool have_layers;
     uint32_t first_layer, last_layer;
     unsigned threads; // for loading; 0: those of the machine
@@ -25,7 +25,7 @@ struct verify_options {
     bool json, help;
 };
 
-// Strings are borrowed from argv. ERR_USAGE names the word and the mend.
+// Strings are borrowed from argv. EXPERTD_ERR_USAGE names the word and the mend.
 FALLIBLE verify_options_parse(int argc, char *const *argv, struct verify_options *out);
 void verify_options_help(FILE *out);
 

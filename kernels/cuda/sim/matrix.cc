@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/cpu/tensor_core.h"
+#include "kernels/cpu/common/tensor_core.h"
 #include "kernels/cuda/sim/block.h"
 #include "kernels/cuda/sim/tensor_map.h"
 
@@ -19,12 +19,12 @@ namespace {
 
 constexpr unsigned K = 16, WARPGROUP = 128;
 
-float widen(enum dtype dtype, uint16_t value) {
-    return dtype == DTYPE_F16 ? f32_from_f16(value) : f32_from_bf16(value);
+float widen(enum expertd_dtype dtype, uint16_t value) {
+    return dtype == EXPERTD_DTYPE_F16 ? expertd_f32_from_f16(value) : expertd_f32_from_bf16(value);
 }
 
-const tensor_core &core_of(enum dtype dtype) {
-    return dtype == DTYPE_F16 ? TENSOR_CORE_SM90_F16 : TENSOR_CORE_SM90_BF16;
+const tensor_core &core_of(enum expertd_dtype dtype) {
+    return dtype == EXPERTD_DTYPE_F16 ? TENSOR_CORE_SM90_F16 : TENSOR_CORE_SM90_BF16;
 }
 
 // A step for one row: sums[c] and x[k] * y[k][c] of all k, y [K][8].
@@ -147,7 +147,7 @@ struct operation {
     float *acc;
     uint64_t until; // what of the ordinary stores it may see
     operand b;
-    enum dtype dtype;
+    enum expertd_dtype dtype;
     uint16_t n, thread; // of the warpgroup
     bool keep;
 };
@@ -196,7 +196,7 @@ void run_wgmma(const operation &m, const operand &a) {
     run_rows(m, x);
 }
 
-operation operation_of(enum dtype dtype, unsigned n, float *acc, uint64_t b, int keep) {
+operation operation_of(enum expertd_dtype dtype, unsigned n, float *acc, uint64_t b, int keep) {
     return {acc,      fenced_until(),           operand_of(b),
             dtype,    static_cast<uint16_t>(n), static_cast<uint16_t>(thread_number() % WARPGROUP),
             keep != 0};
@@ -204,7 +204,7 @@ operation operation_of(enum dtype dtype, unsigned n, float *acc, uint64_t b, int
 
 } // namespace
 
-void wgmma(enum dtype dtype, unsigned n, float *acc, uint64_t a, uint64_t b, int keep) {
+void wgmma(enum expertd_dtype dtype, unsigned n, float *acc, uint64_t a, uint64_t b, int keep) {
     const operation m = operation_of(dtype, n, acc, b, keep);
     const operand first = operand_of(a);
     queue_add(QUEUE_MULTIPLY, [m, first] { run_wgmma(m, first); });
@@ -255,7 +255,7 @@ void wgmma_registers(unsigned n, float *acc, const uint32_t *a, uint64_t b, int 
     two_rows rows;
     registers mine = {a, &rows};
     meet_warp("wgmma", &mine, exchange);
-    const operation m = operation_of(DTYPE_BF16, n, acc, b, keep);
+    const operation m = operation_of(EXPERTD_DTYPE_BF16, n, acc, b, keep);
     queue_add(QUEUE_MULTIPLY, [m, a, rows] { run_registers(m, a, rows); });
 }
 
@@ -264,18 +264,18 @@ void wgmma_registers(unsigned n, float *acc, const uint32_t *a, uint64_t b, int 
 namespace {
 
 struct fragments {
-    enum dtype dtype;
+    enum expertd_dtype dtype;
     float *acc;
     const uint32_t *a, *b;
 };
 
-void put_pair(enum dtype dtype, uint32_t pair, float *even, float *odd) {
+void put_pair(enum expertd_dtype dtype, uint32_t pair, float *even, float *odd) {
     *even = widen(dtype, static_cast<uint16_t>(pair));
     *odd = widen(dtype, static_cast<uint16_t>(pair >> 16));
 }
 
 void multiply_warp(void *const *lanes) {
-    const enum dtype dtype = static_cast<const fragments *>(lanes[0])->dtype;
+    const enum expertd_dtype dtype = static_cast<const fragments *>(lanes[0])->dtype;
     float x[16][K], y[K][8], sums[16][8];
     for (unsigned lane = 0; lane < 32; lane++) {
         const fragments *f = static_cast<const fragments *>(lanes[lane]);
@@ -300,7 +300,7 @@ void multiply_warp(void *const *lanes) {
 
 } // namespace
 
-void mma_m16n8k16(enum dtype dtype, float *acc, const uint32_t *a, const uint32_t *b) {
+void mma_m16n8k16(enum expertd_dtype dtype, float *acc, const uint32_t *a, const uint32_t *b) {
     fragments mine = {dtype, acc, a, b};
     meet_warp("mma.sync", &mine, multiply_warp);
 }

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/tensor_core.h"
+#include "kernels/cpu/common/tensor_core.h"
 #include "kernels/cuda/sim/block.h"
 #include "kernels/cuda/sim/tensor_map.h"
 

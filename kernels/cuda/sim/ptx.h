@@ -1,5 +1,5 @@
-// kernels/cuda/ptx.cuh for the CPU: the same functions, on a simulated block. Stores by the copy engine and stmatrix are here
-// alone: no kernel has a use for them yet, only the tests of what the simulation sees.
+// kernels/cuda/common/ptx.cuh for the CPU: the same functions, on a simulated block. Stores by the copy engine and stmatrix are
+// here alone: no kernel has a use for them yet, only the tests of what the simulation sees.
 #ifndef EXPERTD_KERNELS_CUDA_SIM_PTX_H
 #define EXPERTD_KERNELS_CUDA_SIM_PTX_H
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/dtype.h"
+#include "expertd/base/dtype.h"
 #include "kernels/cuda/sim/block.h"
 #include "kernels/cuda/sim/matrix.h"
 #include "kernels/cuda/sim/matrix_fp8.h"
@@ -106,14 +106,14 @@ inline float fma(float a, float b, float c) {
     return sim::fma(a, b, c);
 }
 inline uint32_t pack_bf16(float low, float high) {
-    return bf16_from_f32(low) | static_cast<uint32_t>(bf16_from_f32(high)) << 16;
+    return expertd_bf16_from_f32(low) | static_cast<uint32_t>(expertd_bf16_from_f32(high)) << 16;
 }
 
 // Exact here only where the result is a bf16, or one rounding of fp32 does not change that of bf16: all that kernels ask of it.
 inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     auto half = [=](int shift) {
-        auto value = [=](uint32_t pair) { return f32_from_bf16(static_cast<uint16_t>(pair >> shift)); };
-        return static_cast<uint32_t>(bf16_from_f32(sim::fma(value(a), value(b), value(c)))) << shift;
+        auto value = [=](uint32_t pair) { return expertd_f32_from_bf16(static_cast<uint16_t>(pair >> shift)); };
+        return static_cast<uint32_t>(expertd_bf16_from_f32(sim::fma(value(a), value(b), value(c)))) << shift;
     };
     return half(0) | half(16);
 }
@@ -263,13 +263,13 @@ template <int LEFT> void wgmma_wait() {
     sim::queue_wait(sim::QUEUE_MULTIPLY, LEFT);
 }
 template <int N> void wgmma_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
-    sim::wgmma(DTYPE_BF16, N, acc, a, b, keep);
+    sim::wgmma(EXPERTD_DTYPE_BF16, N, acc, a, b, keep);
 }
 template <int N> void wgmma_bf16(float (&acc)[N / 2], const uint32_t (&a)[4], uint64_t b, int keep) {
     sim::wgmma_registers(N, acc, a, b, keep);
 }
 template <int N> void wgmma_f16(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
-    sim::wgmma(DTYPE_F16, N, acc, a, b, keep);
+    sim::wgmma(EXPERTD_DTYPE_F16, N, acc, a, b, keep);
 }
 template <int N> void wgmma_e4m3(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep) {
     sim::wgmma_e4m3(N, acc, a, b, keep);
@@ -277,14 +277,14 @@ template <int N> void wgmma_e4m3(float (&acc)[N / 2], uint64_t a, uint64_t b, in
 template <typename Registers> void settle(Registers &) {
 }
 inline void mma_bf16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    sim::mma_m16n8k16(DTYPE_BF16, acc, a, b);
+    sim::mma_m16n8k16(EXPERTD_DTYPE_BF16, acc, a, b);
 }
 inline void mma_bf16_first(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
-    sim::mma_m16n8k16(DTYPE_BF16, acc, a, b);
+    sim::mma_m16n8k16(EXPERTD_DTYPE_BF16, acc, a, b);
 }
 inline void mma_f16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    sim::mma_m16n8k16(DTYPE_F16, acc, a, b);
+    sim::mma_m16n8k16(EXPERTD_DTYPE_F16, acc, a, b);
 }
 
 } // namespace ptx

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/cuda/common/tensor_map.cuh"
 #include "kernels/cuda/sim/block.h"
-#include "kernels/cuda/tensor_map.cuh"
 
 namespace sim {
 

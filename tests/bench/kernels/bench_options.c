@@ -56,7 +56,7 @@ static FALLIBLE set_transposed(void *options, const char *value) {
 
 static FALLIBLE set_out(void *options, const char *value) {
     static const char *const NAMES[] = {"f32", "bf16", "f16"};
-    static const enum dtype DTYPES[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    static const enum expertd_dtype DTYPES[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16};
     size_t found = 0;
     TRY(flags_find("dtype of results", value, strlen(value), NAMES, sizeof NAMES / sizeof *NAMES, "--help lists them", &found));
     ((struct bench_options *)options)->out = DTYPES[found];
@@ -93,7 +93,7 @@ static FALLIBLE set_seconds(void *options, const char *value) {
     char *end = NULL;
     o->seconds = strtod(value, &end);
     if (end == value || *end || !(o->seconds > 0 && o->seconds <= SECONDS_LIMIT)) {
-        FAIL(ERR_USAGE, "--seconds %s: a number above 0 and up to %d is expected", value, SECONDS_LIMIT);
+        FAIL(EXPERTD_ERR_USAGE, "--seconds %s: a number above 0 and up to %d is expected", value, SECONDS_LIMIT);
     }
     return OK;
 }
@@ -166,7 +166,7 @@ static FALLIBLE take_word(struct bench_options *out, char *const *argv, int argc
         return flags_take(FLAGS, FLAG_COUNT, out, argc, argv, i);
     }
     if (out->command != BENCH_NONE) {
-        FAIL(ERR_USAGE, "%s: one command at a time", word);
+        FAIL(EXPERTD_ERR_USAGE, "%s: one command at a time", word);
     }
     for (size_t c = 0; c < COMMAND_COUNT; c++) {
         names[c] = COMMANDS[c].name;
@@ -198,7 +198,7 @@ static FALLIBLE check_commands(const struct bench_options *o) {
     };
     for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
         if (RULES[i].given && !(RULES[i].commands & 1u << o->command)) {
-            FAIL(ERR_USAGE, "%s is of expertd-bench %s", RULES[i].flag, RULES[i].names);
+            FAIL(EXPERTD_ERR_USAGE, "%s is of expertd-bench %s", RULES[i].flag, RULES[i].names);
         }
     }
     return OK;
@@ -213,20 +213,20 @@ FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *
         return OK;
     }
     if (out->command == BENCH_NONE) {
-        FAIL(ERR_USAGE, "a command is missing: expertd-bench kernels, layer, tune or pack; --help says more");
+        FAIL(EXPERTD_ERR_USAGE, "a command is missing: expertd-bench kernels, layer, tune or pack; --help says more");
     }
     TRY(check_commands(out));
     if (out->device && (out->num_threads > 0 || out->busy_neighbour)) {
-        FAIL(ERR_USAGE, "--threads and --busy-neighbour are of the CPU, and --device %s is none", out->device);
+        FAIL(EXPERTD_ERR_USAGE, "--threads and --busy-neighbour are of the CPU, and --device %s is none", out->device);
     }
     if (out->transposed && out->op != OP_GMM_PLAIN && out->op != OP_GROUPED_GEMM) {
-        FAIL(ERR_USAGE, "--transposed is of --op gmm-plain and --op grouped-gemm");
+        FAIL(EXPERTD_ERR_USAGE, "--transposed is of --op gmm-plain and --op grouped-gemm");
     }
     if (out->out && (out->command != BENCH_KERNELS || out->op != OP_GMM || out->device)) {
-        FAIL(ERR_USAGE, "--out is of kernels with --op gmm, on the CPU");
+        FAIL(EXPERTD_ERR_USAGE, "--out is of kernels with --op gmm, on the CPU");
     }
     if (out->layout != LAYOUT_BEST && (out->op != OP_GMM || out->device)) {
-        FAIL(ERR_USAGE, "--layout is of packed weights: kernels with --op gmm, and pack, on the CPU");
+        FAIL(EXPERTD_ERR_USAGE, "--layout is of packed weights: kernels with --op gmm, and pack, on the CPU");
     }
     if (out->num_tokens == 0) {
         out->num_tokens = sizeof TOKENS / sizeof *TOKENS;

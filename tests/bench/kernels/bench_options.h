@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "base/dtype.h"
 #include "base/err.h"
+#include "expertd/base/dtype.h"
 
 enum bench_command { BENCH_NONE, BENCH_KERNELS, BENCH_LAYER, BENCH_TUNE, BENCH_PACK };
 
@@ -20,8 +20,8 @@ enum bench_op {
 
 // Of packed F32 and BF16.
 enum bench_layout {
-    LAYOUT_BEST,   // packed_layout_best
-    LAYOUT_PANELS, // and on: enum packed_layout's
+    LAYOUT_BEST,   // expertd_packed_layout_best
+    LAYOUT_PANELS, // and on: enum expertd_packed_layout's
     LAYOUT_SLICES,
     LAYOUT_WIDE_SLICES,
 };
@@ -34,8 +34,8 @@ struct bench_options {
     const char *dtypes;  // likewise
     const char *kernels; // the backend's name
     enum bench_op op;
-    bool transposed; // plain weights as [groups, n, k]
-    enum dtype out;  // kernels, gmm: of the results; NONE: the sums'
+    bool transposed;        // plain weights as [groups, n, k]
+    enum expertd_dtype out; // kernels, gmm: of the results; NONE: the sums'
     enum bench_layout layout;
     const char *cache; // tune: the file of schedules; NULL: none is kept
     uint32_t threads[BENCH_LIST_MAX];
@@ -50,7 +50,7 @@ struct bench_options {
     bool json, list, help;
 };
 
-// Strings are borrowed from argv. ERR_USAGE names the word and the mend.
+// Strings are borrowed from argv. EXPERTD_ERR_USAGE names the word and the mend.
 FALLIBLE bench_options_parse(int argc, char *const *argv, struct bench_options *out);
 void bench_options_help(FILE *out);
 

@@ -8,7 +8,8 @@
 
 enum { SPIN_US = 50 };
 
-static struct measured what_of(const struct selection *s, const struct bench_shape *shape, enum dtype dtype, struct team *team) {
+static struct measured what_of(const struct selection *s, const struct bench_shape *shape, enum expertd_dtype dtype,
+                               struct expertd_team *team) {
     return (struct measured){
         .neighbour = s->neighbour,
         .flops = 2.0 * (double)shape->rows * (double)shape->k * (double)shape->n,
@@ -17,10 +18,10 @@ static struct measured what_of(const struct selection *s, const struct bench_sha
 }
 
 static FALLIBLE bench_packed(const struct selection *s, const struct bench_shape *shape, const struct bench_dtype *dtype,
-                             struct team *team, double seconds, struct measurement *out) {
+                             struct expertd_team *team, double seconds, struct measurement *out) {
     struct product *p = calloc(1, sizeof *p);
     if (!p) {
-        FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for shape %s", shape->name);
     }
     struct measured what = what_of(s, shape, dtype->dtype, team);
     what.context = p, what.run_ns = product_run_ns, what.read_ns = product_read_ns, what.bytes = product_weights_bytes;
@@ -34,12 +35,14 @@ static FALLIBLE bench_packed(const struct selection *s, const struct bench_shape
 }
 
 static FALLIBLE bench_plain(const struct selection *s, const struct bench_shape *shape, const struct bench_dtype *dtype,
-                            struct team *team, double seconds, struct measurement *out) {
+                            struct expertd_team *team, double seconds, struct measurement *out) {
     struct plain_product *p = calloc(1, sizeof *p);
     if (!p) {
-        FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for shape %s", shape->name);
     }
-    enum dtype sums = dtype->plain == DTYPE_F16 ? DTYPE_F32 : dtype->scaling ? DTYPE_BF16 : dtype->plain;
+    enum expertd_dtype sums = dtype->plain == EXPERTD_DTYPE_F16 ? EXPERTD_DTYPE_F32
+                              : dtype->scaling                  ? EXPERTD_DTYPE_BF16
+                                                                : dtype->plain;
     struct measured what = what_of(s, shape, sums, team);
     what.context = p, what.run_ns = plain_product_run_ns, what.read_ns = plain_product_read_ns;
     what.bytes = plain_product_bytes_of_run;
@@ -55,11 +58,11 @@ static FALLIBLE bench_plain(const struct selection *s, const struct bench_shape 
 // ---- all of them
 
 static FALLIBLE bench_row(const struct selection *s, const struct bench_shape *shape, const struct bench_dtype *dtype,
-                          struct team *team, double seconds, struct report *report) {
-    struct report_row row = {.dtype = dtype->name, .threads = team_threads(team)};
+                          struct expertd_team *team, double seconds, struct report *report) {
+    struct report_row row = {.dtype = dtype->name, .threads = expertd_team_threads(team)};
     static const char *const OPS[] = {"", " gmm-plain", " tgmm", " grouped-gemm"};
     snprintf(row.shape, sizeof row.shape, "%s%s%s%s%s", shape->name, OPS[s->op], s->transposed ? " nk" : "", s->out ? " " : "",
-             s->out ? dtype_name(s->out) : "");
+             s->out ? expertd_dtype_name(s->out) : "");
     fprintf(stderr, "%s %s, %u threads ...\n", row.shape, row.dtype, row.threads);
     err_t e = (s->op == OP_GMM ? bench_packed : bench_plain)(s, shape, dtype, team, seconds, &row.measured);
     row.neighbour_leaves = neighbour_leaves(row.threads, report->machine->cpus);
@@ -67,16 +70,16 @@ static FALLIBLE bench_row(const struct selection *s, const struct bench_shape *s
 }
 
 static FALLIBLE bench_on(const struct selection *s, uint32_t threads, double seconds, struct report *report) {
-    struct team *team;
-    struct team_options options = {.threads = threads, .spin_us = SPIN_US};
-    TRY(team_create(&options, &team));
+    struct expertd_team *team;
+    struct expertd_team_options options = {.threads = threads, .spin_us = SPIN_US};
+    TRY(expertd_team_create(&options, &team));
     err_t e = OK;
     for (size_t i = 0; i < s->num_shapes && !err_is(e); i++) {
         for (size_t d = 0; d < s->num_dtypes && !err_is(e); d++) {
             e = bench_row(s, s->shapes[i], s->dtypes[d], team, seconds, report);
         }
     }
-    team_destroy(team);
+    expertd_team_destroy(team);
     return e;
 }
 

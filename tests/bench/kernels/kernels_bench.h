@@ -3,12 +3,12 @@
 #define EXPERTD_TESTS_BENCH_KERNELS_KERNELS_BENCH_H
 
 #include "tests/bench/kernels/bench_options.h"
-#include "tests/bench/kernels/machine.h"
+#include "tests/bench/kernels/measure/machine.h"
 #include "tests/bench/kernels/report.h"
 
 // Adds a row for each shape, dtype and number of threads asked for; progress goes to standard error.
-// ERR_USAGE, ERR_CONFIG: an unknown name; ERR_NOMEM: more memory is needed than there is, with figures, before anything is
-// measured.
+// EXPERTD_ERR_USAGE, EXPERTD_ERR_CONFIG: an unknown name; EXPERTD_ERR_NOMEM: more memory is needed than there is, with figures,
+// before anything is measured.
 FALLIBLE kernels_bench(const struct bench_options *options, const struct machine *machine, struct report *report);
 
 #endif

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "expert/engine.h"
-#include "expert/layer.h"
-#include "expert/synthetic.h"
-#include "tests/bench/kernels/device_rig.h"
-#include "tests/bench/kernels/plain_read.h"
+#include "expert/layer/engine.h"
+#include "expert/layer/layer.h"
+#include "expert/synthetic/synthetic.h"
+#include "tests/bench/kernels/device/device_rig.h"
+#include "tests/bench/kernels/measure/plain_read.h"
 #include "tests/flags/flags.h"
 
 enum {
@@ -24,7 +24,7 @@ enum {
 struct layer_selection {
     const char *presets[PRESETS_MAX];
     size_t num_presets;
-    enum dtype dtypes[DTYPES_MAX];
+    enum expertd_dtype dtypes[DTYPES_MAX];
     size_t num_dtypes;
     uint32_t threads[BENCH_LIST_MAX];
     size_t num_threads;
@@ -39,7 +39,7 @@ static err_t take_preset(void *context, const char *name, size_t length) {
     }
     TRY(flags_find("preset", name, length, names, count, "--list names them", &found));
     if (s->num_presets == PRESETS_MAX) {
-        FAIL(ERR_USAGE, "--shape names more than %d presets", PRESETS_MAX);
+        FAIL(EXPERTD_ERR_USAGE, "--shape names more than %d presets", PRESETS_MAX);
     }
     s->presets[s->num_presets++] = names[found];
     return OK;
@@ -47,11 +47,11 @@ static err_t take_preset(void *context, const char *name, size_t length) {
 
 static err_t take_dtype(void *context, const char *name, size_t length) {
     struct layer_selection *s = context;
-    enum dtype dtype = length == 4 && memcmp(name, "bf16", 4) == 0  ? DTYPE_BF16
-                       : length == 3 && memcmp(name, "f32", 3) == 0 ? DTYPE_F32
-                                                                    : DTYPE_NONE;
-    if (dtype == DTYPE_NONE || s->num_dtypes == DTYPES_MAX) {
-        FAIL(ERR_USAGE, "--dtype %.*s: a layer is measured in bf16, f32 or both", (int)length, name);
+    enum expertd_dtype dtype = length == 4 && memcmp(name, "bf16", 4) == 0  ? EXPERTD_DTYPE_BF16
+                               : length == 3 && memcmp(name, "f32", 3) == 0 ? EXPERTD_DTYPE_F32
+                                                                            : EXPERTD_DTYPE_NONE;
+    if (dtype == EXPERTD_DTYPE_NONE || s->num_dtypes == DTYPES_MAX) {
+        FAIL(EXPERTD_ERR_USAGE, "--dtype %.*s: a layer is measured in bf16, f32 or both", (int)length, name);
     }
     s->dtypes[s->num_dtypes++] = dtype;
     return OK;
@@ -71,7 +71,7 @@ static FALLIBLE select_layers(const struct bench_options *o, const struct machin
     TRY(flags_names("--shape", presets_of(o, rig), take_preset, s));
     for (size_t i = 0; rig && rig->simulated && i < s->num_presets; i++) {
         if (strcmp(s->presets[i], "tiny") != 0) {
-            FAIL(ERR_USAGE, "--shape %s: a simulated device would take hours; it has --shape tiny", s->presets[i]);
+            FAIL(EXPERTD_ERR_USAGE, "--shape %s: a simulated device would take hours; it has --shape tiny", s->presets[i]);
         }
     }
     return flags_names("--dtype", o->dtypes ? o->dtypes : "bf16", take_dtype, s);
@@ -82,7 +82,7 @@ static FALLIBLE select_layers(const struct bench_options *o, const struct machin
 struct forward {
     const struct model_layer *layer;
     struct engine *engine;
-    struct team *team;
+    struct expertd_team *team;
     struct device_rig *rig; // NULL: the CPU computes
     struct layer_request request;
     uint16_t *hidden; // [T + SPARE_ROWS, H] BF16; a repetition begins at another row
@@ -98,7 +98,7 @@ static void fill_hidden(const struct forward *f, size_t rows) {
     uint64_t state = 1;
     for (size_t i = 0; i < rows * f->layer->params.hidden_size; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        f->hidden[i] = bf16_from_f32((float)((int32_t)(state >> 32)) * 0x1p-31f);
+        f->hidden[i] = expertd_bf16_from_f32((float)((int32_t)(state >> 32)) * 0x1p-31f);
     }
 }
 
@@ -108,20 +108,20 @@ static FALLIBLE forward_init(struct forward *f, const struct model_layer *layer,
     f->hidden = malloc((tokens + SPARE_ROWS) * (size_t)p->hidden_size * sizeof *f->hidden);
     f->request = (struct layer_request){
         .tokens = tokens,
-        .hidden = {.dtype = DTYPE_BF16,
+        .hidden = {.dtype = EXPERTD_DTYPE_BF16,
                    .rank = 2,
                    .shape = {tokens, p->hidden_size},
                    .bytes = (uint64_t)tokens * p->hidden_size * sizeof *f->hidden},
         .source = ROUTING_OWN,
         .shared = p->shared != SHARED_NONE,
-        .output_dtype = DTYPE_BF16,
+        .output_dtype = EXPERTD_DTYPE_BF16,
         .output = malloc((size_t)tokens * p->hidden_size * sizeof *f->hidden),
     };
     f->load = calloc(p->num_experts, sizeof *f->load);
     f->load_before = calloc(p->num_experts, sizeof *f->load_before);
     f->pieces = calloc(p->num_experts + OTHER_PIECES, sizeof *f->pieces);
     if (!f->hidden || !f->request.output || !f->load || !f->load_before || !f->pieces) {
-        FAIL(ERR_NOMEM, "no memory for %u tokens of %u values", tokens, p->hidden_size);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %u tokens of %u values", tokens, p->hidden_size);
     }
     fill_hidden(f, tokens + SPARE_ROWS);
     return OK;
@@ -135,7 +135,7 @@ static void forward_deinit(struct forward *f) {
     free(f->pieces);
 }
 
-static size_t add_piece(struct forward *f, size_t count, const struct packed_weights *weights) {
+static size_t add_piece(struct forward *f, size_t count, const struct expertd_packed_weights *weights) {
     if (weights->data && weights->group_bytes) {
         f->pieces[count++] = (struct read_piece){weights->data[0], weights->group_bytes};
     }
@@ -224,11 +224,12 @@ static int64_t read_layer(void *context, enum plain_read_way way) {
 }
 
 static double layer_flops(const struct layer_params *p, uint32_t tokens) {
-    double routed =
-        (double)p->routing.top_k * p->intermediate_size * (activation_is_gated(&p->activation) ? MATRICES_GATED : MATRICES_PLAIN);
-    double shared = p->shared == SHARED_NONE ? 0
-                                             : (double)p->shared_intermediate_size *
-                                                   (activation_is_gated(&p->shared_activation) ? MATRICES_GATED : MATRICES_PLAIN);
+    double routed = (double)p->routing.top_k * p->intermediate_size *
+                    (expertd_activation_is_gated(&p->activation) ? MATRICES_GATED : MATRICES_PLAIN);
+    double shared = p->shared == SHARED_NONE
+                        ? 0
+                        : (double)p->shared_intermediate_size *
+                              (expertd_activation_is_gated(&p->shared_activation) ? MATRICES_GATED : MATRICES_PLAIN);
     return 2.0 * tokens * p->hidden_size * (routed + shared + p->routing.num_experts);
 }
 
@@ -236,7 +237,7 @@ static double layer_flops(const struct layer_params *p, uint32_t tokens) {
 
 struct layer_row {
     const struct model *model;
-    struct team *team;
+    struct expertd_team *team;
     struct engine *engine;
     struct device_rig *rig;
     const char *preset;
@@ -245,8 +246,8 @@ struct layer_row {
 };
 
 static FALLIBLE bench_row(const struct layer_row *r, struct report *report) {
-    const char *dtype = r->model->compute_dtype == DTYPE_F32 ? "f32" : "bf16";
-    struct report_row row = {.dtype = dtype, .threads = team_threads(r->team), .tokens = r->tokens};
+    const char *dtype = r->model->compute_dtype == EXPERTD_DTYPE_F32 ? "f32" : "bf16";
+    struct report_row row = {.dtype = dtype, .threads = expertd_team_threads(r->team), .tokens = r->tokens};
     if (r->experts) {
         snprintf(row.shape, sizeof row.shape, "%s/%u T=%u", r->preset, r->experts, r->tokens);
     } else {
@@ -265,7 +266,7 @@ static FALLIBLE bench_row(const struct layer_row *r, struct report *report) {
         .peak = measure_peak_of(r->model->compute_dtype, r->team),
     };
     if (r->rig) {
-        what.peak_rate = r->model->compute_dtype == DTYPE_F32 ? device_rig_peak_f32 : device_rig_peak_bf16;
+        what.peak_rate = r->model->compute_dtype == EXPERTD_DTYPE_F32 ? device_rig_peak_f32 : device_rig_peak_bf16;
         what.peak_context = r->rig;
         what.peak_name = device_rig_peak_name(r->rig, r->model->compute_dtype);
     }
@@ -280,8 +281,8 @@ out:
 static FALLIBLE bench_threads(const struct bench_options *o, const struct model *model, const char *preset, uint32_t threads,
                               struct report *report) {
     struct layer_row row = {.model = model, .rig = report->rig, .preset = preset, .experts = o->experts, .seconds = o->seconds};
-    struct team_options team = {.threads = threads, .spin_us = SPIN_US};
-    TRY(team_create(&team, &row.team));
+    struct expertd_team_options team = {.threads = threads, .spin_us = SPIN_US};
+    TRY(expertd_team_create(&team, &row.team));
     uint32_t most = 0;
     for (size_t t = 0; t < o->num_tokens; t++) {
         most = o->tokens[t] > most ? o->tokens[t] : most;
@@ -294,11 +295,11 @@ static FALLIBLE bench_threads(const struct bench_options *o, const struct model 
         e = bench_row(&row, report);
     }
     engine_destroy(row.engine);
-    team_destroy(row.team);
+    expertd_team_destroy(row.team);
     return e;
 }
 
-static FALLIBLE load(const char *preset, uint32_t experts, enum dtype dtype, uint32_t threads, const struct device_rig *rig,
+static FALLIBLE load(const char *preset, uint32_t experts, enum expertd_dtype dtype, uint32_t threads, const struct device_rig *rig,
                      struct model *model) {
     char name[96], count[24] = "";
     if (experts) {
@@ -306,21 +307,21 @@ static FALLIBLE load(const char *preset, uint32_t experts, enum dtype dtype, uin
     }
     snprintf(name, sizeof name, "synthetic:%s,layers=1%s", preset, count);
     fprintf(stderr, "making the weights of a layer of %s ...\n", preset);
-    struct team *team;
-    struct team_options options = {.threads = threads, .spin_us = SPIN_US};
-    TRY(team_create(&options, &team));
+    struct expertd_team *team;
+    struct expertd_team_options options = {.threads = threads, .spin_us = SPIN_US};
+    TRY(expertd_team_create(&options, &team));
     struct model_options load = {.model = name, .compute_dtype = dtype, .ranks = 1, .team = team};
     if (rig) {
         load.arithmetic = rig->devices->facts.arithmetic;
         load.arithmetic_f32 = rig->devices->facts.arithmetic_f32;
     }
     err_t e = model_load(&load, model);
-    team_destroy(team);
+    expertd_team_destroy(team);
     return e;
 }
 
-static FALLIBLE bench_model(const struct bench_options *o, const struct layer_selection *s, const char *preset, enum dtype dtype,
-                            struct report *report) {
+static FALLIBLE bench_model(const struct bench_options *o, const struct layer_selection *s, const char *preset,
+                            enum expertd_dtype dtype, struct report *report) {
     struct model model = {0};
     err_t e;
     TRY_OUT(e, load(preset, o->experts, dtype, s->threads[0], report->rig, &model));

@@ -2,9 +2,9 @@
 #include <stdio.h>
 
 #include "base/standard_output.h"
-#include "kernels/kernel_select.h"
+#include "expertd/kernels/kernel_select.h"
 #include "tests/bench/kernels/bench_options.h"
-#include "tests/bench/kernels/device_bench.h"
+#include "tests/bench/kernels/device/device_bench.h"
 #include "tests/bench/kernels/kernels_bench.h"
 #include "tests/bench/kernels/layer_bench.h"
 #include "tests/bench/kernels/pack_bench.h"
@@ -36,14 +36,14 @@ static FALLIBLE measure_all(const struct bench_options *options, const struct ma
 }
 
 static FALLIBLE bench(const struct bench_options *options) {
-    TRY(kernel_select(options->kernels));
-    const char *differs, *passed_over = kernel_passed_over(&differs);
+    TRY(expertd_kernel_select(options->kernels));
+    const char *differs, *passed_over = expertd_kernel_passed_over(&differs);
     if (passed_over) {
         fprintf(stderr, "%s is passed over: its %s differs from the scalar twin on this CPU\n", passed_over, differs);
     }
     struct machine machine;
     machine_read(&machine);
-    struct report report = {.machine = &machine, .backend = kernel_selected_name()};
+    struct report report = {.machine = &machine, .backend = expertd_kernel_selected_name()};
     if (options->command == BENCH_TUNE) {
         return tune_bench(options, &machine);
     }
@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
     }
     e = err_is(e) ? e : standard_output_flush();
     if (err_is(e)) {
-        fprintf(stderr, "expertd-bench: %s: %s\n", err_name(e.code), err_message());
+        fprintf(stderr, "expertd-bench: %s: %s\n", expertd_err_name(e.code), expertd_err_message());
         return err_exit_code(e.code);
     }
     return 0;

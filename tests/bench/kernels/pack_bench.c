@@ -5,9 +5,9 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "expert/digest.h"
-#include "expert/quantised_matrix.h"
-#include "tests/bench/kernels/plain_read.h"
+#include "expert/checkpoint/digest.h"
+#include "expert/quantised/quantised_matrix.h"
+#include "tests/bench/kernels/measure/plain_read.h"
 #include "tests/bench/kernels/selection.h"
 #include "tests/flags/flags.h"
 
@@ -26,31 +26,31 @@ enum order { ROWS, BY_COLUMN, WORDS_AWQ, WORDS_BY_DEPTH };
 
 static const struct form {
     const char *name, *text;
-    enum dtype dtype; // of a source without scales, packed as BF16; NONE: codes
-    enum weight_code code;
+    enum expertd_dtype dtype; // of a source without scales, packed as BF16; NONE: codes
+    enum expertd_weight_code code;
     enum order order;
     bool flipped, zero_points, ordered;
 } FORMS[] = {
-    {.name = "bf16", .text = "[n, k]", .dtype = DTYPE_BF16},
-    {.name = "bf16-kn", .text = "[k, n]", .dtype = DTYPE_BF16, .order = BY_COLUMN},
-    {.name = "f16", .text = "[n, k], rounded to bf16", .dtype = DTYPE_F16},
-    {.name = "f32", .text = "[n, k], rounded to bf16", .dtype = DTYPE_F32},
-    {.name = "e4m3", .text = "rows of codes", .code = CODE_E4M3},
-    {.name = "fp4", .text = "rows of codes", .code = CODE_E2M1},
-    {.name = "int4", .text = "rows of codes", .code = CODE_INT4},
-    {.name = "int4-ordered", .text = "rows of codes, k sorted by g_idx", .code = CODE_INT4, .ordered = true},
-    {.name = "int8-offset", .text = "rows of codes in offset binary", .code = CODE_INT8, .flipped = true},
-    {.name = "awq", .text = "AWQ's words", .code = CODE_INT4, .order = WORDS_AWQ, .zero_points = true},
-    {.name = "gptq", .text = "GPTQ's words", .code = CODE_INT4, .order = WORDS_BY_DEPTH, .zero_points = true},
+    {.name = "bf16", .text = "[n, k]", .dtype = EXPERTD_DTYPE_BF16},
+    {.name = "bf16-kn", .text = "[k, n]", .dtype = EXPERTD_DTYPE_BF16, .order = BY_COLUMN},
+    {.name = "f16", .text = "[n, k], rounded to bf16", .dtype = EXPERTD_DTYPE_F16},
+    {.name = "f32", .text = "[n, k], rounded to bf16", .dtype = EXPERTD_DTYPE_F32},
+    {.name = "e4m3", .text = "rows of codes", .code = EXPERTD_CODE_E4M3},
+    {.name = "fp4", .text = "rows of codes", .code = EXPERTD_CODE_E2M1},
+    {.name = "int4", .text = "rows of codes", .code = EXPERTD_CODE_INT4},
+    {.name = "int4-ordered", .text = "rows of codes, k sorted by g_idx", .code = EXPERTD_CODE_INT4, .ordered = true},
+    {.name = "int8-offset", .text = "rows of codes in offset binary", .code = EXPERTD_CODE_INT8, .flipped = true},
+    {.name = "awq", .text = "AWQ's words", .code = EXPERTD_CODE_INT4, .order = WORDS_AWQ, .zero_points = true},
+    {.name = "gptq", .text = "GPTQ's words", .code = EXPERTD_CODE_INT4, .order = WORDS_BY_DEPTH, .zero_points = true},
     {.name = "gptq-ordered",
      .text = "GPTQ's words, k sorted by g_idx",
-     .code = CODE_INT4,
+     .code = EXPERTD_CODE_INT4,
      .order = WORDS_BY_DEPTH,
      .zero_points = true,
      .ordered = true},
     {.name = "gptq-8",
      .text = "GPTQ's words of 8 bits",
-     .code = CODE_INT8,
+     .code = EXPERTD_CODE_INT8,
      .order = WORDS_BY_DEPTH,
      .flipped = true,
      .zero_points = true},
@@ -59,7 +59,7 @@ enum { FORM_COUNT = sizeof FORMS / sizeof *FORMS };
 
 struct packing {
     const struct form *form;
-    struct team *team;
+    struct expertd_team *team;
     size_t count; // matrices in the pool
     size_t source_bytes, packed_bytes, staging_bytes;
     struct arena memory;
@@ -67,18 +67,18 @@ struct packing {
     void *scales, *zeros;
     int32_t *scale_of_k;
     struct read_piece piece;
-    enum packed_layout layout; // of what is packed as BF16
+    enum expertd_packed_layout layout; // of what is packed as BF16
     _Atomic bool failed;
 };
 
 static unsigned bits_of(const struct form *f) {
-    return f->code == CODE_E2M1 || f->code == CODE_INT4 ? 4 : 8;
+    return f->code == EXPERTD_CODE_E2M1 || f->code == EXPERTD_CODE_INT4 ? 4 : 8;
 }
 
-static struct code_words words_of(const struct form *f, const void *data, size_t n, size_t k) {
+static struct expertd_code_words words_of(const struct form *f, const void *data, size_t n, size_t k) {
     static const uint8_t AWQ[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     unsigned bits = bits_of(f), word = 32 / bits;
-    struct code_words c = {.data = data, .bits = bits, .word = word, .flip = f->flipped ? 0x80 : 0};
+    struct expertd_code_words c = {.data = data, .bits = bits, .word = word, .flip = f->flipped ? 0x80 : 0};
     if (f->order == WORDS_AWQ) {
         c.n_stride = 1, c.n_word_stride = word, c.k_stride = n, c.k_word_stride = word * n, c.order = AWQ;
     } else if (f->order == WORDS_BY_DEPTH) {
@@ -90,14 +90,15 @@ static struct code_words words_of(const struct form *f, const void *data, size_t
 }
 
 // GPTQ's and AWQ's zero points lie in words along N, the latter's in an order that does not matter here.
-static struct code_words zeros_of(const struct packing *p) {
-    struct code_words c = words_of(p->form, p->zeros, MATRIX_N, SCALES);
+static struct expertd_code_words zeros_of(const struct packing *p) {
+    struct expertd_code_words c = words_of(p->form, p->zeros, MATRIX_N, SCALES);
     c.n_stride = 1, c.n_word_stride = c.word, c.k_stride = MATRIX_N, c.k_word_stride = c.word * MATRIX_N;
     return c;
 }
 
-static struct quantised_format format_of(const struct form *f) {
-    return (struct quantised_format){.code = f->code, .scale = DTYPE_F16, .zero_points = f->zero_points, .scale_k = SCALE_K};
+static struct expertd_quantised_format format_of(const struct form *f) {
+    return (struct expertd_quantised_format){
+        .code = f->code, .scale = EXPERTD_DTYPE_F16, .zero_points = f->zero_points, .scale_k = SCALE_K};
 }
 
 static struct quantised_matrix matrix_of(const struct packing *p, size_t i) {
@@ -118,12 +119,12 @@ static struct quantised_matrix matrix_of(const struct packing *p, size_t i) {
     return m;
 }
 
-static struct weight_source plain_of(const struct packing *p, size_t i) {
+static struct expertd_weight_source plain_of(const struct packing *p, size_t i) {
     bool by_column = p->form->order == BY_COLUMN;
-    return (struct weight_source){.data = p->sources + i * p->source_bytes,
-                                  .dtype = p->form->dtype,
-                                  .n_stride = by_column ? 1 : MATRIX_K,
-                                  .k_stride = by_column ? MATRIX_N : 1};
+    return (struct expertd_weight_source){.data = p->sources + i * p->source_bytes,
+                                          .dtype = p->form->dtype,
+                                          .n_stride = by_column ? 1 : MATRIX_K,
+                                          .k_stride = by_column ? MATRIX_N : 1};
 }
 
 static void fill_zeroed(void *context, size_t i, unsigned thread) {
@@ -147,17 +148,18 @@ static void fill_scales(struct packing *p) {
 }
 
 static size_t matrix_source_bytes(const struct form *f) {
-    return (size_t)MATRIX_N * MATRIX_K * (f->dtype ? dtype_size(f->dtype) * 8 : bits_of(f)) / 8;
+    return (size_t)MATRIX_N * MATRIX_K * (f->dtype ? expertd_dtype_size(f->dtype) * 8 : bits_of(f)) / 8;
 }
 
 static size_t matrix_packed_bytes(const struct form *f) {
-    struct quantised_format format = format_of(f);
-    return f->dtype ? packed_group_bytes(DTYPE_BF16, MATRIX_K, MATRIX_N) : quantised_group_bytes(&format, MATRIX_K, MATRIX_N);
+    struct expertd_quantised_format format = format_of(f);
+    return f->dtype ? expertd_packed_group_bytes(EXPERTD_DTYPE_BF16, MATRIX_K, MATRIX_N)
+                    : expertd_quantised_group_bytes(&format, MATRIX_K, MATRIX_N);
 }
 
 static size_t matrix_staging_bytes(const struct packing *p) {
     if (p->form->dtype) {
-        struct weight_source source = plain_of(p, 0);
+        struct expertd_weight_source source = plain_of(p, 0);
         return digest_scratch_bytes(&source, MATRIX_N, MATRIX_K);
     }
     struct quantised_matrix m = matrix_of(p, 0);
@@ -172,7 +174,7 @@ static FALLIBLE take(struct packing *p, size_t bytes, void *out) {
 }
 
 static FALLIBLE packing_init(struct packing *p) {
-    unsigned threads = team_threads(p->team);
+    unsigned threads = expertd_team_threads(p->team);
     p->source_bytes = matrix_source_bytes(p->form);
     p->packed_bytes = matrix_packed_bytes(p->form);
     p->count = (POOL_BYTES / p->source_bytes + threads) / threads * threads;
@@ -188,7 +190,7 @@ static FALLIBLE packing_init(struct packing *p) {
     TRY(take(p, scales, &p->zeros));
     TRY(take(p, order, &p->scale_of_k));
     p->piece = (struct read_piece){p->sources, p->count * p->source_bytes};
-    team_run(p->team, p->count, fill_zeroed, p);
+    expertd_team_run(p->team, p->count, fill_zeroed, p);
     fill_scales(p);
     return OK;
 }
@@ -198,7 +200,7 @@ static FALLIBLE load_codes(const struct packing *p, size_t i, void *staging, str
     struct quantised_rows rows;
     TRY(quantised_rows_take(&m, MATRIX_N, MATRIX_K, staging, &rows));
     quantised_rows_digest(&rows, MATRIX_N, MATRIX_K, digest);
-    return pack_quantised(&rows.source, &rows.format, MATRIX_K, MATRIX_N, p->packed + i * p->packed_bytes);
+    return expertd_pack_quantised(&rows.source, &rows.format, MATRIX_K, MATRIX_N, p->packed + i * p->packed_bytes);
 }
 
 static void load_matrix(void *context, size_t i, unsigned thread) {
@@ -212,18 +214,18 @@ static void load_matrix(void *context, size_t i, unsigned thread) {
         }
         return;
     }
-    struct weight_source source = plain_of(p, i);
+    struct expertd_weight_source source = plain_of(p, i);
     digest_matrix(&digest, &source, MATRIX_N, MATRIX_K, staging);
-    pack_weights(&source, MATRIX_K, MATRIX_N, DTYPE_BF16, p->layout, p->packed + i * p->packed_bytes);
+    expertd_pack_weights(&source, MATRIX_K, MATRIX_N, EXPERTD_DTYPE_BF16, p->layout, p->packed + i * p->packed_bytes);
 }
 
 static err_t packing_run_ns(void *context, int64_t *span_ns) {
     struct packing *p = context;
     int64_t start_ns = clock_now_ns();
-    team_run(p->team, p->count, load_matrix, p);
+    expertd_team_run(p->team, p->count, load_matrix, p);
     *span_ns = clock_now_ns() - start_ns;
     if (p->failed) {
-        FAIL(ERR_INVALID, "%s: a matrix of the bench's own cannot be packed", p->form->name);
+        FAIL(EXPERTD_ERR_INVALID, "%s: a matrix of the bench's own cannot be packed", p->form->name);
     }
     return OK;
 }
@@ -238,10 +240,10 @@ static double packing_bytes(void *context) {
     return (double)p->count * (double)p->source_bytes;
 }
 
-static FALLIBLE bench_form(const struct form *form, enum packed_layout layout, struct team *team, double seconds,
+static FALLIBLE bench_form(const struct form *form, enum expertd_packed_layout layout, struct expertd_team *team, double seconds,
                            struct report *report) {
     struct packing p = {.form = form, .layout = layout, .team = team};
-    struct report_row row = {.dtype = form->name, .threads = team_threads(team), .shape = "pack"};
+    struct report_row row = {.dtype = form->name, .threads = expertd_team_threads(team), .shape = "pack"};
     struct measured what = {
         .context = &p, .run_ns = packing_run_ns, .read_ns = packing_read_ns, .bytes = packing_bytes, .peak = PEAK_FMA_F32};
     fprintf(stderr, "pack %s, %u threads ...\n", form->name, row.threads);
@@ -268,7 +270,7 @@ static err_t take_form(void *context, const char *name, size_t length) {
         names[i] = FORMS[i].name;
     }
     if (chosen->count == FORMS_MAX) {
-        FAIL(ERR_USAGE, "--dtype names more than %d forms", FORMS_MAX);
+        FAIL(EXPERTD_ERR_USAGE, "--dtype names more than %d forms", FORMS_MAX);
     }
     TRY(flags_find("form", name, length, names, FORM_COUNT, "pack --list names them", &found));
     chosen->forms[chosen->count++] = &FORMS[found];
@@ -285,16 +287,16 @@ FALLIBLE pack_bench(const struct bench_options *options, const struct machine *m
     }
     uint32_t all = machine->cpus;
     const uint32_t *threads = options->num_threads ? options->threads : &all;
-    enum packed_layout layout;
-    TRY(bench_layout_of(options->layout, DTYPE_BF16, &layout));
+    enum expertd_packed_layout layout;
+    TRY(bench_layout_of(options->layout, EXPERTD_DTYPE_BF16, &layout));
     err_t e = OK;
     for (size_t t = 0; t < (options->num_threads ? options->num_threads : 1) && !err_is(e); t++) {
-        struct team *team;
-        TRY(team_create(&(struct team_options){.threads = threads[t], .spin_us = SPIN_US}, &team));
+        struct expertd_team *team;
+        TRY(expertd_team_create(&(struct expertd_team_options){.threads = threads[t], .spin_us = SPIN_US}, &team));
         for (size_t i = 0; i < chosen.count && !err_is(e); i++) {
             e = bench_form(chosen.forms[i], layout, team, options->seconds, report);
         }
-        team_destroy(team);
+        expertd_team_destroy(team);
     }
     return e;
 }

@@ -7,17 +7,20 @@
 
 enum { TABLE_VALUES = 251, TABLE_MIDDLE = 125, CODES_USED = 119, PATTERN = 1 << 16, E8M0_SMALL = 127 - 7 };
 
-static size_t code_bytes(enum dtype dtype, size_t count) {
-    return dtype == DTYPE_U8 ? count / 2 : count * dtype_size(dtype);
+static size_t code_bytes(enum expertd_dtype dtype, size_t count) {
+    return dtype == EXPERTD_DTYPE_U8 ? count / 2 : count * expertd_dtype_size(dtype);
 }
 
-static bool is_codes(enum dtype dtype) {
-    return dtype == DTYPE_U8 || dtype == DTYPE_F8_E4M3;
+static bool is_codes(enum expertd_dtype dtype) {
+    return dtype == EXPERTD_DTYPE_U8 || dtype == EXPERTD_DTYPE_F8_E4M3;
 }
 
-static enum dtype out_dtype_of(enum dtype plain, enum bench_op op) {
-    bool as_sums = plain == DTYPE_I8 || plain == DTYPE_F32 || op == OP_GMM_PLAIN;
-    return plain == DTYPE_I8 ? DTYPE_I32 : as_sums ? DTYPE_F32 : is_codes(plain) ? DTYPE_BF16 : plain;
+static enum expertd_dtype out_dtype_of(enum expertd_dtype plain, enum bench_op op) {
+    bool as_sums = plain == EXPERTD_DTYPE_I8 || plain == EXPERTD_DTYPE_F32 || op == OP_GMM_PLAIN;
+    return plain == EXPERTD_DTYPE_I8 ? EXPERTD_DTYPE_I32
+           : as_sums                 ? EXPERTD_DTYPE_F32
+           : is_codes(plain)         ? EXPERTD_DTYPE_BF16
+                                     : plain;
 }
 
 static size_t matrix_elements(const struct bench_shape *shape) {
@@ -25,7 +28,7 @@ static size_t matrix_elements(const struct bench_shape *shape) {
 }
 
 static size_t tensor_bytes_of(const struct bench_shape *shape, const struct bench_dtype *dtype, enum bench_op op) {
-    enum dtype element = op == OP_TGMM ? out_dtype_of(dtype->plain, op) : dtype->plain;
+    enum expertd_dtype element = op == OP_TGMM ? out_dtype_of(dtype->plain, op) : dtype->plain;
     return code_bytes(element, shape->groups * matrix_elements(shape));
 }
 
@@ -52,15 +55,15 @@ uint64_t plain_product_bytes(const struct bench_shape *shape, const struct bench
 }
 
 // Numbers of both signs around 1 / 32, or codes of every kind but NaN, over and over.
-static void fill(enum dtype dtype, size_t bytes, void *out) {
+static void fill(enum expertd_dtype dtype, size_t bytes, void *out) {
     char pattern[PATTERN / ARENA_ALIGN * TABLE_VALUES];
-    size_t size = dtype_size(dtype);
+    size_t size = expertd_dtype_size(dtype);
     for (size_t i = 0; i < sizeof pattern / size; i++) {
         float value = ((float)(i % TABLE_VALUES) - TABLE_MIDDLE) * 0x1p-12f;
         if (size == 1) {
             pattern[i] = (char)(i % CODES_USED + (i % 2 ? 0x80 : 0));
         } else {
-            dtype_narrow(&value, 1, dtype, pattern + i * size);
+            expertd_dtype_narrow(&value, 1, dtype, pattern + i * size);
         }
     }
     for (size_t at = 0; at < bytes; at += sizeof pattern) {
@@ -68,38 +71,41 @@ static void fill(enum dtype dtype, size_t bytes, void *out) {
     }
 }
 
-static void fill_scales(enum dtype dtype, size_t bytes, void *out) {
+static void fill_scales(enum expertd_dtype dtype, size_t bytes, void *out) {
     for (size_t i = 0; i < bytes / sizeof(float); i++) {
         ((float *)out)[i] = 0x1p-7f;
     }
-    if (dtype == DTYPE_F8_E8M0) {
+    if (dtype == EXPERTD_DTYPE_F8_E8M0) {
         memset(out, E8M0_SMALL, bytes);
     }
 }
 
-static struct gemm_dim same(size_t size) {
-    return (struct gemm_dim){.same = size};
+static struct expertd_gemm_dim same(size_t size) {
+    return (struct expertd_gemm_dim){.same = size};
 }
 
-static size_t scale_count(enum gemm_scaling scaling, const struct plain_product *p, bool weights) {
-    size_t block = scaling == GEMM_BLOCK_128X128 || scaling == GEMM_BLOCK_1X128 ? 128 : 32;
-    size_t lines = scaling == GEMM_BLOCK_128X128 ? (p->shape->n + 127) / 128 : p->shape->n;
+static size_t scale_count(enum expertd_gemm_scaling scaling, const struct plain_product *p, bool weights) {
+    size_t block = scaling == EXPERTD_GEMM_BLOCK_128X128 || scaling == EXPERTD_GEMM_BLOCK_1X128 ? 128 : 32;
+    size_t lines = scaling == EXPERTD_GEMM_BLOCK_128X128 ? (p->shape->n + 127) / 128 : p->shape->n;
     size_t deep = (p->shape->k + block - 1) / block;
-    return scaling == GEMM_UNSCALED ? 0 : deep * (weights ? lines * p->shape->groups : p->shape->rows);
+    return scaling == EXPERTD_GEMM_UNSCALED ? 0 : deep * (weights ? lines * p->shape->groups : p->shape->rows);
 }
 
 static void make_gemm(struct plain_product *p) {
     const struct bench_shape *s = p->shape;
-    enum gemm_scaling scaling = p->dtype->scaling, rows = scaling == GEMM_BLOCK_128X128 ? GEMM_BLOCK_1X128 : scaling;
-    struct gemm_dim ragged = {.ragged = p->sizes, .dtype = DTYPE_I32, .count = s->groups};
-    enum dtype scale_dtype = scaling == GEMM_BLOCK_128X128 ? DTYPE_F32 : scaling == GEMM_UNSCALED ? DTYPE_NONE : DTYPE_F8_E8M0;
+    enum expertd_gemm_scaling scaling = p->dtype->scaling,
+                              rows = scaling == EXPERTD_GEMM_BLOCK_128X128 ? EXPERTD_GEMM_BLOCK_1X128 : scaling;
+    struct expertd_gemm_dim ragged = {.ragged = p->sizes, .dtype = EXPERTD_DTYPE_I32, .count = s->groups};
+    enum expertd_dtype scale_dtype = scaling == EXPERTD_GEMM_BLOCK_128X128 ? EXPERTD_DTYPE_F32
+                                     : scaling == EXPERTD_GEMM_UNSCALED    ? EXPERTD_DTYPE_NONE
+                                                                           : EXPERTD_DTYPE_F8_E8M0;
     fill_scales(scale_dtype, scales_bytes(s), p->scales);
     size_t of_rows = scale_count(rows, p, false);
-    p->gemm = (struct grouped_gemm_args){
+    p->gemm = (struct expertd_grouped_gemm_args){
         .num_groups = s->groups,
-        .a = {p->lhs, p->dtype->plain, code_bytes(p->dtype->plain, s->rows * s->k) / dtype_size(p->dtype->plain), ragged,
+        .a = {p->lhs, p->dtype->plain, code_bytes(p->dtype->plain, s->rows * s->k) / expertd_dtype_size(p->dtype->plain), ragged,
               same(s->k), rows, scaling ? p->scales : NULL, scale_dtype, of_rows},
-        .b = {NULL, p->dtype->plain, p->tensor_bytes / dtype_size(p->dtype->plain), same(p->transposed ? s->n : s->k),
+        .b = {NULL, p->dtype->plain, p->tensor_bytes / expertd_dtype_size(p->dtype->plain), same(p->transposed ? s->n : s->k),
               same(p->transposed ? s->k : s->n), scaling, scaling ? (char *)p->scales + of_rows * sizeof(float) : NULL, scale_dtype,
               scale_count(scaling, p, true)},
         .trans_b = p->transposed,
@@ -113,30 +119,30 @@ static void make_gemm(struct plain_product *p) {
 
 static void make_args(struct plain_product *p) {
     const struct bench_shape *s = p->shape;
-    enum dtype out = out_dtype_of(p->dtype->plain, p->op);
-    p->weights =
-        (struct plain_weights){.dtype = p->dtype->plain, .groups = s->groups, .k = s->k, .n = s->n, .transposed = p->transposed};
-    p->gmm = (struct grouped_matmul_args){.lhs = p->lhs,
-                                          .lhs_stride = s->k,
-                                          .rhs = rhs_plain(&p->weights),
-                                          .group_sizes = p->sizes,
-                                          .num_groups = s->groups,
-                                          .num_actual_groups = s->groups,
-                                          .m = s->rows,
-                                          .out = p->out,
-                                          .out_stride = s->n,
-                                          .out_dtype = out};
-    p->tgmm = (struct transposed_grouped_matmul_args){.lhs = p->lhs,
-                                                      .rhs = p->out,
-                                                      .lhs_dtype = p->dtype->plain,
-                                                      .rhs_dtype = p->dtype->plain,
-                                                      .k = s->k,
-                                                      .m = s->rows,
-                                                      .n = s->n,
-                                                      .group_sizes = p->sizes,
-                                                      .num_groups = s->groups,
-                                                      .num_actual_groups = s->groups,
-                                                      .out_dtype = out};
+    enum expertd_dtype out = out_dtype_of(p->dtype->plain, p->op);
+    p->weights = (struct expertd_plain_weights){
+        .dtype = p->dtype->plain, .groups = s->groups, .k = s->k, .n = s->n, .transposed = p->transposed};
+    p->gmm = (struct expertd_grouped_matmul_args){.lhs = p->lhs,
+                                                  .lhs_stride = s->k,
+                                                  .rhs = expertd_rhs_plain(&p->weights),
+                                                  .group_sizes = p->sizes,
+                                                  .num_groups = s->groups,
+                                                  .num_actual_groups = s->groups,
+                                                  .m = s->rows,
+                                                  .out = p->out,
+                                                  .out_stride = s->n,
+                                                  .out_dtype = out};
+    p->tgmm = (struct expertd_transposed_grouped_matmul_args){.lhs = p->lhs,
+                                                              .rhs = p->out,
+                                                              .lhs_dtype = p->dtype->plain,
+                                                              .rhs_dtype = p->dtype->plain,
+                                                              .k = s->k,
+                                                              .m = s->rows,
+                                                              .n = s->n,
+                                                              .group_sizes = p->sizes,
+                                                              .num_groups = s->groups,
+                                                              .num_actual_groups = s->groups,
+                                                              .out_dtype = out};
     if (p->op == OP_GROUPED_GEMM) {
         make_gemm(p);
     }
@@ -145,16 +151,16 @@ static void make_args(struct plain_product *p) {
 static size_t workspace_bytes(const struct plain_product *p) {
     switch (p->op) {
     case OP_TGMM:
-        return transposed_grouped_matmul_workspace_bytes(&p->tgmm, p->team);
+        return expertd_transposed_grouped_matmul_workspace_bytes(&p->tgmm, p->team);
     case OP_GROUPED_GEMM:
-        return grouped_gemm_workspace_bytes(&p->gemm, p->team);
+        return expertd_grouped_gemm_workspace_bytes(&p->gemm, p->team);
     default:
-        return grouped_matmul_workspace_bytes(&p->gmm, p->team);
+        return expertd_grouped_matmul_workspace_bytes(&p->gmm, p->team);
     }
 }
 
 FALLIBLE plain_product_init(struct plain_product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
-                            const struct selection *selection, struct team *team) {
+                            const struct selection *selection, struct expertd_team *team) {
     *p = (struct plain_product){
         .shape = shape, .dtype = dtype, .op = selection->op, .transposed = selection->transposed, .team = team};
     p->active = shape_sizes(shape, p->dealt);
@@ -177,7 +183,7 @@ FALLIBLE plain_product_init(struct plain_product *p, const struct bench_shape *s
     size_t bytes = arena_rounded(workspace_bytes(p));
     p->workspace = aligned_alloc(ARENA_ALIGN, bytes);
     if (!p->workspace) {
-        FAIL(ERR_NOMEM, "no memory for %zu bytes of workspace", bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu bytes of workspace", bytes);
     }
     return OK;
 }
@@ -208,13 +214,13 @@ err_t plain_product_run_ns(void *product, int64_t *span_ns) {
     int64_t start_ns = clock_now_ns();
     switch (p->op) {
     case OP_TGMM:
-        TRY(transposed_grouped_matmul(&p->tgmm, p->team, p->workspace));
+        TRY(expertd_transposed_grouped_matmul(&p->tgmm, p->team, p->workspace));
         break;
     case OP_GROUPED_GEMM:
-        TRY(grouped_gemm(&p->gemm, p->team, p->workspace));
+        TRY(expertd_grouped_gemm(&p->gemm, p->team, p->workspace));
         break;
     default:
-        TRY(grouped_matmul(&p->gmm, p->team, p->workspace));
+        TRY(expertd_grouped_matmul(&p->gmm, p->team, p->workspace));
         break;
     }
     *span_ns = clock_now_ns() - start_ns;

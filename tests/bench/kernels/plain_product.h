@@ -3,10 +3,10 @@
 #define EXPERTD_TESTS_BENCH_KERNELS_PLAIN_PRODUCT_H
 
 #include "base/arena.h"
-#include "kernels/grouped_gemm.h"
-#include "kernels/grouped_matmul.h"
-#include "kernels/transposed_grouped_matmul.h"
-#include "tests/bench/kernels/plain_read.h"
+#include "expertd/kernels/grouped_gemm.h"
+#include "expertd/kernels/grouped_matmul.h"
+#include "expertd/kernels/transposed_grouped_matmul.h"
+#include "tests/bench/kernels/measure/plain_read.h"
 #include "tests/bench/kernels/selection.h"
 
 struct plain_product {
@@ -23,11 +23,11 @@ struct plain_product {
     size_t count, next, tensor_bytes;
     void *lhs, *rhs, *out, *scales; // rhs: tgmm's
     void *workspace;
-    struct plain_weights weights;
-    struct grouped_matmul_args gmm;
-    struct transposed_grouped_matmul_args tgmm;
-    struct grouped_gemm_args gemm;
-    struct team *team;
+    struct expertd_plain_weights weights;
+    struct expertd_grouped_matmul_args gmm;
+    struct expertd_transposed_grouped_matmul_args tgmm;
+    struct expertd_grouped_gemm_args gemm;
+    struct expertd_team *team;
     struct read_piece pieces[SHAPE_GROUPS_MAX];
 };
 
@@ -35,9 +35,9 @@ struct plain_product {
 uint64_t plain_product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, enum bench_op op,
                              uint64_t weights_bytes);
 
-// As product_init. ERR_NOMEM; plain_product_deinit is due on an error too.
+// As product_init. EXPERTD_ERR_NOMEM; plain_product_deinit is due on an error too.
 FALLIBLE plain_product_init(struct plain_product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
-                            const struct selection *selection, struct team *team);
+                            const struct selection *selection, struct expertd_team *team);
 void plain_product_deinit(struct plain_product *p); // legal on a zeroed struct
 
 err_t plain_product_run_ns(void *product, int64_t *span_ns);           // on the next weights

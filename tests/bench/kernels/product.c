@@ -18,7 +18,7 @@ static struct pool_options pool_options_of(const struct product *p, uint64_t wei
 }
 
 static size_t lhs_bytes(const struct product *p) {
-    return p->shape->rows * p->shape->k * dtype_size(p->dtype->dtype);
+    return p->shape->rows * p->shape->k * expertd_dtype_size(p->dtype->dtype);
 }
 
 static size_t out_bytes(const struct product *p) {
@@ -58,40 +58,40 @@ static void fill_rows(const struct product *p, void *lhs) {
     fill_table(table);
     for (size_t i = 0; i < p->shape->rows * p->shape->k; i++) {
         float value = table[(i + i / p->shape->k * ROW_STEP) % ROW_TABLE];
-        if (p->dtype->dtype == DTYPE_I8) {
+        if (p->dtype->dtype == EXPERTD_DTYPE_I8) {
             ((int8_t *)lhs)[i] = (int8_t)(value * I8_DEVIATION); // 4.9 deviations are the most that the table has
         } else {
-            dtype_narrow(&value, 1, p->dtype->dtype, (char *)lhs + i * dtype_size(p->dtype->dtype));
+            expertd_dtype_narrow(&value, 1, p->dtype->dtype, (char *)lhs + i * expertd_dtype_size(p->dtype->dtype));
         }
     }
 }
 
 FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
-                      const struct selection *selection, struct team *team) {
+                      const struct selection *selection, struct expertd_team *team) {
     *p = (struct product){.shape = shape, .dtype = dtype, .team = team};
     p->active = shape_sizes(shape, p->sizes);
     struct pool_options options = pool_options_of(p, selection->weights_bytes);
-    TRY(bench_layout_of(selection->layout, dtype->format ? DTYPE_I8 : dtype->dtype, &options.layout));
+    TRY(bench_layout_of(selection->layout, dtype->format ? EXPERTD_DTYPE_I8 : dtype->dtype, &options.layout));
     TRY(pool_create(&options, team, &p->pool));
     void *lhs, *out;
     TRY(arena_init(&p->memory, work_bytes(p)));
     TRY(arena_take(&p->memory, lhs_bytes(p), &lhs));
     TRY(arena_take(&p->memory, out_bytes(p), &out));
     fill_rows(p, lhs);
-    p->args = (struct grouped_matmul_args){.lhs = lhs,
-                                           .lhs_stride = shape->k,
-                                           .rhs = rhs_packed(&p->pool.weights),
-                                           .group_sizes = p->sizes,
-                                           .num_groups = shape->groups,
-                                           .num_actual_groups = shape->groups,
-                                           .m = shape->rows,
-                                           .out = out,
-                                           .out_dtype = selection->out,
-                                           .out_stride = shape->n};
-    size_t scratch_bytes = arena_rounded(grouped_matmul_workspace_bytes(&p->args, team));
+    p->args = (struct expertd_grouped_matmul_args){.lhs = lhs,
+                                                   .lhs_stride = shape->k,
+                                                   .rhs = expertd_rhs_packed(&p->pool.weights),
+                                                   .group_sizes = p->sizes,
+                                                   .num_groups = shape->groups,
+                                                   .num_actual_groups = shape->groups,
+                                                   .m = shape->rows,
+                                                   .out = out,
+                                                   .out_dtype = selection->out,
+                                                   .out_stride = shape->n};
+    size_t scratch_bytes = arena_rounded(expertd_grouped_matmul_workspace_bytes(&p->args, team));
     p->scratch = aligned_alloc(ARENA_ALIGN, scratch_bytes);
     if (!p->scratch) {
-        FAIL(ERR_NOMEM, "no memory for %zu bytes of scratch", scratch_bytes);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu bytes of scratch", scratch_bytes);
     }
     return OK;
 }
@@ -111,7 +111,7 @@ err_t product_run_ns(void *product, int64_t *span_ns) {
     struct product *p = product;
     product_deal(p);
     int64_t start_ns = clock_now_ns();
-    TRY(grouped_matmul(&p->args, p->team, p->scratch));
+    TRY(expertd_grouped_matmul(&p->args, p->team, p->scratch));
     *span_ns = clock_now_ns() - start_ns;
     return OK;
 }

@@ -2,9 +2,9 @@
 #ifndef EXPERTD_TESTS_BENCH_KERNELS_PRODUCT_H
 #define EXPERTD_TESTS_BENCH_KERNELS_PRODUCT_H
 
-#include "kernels/grouped_matmul.h"
-#include "tests/bench/kernels/plain_read.h"
-#include "tests/bench/kernels/pool.h"
+#include "expertd/kernels/grouped_matmul.h"
+#include "tests/bench/kernels/measure/plain_read.h"
+#include "tests/bench/kernels/measure/pool.h"
 #include "tests/bench/kernels/selection.h"
 
 struct product {
@@ -14,18 +14,19 @@ struct product {
     size_t active; // groups that have rows
     struct pool pool;
     struct arena memory; // lhs, out
-    struct grouped_matmul_args args;
+    struct expertd_grouped_matmul_args args;
     void *scratch;
-    struct team *team;
+    struct expertd_team *team;
     struct read_piece pieces[SHAPE_GROUPS_MAX];
 };
 
 // What product_init will take, but for scratch.
 uint64_t product_bytes(const struct bench_shape *shape, const struct bench_dtype *dtype, uint64_t weights_bytes);
 
-// Of the selection its weights_bytes, to rotate over, and out. team is borrowed. ERR_NOMEM; product_deinit is due on an error too.
+// Of the selection its weights_bytes, to rotate over, and out. team is borrowed. EXPERTD_ERR_NOMEM; product_deinit is due on an
+// error too.
 FALLIBLE product_init(struct product *p, const struct bench_shape *shape, const struct bench_dtype *dtype,
-                      const struct selection *selection, struct team *team);
+                      const struct selection *selection, struct expertd_team *team);
 void product_deinit(struct product *p); // legal on a zeroed struct
 
 void product_deal(void *product);                                // points the groups at the next weights

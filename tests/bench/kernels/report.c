@@ -5,16 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client/expertctl/json_out.h"
-#include "client/expertctl/table.h"
-#include "expert/memory.h"
+#include "client/expertctl/print/json_out.h"
+#include "client/expertctl/print/table.h"
+#include "expert/model/memory.h"
 
 FALLIBLE report_add(struct report *report, const struct report_row *row) {
     if (report->count == report->reserved) {
         size_t reserved = report->reserved ? 2 * report->reserved : 16;
         struct report_row *rows = realloc(report->rows, reserved * sizeof *rows);
         if (!rows) {
-            FAIL(ERR_NOMEM, "no memory for %zu rows of figures", reserved);
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu rows of figures", reserved);
         }
         report->rows = rows;
         report->reserved = reserved;

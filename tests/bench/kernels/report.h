@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-#include "tests/bench/kernels/machine.h"
-#include "tests/bench/kernels/measure.h"
+#include "tests/bench/kernels/measure/machine.h"
+#include "tests/bench/kernels/measure/measure.h"
 #include "tests/bench/kernels/shapes.h"
 
 enum { REPORT_NAME_MAX = 64 };
@@ -34,7 +34,7 @@ struct report {
     size_t count, reserved;
 };
 
-FALLIBLE report_add(struct report *report, const struct report_row *row); // copies; ERR_NOMEM
+FALLIBLE report_add(struct report *report, const struct report_row *row); // copies; EXPERTD_ERR_NOMEM
 void report_deinit(struct report *report);
 
 FALLIBLE report_print_table(const struct report *report);

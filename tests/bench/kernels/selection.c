@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "expert/memory.h"
-#include "kernels/kernel_select.h"
+#include "expert/model/memory.h"
+#include "expertd/kernels/kernel_select.h"
 #include "tests/bench/kernels/plain_product.h"
 #include "tests/bench/kernels/product.h"
 #include "tests/flags/flags.h"
@@ -13,35 +13,37 @@ enum { CACHE_MULTIPLE = 4 };
 static const uint64_t WEIGHTS_BYTES_MIN = 1200000000;
 
 // The formats of today's checkpoints; names say code and k of a scale.
-static const struct quantised_format E4M3_BLOCK = {.code = CODE_E4M3, .scale = DTYPE_F32, .scale_of_panel = true, .scale_k = 128};
-static const struct quantised_format E4M3_ROW = {.code = CODE_E4M3, .scale = DTYPE_F32};
-static const struct quantised_format MXFP8 = {.code = CODE_E4M3, .scale = DTYPE_F8_E8M0, .scale_k = 32};
-static const struct quantised_format MXFP4 = {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32};
-static const struct quantised_format NVFP4 = {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .global = GLOBAL_MULTIPLY, .scale_k = 16};
-static const struct quantised_format INT4_32 = {.code = CODE_INT4, .scale = DTYPE_BF16, .scale_k = 32};
-static const struct quantised_format INT4_128 = {.code = CODE_INT4, .scale = DTYPE_BF16, .scale_k = 128};
-static const struct quantised_format INT8_128 = {.code = CODE_INT8, .scale = DTYPE_BF16, .scale_k = 128};
+static const struct expertd_quantised_format E4M3_BLOCK = {
+    .code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32, .scale_of_panel = true, .scale_k = 128};
+static const struct expertd_quantised_format E4M3_ROW = {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32};
+static const struct expertd_quantised_format MXFP8 = {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32};
+static const struct expertd_quantised_format MXFP4 = {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32};
+static const struct expertd_quantised_format NVFP4 = {
+    .code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E4M3, .global = EXPERTD_GLOBAL_MULTIPLY, .scale_k = 16};
+static const struct expertd_quantised_format INT4_32 = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_BF16, .scale_k = 32};
+static const struct expertd_quantised_format INT4_128 = {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_BF16, .scale_k = 128};
+static const struct expertd_quantised_format INT8_128 = {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_BF16, .scale_k = 128};
 
 static const struct bench_dtype DTYPES[] = {
-    {"bf16", DTYPE_BF16, NULL, false, DTYPE_BF16, GEMM_UNSCALED},
-    {"f32", DTYPE_F32, NULL, false, DTYPE_F32, GEMM_UNSCALED},
-    {"i8", DTYPE_I8, NULL, true, DTYPE_I8, GEMM_UNSCALED},
-    {"f16", DTYPE_NONE, NULL, true, DTYPE_F16, GEMM_UNSCALED},
-    {"e4m3-128x128", DTYPE_BF16, &E4M3_BLOCK, true, DTYPE_F8_E4M3, GEMM_BLOCK_128X128}, // DeepSeek-V3
-    {"e4m3-row", DTYPE_BF16, &E4M3_ROW, true, DTYPE_NONE, GEMM_UNSCALED},
-    {"mxfp8", DTYPE_BF16, &MXFP8, true, DTYPE_F8_E4M3, GEMM_MXFP8_1X32},
-    {"mxfp4", DTYPE_BF16, &MXFP4, true, DTYPE_U8, GEMM_MXFP4_1X32}, // gpt-oss
-    {"nvfp4", DTYPE_BF16, &NVFP4, true, DTYPE_NONE, GEMM_UNSCALED},
-    {"int4-32", DTYPE_BF16, &INT4_32, true, DTYPE_NONE, GEMM_UNSCALED},
-    {"int4-128", DTYPE_BF16, &INT4_128, true, DTYPE_NONE, GEMM_UNSCALED},
-    {"int8-128", DTYPE_BF16, &INT8_128, true, DTYPE_NONE, GEMM_UNSCALED},
+    {"bf16", EXPERTD_DTYPE_BF16, NULL, false, EXPERTD_DTYPE_BF16, EXPERTD_GEMM_UNSCALED},
+    {"f32", EXPERTD_DTYPE_F32, NULL, false, EXPERTD_DTYPE_F32, EXPERTD_GEMM_UNSCALED},
+    {"i8", EXPERTD_DTYPE_I8, NULL, true, EXPERTD_DTYPE_I8, EXPERTD_GEMM_UNSCALED},
+    {"f16", EXPERTD_DTYPE_NONE, NULL, true, EXPERTD_DTYPE_F16, EXPERTD_GEMM_UNSCALED},
+    {"e4m3-128x128", EXPERTD_DTYPE_BF16, &E4M3_BLOCK, true, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GEMM_BLOCK_128X128}, // DeepSeek-V3
+    {"e4m3-row", EXPERTD_DTYPE_BF16, &E4M3_ROW, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"mxfp8", EXPERTD_DTYPE_BF16, &MXFP8, true, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GEMM_MXFP8_1X32},
+    {"mxfp4", EXPERTD_DTYPE_BF16, &MXFP4, true, EXPERTD_DTYPE_U8, EXPERTD_GEMM_MXFP4_1X32}, // gpt-oss
+    {"nvfp4", EXPERTD_DTYPE_BF16, &NVFP4, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"int4-32", EXPERTD_DTYPE_BF16, &INT4_32, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"int4-128", EXPERTD_DTYPE_BF16, &INT4_128, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
+    {"int8-128", EXPERTD_DTYPE_BF16, &INT8_128, true, EXPERTD_DTYPE_NONE, EXPERTD_GEMM_UNSCALED},
 };
 enum { DTYPE_ROWS = sizeof DTYPES / sizeof *DTYPES };
 
 static err_t take_shape(void *context, const char *name, size_t length) {
     struct selection *s = context;
     if (s->num_shapes == SELECTION_SHAPES_MAX) {
-        FAIL(ERR_USAGE, "--shape names more than %d shapes", SELECTION_SHAPES_MAX);
+        FAIL(EXPERTD_ERR_USAGE, "--shape names more than %d shapes", SELECTION_SHAPES_MAX);
     }
     TRY(shape_find(name, length, &s->shapes[s->num_shapes]));
     s->num_shapes++;
@@ -53,7 +55,7 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
     const char *names[DTYPE_ROWS];
     size_t found = 0;
     if (s->num_dtypes == SELECTION_DTYPES_MAX) {
-        FAIL(ERR_USAGE, "--dtype names more than %d dtypes", SELECTION_DTYPES_MAX);
+        FAIL(EXPERTD_ERR_USAGE, "--dtype names more than %d dtypes", SELECTION_DTYPES_MAX);
     }
     for (size_t i = 0; i < DTYPE_ROWS; i++) {
         names[i] = DTYPES[i].name;
@@ -61,14 +63,16 @@ static err_t take_dtype(void *context, const char *name, size_t length) {
     TRY(flags_find("dtype", name, length, names, DTYPE_ROWS, "--list names them", &found));
     const struct bench_dtype *dtype = &DTYPES[found];
     if (s->op == OP_GMM && !dtype->dtype) {
-        FAIL(ERR_USAGE, "--dtype %s: weights are not packed in it; --op gmm-plain, tgmm and grouped-gemm take it", dtype->name);
+        FAIL(EXPERTD_ERR_USAGE, "--dtype %s: weights are not packed in it; --op gmm-plain, tgmm and grouped-gemm take it",
+             dtype->name);
     }
     if (s->op != OP_GMM && (!dtype->plain || (dtype->scaling && s->op != OP_GROUPED_GEMM))) {
-        FAIL(ERR_USAGE, "--dtype %s: this operation has no plain operands of it%s", dtype->name,
+        FAIL(EXPERTD_ERR_USAGE, "--dtype %s: this operation has no plain operands of it%s", dtype->name,
              dtype->plain ? "; --op grouped-gemm has" : "");
     }
-    if (dtype->plain == DTYPE_U8 && s->op == OP_GROUPED_GEMM && !s->transposed) {
-        FAIL(ERR_USAGE, "--dtype %s: two codes of k share a byte, so weights are [groups, n, k]: add --transposed", dtype->name);
+    if (dtype->plain == EXPERTD_DTYPE_U8 && s->op == OP_GROUPED_GEMM && !s->transposed) {
+        FAIL(EXPERTD_ERR_USAGE, "--dtype %s: two codes of k share a byte, so weights are [groups, n, k]: add --transposed",
+             dtype->name);
     }
     s->dtypes[s->num_dtypes++] = dtype;
     return OK;
@@ -118,7 +122,7 @@ static FALLIBLE check_memory(const struct selection *s) {
                                               : plain_product_bytes(s->shapes[i], s->dtypes[d], s->op, s->weights_bytes);
             char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
             if (needed > limit.bytes) {
-                FAIL(ERR_NOMEM,
+                FAIL(EXPERTD_ERR_NOMEM,
                      "shape %s in %s needs %s, but there are %s (%s); leave it out with --shape, or let fewer weights "
                      "rotate with --weights-mib",
                      s->shapes[i]->name, s->dtypes[d]->name, memory_text(needed, wants), memory_text(limit.bytes, has), limit.what);
@@ -133,16 +137,16 @@ FALLIBLE selection_make(const struct bench_options *options, const struct machin
     return check_memory(out);
 }
 
-FALLIBLE bench_layout_of(enum bench_layout layout, enum dtype dtype, enum packed_layout *out) {
-    bool either = dtype == DTYPE_F32 || dtype == DTYPE_BF16;
+FALLIBLE bench_layout_of(enum bench_layout layout, enum expertd_dtype dtype, enum expertd_packed_layout *out) {
+    bool either = dtype == EXPERTD_DTYPE_F32 || dtype == EXPERTD_DTYPE_BF16;
     if (layout == LAYOUT_BEST || !either) {
-        *out = packed_layout_best(dtype);
+        *out = expertd_packed_layout_best(dtype);
         return OK;
     }
-    *out = (enum packed_layout)(layout - LAYOUT_PANELS);
-    if (!packed_layout_is_read(dtype, *out)) {
-        FAIL(ERR_USAGE, "--layout %s: the kernels %s do not read %s so", packed_layout_name(*out), kernel_selected_name(),
-             dtype_name(dtype));
+    *out = (enum expertd_packed_layout)(layout - LAYOUT_PANELS);
+    if (!expertd_packed_layout_is_read(dtype, *out)) {
+        FAIL(EXPERTD_ERR_USAGE, "--layout %s: the kernels %s do not read %s so", expertd_packed_layout_name(*out),
+             expertd_kernel_selected_name(), expertd_dtype_name(dtype));
     }
     return OK;
 }

@@ -30,7 +30,7 @@ enum { SHAPE_GROUPS_MAX = 128 };
 // The i-th shape; NULL past the end.
 const struct bench_shape *shape_at(size_t i);
 
-// ERR_USAGE names the nearest.
+// EXPERTD_ERR_USAGE names the nearest.
 FALLIBLE shape_find(const char *name, size_t length, const struct bench_shape **out);
 
 // Rows of each group, sizes [groups]; returns the number of groups that have any.

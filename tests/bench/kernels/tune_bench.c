@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "client/expertctl/json_out.h"
-#include "client/expertctl/table.h"
-#include "kernels/tuning.h"
+#include "client/expertctl/print/json_out.h"
+#include "client/expertctl/print/table.h"
+#include "expertd/kernels/tuning.h"
 #include "tests/bench/kernels/product.h"
 #include "tests/bench/kernels/selection.h"
 
@@ -16,8 +16,8 @@ enum { SPIN_US = 50 };
 struct tuner {
     const struct bench_options *options;
     struct selection selection;
-    struct tuning_identity identity;
-    struct tuning_table *table; // what the file had, and what is found
+    struct expertd_tuning_identity identity;
+    struct expertd_tuning_table *table; // what the file had, and what is found
     struct table printed;
     json_t *rows;
 };
@@ -25,19 +25,19 @@ struct tuner {
 // A file that is not there yet is no news, but whether it can be made shows now and not after minutes. One that cannot be read is
 // not to be lost; one that was found on another CPU, or is damaged, stays until there is something to put in its place.
 static FALLIBLE load_cache(struct tuner *t) {
-    err_t e = tuning_load(t->options->cache, &t->identity, t->table);
-    if (err_is(e) && e.code == ERR_IO && access(t->options->cache, F_OK) == 0) {
+    err_t e = expertd_tuning_load(t->options->cache, &t->identity, t->table);
+    if (err_is(e) && e.code == EXPERTD_ERR_IO && access(t->options->cache, F_OK) == 0) {
         return e;
     }
-    if (err_is(e) && e.code != ERR_IO) {
-        fprintf(stderr, "not used, and replaced: %s\n", err_message());
+    if (err_is(e) && e.code != EXPERTD_ERR_IO) {
+        fprintf(stderr, "not used, and replaced: %s\n", expertd_err_message());
         return OK;
     }
-    return tuning_store(t->options->cache, &t->identity, t->table);
+    return expertd_tuning_store(t->options->cache, &t->identity, t->table);
 }
 
-static FALLIBLE print_row(struct tuner *t, const char *shape, const char *dtype, const struct schedule_class *found_for,
-                          const struct tuning_trial *trial) {
+static FALLIBLE print_row(struct tuner *t, const char *shape, const char *dtype, const struct expertd_schedule_class *found_for,
+                          const struct expertd_tuning_trial *trial) {
     if (t->options->json) {
         json_array_append_new(t->rows,
                               json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I}", "shape", shape, "dtype", dtype,
@@ -61,28 +61,30 @@ static FALLIBLE print_row(struct tuner *t, const char *shape, const char *dtype,
 }
 
 static FALLIBLE tune_product(struct tuner *t, struct product *p, const char *shape, const char *dtype) {
-    struct tuning_job job = {.args = &p->args,
-                             .team = p->team,
-                             .scratch = p->scratch,
-                             .before = product_deal,
-                             .context = p,
-                             .span_ns = (int64_t)(t->options->seconds * NS_PER_S)};
-    struct tuning_trial trial;
+    struct expertd_tuning_job job = {.args = &p->args,
+                                     .team = p->team,
+                                     .scratch = p->scratch,
+                                     .before = product_deal,
+                                     .context = p,
+                                     .span_ns = (int64_t)(t->options->seconds * NS_PER_S)};
+    struct expertd_tuning_trial trial;
     product_deal(p);
-    TRY(tuning_measure(&job, &trial));
-    struct tuning_entry entry = {.found_for = tuning_class(&p->args, team_threads(p->team)), .schedule = trial.best};
-    if (!tuning_put(t->table, &entry)) {
-        FAIL(ERR_TOO_LARGE, "the table of schedules is full (%d): begin with an empty file", TUNING_ENTRIES_MAX);
+    TRY(expertd_tuning_measure(&job, &trial));
+    struct expertd_tuning_entry entry = {.found_for = expertd_tuning_class(&p->args, expertd_team_threads(p->team)),
+                                         .schedule = trial.best};
+    if (!expertd_tuning_put(t->table, &entry)) {
+        FAIL(EXPERTD_ERR_TOO_LARGE, "the table of schedules is full (%d): begin with an empty file", EXPERTD_TUNING_ENTRIES_MAX);
     }
     return print_row(t, shape, dtype, &entry.found_for, &trial);
 }
 
-static FALLIBLE tune_row(struct tuner *t, const struct bench_shape *shape, const struct bench_dtype *dtype, struct team *team) {
+static FALLIBLE tune_row(struct tuner *t, const struct bench_shape *shape, const struct bench_dtype *dtype,
+                         struct expertd_team *team) {
     struct product *p = calloc(1, sizeof *p);
     if (!p) {
-        FAIL(ERR_NOMEM, "no memory for shape %s", shape->name);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for shape %s", shape->name);
     }
-    fprintf(stderr, "%s %s, %u threads ...\n", shape->name, dtype->name, team_threads(team));
+    fprintf(stderr, "%s %s, %u threads ...\n", shape->name, dtype->name, expertd_team_threads(team));
     err_t e = product_init(p, shape, dtype, &t->selection, team);
     if (!err_is(e)) {
         e = tune_product(t, p, shape->name, dtype->name);
@@ -94,16 +96,16 @@ static FALLIBLE tune_row(struct tuner *t, const struct bench_shape *shape, const
 
 static FALLIBLE tune_on(struct tuner *t, uint32_t threads) {
     const struct selection *s = &t->selection;
-    struct team *team;
-    struct team_options options = {.threads = threads, .spin_us = SPIN_US};
-    TRY(team_create(&options, &team));
+    struct expertd_team *team;
+    struct expertd_team_options options = {.threads = threads, .spin_us = SPIN_US};
+    TRY(expertd_team_create(&options, &team));
     err_t e = OK;
     for (size_t i = 0; i < s->num_shapes && !err_is(e); i++) {
         for (size_t d = 0; d < s->num_dtypes && !err_is(e); d++) {
             e = tune_row(t, s->shapes[i], s->dtypes[d], team);
         }
     }
-    team_destroy(team);
+    expertd_team_destroy(team);
     return e;
 }
 
@@ -125,7 +127,7 @@ static FALLIBLE tune_all(struct tuner *t) {
         TRY(tune_on(t, t->selection.threads[i]));
     }
     TRY(print_all(t)); // also where the file turns out to be none
-    return t->options->cache ? tuning_store(t->options->cache, &t->identity, t->table) : OK;
+    return t->options->cache ? expertd_tuning_store(t->options->cache, &t->identity, t->table) : OK;
 }
 
 FALLIBLE tune_bench(const struct bench_options *options, const struct machine *machine) {
@@ -135,10 +137,10 @@ FALLIBLE tune_bench(const struct bench_options *options, const struct machine *m
     if (!t.table || !t.rows) {
         free(t.table);
         json_decref(t.rows);
-        FAIL(ERR_NOMEM, "no memory for a table of schedules");
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for a table of schedules");
     }
     table_init(&t.printed, NAMES, 1u << 2 | 1u << 4 | 1u << 5 | 1u << 6);
-    tuning_identity_read(&t.identity);
+    expertd_tuning_identity_read(&t.identity);
     err_t e = selection_make(options, machine, &t.selection);
     if (!err_is(e)) {
         e = tune_all(&t);

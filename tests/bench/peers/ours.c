@@ -12,42 +12,42 @@
 
 #include "base/clock.h"
 #include "base/mapped.h"
-#include "expert/engine.h"
-#include "expert/layer.h"
-#include "kernels/grouped_matmul.h"
-#include "kernels/kernel_select.h"
-#include "kernels/quantised.h"
+#include "expert/layer/engine.h"
+#include "expert/layer/layer.h"
+#include "expertd/kernels/grouped_matmul.h"
+#include "expertd/kernels/kernel_select.h"
+#include "expertd/kernels/quantised.h"
 
 enum { PAGE = 4096, SPIN_US = 50, LINE_BYTES = 64 };
 
 // What --dtype may name: the dtype of the rows, and how the weights are coded where they are not of that dtype themselves.
 struct product_dtype {
     const char *name;
-    enum dtype rows;
+    enum expertd_dtype rows;
     bool coded;
-    struct quantised_format format;
+    struct expertd_quantised_format format;
     unsigned bits;        // of a code
     size_t scale_columns; // of one scale; 0: 1
 };
 static const struct product_dtype PRODUCT_DTYPES[] = {
-    {"f32", .rows = DTYPE_F32},
-    {"bf16", .rows = DTYPE_BF16},
-    {"i8", .rows = DTYPE_I8}, // to int32
-    {"mxfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E8M0, .scale_k = 32}, .bits = 4},
-    {"nvfp4", DTYPE_BF16, true, {.code = CODE_E2M1, .scale = DTYPE_F8_E4M3, .scale_k = 16}, .bits = 4},
+    {"f32", .rows = EXPERTD_DTYPE_F32},
+    {"bf16", .rows = EXPERTD_DTYPE_BF16},
+    {"i8", .rows = EXPERTD_DTYPE_I8}, // to int32
+    {"mxfp4", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32}, .bits = 4},
+    {"nvfp4", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_E2M1, .scale = EXPERTD_DTYPE_F8_E4M3, .scale_k = 16}, .bits = 4},
     // from here on without peers, but for int4-32 and int8-32
-    {"mxfp8", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F8_E8M0, .scale_k = 32}, .bits = 8},
+    {"mxfp8", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F8_E8M0, .scale_k = 32}, .bits = 8},
     {"e4m3-128x128",
-     DTYPE_BF16,
+     EXPERTD_DTYPE_BF16,
      true,
-     {.code = CODE_E4M3, .scale = DTYPE_F32, .scale_of_panel = true, .scale_k = 128},
+     {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32, .scale_of_panel = true, .scale_k = 128},
      .bits = 8,
      .scale_columns = 128},
-    {"e4m3-row", DTYPE_BF16, true, {.code = CODE_E4M3, .scale = DTYPE_F32}, .bits = 8},
-    {"int4-32", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 32}, .bits = 4},
-    {"int4-64", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 64}, .bits = 4},
-    {"int4-128", DTYPE_BF16, true, {.code = CODE_INT4, .scale = DTYPE_F16, .scale_k = 128}, .bits = 4},
-    {"int8-32", DTYPE_BF16, true, {.code = CODE_INT8, .scale = DTYPE_F16, .scale_k = 32}, .bits = 8},
+    {"e4m3-row", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_E4M3, .scale = EXPERTD_DTYPE_F32}, .bits = 8},
+    {"int4-32", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_F16, .scale_k = 32}, .bits = 4},
+    {"int4-64", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_F16, .scale_k = 64}, .bits = 4},
+    {"int4-128", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_INT4, .scale = EXPERTD_DTYPE_F16, .scale_k = 128}, .bits = 4},
+    {"int8-32", EXPERTD_DTYPE_BF16, true, {.code = EXPERTD_CODE_INT8, .scale = EXPERTD_DTYPE_F16, .scale_k = 32}, .bits = 8},
 };
 enum { PRODUCT_DTYPES_COUNT = sizeof PRODUCT_DTYPES / sizeof *PRODUCT_DTYPES };
 
@@ -58,7 +58,7 @@ static FALLIBLE find_dtype(const char *name, const struct product_dtype **out) {
             return OK;
         }
     }
-    FAIL(ERR_USAGE, "%s is no dtype of a product", name);
+    FAIL(EXPERTD_ERR_USAGE, "%s is no dtype of a product", name);
 }
 
 // The parts of the file lie at multiples of a page, one after another.
@@ -71,13 +71,13 @@ static FALLIBLE open_shared(const char *path, struct shared_file *out) {
     struct stat status;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) != 0) {
-        FAIL(ERR_IO, "%s: cannot be opened", path);
+        FAIL(EXPERTD_ERR_IO, "%s: cannot be opened", path);
     }
     out->bytes = (size_t)status.st_size;
     void *base = mmap(NULL, out->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if (base == MAP_FAILED) {
-        FAIL(ERR_IO, "%s: cannot be mapped", path);
+        FAIL(EXPERTD_ERR_IO, "%s: cannot be mapped", path);
     }
     out->base = base;
     return OK;
@@ -85,7 +85,7 @@ static FALLIBLE open_shared(const char *path, struct shared_file *out) {
 
 static FALLIBLE take_part(struct shared_file *file, size_t bytes, void *out) {
     if (bytes > file->bytes - file->used) {
-        FAIL(ERR_INVALID, "the file has %zu bytes: too few for the shape", file->bytes);
+        FAIL(EXPERTD_ERR_INVALID, "the file has %zu bytes: too few for the shape", file->bytes);
     }
     void *at = file->base + file->used;
     memcpy(out, &at, sizeof at);
@@ -112,18 +112,18 @@ static FALLIBLE serve(err_t (*run)(void *context, unsigned long number), void *c
 
 struct product {
     const struct product_dtype *dtype;
-    struct grouped_matmul_args args;
-    struct packed_weights weights;
+    struct expertd_grouped_matmul_args args;
+    struct expertd_packed_weights weights;
     void **tables; // [sets][groups]
     size_t sets;
-    struct team *team;
+    struct expertd_team *team;
     void *scratch;
 };
 
 static err_t run_product(void *context, unsigned long number) {
     struct product *p = context;
     p->weights.data = p->tables + number % p->sets * p->weights.groups;
-    return grouped_matmul(&p->args, p->team, p->scratch);
+    return expertd_grouped_matmul(&p->args, p->team, p->scratch);
 }
 
 // The weights of the file: elements, or rows of codes and then each row's scales.
@@ -141,34 +141,34 @@ static size_t columns_of_scale(const struct product_dtype *d) {
 }
 
 static FALLIBLE pack_group(const struct product *p, struct weights_of_file file, size_t group, void *dst) {
-    const struct packed_weights *w = &p->weights;
+    const struct expertd_packed_weights *w = &p->weights;
     const struct product_dtype *d = p->dtype;
     size_t first = group * w->n * w->k;
     if (!d->coded) {
-        const char *elements = file.elements + first * dtype_size(d->rows);
-        struct weight_source source = {.data = elements, .dtype = d->rows, .n_stride = w->k, .k_stride = 1};
-        pack_weights(&source, w->k, w->n, d->rows, w->layout, dst);
+        const char *elements = file.elements + first * expertd_dtype_size(d->rows);
+        struct expertd_weight_source source = {.data = elements, .dtype = d->rows, .n_stride = w->k, .k_stride = 1};
+        expertd_pack_weights(&source, w->k, w->n, d->rows, w->layout, dst);
         return OK;
     }
     size_t scales = scales_along_k(d, w->k), columns = columns_of_scale(d);
-    struct code_words codes = {
+    struct expertd_code_words codes = {
         .data = file.elements + first * d->bits / 8, .bits = d->bits, .word = 1, .n_word_stride = w->k, .k_word_stride = 1};
-    struct quantised_source source = {
+    struct expertd_quantised_source source = {
         .codes = codes,
-        .scales = file.scales + group * (w->n / columns) * scales * dtype_size(d->format.scale),
+        .scales = file.scales + group * (w->n / columns) * scales * expertd_dtype_size(d->format.scale),
         .scale_columns = columns,
         .scale_n_stride = scales,
         .scale_g_stride = 1,
     };
-    return pack_quantised(&source, &d->format, w->k, w->n, dst);
+    return expertd_pack_quantised(&source, &d->format, w->k, w->n, dst);
 }
 
 static FALLIBLE pack_sets(struct product *p, struct weights_of_file file, struct arena *memory) {
-    const struct packed_weights *w = &p->weights;
+    const struct expertd_packed_weights *w = &p->weights;
     TRY(arena_init(memory, p->sets * w->groups * w->group_bytes));
     p->tables = calloc(p->sets * w->groups, sizeof *p->tables);
     if (!p->tables) {
-        FAIL(ERR_NOMEM, "no memory for %zu groups", p->sets * w->groups);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %zu groups", p->sets * w->groups);
     }
     for (size_t i = 0; i < p->sets * w->groups; i++) {
         TRY(arena_take(memory, w->group_bytes, &p->tables[i]));
@@ -188,13 +188,13 @@ static size_t number_at(char **argv, int i) {
 static FALLIBLE take_operands(struct product *p, const int32_t **sizes, struct shared_file *file, struct weights_of_file *weights) {
     const struct product_dtype *d = p->dtype;
     size_t lines = p->weights.groups * p->weights.n, elements = lines * p->weights.k,
-           bits = d->coded ? d->bits : 8 * dtype_size(d->rows);
+           bits = d->coded ? d->bits : 8 * expertd_dtype_size(d->rows);
     TRY(take_part(file, p->weights.groups * sizeof **sizes, sizes));
-    TRY(take_part(file, p->args.m * p->weights.k * dtype_size(d->rows), &p->args.lhs));
+    TRY(take_part(file, p->args.m * p->weights.k * expertd_dtype_size(d->rows), &p->args.lhs));
     TRY(take_part(file, elements * bits / 8, &weights->elements));
     if (d->coded) {
         size_t scales = lines / columns_of_scale(d) * scales_along_k(d, p->weights.k);
-        TRY(take_part(file, scales * dtype_size(d->format.scale), &weights->scales));
+        TRY(take_part(file, scales * expertd_dtype_size(d->format.scale), &weights->scales));
     }
     return take_part(file, p->args.m * p->weights.n * sizeof(float), &p->args.out);
 }
@@ -203,25 +203,25 @@ static FALLIBLE product_main(char **argv) {
     size_t groups = number_at(argv, 3), rows = number_at(argv, 4), k = number_at(argv, 5), n = number_at(argv, 6);
     struct product p = {.args = {.m = rows}, .sets = number_at(argv, 7)};
     TRY(find_dtype(argv[2], &p.dtype));
-    const struct quantised_format *format = p.dtype->coded ? &p.dtype->format : NULL;
-    p.weights = (struct packed_weights){.dtype = p.dtype->rows, .format = format, .groups = groups, .k = k, .n = n};
-    p.weights.layout = format ? PACKED_PANELS : packed_layout_best(p.dtype->rows);
-    p.weights.group_bytes = format ? quantised_group_bytes(format, k, n) : packed_group_bytes(p.dtype->rows, k, n);
-    struct team_options team = {.threads = (unsigned)number_at(argv, 8), .spin_us = SPIN_US};
+    const struct expertd_quantised_format *format = p.dtype->coded ? &p.dtype->format : NULL;
+    p.weights = (struct expertd_packed_weights){.dtype = p.dtype->rows, .format = format, .groups = groups, .k = k, .n = n};
+    p.weights.layout = format ? EXPERTD_PACKED_PANELS : expertd_packed_layout_best(p.dtype->rows);
+    p.weights.group_bytes = format ? expertd_quantised_group_bytes(format, k, n) : expertd_packed_group_bytes(p.dtype->rows, k, n);
+    struct expertd_team_options team = {.threads = (unsigned)number_at(argv, 8), .spin_us = SPIN_US};
     struct shared_file file = {0};
     struct weights_of_file weights;
     struct arena memory;
     TRY(open_shared(argv[9], &file));
     TRY(take_operands(&p, &p.args.group_sizes, &file, &weights));
     TRY(pack_sets(&p, weights, &memory));
-    TRY(team_create(&team, &p.team));
+    TRY(expertd_team_create(&team, &p.team));
     p.args.lhs_stride = k;
-    p.args.rhs = rhs_packed(&p.weights);
+    p.args.rhs = expertd_rhs_packed(&p.weights);
     p.args.num_groups = p.args.num_actual_groups = groups;
     p.args.out_stride = n;
-    p.scratch = aligned_alloc(64, (grouped_matmul_workspace_bytes(&p.args, p.team) + 63) / 64 * 64);
+    p.scratch = aligned_alloc(64, (expertd_grouped_matmul_workspace_bytes(&p.args, p.team) + 63) / 64 * 64);
     err_t e = serve(run_product, &p);
-    team_destroy(p.team);
+    expertd_team_destroy(p.team);
     free(p.scratch);
     free(p.tables);
     arena_deinit(&memory);
@@ -247,35 +247,35 @@ static err_t run_layer(void *context, unsigned long tokens) {
 
 static FALLIBLE layer_main(char **argv) {
     struct layer l = {0};
-    struct team *team;
-    struct team_options options = {.threads = (unsigned)number_at(argv, 4), .spin_us = SPIN_US};
+    struct expertd_team *team;
+    struct expertd_team_options options = {.threads = (unsigned)number_at(argv, 4), .spin_us = SPIN_US};
     uint32_t tokens = (uint32_t)number_at(argv, 3);
     struct shared_file file = {0};
-    TRY(team_create(&options, &team));
+    TRY(expertd_team_create(&options, &team));
     TRY(mapped_install_handler());
-    struct model_options load = {.model = argv[2], .compute_dtype = DTYPE_BF16, .ranks = 1, .team = team};
+    struct model_options load = {.model = argv[2], .compute_dtype = EXPERTD_DTYPE_BF16, .ranks = 1, .team = team};
     TRY(model_load(&load, &l.model));
     struct engine_options engine = {.model = &l.model, .limits = layer_limits_for(&l.model, tokens, 0), .team = team};
     TRY(engine_create(&engine, &l.engine));
     size_t row_bytes = l.model.max_hidden_size * sizeof(uint16_t);
     TRY(open_shared(argv[5], &file));
-    l.request = (struct layer_request){.hidden = {.dtype = DTYPE_BF16, .rank = 2, .shape = {0, l.model.max_hidden_size}},
+    l.request = (struct layer_request){.hidden = {.dtype = EXPERTD_DTYPE_BF16, .rank = 2, .shape = {0, l.model.max_hidden_size}},
                                        .source = ROUTING_OWN,
-                                       .output_dtype = DTYPE_BF16};
+                                       .output_dtype = EXPERTD_DTYPE_BF16};
     TRY(take_part(&file, tokens * row_bytes, &l.request.hidden.data));
     TRY(take_part(&file, tokens * row_bytes, &l.request.output));
     err_t e = serve(run_layer, &l);
     engine_destroy(l.engine);
     model_deinit(&l.model);
-    team_destroy(team);
+    expertd_team_destroy(team);
     return e;
 }
 
 int main(int argc, char **argv) {
     const char *kernels = getenv("EXPERTD_KERNELS");
-    err_t e = kernel_select(kernels ? kernels : "auto");
+    err_t e = expertd_kernel_select(kernels ? kernels : "auto");
     if (err_is(e)) {
-        fprintf(stderr, "peer-ours: %s\n", err_message());
+        fprintf(stderr, "peer-ours: %s\n", expertd_err_message());
         return err_exit_code(e.code);
     }
     if (argc == 10 && strcmp(argv[1], "product") == 0) {
@@ -284,10 +284,10 @@ int main(int argc, char **argv) {
         e = layer_main(argv);
     } else {
         fprintf(stderr, "peer-ours: started by tests/bench/peers/run only\n");
-        return err_exit_code(ERR_USAGE);
+        return err_exit_code(EXPERTD_ERR_USAGE);
     }
     if (err_is(e)) {
-        fprintf(stderr, "peer-ours: %s\n", err_message());
+        fprintf(stderr, "peer-ours: %s\n", expertd_err_message());
         return err_exit_code(e.code);
     }
     return 0;

@@ -1,6 +1,6 @@
 // One closed-loop caller on gRPC's C core, the same code against the daemon and against the echo. One thread.
-#ifndef EXPERTD_TESTS_BENCH_CALLER_H
-#define EXPERTD_TESTS_BENCH_CALLER_H
+#ifndef EXPERTD_TESTS_BENCH_SERVICE_COST_CALLER_H
+#define EXPERTD_TESTS_BENCH_SERVICE_COST_CALLER_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -152,7 +152,7 @@ static void measure(struct bench *bench, enum way way, const struct request *con
 static void open_region(struct bench *bench, const struct request_options *options, struct client_region *region) {
     err_t e = client_region_open(bench->client, request_region_bytes(options), 0, region);
     if (err_is(e)) {
-        fprintf(stderr, "service-cost: %s\n", err_message());
+        fprintf(stderr, "service-cost: %s\n", expertd_err_message());
         exit(69);
     }
 }
@@ -222,7 +222,7 @@ int main(int argc, char **argv) {
     bench.seconds = strtod(argv[7], NULL);
     caller_process();
     if (err_is(client_create(argv[1], &bench.client))) {
-        fprintf(stderr, "service-cost: %s\n", err_message());
+        fprintf(stderr, "service-cost: %s\n", expertd_err_message());
         return 64;
     }
     run_rows(&bench, argv);

@@ -25,8 +25,8 @@ static struct wire_extent place(struct layout *layout, size_t bytes) {
 }
 
 // Takes data, which is malloc'd.
-static struct wire_tensor tensor_of(struct layout *layout, enum dtype dtype, uint64_t rows, uint64_t columns, void *data) {
-    size_t bytes = rows * columns * dtype_size(dtype);
+static struct wire_tensor tensor_of(struct layout *layout, enum expertd_dtype dtype, uint64_t rows, uint64_t columns, void *data) {
+    size_t bytes = rows * columns * expertd_dtype_size(dtype);
     struct wire_tensor tensor = {.present = true,
                                  .view = {.dtype = dtype, .rank = 2, .shape = {rows, columns}, .data = data, .bytes = bytes}};
     if (layout->region) {
@@ -46,7 +46,7 @@ static struct wire_tensor ids_of(struct layout *layout, size_t tokens) {
     for (size_t i = 0; i < tokens * TOP_K; i++) {
         ids[i] = -1;
     }
-    return tensor_of(layout, DTYPE_I32, tokens, TOP_K, ids);
+    return tensor_of(layout, EXPERTD_DTYPE_I32, tokens, TOP_K, ids);
 }
 
 static struct wire_tensor weights_of(struct layout *layout, size_t tokens) {
@@ -55,7 +55,7 @@ static struct wire_tensor weights_of(struct layout *layout, size_t tokens) {
     for (size_t i = 0; i < tokens * TOP_K; i++) {
         weights[i] = 0.125F;
     }
-    return tensor_of(layout, DTYPE_F32, tokens, TOP_K, weights);
+    return tensor_of(layout, EXPERTD_DTYPE_F32, tokens, TOP_K, weights);
 }
 
 static struct wire_tensor hidden_of(struct layout *layout, size_t tokens, size_t width) {
@@ -64,11 +64,11 @@ static struct wire_tensor hidden_of(struct layout *layout, size_t tokens, size_t
     for (size_t i = 0; i < tokens * width; i++) {
         hidden[i] = (uint16_t)(0x3f80 + i % 64); // BF16 near 1
     }
-    return tensor_of(layout, DTYPE_BF16, tokens, width, hidden);
+    return tensor_of(layout, EXPERTD_DTYPE_BF16, tokens, width, hidden);
 }
 
 static size_t output_bytes(const struct request_options *options) {
-    return options->tokens * options->hidden * dtype_size(DTYPE_BF16);
+    return options->tokens * options->hidden * expertd_dtype_size(EXPERTD_DTYPE_BF16);
 }
 
 // The daemon's answer has 8-byte weights_id, epoch and two dimensions before its output: what they take is asked of its encoder.
@@ -77,7 +77,7 @@ static size_t answer_bytes(const struct request_options *options, const struct w
                                      .weights_id = 1,
                                      .placement_epoch = 1,
                                      .has_output = true,
-                                     .output_dtype = DTYPE_BF16,
+                                     .output_dtype = EXPERTD_DTYPE_BF16,
                                      .output_shape = {options->tokens, options->hidden},
                                      .output_in_extent = request->has_output,
                                      .output = request->output};

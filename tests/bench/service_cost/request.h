@@ -1,12 +1,12 @@
 // The request that computes nothing: every id is -1. Its tensors lie in the message, or in a region shared with the daemon.
-#ifndef EXPERTD_TESTS_BENCH_REQUEST_H
-#define EXPERTD_TESTS_BENCH_REQUEST_H
+#ifndef EXPERTD_TESTS_BENCH_SERVICE_COST_REQUEST_H
+#define EXPERTD_TESTS_BENCH_SERVICE_COST_REQUEST_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "client/region.h"
+#include "client/c/region.h"
 
 struct request_options {
     uint32_t layer, hidden; // the layer's number, and its H

@@ -37,8 +37,8 @@ static void full_arena_refuses_and_stays_as_it_was(void **state) {
     void *piece;
     assert_false(err_is(arena_init(&arena, 128)));
     assert_false(err_is(arena_take(&arena, 100, &piece)));
-    assert_int_equal(arena_take(&arena, 1, &piece).code, ERR_NOMEM);
-    assert_int_equal(arena_take(&arena, SIZE_MAX, &piece).code, ERR_NOMEM);
+    assert_int_equal(arena_take(&arena, 1, &piece).code, EXPERTD_ERR_NOMEM);
+    assert_int_equal(arena_take(&arena, SIZE_MAX, &piece).code, EXPERTD_ERR_NOMEM);
     assert_int_equal(arena.used, 128);
     assert_false(err_is(arena_take(&arena, 0, &piece)));
     arena_deinit(&arena);
@@ -50,7 +50,7 @@ static void sizes_whose_rounding_wraps_are_refused(void **state) {
     void *piece;
     assert_false(err_is(arena_init(&arena, 4096)));
     for (size_t below = 0; below < 130; below++) {
-        assert_int_equal(arena_take(&arena, SIZE_MAX - below, &piece).code, ERR_NOMEM);
+        assert_int_equal(arena_take(&arena, SIZE_MAX - below, &piece).code, EXPERTD_ERR_NOMEM);
     }
     assert_int_equal(arena.used, 0);
     arena_deinit(&arena);
@@ -59,9 +59,9 @@ static void sizes_whose_rounding_wraps_are_refused(void **state) {
 static void more_than_an_address_space_is_an_error_with_the_figure(void **state) {
     (void)state;
     struct arena arena;
-    assert_int_equal(arena_init(&arena, SIZE_MAX).code, ERR_NOMEM);
-    assert_int_equal(arena_init(&arena, (size_t)1 << 60).code, ERR_NOMEM);
-    assert_non_null(strstr(err_message(), "1152921504606846976"));
+    assert_int_equal(arena_init(&arena, SIZE_MAX).code, EXPERTD_ERR_NOMEM);
+    assert_int_equal(arena_init(&arena, (size_t)1 << 60).code, EXPERTD_ERR_NOMEM);
+    assert_non_null(strstr(expertd_err_message(), "1152921504606846976"));
     arena_deinit(&arena); // legal after a failure
 }
 
@@ -96,7 +96,7 @@ static void zeroed_and_empty_arenas_are_legal(void **state) {
     arena_deinit(&arena);
     assert_false(err_is(arena_init(&arena, 0)));
     void *piece;
-    assert_int_equal(arena_take(&arena, 1, &piece).code, ERR_NOMEM);
+    assert_int_equal(arena_take(&arena, 1, &piece).code, EXPERTD_ERR_NOMEM);
     arena_deinit(&arena);
 }
 

@@ -9,15 +9,15 @@
 
 #include <cmocka.h>
 
-#include "base/dtype.h"
+#include "expertd/base/dtype.h"
 
 static void bf16_codes_survive_the_round_trip(void **state) {
     (void)state;
     for (uint32_t code = 0; code <= 0xffff; code++) {
-        float wide = f32_from_bf16((uint16_t)code);
-        uint16_t back = bf16_from_f32(wide);
+        float wide = expertd_f32_from_bf16((uint16_t)code);
+        uint16_t back = expertd_bf16_from_f32(wide);
         if (isnan(wide)) {
-            assert_true(isnan(f32_from_bf16(back)));
+            assert_true(isnan(expertd_f32_from_bf16(back)));
         } else {
             assert_int_equal(back, code);
         }
@@ -35,16 +35,16 @@ static double f16_value(uint32_t code) {
 static void f16_codes_have_their_value_and_survive_the_round_trip(void **state) {
     (void)state;
     for (uint32_t code = 0; code <= 0xffff; code++) {
-        float wide = f32_from_f16((uint16_t)code);
+        float wide = expertd_f32_from_f16((uint16_t)code);
         if ((code & 0x7c00) == 0x7c00) {
             assert_true(code & 0x3ff ? isnan(wide) : isinf(wide));
             assert_true(code & 0x3ff || (signbit(wide) != 0) == ((code & 0x8000) != 0));
         } else {
             assert_true((double)wide == f16_value(code));
-            assert_int_equal(f32_bits(wide) >> 31, code >> 15);
+            assert_int_equal(expertd_f32_bits(wide) >> 31, code >> 15);
         }
-        uint16_t back = f16_from_f32(wide);
-        assert_true(isnan(wide) ? isnan(f32_from_f16(back)) : back == code);
+        uint16_t back = expertd_f16_from_f32(wide);
+        assert_true(isnan(wide) ? isnan(expertd_f32_from_f16(back)) : back == code);
     }
 }
 
@@ -56,40 +56,40 @@ static void f16_rounds_to_nearest_even_also_in_its_subnormals(void **state) {
         float tie = (float)half;
         assert_true((double)tie == half);
         uint16_t even = (uint16_t)(code & 1 ? code + 1 : code);
-        assert_int_equal(f16_from_f32(tie), even);
-        assert_int_equal(f16_from_f32(-tie), even | 0x8000);
-        assert_int_equal(f16_from_f32(nextafterf(tie, 0)), code);
-        assert_int_equal(f16_from_f32(nextafterf(tie, INFINITY)), code + 1);
+        assert_int_equal(expertd_f16_from_f32(tie), even);
+        assert_int_equal(expertd_f16_from_f32(-tie), even | 0x8000);
+        assert_int_equal(expertd_f16_from_f32(nextafterf(tie, 0)), code);
+        assert_int_equal(expertd_f16_from_f32(nextafterf(tie, INFINITY)), code + 1);
     }
-    assert_int_equal(f16_from_f32(65519.996f), 0x7bff);
-    assert_int_equal(f16_from_f32(65520.0f), 0x7c00); // overflow is Inf
-    assert_int_equal(f16_from_f32(-1e30f), 0xfc00);
-    assert_int_equal(f16_from_f32(0x1p-149f), 0);
-    assert_int_equal(f16_from_f32(-0.0f), 0x8000);
+    assert_int_equal(expertd_f16_from_f32(65519.996f), 0x7bff);
+    assert_int_equal(expertd_f16_from_f32(65520.0f), 0x7c00); // overflow is Inf
+    assert_int_equal(expertd_f16_from_f32(-1e30f), 0xfc00);
+    assert_int_equal(expertd_f16_from_f32(0x1p-149f), 0);
+    assert_int_equal(expertd_f16_from_f32(-0.0f), 0x8000);
 }
 
 static void bf16_rounds_to_nearest_even_also_in_its_subnormals(void **state) {
     (void)state;
     for (uint32_t code = 0; code < 0x7f7f; code++) {
-        float tie = f32_from_bits(code << 16 | 0x8000);
+        float tie = expertd_f32_from_bits(code << 16 | 0x8000);
         uint16_t even = (uint16_t)(code & 1 ? code + 1 : code);
-        assert_int_equal(bf16_from_f32(tie), even);
-        assert_int_equal(bf16_from_f32(-tie), even | 0x8000);
-        assert_int_equal(bf16_from_f32(f32_from_bits(f32_bits(tie) - 1)), code);
-        assert_int_equal(bf16_from_f32(f32_from_bits(f32_bits(tie) + 1)), code + 1);
+        assert_int_equal(expertd_bf16_from_f32(tie), even);
+        assert_int_equal(expertd_bf16_from_f32(-tie), even | 0x8000);
+        assert_int_equal(expertd_bf16_from_f32(expertd_f32_from_bits(expertd_f32_bits(tie) - 1)), code);
+        assert_int_equal(expertd_bf16_from_f32(expertd_f32_from_bits(expertd_f32_bits(tie) + 1)), code + 1);
     }
-    assert_int_equal(bf16_from_f32(0x1.fffffep127f), 0x7f80); // overflow is Inf
-    assert_int_equal(bf16_from_f32(INFINITY), 0x7f80);
-    assert_int_equal(bf16_from_f32(-0.0f), 0x8000);
+    assert_int_equal(expertd_bf16_from_f32(0x1.fffffep127f), 0x7f80); // overflow is Inf
+    assert_int_equal(expertd_bf16_from_f32(INFINITY), 0x7f80);
+    assert_int_equal(expertd_bf16_from_f32(-0.0f), 0x8000);
 }
 
 // The code of a narrow dtype that is nearest to the value; of two, the even one.
-static uint16_t nearest_code(double value, enum dtype dtype, uint16_t guess) {
+static uint16_t nearest_code(double value, enum expertd_dtype dtype, uint16_t guess) {
     double best = INFINITY;
     uint16_t code = 0;
     for (uint16_t c = (uint16_t)(guess - 1); c != (uint16_t)(guess + 2); c++) {
         float wide;
-        dtype_widen(dtype, &c, 1, &wide);
+        expertd_dtype_widen(dtype, &c, 1, &wide);
         double error = fabs((double)wide - value);
         if (error < best || (error == best && c % 2 == 0)) {
             best = error, code = c;
@@ -105,25 +105,27 @@ static void integers_are_rounded_once(void **state) {
         seed = seed * 1664525u + 1013904223u;
         uint32_t shape = i % 31 < 24 ? seed : seed & (0xffff8000u | seed >> 27); // ties of bf16 and their neighbours among them
         int32_t value = (int32_t)shape >> i % 23;
-        assert_true(f32_from_i32(value, DTYPE_F32) == (float)value);
-        uint16_t bf16 = bf16_from_f32(f32_from_i32(value, DTYPE_BF16)), f16 = f16_from_f32(f32_from_i32(value, DTYPE_F16));
-        assert_int_equal(bf16, nearest_code(value, DTYPE_BF16, bf16));
+        assert_true(expertd_f32_from_i32(value, EXPERTD_DTYPE_F32) == (float)value);
+        uint16_t bf16 = expertd_bf16_from_f32(expertd_f32_from_i32(value, EXPERTD_DTYPE_BF16)),
+                 f16 = expertd_f16_from_f32(expertd_f32_from_i32(value, EXPERTD_DTYPE_F16));
+        assert_int_equal(bf16, nearest_code(value, EXPERTD_DTYPE_BF16, bf16));
         if (abs(value >> 1) < 65520 / 2) { // else it is Inf
-            assert_int_equal(f16, nearest_code(value, DTYPE_F16, f16));
+            assert_int_equal(f16, nearest_code(value, EXPERTD_DTYPE_F16, f16));
         }
     }
-    assert_int_equal(bf16_from_f32(f32_from_i32((1 << 30) + (1 << 22) + 1, DTYPE_BF16)), 0x4e81); // a tie but for its last bit
-    assert_int_equal(bf16_from_f32(f32_from_i32(-(1 << 30) - (1 << 22) - 1, DTYPE_BF16)), 0xce81);
-    assert_int_equal(bf16_from_f32(f32_from_i32(INT32_MIN, DTYPE_BF16)), 0xcf00);
-    assert_int_equal(f16_from_f32(f32_from_i32(INT32_MAX, DTYPE_F16)), 0x7c00);
+    assert_int_equal(expertd_bf16_from_f32(expertd_f32_from_i32((1 << 30) + (1 << 22) + 1, EXPERTD_DTYPE_BF16)),
+                     0x4e81); // a tie but for its last bit
+    assert_int_equal(expertd_bf16_from_f32(expertd_f32_from_i32(-(1 << 30) - (1 << 22) - 1, EXPERTD_DTYPE_BF16)), 0xce81);
+    assert_int_equal(expertd_bf16_from_f32(expertd_f32_from_i32(INT32_MIN, EXPERTD_DTYPE_BF16)), 0xcf00);
+    assert_int_equal(expertd_f16_from_f32(expertd_f32_from_i32(INT32_MAX, EXPERTD_DTYPE_F16)), 0x7c00);
 }
 
 static void nan_stays_nan_whatever_its_payload(void **state) {
     (void)state;
     static const uint32_t NANS[] = {0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xff80ffffu, 0x7f80ffffu};
     for (size_t i = 0; i < sizeof NANS / sizeof *NANS; i++) {
-        assert_true(isnan(f32_from_bf16(bf16_from_f32(f32_from_bits(NANS[i])))));
-        assert_true(isnan(f32_from_f16(f16_from_f32(f32_from_bits(NANS[i])))));
+        assert_true(isnan(expertd_f32_from_bf16(expertd_bf16_from_f32(expertd_f32_from_bits(NANS[i])))));
+        assert_true(isnan(expertd_f32_from_f16(expertd_f16_from_f32(expertd_f32_from_bits(NANS[i])))));
     }
 }
 
@@ -133,7 +135,7 @@ static void fp8_codes_have_their_value(void **state) {
         double sign = code & 0x80 ? -1 : 1;
         int exponent = (int)(code >> 3 & 15);
         double fraction = (double)(code & 7) / 8;
-        float got = f32_from_e4m3((uint8_t)code);
+        float got = expertd_f32_from_e4m3((uint8_t)code);
         if ((code & 0x7f) == 0x7f) {
             assert_true(isnan(got));
         } else {
@@ -141,54 +143,54 @@ static void fp8_codes_have_their_value(void **state) {
         }
         exponent = (int)(code >> 2 & 31);
         fraction = (double)(code & 3) / 4;
-        got = f32_from_e5m2((uint8_t)code);
+        got = expertd_f32_from_e5m2((uint8_t)code);
         if (exponent == 31) {
             assert_true(code & 3 ? isnan(got) : isinf(got) && (double)got * sign > 0);
         } else {
             assert_true((double)got == sign * (exponent ? ldexp(1 + fraction, exponent - 15) : ldexp(fraction, -14)));
         }
     }
-    assert_true(f32_from_e4m3(0x7e) == 448);
+    assert_true(expertd_f32_from_e4m3(0x7e) == 448);
 }
 
 static void arrays_convert_at_any_alignment(void **state) {
     (void)state;
     enum { COUNT = 37 };
-    static const enum dtype TYPES[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const enum expertd_dtype TYPES[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_F16, EXPERTD_DTYPE_BF16};
     float values[COUNT], back[COUNT];
     for (size_t i = 0; i < COUNT; i++) {
         values[i] = ((float)i - 18) * 0.375f; // exact in every type
     }
     for (size_t t = 0; t < sizeof TYPES / sizeof *TYPES; t++) {
         for (size_t shift = 0; shift < 4; shift++) {
-            size_t bytes = COUNT * dtype_size(TYPES[t]);
+            size_t bytes = COUNT * expertd_dtype_size(TYPES[t]);
             uint8_t *memory = malloc(bytes + shift); // exactly so long
-            dtype_narrow(values, COUNT, TYPES[t], memory + shift);
-            dtype_widen(TYPES[t], memory + shift, COUNT, back);
+            expertd_dtype_narrow(values, COUNT, TYPES[t], memory + shift);
+            expertd_dtype_widen(TYPES[t], memory + shift, COUNT, back);
             assert_memory_equal(values, back, sizeof values);
             free(memory);
         }
     }
-    dtype_widen(DTYPE_BF16, NULL, 0, NULL); // nothing to do is legal
-    dtype_narrow(NULL, 0, DTYPE_BF16, NULL);
+    expertd_dtype_widen(EXPERTD_DTYPE_BF16, NULL, 0, NULL); // nothing to do is legal
+    expertd_dtype_narrow(NULL, 0, EXPERTD_DTYPE_BF16, NULL);
 }
 
 static void names_find_their_types_and_only_theirs(void **state) {
     (void)state;
-    for (int d = DTYPE_NONE + 1; d < DTYPE_COUNT; d++) {
-        const char *name = dtype_name((enum dtype)d);
-        assert_int_equal(dtype_from_name(name, strlen(name)), d);
-        assert_true(dtype_size((enum dtype)d) > 0);
+    for (int d = EXPERTD_DTYPE_NONE + 1; d < EXPERTD_DTYPE_COUNT; d++) {
+        const char *name = expertd_dtype_name((enum expertd_dtype)d);
+        assert_int_equal(expertd_dtype_from_name(name, strlen(name)), d);
+        assert_true(expertd_dtype_size((enum expertd_dtype)d) > 0);
     }
-    assert_int_equal(dtype_from_name("BF16x", 5), DTYPE_NONE);
-    assert_int_equal(dtype_from_name("BF16x", 4), DTYPE_BF16); // a length, not a terminator
-    assert_int_equal(dtype_from_name("bf16", 4), DTYPE_NONE);
-    assert_int_equal(dtype_from_name("", 0), DTYPE_NONE);
-    assert_string_equal(dtype_name(DTYPE_NONE), "?");
-    assert_string_equal(dtype_name((enum dtype) - 1), "?");
-    assert_string_equal(dtype_name(DTYPE_COUNT), "?");
-    assert_int_equal(dtype_size(DTYPE_NONE), 0);
-    assert_int_equal(dtype_size(DTYPE_COUNT), 0);
+    assert_int_equal(expertd_dtype_from_name("BF16x", 5), EXPERTD_DTYPE_NONE);
+    assert_int_equal(expertd_dtype_from_name("BF16x", 4), EXPERTD_DTYPE_BF16); // a length, not a terminator
+    assert_int_equal(expertd_dtype_from_name("bf16", 4), EXPERTD_DTYPE_NONE);
+    assert_int_equal(expertd_dtype_from_name("", 0), EXPERTD_DTYPE_NONE);
+    assert_string_equal(expertd_dtype_name(EXPERTD_DTYPE_NONE), "?");
+    assert_string_equal(expertd_dtype_name((enum expertd_dtype) - 1), "?");
+    assert_string_equal(expertd_dtype_name(EXPERTD_DTYPE_COUNT), "?");
+    assert_int_equal(expertd_dtype_size(EXPERTD_DTYPE_NONE), 0);
+    assert_int_equal(expertd_dtype_size(EXPERTD_DTYPE_COUNT), 0);
 }
 
 int main(void) {

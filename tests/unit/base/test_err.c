@@ -11,7 +11,7 @@
 #include "base/err.h"
 
 static FALLIBLE fail_with(const char *text) {
-    FAIL_FIELD(ERR_SHAPE_MISMATCH, "hidden.shape", "shape is %s", text);
+    FAIL_FIELD(EXPERTD_ERR_SHAPE_MISMATCH, "hidden.shape", "shape is %s", text);
 }
 
 static FALLIBLE pass_on(const char *text) {
@@ -28,42 +28,43 @@ static void failure_keeps_code_field_and_message_on_the_way_up(void **state) {
     (void)state;
     err_t e = pass_on("[1, 2]");
     assert_true(err_is(e));
-    assert_int_equal(e.code, ERR_SHAPE_MISMATCH);
-    assert_string_equal(err_message(), "shape is [1, 2]");
-    assert_string_equal(err_field(), "hidden.shape");
+    assert_int_equal(e.code, EXPERTD_ERR_SHAPE_MISMATCH);
+    assert_string_equal(expertd_err_message(), "shape is [1, 2]");
+    assert_string_equal(expertd_err_field(), "hidden.shape");
     assert_false(err_is(OK));
 }
 
 static void context_goes_before_the_message(void **state) {
     (void)state;
     assert_true(err_is(pass_on_in("model")));
-    assert_string_equal(err_message(), "layer 7 of model: shape is [3]");
-    assert_string_equal(err_field(), "hidden.shape");
+    assert_string_equal(expertd_err_message(), "layer 7 of model: shape is [3]");
+    assert_string_equal(expertd_err_field(), "hidden.shape");
     (void)err_context(OK, "not an error");
-    assert_string_equal(err_message(), "layer 7 of model: shape is [3]");
+    assert_string_equal(expertd_err_message(), "layer 7 of model: shape is [3]");
 }
 
 static void message_may_be_made_of_the_last_message(void **state) {
     (void)state;
-    (void)err_record(ERR_IO, NULL, "first");
-    (void)err_record(ERR_IO, NULL, "second after %s", err_message());
-    assert_string_equal(err_message(), "second after first");
-    assert_string_equal(err_field(), "");
+    (void)err_record(EXPERTD_ERR_IO, NULL, "first");
+    (void)err_record(EXPERTD_ERR_IO, NULL, "second after %s", expertd_err_message());
+    assert_string_equal(expertd_err_message(), "second after first");
+    assert_string_equal(expertd_err_field(), "");
 }
 
 static void long_messages_and_fields_are_cut_not_overrun(void **state) {
     (void)state;
-    char text[4 * ERR_MESSAGE_MAX];
+    char text[4 * EXPERTD_ERR_MESSAGE_MAX];
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = 0;
-    (void)err_record(ERR_IO, text, "%s", text);
-    assert_int_equal(strlen(err_message()), ERR_MESSAGE_MAX - 1);
-    assert_int_equal(strlen(err_field()), ERR_FIELD_MAX - 1);
-    for (size_t length = ERR_MESSAGE_MAX - 8; length < ERR_MESSAGE_MAX + 8; length++) { // context of every length about the end
-        (void)err_record(ERR_IO, NULL, "message");
-        (void)err_context((err_t){ERR_IO}, "%.*s", (int)length, text);
-        assert_true(strlen(err_message()) < ERR_MESSAGE_MAX);
-        assert_memory_equal(err_message(), "xxxx", 4);
+    (void)err_record(EXPERTD_ERR_IO, text, "%s", text);
+    assert_int_equal(strlen(expertd_err_message()), EXPERTD_ERR_MESSAGE_MAX - 1);
+    assert_int_equal(strlen(expertd_err_field()), EXPERTD_ERR_FIELD_MAX - 1);
+    for (size_t length = EXPERTD_ERR_MESSAGE_MAX - 8; length < EXPERTD_ERR_MESSAGE_MAX + 8;
+         length++) { // context of every length about the end
+        (void)err_record(EXPERTD_ERR_IO, NULL, "message");
+        (void)err_context((err_t){EXPERTD_ERR_IO}, "%.*s", (int)length, text);
+        assert_true(strlen(expertd_err_message()) < EXPERTD_ERR_MESSAGE_MAX);
+        assert_memory_equal(expertd_err_message(), "xxxx", 4);
     }
 }
 
@@ -71,45 +72,45 @@ static void saved_error_outlives_the_next_failure(void **state) {
     (void)state;
     struct err_copy copy;
     err_save(pass_on("[9]"), &copy);
-    (void)err_record(ERR_IO, NULL, "another");
+    (void)err_record(EXPERTD_ERR_IO, NULL, "another");
     err_t e = err_restore(&copy);
-    assert_int_equal(e.code, ERR_SHAPE_MISMATCH);
-    assert_string_equal(err_message(), "shape is [9]");
-    assert_string_equal(err_field(), "hidden.shape");
+    assert_int_equal(e.code, EXPERTD_ERR_SHAPE_MISMATCH);
+    assert_string_equal(expertd_err_message(), "shape is [9]");
+    assert_string_equal(expertd_err_field(), "hidden.shape");
 }
 
 static void *fail_elsewhere(void *argument) {
     (void)argument;
-    (void)err_record(ERR_NOMEM, "elsewhere", "of another thread");
+    (void)err_record(EXPERTD_ERR_NOMEM, "elsewhere", "of another thread");
     return NULL;
 }
 
 static void threads_do_not_see_each_others_messages(void **state) {
     (void)state;
-    (void)err_record(ERR_IO, "here", "mine");
+    (void)err_record(EXPERTD_ERR_IO, "here", "mine");
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, fail_elsewhere, NULL), 0);
     pthread_join(thread, NULL);
-    assert_string_equal(err_message(), "mine");
-    assert_string_equal(err_field(), "here");
+    assert_string_equal(expertd_err_message(), "mine");
+    assert_string_equal(expertd_err_field(), "here");
 }
 
 static void every_code_has_a_name_of_its_own_and_an_exit_code(void **state) {
     (void)state;
-    for (int code = 0; code < ERR_CODE_COUNT; code++) {
-        assert_non_null(err_name((enum err_code)code));
+    for (int code = 0; code < EXPERTD_ERR_CODE_COUNT; code++) {
+        assert_non_null(expertd_err_name((enum expertd_err_code)code));
         for (int other = 0; other < code; other++) {
-            assert_string_not_equal(err_name((enum err_code)code), err_name((enum err_code)other));
+            assert_string_not_equal(expertd_err_name((enum expertd_err_code)code), expertd_err_name((enum expertd_err_code)other));
         }
-        assert_int_equal(err_exit_code((enum err_code)code) == 0, code == ERR_OK);
+        assert_int_equal(err_exit_code((enum expertd_err_code)code) == 0, code == EXPERTD_ERR_OK);
     }
-    assert_int_equal(err_exit_code(ERR_USAGE), 64);
-    assert_int_equal(err_exit_code(ERR_CHECKPOINT), 65);
-    assert_int_equal(err_exit_code(ERR_UNAVAILABLE), 69);
-    assert_int_equal(err_exit_code(ERR_INTERNAL), 70);
-    assert_int_equal(err_exit_code(ERR_CONFIG), 78);
-    assert_string_equal(err_name(ERR_CODE_COUNT), "UNKNOWN");
-    assert_int_equal(err_exit_code((enum err_code) - 1), 70);
+    assert_int_equal(err_exit_code(EXPERTD_ERR_USAGE), 64);
+    assert_int_equal(err_exit_code(EXPERTD_ERR_CHECKPOINT), 65);
+    assert_int_equal(err_exit_code(EXPERTD_ERR_UNAVAILABLE), 69);
+    assert_int_equal(err_exit_code(EXPERTD_ERR_INTERNAL), 70);
+    assert_int_equal(err_exit_code(EXPERTD_ERR_CONFIG), 78);
+    assert_string_equal(expertd_err_name(EXPERTD_ERR_CODE_COUNT), "UNKNOWN");
+    assert_int_equal(err_exit_code((enum expertd_err_code) - 1), 70);
 }
 
 int main(void) {

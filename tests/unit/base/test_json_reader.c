@@ -40,7 +40,7 @@ static void values_of_every_kind_are_passed_over(void **state) {
     };
     for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++) {
         if (err_is(skip_all(GOOD[i]))) {
-            fail_msg("%s: %s", GOOD[i], err_message());
+            fail_msg("%s: %s", GOOD[i], expertd_err_message());
         }
     }
 }
@@ -97,7 +97,7 @@ static void what_is_no_json_is_refused(void **state) {
         if (!err_is(skip_all(BAD[i]))) {
             fail_msg("accepted: %s", BAD[i]);
         }
-        assert_non_null(strstr(err_message(), "bad JSON at byte"));
+        assert_non_null(strstr(expertd_err_message(), "bad JSON at byte"));
     }
 }
 
@@ -110,7 +110,7 @@ static void nesting_is_bounded(void **state) {
     memset(text, '[', 66);
     memset(text + 66, ']', 64);
     assert_true(err_is(skip_all(text)));
-    assert_non_null(strstr(err_message(), "nested"));
+    assert_non_null(strstr(expertd_err_message(), "nested"));
 }
 
 static void a_text_without_terminator_is_not_read_past(void **state) {

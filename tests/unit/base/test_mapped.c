@@ -32,7 +32,7 @@ static int make_file(void **state) {
     int fd = mkstemp(path);
     close(fd);
     const struct safetensors_entry entry = {
-        .name = "a", .view = {.dtype = DTYPE_U8, .rank = 1, .shape = {LARGE}, .data = zeros, .bytes = LARGE}};
+        .name = "a", .view = {.dtype = EXPERTD_DTYPE_U8, .rank = 1, .shape = {LARGE}, .data = zeros, .bytes = LARGE}};
     return err_is(safetensors_write(path, &entry, 1)) ? -1 : 0;
 }
 
@@ -71,7 +71,7 @@ static void read_all_of_a_file_that_shrinks(void) {
     if (err_is(e) || truncate(path, 4096) != 0) {
         _exit(1);
     }
-    const struct tensor_view *view = &file.entries[0].view;
+    const struct expertd_tensor_view *view = &file.entries[0].view;
     unsigned sum = 0;
     for (uint64_t i = 0; i < view->bytes; i++) {
         sum += ((const uint8_t *)view->data)[i];
@@ -90,7 +90,7 @@ static void a_mapped_file_that_shrinks_is_named_and_ends_with_65(void **state) {
 }
 
 static void *read_once_all_are_here(void *context) {
-    const struct tensor_view *view = context;
+    const struct expertd_tensor_view *view = context;
     pthread_barrier_wait(&all_here);
     return (void *)(uintptr_t)((const uint8_t *)view->data)[view->bytes - 1];
 }

@@ -141,7 +141,7 @@ static int refuse_mounted(void) {
         return NO_MOUNT;
     }
     err_t e = regular_file_begin("mounted", REGULAR_FILE_ONLY, &file);
-    return e.code == ERR_IO && strstr(err_message(), "mounted by itself") ? 0 : 1;
+    return e.code == EXPERTD_ERR_IO && strstr(expertd_err_message(), "mounted by itself") ? 0 : 1;
 }
 
 static void a_file_that_is_mounted_is_refused_before_it_is_written(void **state) {
@@ -180,7 +180,7 @@ static void what_failed_leaves_the_old_file_and_no_other(void **state) {
     struct regular_file_new file;
     assert_false(err_is(write_text("kept", "old")));
     assert_false(err_is(regular_file_begin("kept", REGULAR_FILE_ONLY, &file)));
-    assert_int_equal(regular_file_end(&file, err_record(ERR_NOMEM, NULL, "it failed")).code, ERR_NOMEM);
+    assert_int_equal(regular_file_end(&file, err_record(EXPERTD_ERR_NOMEM, NULL, "it failed")).code, EXPERTD_ERR_NOMEM);
     assert_holds("kept", "old");
     assert_nothing_is_left_beside("kept");
 }
@@ -217,8 +217,9 @@ static void a_fifo_is_refused_where_a_file_is_wanted(void **state) {
     (void)state;
     struct regular_file_new file;
     assert_int_equal(mkfifo("unread", 0600), 0);
-    assert_int_equal(regular_file_begin("unread", REGULAR_FILE_ONLY, &file).code, ERR_IO); // a writer would wait for its reader
-    assert_non_null(strstr(err_message(), "it is no file"));
+    assert_int_equal(regular_file_begin("unread", REGULAR_FILE_ONLY, &file).code,
+                     EXPERTD_ERR_IO); // a writer would wait for its reader
+    assert_non_null(strstr(expertd_err_message(), "it is no file"));
     assert_int_equal(type_of("unread"), S_IFIFO);
 }
 
@@ -256,8 +257,8 @@ static void a_file_that_is_printed_to_gets_the_bytes_behind_what_is_printed(void
 }
 
 static void refused(const char *path, mode_t type, const char *cause) {
-    assert_int_equal(write_text(path, "bytes").code, ERR_IO);
-    assert_non_null(strstr(err_message(), cause));
+    assert_int_equal(write_text(path, "bytes").code, EXPERTD_ERR_IO);
+    assert_non_null(strstr(expertd_err_message(), cause));
     assert_int_equal(type_of(path), type);
     assert_nothing_is_left_beside(path);
 }
@@ -273,7 +274,7 @@ static void what_cannot_be_written_is_left_as_it_is(void **state) {
     refused("folder", S_IFDIR, "neither a file nor a pipe");
     refused("dangling", S_IFLNK, "a link to nothing");
     assert_int_equal(access("nowhere", F_OK), -1);
-    assert_int_equal(write_text("no/such/folder", "bytes").code, ERR_IO);
+    assert_int_equal(write_text("no/such/folder", "bytes").code, EXPERTD_ERR_IO);
     close(fd);
 }
 
@@ -281,7 +282,7 @@ static err_t read_as_nobody(void) {
     char *bytes;
     size_t length;
     if (geteuid() == 0 && setuid(65534) != 0) {
-        return (err_t){ERR_INTERNAL};
+        return (err_t){EXPERTD_ERR_INTERNAL};
     }
     return regular_file_read("secret", 100, &bytes, &length);
 }
@@ -296,7 +297,8 @@ static void what_may_not_be_read_names_who_should(void **state) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        bool right = read_as_nobody().code == ERR_CHECKPOINT && strstr(err_message(), "secret: Permission denied: let user ");
+        bool right = read_as_nobody().code == EXPERTD_ERR_CHECKPOINT &&
+                     strstr(expertd_err_message(), "secret: Permission denied: let user ");
         _exit(right ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);

@@ -69,7 +69,7 @@ static void accept(const char *header, size_t data_bytes) {
     struct safetensors file;
     err_t e = parse_bytes(header, strlen(header), data_bytes, &file);
     if (err_is(e)) {
-        fail_msg("refused: %s: %s", header, err_message());
+        fail_msg("refused: %s: %s", header, expertd_err_message());
     }
     safetensors_close(&file);
 }
@@ -80,10 +80,10 @@ static void refuse_bytes(const char *header, size_t header_bytes, size_t data_by
     if (!err_is(e)) {
         fail_msg("accepted: %s", header);
     }
-    assert_int_equal(e.code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "FILE"));
-    if (!strstr(err_message(), message)) {
-        fail_msg("\"%s\" does not say \"%s\"", err_message(), message);
+    assert_int_equal(e.code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "FILE"));
+    if (!strstr(expertd_err_message(), message)) {
+        fail_msg("\"%s\" does not say \"%s\"", expertd_err_message(), message);
     }
     assert_null(file.entries); // nothing is left to close
     assert_null(file.path);
@@ -125,7 +125,7 @@ static void entries_are_found_by_name_whatever_their_order(void **state) {
     assert_non_null(b);
     assert_ptr_equal(a->view.data, image.bytes + 8 + sizeof HEADER - 1);
     assert_ptr_equal(b->view.data, (const char *)a->view.data + 2);
-    assert_int_equal(a->view.dtype, DTYPE_I8);
+    assert_int_equal(a->view.dtype, EXPERTD_DTYPE_I8);
     assert_int_equal(a->view.rank, 2);
     assert_int_equal(a->view.shape[1], 2);
     assert_null(safetensors_find(&file, "c"));
@@ -173,7 +173,7 @@ static void types_that_are_only_stored_are_checked_for_size_and_have_no_dtype(vo
     struct safetensors file;
     static const char HEADER[] = "{\"x\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}";
     assert_false(err_is(parse_bytes(HEADER, sizeof HEADER - 1, 2, &file)));
-    assert_int_equal(file.entries[0].view.dtype, DTYPE_NONE);
+    assert_int_equal(file.entries[0].view.dtype, EXPERTD_DTYPE_NONE);
     safetensors_close(&file);
     accept("{\"x\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]}}", 3);
     accept("{\"x\":{\"dtype\":\"C64\",\"shape\":[2],\"data_offsets\":[0,16]}}", 16);
@@ -188,27 +188,27 @@ static void short_and_empty_files_are_refused(void **state) {
     struct safetensors file;
     static const char ZEROS[8];
     for (size_t size = 0; size < 8; size++) {
-        assert_int_equal(safetensors_parse("FILE", ZEROS, size, &file).code, ERR_CHECKPOINT);
+        assert_int_equal(safetensors_parse("FILE", ZEROS, size, &file).code, EXPERTD_ERR_CHECKPOINT);
     }
-    assert_int_equal(safetensors_parse("FILE", ZEROS, 8, &file).code, ERR_CHECKPOINT); // a header of no bytes
-    assert_non_null(strstr(err_message(), "does not begin with '{'"));
+    assert_int_equal(safetensors_parse("FILE", ZEROS, 8, &file).code, EXPERTD_ERR_CHECKPOINT); // a header of no bytes
+    assert_non_null(strstr(expertd_err_message(), "does not begin with '{'"));
 }
 
 static void a_lying_header_length_is_refused_without_memory(void **state) {
     (void)state;
     struct safetensors file;
     unsigned char bytes[16] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, '{', '}'};
-    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "at most 100000000"));
+    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "at most 100000000"));
     const uint64_t most = 100000000;
     for (int i = 0; i < 8; i++) {
         bytes[i] = (unsigned char)(most >> (8 * i));
     }
-    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "download it again"));
+    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "download it again"));
     bytes[0]++; // 100000001
-    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "at most 100000000"));
+    assert_int_equal(safetensors_parse("FILE", bytes, sizeof bytes, &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "at most 100000000"));
 }
 
 static void bad_json_is_refused(void **state) {
@@ -255,8 +255,8 @@ static void a_pointer_of_git_lfs_is_known_for_what_it_is(void **state) {
     (void)state;
     static const char POINTER[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4900000000\n";
     struct safetensors file;
-    assert_int_equal(safetensors_parse("FILE", POINTER, sizeof POINTER - 1, &file).code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "FILE: this is Git LFS's pointer to the file"));
+    assert_int_equal(safetensors_parse("FILE", POINTER, sizeof POINTER - 1, &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "FILE: this is Git LFS's pointer to the file"));
 }
 
 static void a_gap_an_overlap_and_a_lying_end_are_refused(void **state) {
@@ -407,30 +407,31 @@ static void what_is_no_regular_file_is_refused_without_waiting(void **state) {
     (void)state;
     struct safetensors file;
     assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
-    assert_int_equal(safetensors_open(path_of("fifo"), &file).code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "no regular file"));
-    assert_int_equal(safetensors_open("/dev/zero", &file).code, ERR_CHECKPOINT);
-    assert_int_equal(safetensors_open(folder, &file).code, ERR_CHECKPOINT);
-    assert_int_equal(safetensors_open(path_of("absent"), &file).code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "absent: No such file"));
+    assert_int_equal(safetensors_open(path_of("fifo"), &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "no regular file"));
+    assert_int_equal(safetensors_open("/dev/zero", &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_int_equal(safetensors_open(folder, &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_int_equal(safetensors_open(path_of("absent"), &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "absent: No such file"));
     int fd = open(path_of("empty"), O_CREAT | O_WRONLY, 0600);
     assert_true(fd >= 0);
     close(fd);
-    assert_int_equal(safetensors_open(path_of("empty"), &file).code, ERR_CHECKPOINT);
-    assert_non_null(strstr(err_message(), "it is empty"));
+    assert_int_equal(safetensors_open(path_of("empty"), &file).code, EXPERTD_ERR_CHECKPOINT);
+    assert_non_null(strstr(expertd_err_message(), "it is empty"));
 }
 
-static struct safetensors_entry entry_of(const char *name, enum dtype dtype, const void *data, uint64_t n) {
+static struct safetensors_entry entry_of(const char *name, enum expertd_dtype dtype, const void *data, uint64_t n) {
     return (struct safetensors_entry){
-        .name = name, .view = {.dtype = dtype, .rank = 1, .shape = {n}, .data = data, .bytes = n * dtype_size(dtype)}};
+        .name = name, .view = {.dtype = dtype, .rank = 1, .shape = {n}, .data = data, .bytes = n * expertd_dtype_size(dtype)}};
 }
 
 static void what_was_written_reads_back(void **state) {
     (void)state;
     static const float VALUES[3] = {1, -2, 0.5f};
     static const uint8_t BYTES[5] = {1, 2, 3, 4, 5};
-    const struct safetensors_entry entries[] = {entry_of("z \"quoted\" \\ \xc3\xa9", DTYPE_U8, BYTES, 5),
-                                                entry_of("a", DTYPE_F32, VALUES, 3), entry_of("none", DTYPE_BF16, "", 0)};
+    const struct safetensors_entry entries[] = {entry_of("z \"quoted\" \\ \xc3\xa9", EXPERTD_DTYPE_U8, BYTES, 5),
+                                                entry_of("a", EXPERTD_DTYPE_F32, VALUES, 3),
+                                                entry_of("none", EXPERTD_DTYPE_BF16, "", 0)};
     struct safetensors file;
     assert_false(err_is(safetensors_write(path_of("out"), entries, 3)));
     assert_false(err_is(safetensors_open(path_of("out"), &file)));
@@ -448,12 +449,12 @@ static void what_was_written_reads_back(void **state) {
 
 static void views_that_lie_are_not_written(void **state) {
     (void)state;
-    struct safetensors_entry entries[2] = {entry_of("a", DTYPE_U8, "abc", 3), entry_of("a", DTYPE_U8, "abc", 3)};
-    assert_int_equal(safetensors_write(path_of("twice"), entries, 2).code, ERR_INVALID);
+    struct safetensors_entry entries[2] = {entry_of("a", EXPERTD_DTYPE_U8, "abc", 3), entry_of("a", EXPERTD_DTYPE_U8, "abc", 3)};
+    assert_int_equal(safetensors_write(path_of("twice"), entries, 2).code, EXPERTD_ERR_INVALID);
     entries[0].view.bytes = 2;
-    assert_int_equal(safetensors_write(path_of("twice"), entries, 1).code, ERR_INVALID);
-    entries[0] = entry_of("__metadata__", DTYPE_U8, "abc", 3);
-    assert_int_equal(safetensors_write(path_of("twice"), entries, 1).code, ERR_INVALID);
+    assert_int_equal(safetensors_write(path_of("twice"), entries, 1).code, EXPERTD_ERR_INVALID);
+    entries[0] = entry_of("__metadata__", EXPERTD_DTYPE_U8, "abc", 3);
+    assert_int_equal(safetensors_write(path_of("twice"), entries, 1).code, EXPERTD_ERR_INVALID);
     assert_int_equal(access(path_of("twice"), F_OK), -1);
 }
 
@@ -467,8 +468,8 @@ static int count_files(void) {
 static void a_full_disk_leaves_the_old_file_and_no_other(void **state) {
     (void)state;
     static uint8_t large[1 << 16];
-    const struct safetensors_entry small = entry_of("old", DTYPE_U8, "abc", 3),
-                                   big = entry_of("new", DTYPE_U8, large, sizeof large);
+    const struct safetensors_entry small = entry_of("old", EXPERTD_DTYPE_U8, "abc", 3),
+                                   big = entry_of("new", EXPERTD_DTYPE_U8, large, sizeof large);
     assert_false(err_is(safetensors_write(path_of("kept"), &small, 1)));
     int before = count_files();
     pid_t child = fork();
@@ -476,7 +477,7 @@ static void a_full_disk_leaves_the_old_file_and_no_other(void **state) {
     if (child == 0) {
         setrlimit(RLIMIT_FSIZE, &(struct rlimit){4096, 4096});
         err_t e = safetensors_write(path_of("kept"), &big, 1);
-        _exit(e.code == ERR_IO && strstr(err_message(), "kept") ? 0 : 1);
+        _exit(e.code == EXPERTD_ERR_IO && strstr(expertd_err_message(), "kept") ? 0 : 1);
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -492,7 +493,7 @@ static void a_link_is_followed_by_what_is_written(void **state) {
     (void)state;
     char link[128];
     struct stat there;
-    const struct safetensors_entry entry = entry_of("a", DTYPE_U8, "abc", 3);
+    const struct safetensors_entry entry = entry_of("a", EXPERTD_DTYPE_U8, "abc", 3);
     assert_false(err_is(safetensors_write(path_of("behind"), NULL, 0)));
     snprintf(link, sizeof link, "%s", path_of("link"));
     assert_int_equal(symlink("behind", link), 0);
@@ -507,9 +508,9 @@ static void a_link_is_followed_by_what_is_written(void **state) {
 
 static void a_folder_that_is_not_there_is_named(void **state) {
     (void)state;
-    const struct safetensors_entry entry = entry_of("a", DTYPE_U8, "abc", 3);
-    assert_int_equal(safetensors_write(path_of("no/such/file"), &entry, 1).code, ERR_IO);
-    assert_non_null(strstr(err_message(), "no/such/file"));
+    const struct safetensors_entry entry = entry_of("a", EXPERTD_DTYPE_U8, "abc", 3);
+    assert_int_equal(safetensors_write(path_of("no/such/file"), &entry, 1).code, EXPERTD_ERR_IO);
+    assert_non_null(strstr(expertd_err_message(), "no/such/file"));
 }
 
 int main(void) {

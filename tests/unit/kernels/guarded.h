@@ -1,6 +1,6 @@
 // Memory between two pages that fault, at one end or the other, so that the first byte read or written outside it ends the test.
-#ifndef EXPERTD_TESTS_GUARDED_H
-#define EXPERTD_TESTS_GUARDED_H
+#ifndef EXPERTD_TESTS_UNIT_KERNELS_GUARDED_H
+#define EXPERTD_TESTS_UNIT_KERNELS_GUARDED_H
 
 #include <sys/mman.h>
 #include <unistd.h>

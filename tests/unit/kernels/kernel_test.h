@@ -1,6 +1,6 @@
 // What the kernel tests share: a seeded generator with values where arithmetic is delicate, and comparison by bits.
-#ifndef EXPERTD_TESTS_KERNEL_TEST_H
-#define EXPERTD_TESTS_KERNEL_TEST_H
+#ifndef EXPERTD_TESTS_UNIT_KERNELS_KERNEL_TEST_H
+#define EXPERTD_TESTS_UNIT_KERNELS_KERNEL_TEST_H
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "base/dtype.h"
 #include "base/err.h"
-#include "kernels/backend.h"
+#include "expertd/base/dtype.h"
+#include "kernels/cpu/backend.h"
 #include "tests/unit/share.h"
 
 // Of so many cases at random, those that there is time for: ThreadSanitizer slows kernels down a hundred times and looks for races,
@@ -66,11 +66,11 @@ static inline float random_f32(struct random *random, enum values values) {
         exponent = EXPONENTS[random_below(random, COUNT_OF(EXPONENTS))];
         bits &= random_below(random, 8) ? 0x80000000u : UINT32_MAX;
     }
-    return f32_from_bits(bits | exponent << 23);
+    return expertd_f32_from_bits(bits | exponent << 23);
 }
 
 static inline uint16_t random_bf16(struct random *random, enum values values) {
-    return (uint16_t)(f32_bits(random_f32(random, values)) >> 16);
+    return (uint16_t)(expertd_f32_bits(random_f32(random, values)) >> 16);
 }
 
 // A caller's pool (team.h) of three threads that all turn out to be one, which begins with the last task.
@@ -84,14 +84,14 @@ static inline void run_tasks_backward(void *pool, size_t tasks, void (*task)(voi
 
 // Bits, but for NaN: which one is not promised.
 static inline int same_f32(float a, float b) {
-    return f32_bits(a) == f32_bits(b) || (isnan(a) && isnan(b));
+    return expertd_f32_bits(a) == expertd_f32_bits(b) || (isnan(a) && isnan(b));
 }
 
 static inline void assert_same_f32(const float *got, const float *want, size_t count, const char *what) {
     for (size_t i = 0; i < count; i++) {
         if (!same_f32(got[i], want[i])) {
-            fail_msg("%s: element %zu is %a (%08x), not %a (%08x)", what, i, (double)got[i], f32_bits(got[i]), (double)want[i],
-                     f32_bits(want[i]));
+            fail_msg("%s: element %zu is %a (%08x), not %a (%08x)", what, i, (double)got[i], expertd_f32_bits(got[i]),
+                     (double)want[i], expertd_f32_bits(want[i]));
         }
     }
 }
@@ -151,10 +151,10 @@ static inline const struct kernel_backend *wanted_backend_at(size_t i, bool *usa
 }
 
 // A layout that the selected kernels read: each in turn.
-static inline enum packed_layout any_layout(enum dtype dtype) {
+static inline enum expertd_packed_layout any_layout(enum expertd_dtype dtype) {
     static size_t next;
-    enum packed_layout layout = (enum packed_layout)(next++ % PACKED_LAYOUTS);
-    return packed_layout_is_read(dtype, layout) ? layout : PACKED_PANELS;
+    enum expertd_packed_layout layout = (enum expertd_packed_layout)(next++ % EXPERTD_PACKED_LAYOUTS);
+    return expertd_packed_layout_is_read(dtype, layout) ? layout : EXPERTD_PACKED_PANELS;
 }
 
 // Backends share kernels: whether this one is the first that this CPU runs with its function in that slot of the table. The others'

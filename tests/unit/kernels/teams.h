@@ -1,20 +1,20 @@
 // The teams that products are tried on: of 1 to 4 threads, and on a pool of the caller's.
-#ifndef EXPERTD_TESTS_KERNELS_TEAMS_H
-#define EXPERTD_TESTS_KERNELS_TEAMS_H
+#ifndef EXPERTD_TESTS_UNIT_KERNELS_TEAMS_H
+#define EXPERTD_TESTS_UNIT_KERNELS_TEAMS_H
 
 #include "kernel_test.h"
 
-#include "kernels/team.h"
+#include "expertd/kernels/team.h"
 
 enum { TEAMS_OWN = 4, TEAMS = TEAMS_OWN + 1 };
 
-static struct team *teams[TEAMS]; // [i] of i + 1 threads, the last one on the pool
+static struct expertd_team *teams[TEAMS]; // [i] of i + 1 threads, the last one on the pool
 
 static int make_teams(void **state) {
     (void)state;
-    err_t e = team_create_on(&(struct team_pool){3, run_tasks_backward, NULL}, &teams[TEAMS_OWN]);
+    err_t e = expertd_team_create_on(&(struct expertd_team_pool){3, run_tasks_backward, NULL}, &teams[TEAMS_OWN]);
     for (unsigned i = 0; i < TEAMS_OWN && !err_is(e); i++) {
-        e = team_create(&(struct team_options){i + 1, 20}, &teams[i]);
+        e = expertd_team_create(&(struct expertd_team_options){i + 1, 20}, &teams[i]);
     }
     return err_is(e);
 }
@@ -22,7 +22,7 @@ static int make_teams(void **state) {
 static int destroy_teams(void **state) {
     (void)state;
     for (unsigned i = 0; i < TEAMS; i++) {
-        team_destroy(teams[i]);
+        expertd_team_destroy(teams[i]);
     }
     return 0;
 }

@@ -41,7 +41,7 @@ static void front_init(struct front *f, const struct exchange_subject *subject) 
                                        .expanded = true};
     *f = (struct front){.subject = subject, .memory = aligned_alloc(64, plan_bytes(TOKENS, CHOICES, EXPERTS, RANKS))};
     if (err_is(subject->create(&options, &f->exchange))) {
-        fail_msg("%s", err_message());
+        fail_msg("%s", expertd_err_message());
     }
     size_t row_token = TOKENS * CHOICES * sizeof *f->row_token_there;
     f->hidden_there = subject->front_memory ? subject->front_memory(sizeof f->hidden) : malloc(sizeof f->hidden);
@@ -196,12 +196,12 @@ void exchange_conforms_with_an_empty_batch(const struct exchange_subject *subjec
     front_deinit(&f);
 }
 
-static enum err_code dispatch(struct front *f, const struct placement *placement, uint32_t layer, uint64_t epoch) {
+static enum expertd_err_code dispatch(struct front *f, const struct placement *placement, uint32_t layer, uint64_t epoch) {
     struct exchange_batch batch = next_batch(f, placement, TOKENS, 1, false);
     batch.layer = layer;
     batch.epoch = epoch;
-    enum err_code code = exchange_dispatch(f->exchange, &batch, ROW_BYTES).code;
-    if (code == ERR_OK) { // no rank plays along, so that the rows are what they are
+    enum expertd_err_code code = exchange_dispatch(f->exchange, &batch, ROW_BYTES).code;
+    if (code == EXPERTD_ERR_OK) { // no rank plays along, so that the rows are what they are
         assert_false(err_is(exchange_collect(f->exchange)));
         assert_false(err_is(exchange_wait(f->exchange)));
     }
@@ -214,12 +214,12 @@ void exchange_refuses_an_old_epoch(const struct exchange_subject *subject) {
     front_init(&f, subject);
     assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 4, &old)));
     assert_false(err_is(placement_contiguous(EXPERTS, RANKS, 5, &new)));
-    assert_int_equal(dispatch(&f, old, 0, 4), ERR_OK);
-    assert_int_equal(dispatch(&f, new, 0, 5), ERR_OK);
-    assert_int_equal(dispatch(&f, old, 0, 4), ERR_SHARD_LOST);
-    assert_int_equal(dispatch(&f, old, 0, 5), ERR_SHARD_LOST); // planned from the old one, whatever it says
-    assert_int_equal(dispatch(&f, old, 1, 4), ERR_OK);         // each layer has epochs of its own
-    assert_int_equal(dispatch(&f, new, 0, 5), ERR_OK);
+    assert_int_equal(dispatch(&f, old, 0, 4), EXPERTD_ERR_OK);
+    assert_int_equal(dispatch(&f, new, 0, 5), EXPERTD_ERR_OK);
+    assert_int_equal(dispatch(&f, old, 0, 4), EXPERTD_ERR_SHARD_LOST);
+    assert_int_equal(dispatch(&f, old, 0, 5), EXPERTD_ERR_SHARD_LOST); // planned from the old one, whatever it says
+    assert_int_equal(dispatch(&f, old, 1, 4), EXPERTD_ERR_OK);         // each layer has epochs of its own
+    assert_int_equal(dispatch(&f, new, 0, 5), EXPERTD_ERR_OK);
     placement_destroy(old);
     placement_destroy(new);
     front_deinit(&f);
@@ -230,7 +230,7 @@ void exchange_refuses_an_old_epoch(const struct exchange_subject *subject) {
 enum { STAGES = 2 }; // groups of transfers of a batch: the dispatch, the collect
 
 // A batch in which every rank has rows, with nobody's work between its two ends.
-static enum err_code run_ends(struct front *f, const struct placement *placement) {
+static enum expertd_err_code run_ends(struct front *f, const struct placement *placement) {
     struct exchange_batch batch = next_batch(f, placement, TOKENS, 1, false);
     err_t e = exchange_dispatch(f->exchange, &batch, ROW_BYTES);
     e = err_is(e) ? e : exchange_collect(f->exchange);
@@ -252,7 +252,7 @@ static void survive(const struct exchange_subject *subject, enum conformance_fau
     init_with_work_for_all(&f, subject, &placement);
     for (unsigned stage = 0; stage < STAGES; stage++) {
         subject->plant(fault, stage * RANKS / 2); // a group of either stage, whoever's comes first
-        assert_int_equal(run_ends(&f, placement), ERR_SHARD_LOST);
+        assert_int_equal(run_ends(&f, placement), EXPERTD_ERR_SHARD_LOST);
         exchange_settle(f.exchange);
         run_batch(&f, placement, TOKENS, 1, false);
         exchange_state(f.exchange, &state);
@@ -278,7 +278,7 @@ void exchange_waits_for_a_rank_that_is_late(const struct exchange_subject *subje
     init_with_work_for_all(&f, subject, &placement);
     for (unsigned stage = 0; stage < STAGES; stage++) {
         subject->plant(RANK_IS_LATE, stage * RANKS / 2);
-        assert_int_equal(run_ends(&f, placement), ERR_OK);
+        assert_int_equal(run_ends(&f, placement), EXPERTD_ERR_OK);
         run_batch(&f, placement, TOKENS, 1, false);
     }
     exchange_state(f.exchange, &state);

@@ -26,7 +26,8 @@ void exchange_conforms_over_random_placements(
 void exchange_conforms_with_one_hot_rank(const struct exchange_subject *subject);
 void exchange_conforms_with_an_empty_batch(const struct exchange_subject *subject);
 void exchange_refuses_an_old_epoch(const struct exchange_subject *subject);
-// Each of them in the dispatch and in the collect: its batch is ERR_SHARD_LOST, the next one is right on a new communicator.
+// Each of them in the dispatch and in the collect: its batch is EXPERTD_ERR_SHARD_LOST, the next one is right on a new
+// communicator.
 void exchange_survives_a_rank_that_dies(const struct exchange_subject *subject);
 void exchange_survives_a_rank_that_stops(const struct exchange_subject *subject);
 void exchange_waits_for_a_rank_that_is_late(const struct exchange_subject *subject);

@@ -59,7 +59,7 @@ static void memory_that_cannot_be_had_is_refused(void **state) {
     (void)state;
     struct exchange *exchange;
     struct exchange_options options = {.ranks = 2, .layers = 1, .max_rows = SIZE_MAX / 2, .row_bytes_max = 4096};
-    assert_int_equal(exchange_create_inproc(&options, &exchange).code, ERR_NOMEM);
+    assert_int_equal(exchange_create_inproc(&options, &exchange).code, EXPERTD_ERR_NOMEM);
     assert_null(exchange);
 }
 

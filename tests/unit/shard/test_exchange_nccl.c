@@ -12,30 +12,30 @@
 #include "base/clock.h"
 #include "tests/unit/shard/exchange_conformance.h"
 
-#include "kernels/devices.h"
+#include "expertd/kernels/devices.h"
 
 // Waited out where a rank stops; a rank that is late (by SIM_NCCL_LATE_MS), or a machine that is busy elsewhere, stays well below.
 enum { TIMEOUT_MS = 2000, HOST_BYTES = 1 << 16 };
 
 // cmocka runs one test at a time, each with devices of its own.
-static struct devices *devices;
+static struct expertd_devices *devices;
 static struct arena host; // pinned
 
 static void must(err_t e) {
     if (err_is(e)) {
-        fail_msg("%s", err_message());
+        fail_msg("%s", expertd_err_message());
     }
 }
 
-static void check(uint32_t device, enum device_code code, const struct device_error *error) {
-    must(devices_check(devices, device, code, error));
+static void check(uint32_t device, enum expertd_device_code code, const struct expertd_device_error *error) {
+    must(expertd_devices_check(devices, device, code, error));
 }
 
 static void open_devices(const char *text) {
-    struct devices_request request;
-    struct device_error error;
-    must(devices_parse(text, &request));
-    must(devices_open(&request, &devices));
+    struct expertd_devices_request request;
+    struct expertd_device_error error;
+    must(expertd_devices_parse(text, &request));
+    must(expertd_devices_open(&request, &devices));
     must(arena_init(&host, HOST_BYTES));
     check(0, devices->table->pin(devices->all[0], host.base, host.bytes, &error), &error);
 }
@@ -46,7 +46,7 @@ static int close_devices(void **state) {
         devices->table->plant_failure(NULL, 0);
         devices->table->unpin(devices->all[0], host.base);
         arena_deinit(&host);
-        devices_close(devices);
+        expertd_devices_close(devices);
         devices = NULL;
     }
     return 0;
@@ -79,11 +79,11 @@ static err_t create(const struct exchange_options *options, struct exchange **ou
 }
 
 static uint32_t device_of(uint32_t rank) {
-    return rank == CONFORMANCE_FRONT ? 0 : device_of_rank(devices, CONFORMANCE_RANKS, rank);
+    return rank == CONFORMANCE_FRONT ? 0 : expertd_device_of_rank(devices, CONFORMANCE_RANKS, rank);
 }
 
 static void *front_memory(size_t bytes) {
-    struct device_error error;
+    struct expertd_device_error error;
     void *memory;
     check(0, devices->table->reserve(devices->all[0], bytes, &memory, &error), &error);
     return memory;
@@ -93,8 +93,8 @@ static void front_free(void *memory) {
     devices->table->release(devices->all[0], memory);
 }
 
-static void copy(uint32_t device, enum device_way way, void *to, const void *from, size_t bytes) {
-    struct device_error error;
+static void copy(uint32_t device, enum expertd_device_way way, void *to, const void *from, size_t bytes) {
+    struct expertd_device_error error;
     check(device, devices->table->copy(devices->all[device], way, to, from, bytes, &error), &error);
     check(device, devices->table->wait(devices->all[device], &error), &error);
 }
@@ -102,11 +102,11 @@ static void copy(uint32_t device, enum device_way way, void *to, const void *fro
 static void write_there(uint32_t rank, void *to, const void *from, size_t bytes) {
     assert_true(bytes <= HOST_BYTES);
     memcpy(host.base, from, bytes);
-    copy(device_of(rank), DEVICE_UPLOAD, to, host.base, bytes);
+    copy(device_of(rank), EXPERTD_DEVICE_UPLOAD, to, host.base, bytes);
 }
 
 static void read_there(uint32_t rank, void *to, const void *from, size_t bytes) {
-    copy(device_of(rank), DEVICE_DOWNLOAD, host.base, from, bytes);
+    copy(device_of(rank), EXPERTD_DEVICE_DOWNLOAD, host.base, from, bytes);
     memcpy(to, host.base, bytes);
 }
 
@@ -168,8 +168,8 @@ static void ranks_that_do_not_find_each_other_are_not_waited_for(void **state) {
     (void)state;
     struct exchange *exchange;
     devices->table->plant_failure("ncclNeverJoins", 1);
-    assert_int_equal(create(&SMALL, &exchange).code, ERR_UNAVAILABLE);
-    assert_non_null(strstr(err_message(), "did not end within 2000 ms"));
+    assert_int_equal(create(&SMALL, &exchange).code, EXPERTD_ERR_UNAVAILABLE);
+    assert_non_null(strstr(expertd_err_message(), "did not end within 2000 ms"));
     assert_null(exchange);
 }
 
@@ -177,9 +177,9 @@ static void what_is_missing_is_said_where_nccl_is(void **state) {
     (void)state;
     struct exchange *exchange;
     devices->table->plant_failure("ncclLibrary", 0);
-    assert_int_equal(create(&SMALL, &exchange).code, ERR_UNAVAILABLE);
-    assert_non_null(strstr(err_message(), "3 devices exchange rows over NCCL"));
-    assert_non_null(strstr(err_message(), "--device sim:0"));
+    assert_int_equal(create(&SMALL, &exchange).code, EXPERTD_ERR_UNAVAILABLE);
+    assert_non_null(strstr(expertd_err_message(), "3 devices exchange rows over NCCL"));
+    assert_non_null(strstr(expertd_err_message(), "--device sim:0"));
 }
 
 // NCCL takes memory at the join and again at the first transfer: where that fails there is no exchange, instead of one whose first
@@ -190,9 +190,9 @@ static void what_nccl_takes_of_a_device_is_had_at_start(void **state) {
     struct exchange *exchange;
     devices->table->plant_failure("ncclKiB", KIB);
     devices->table->plant_failure("memoryKiB", KIB + KIB / 2);
-    assert_int_equal(create(&SMALL, &exchange).code, ERR_UNAVAILABLE);
-    assert_non_null(strstr(err_message(), "the first transfer between 3 devices"));
-    assert_non_null(strstr(err_message(), "out of memory"));
+    assert_int_equal(create(&SMALL, &exchange).code, EXPERTD_ERR_UNAVAILABLE);
+    assert_non_null(strstr(expertd_err_message(), "the first transfer between 3 devices"));
+    assert_non_null(strstr(expertd_err_message(), "out of memory"));
     assert_null(exchange);
     devices->table->plant_failure("memoryKiB", 2 * KIB + KIB / 2);
     must(create(&SMALL, &exchange));

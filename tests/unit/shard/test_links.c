@@ -22,50 +22,50 @@ static atomic_int aborting; // links that are being aborted
 static atomic_int aborted;
 static struct device_link *const LINKS[COUNT] = {(struct device_link *)&ends, (struct device_link *)&held};
 
-static enum device_code well(struct device *device, struct device_error *error) {
+static enum expertd_device_code well(struct expertd_device *device, struct expertd_device_error *error) {
     (void)device, (void)error;
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
-static enum device_code finished(struct device *device, int *out, struct device_error *error) {
+static enum expertd_device_code finished(struct expertd_device *device, int *out, struct expertd_device_error *error) {
     (void)device, (void)error;
     *out = atomic_load(&ends);
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
-static enum device_code load(char version[DEVICE_LINKS_TEXT_MAX], struct device_error *error) {
+static enum expertd_device_code load(char version[DEVICE_LINKS_TEXT_MAX], struct expertd_device_error *error) {
     (void)error;
     strcpy(version, "0.0.0");
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
-static enum device_code make_id(struct device_link_id *out, struct device_error *error) {
+static enum expertd_device_code make_id(struct device_link_id *out, struct expertd_device_error *error) {
     (void)error;
     *out = (struct device_link_id){{0}};
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
-static enum device_code group(struct device_error *error) {
+static enum expertd_device_code group(struct expertd_device_error *error) {
     (void)error;
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
-static enum device_code join(struct device *device, const struct device_link_id *id, uint32_t rank, uint32_t ranks,
-                             struct device_link **out, struct device_error *error) {
+static enum expertd_device_code join(struct expertd_device *device, const struct device_link_id *id, uint32_t rank, uint32_t ranks,
+                                     struct device_link **out, struct expertd_device_error *error) {
     (void)device, (void)id, (void)ranks, (void)error;
     *out = LINKS[rank];
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
-static enum device_code settled(struct device_link *link, int *busy, struct device_error *error) {
+static enum expertd_device_code settled(struct device_link *link, int *busy, struct expertd_device_error *error) {
     (void)link, (void)error;
     *busy = 0;
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
-static enum device_code leave(struct device_link *link, struct device_error *error) {
+static enum expertd_device_code leave(struct device_link *link, struct expertd_device_error *error) {
     (void)link, (void)error;
-    return DEVICE_OK;
+    return EXPERTD_DEVICE_OK;
 }
 
 static void destroy(struct device_link *link) {
@@ -76,35 +76,35 @@ static void abort_link(struct device_link *link) {
     int64_t started_ns = clock_now_ns();
     atomic_fetch_add(&aborting, link != NULL);
     while (atomic_load(&held) || clock_now_ns() - started_ns < atomic_load(&slow_ms) * (int64_t)NS_PER_MS) {
-        devices_pause(started_ns);
+        expertd_devices_pause(started_ns);
     }
     atomic_fetch_add(&aborted, link != NULL);
 }
 
-static const struct device_links CALLS = {.load = load,
-                                          .make_id = make_id,
-                                          .begin = group,
-                                          .end = group,
-                                          .join = join,
-                                          .settled = settled,
-                                          .leave = leave,
-                                          .destroy = destroy,
-                                          .abort = abort_link};
-static const struct device_table TABLE = {
+static const struct expertd_device_links CALLS = {.load = load,
+                                                  .make_id = make_id,
+                                                  .begin = group,
+                                                  .end = group,
+                                                  .join = join,
+                                                  .settled = settled,
+                                                  .leave = leave,
+                                                  .destroy = destroy,
+                                                  .abort = abort_link};
+static const struct expertd_device_table TABLE = {
     .kind = "fake", .mark = well, .finished = finished, .finished_behind = finished, .links = &CALLS};
-static struct devices devices;
+static struct expertd_devices devices;
 
 static struct links *made(void) {
     struct links_options options = {
         .devices = &devices, .timeout_ns = (int64_t)TIMEOUT_MS * NS_PER_MS, .join_timeout_ns = (int64_t)SOON_MS * NS_PER_MS};
     struct links *links;
-    devices = (struct devices){.table = &TABLE, .count = COUNT, .numbers = {0, 1}};
+    devices = (struct expertd_devices){.table = &TABLE, .count = COUNT, .numbers = {0, 1}};
     atomic_store(&ends, 1);
     atomic_store(&held, 0);
     atomic_store(&slow_ms, 0);
     atomic_store(&aborting, 0);
     atomic_store(&aborted, 0);
-    assert_int_equal(links_create(&options, &links).code, ERR_OK);
+    assert_int_equal(links_create(&options, &links).code, EXPERTD_ERR_OK);
     return links;
 }
 
@@ -117,9 +117,9 @@ static struct links_state state_of(const struct links *links) {
 // What a batch comes to whose rows do not arrive.
 static void fail_a_batch(struct links *links) {
     int64_t started_ns = clock_now_ns();
-    assert_int_equal(links_ready(links).code, ERR_OK);
+    assert_int_equal(links_ready(links).code, EXPERTD_ERR_OK);
     atomic_store(&ends, 0);
-    assert_int_equal(links_wait(links).code, ERR_SHARD_LOST);
+    assert_int_equal(links_wait(links).code, EXPERTD_ERR_SHARD_LOST);
     links_settle(links);
     assert_true(clock_now_ns() - started_ns < (int64_t)SOON_MS * NS_PER_MS);
 }
@@ -131,11 +131,11 @@ static void an_abort_that_does_not_end_is_not_waited_for(void **state) {
     fail_a_batch(links);
     assert_true(state_of(links).lost);
     assert_true(devices.stuck);
-    assert_int_equal(links_ready(links).code, ERR_SHARD_LOST);
-    assert_non_null(strstr(err_message(), "fake device 0: something that it was given does not end"));
+    assert_int_equal(links_ready(links).code, EXPERTD_ERR_SHARD_LOST);
+    assert_non_null(strstr(expertd_err_message(), "fake device 0: something that it was given does not end"));
     atomic_store(&ends, 1); // and still the communicator is not gone
-    assert_int_equal(links_ready(links).code, ERR_SHARD_LOST);
-    assert_non_null(strstr(err_message(), "2 fake devices: the abort of their communicator does not end"));
+    assert_int_equal(links_ready(links).code, EXPERTD_ERR_SHARD_LOST);
+    assert_non_null(strstr(expertd_err_message(), "2 fake devices: the abort of their communicator does not end"));
     int64_t started_ns = clock_now_ns();
     links_settle(links); // which waits no longer for it a second time
     assert_true(clock_now_ns() - started_ns < (int64_t)SOON_MS / 2 * NS_PER_MS);
@@ -164,7 +164,7 @@ static void links_end_while_an_abort_does_not(void **state) {
     atomic_store(&held, 0);
     int64_t started_ns = clock_now_ns();
     while (atomic_load(&aborted) < COUNT) {
-        devices_pause(started_ns);
+        expertd_devices_pause(started_ns);
         assert_true(clock_now_ns() - started_ns < (int64_t)SOON_MS * NS_PER_MS);
     }
 }
@@ -175,12 +175,12 @@ static void an_abort_that_ends_costs_its_batch_alone(void **state) {
     struct links *links = made();
     for (uint64_t round = 1; round <= 3; round++) {
         atomic_store(&slow_ms, round == 2 ? 3 * TIMEOUT_MS : 0);
-        assert_int_equal(links_ready(links).code, ERR_OK);
+        assert_int_equal(links_ready(links).code, EXPERTD_ERR_OK);
         atomic_store(&ends, 0);
-        assert_int_equal(links_wait(links).code, ERR_SHARD_LOST);
+        assert_int_equal(links_wait(links).code, EXPERTD_ERR_SHARD_LOST);
         atomic_store(&ends, 1);
         links_settle(links);
-        assert_int_equal(links_ready(links).code, ERR_OK);
+        assert_int_equal(links_ready(links).code, EXPERTD_ERR_OK);
         assert_false(state_of(links).lost);
         assert_int_equal(state_of(links).rebuilds, round);
         assert_int_equal(atomic_load(&aborted), round * COUNT);
@@ -205,7 +205,7 @@ static void the_state_is_for_any_thread_while_links_are_given_up(void **state) {
         fail_a_batch(links);
         assert_true(state_of(links).lost);
         atomic_store(&ends, 1);
-        assert_int_equal(links_ready(links).code, ERR_OK);
+        assert_int_equal(links_ready(links).code, EXPERTD_ERR_OK);
     }
     pthread_join(reader, NULL);
     links_destroy(links);

@@ -32,10 +32,10 @@ static void no_ranks_at_all_are_refused(void **state) {
     (void)state;
     uint64_t rows[4] = {1, 2, 3, 4};
     struct placement *p;
-    assert_int_equal(placement_contiguous(4, 0, 1, &p).code, ERR_CONFIG);
-    assert_non_null(strstr(err_message(), "0 shards for 4 experts"));
+    assert_int_equal(placement_contiguous(4, 0, 1, &p).code, EXPERTD_ERR_CONFIG);
+    assert_non_null(strstr(expertd_err_message(), "0 shards for 4 experts"));
     assert_null(p);
-    assert_int_equal(placement_balanced(&(struct placement_balance){4, 0, 0, rows}, 1, &p).code, ERR_CONFIG);
+    assert_int_equal(placement_balanced(&(struct placement_balance){4, 0, 0, rows}, 1, &p).code, EXPERTD_ERR_CONFIG);
     assert_null(p);
 }
 
@@ -69,10 +69,10 @@ static void tables_agree_over_random_sets(void **state) {
 static void refuse(uint32_t experts, uint32_t ranks, const uint32_t *first, const uint32_t *holders, const char *says) {
     struct placement *p;
     struct placement_table table = {experts, ranks, first, holders};
-    assert_int_equal(placement_from_table(&table, 1, &p).code, ERR_INVALID);
+    assert_int_equal(placement_from_table(&table, 1, &p).code, EXPERTD_ERR_INVALID);
     assert_null(p);
-    if (!strstr(err_message(), says)) {
-        fail_msg("\"%s\" does not say \"%s\"", err_message(), says);
+    if (!strstr(expertd_err_message(), says)) {
+        fail_msg("\"%s\" does not say \"%s\"", expertd_err_message(), says);
     }
 }
 
@@ -145,8 +145,8 @@ static void balanced_refuses_more_replicas_than_places(void **state) {
     (void)state;
     uint64_t rows[4] = {1, 2, 3, 4};
     struct placement *p;
-    assert_int_equal(placement_balanced(&(struct placement_balance){4, 3, 9, rows}, 1, &p).code, ERR_CONFIG);
-    assert_non_null(strstr(err_message(), "at most 8"));
+    assert_int_equal(placement_balanced(&(struct placement_balance){4, 3, 9, rows}, 1, &p).code, EXPERTD_ERR_CONFIG);
+    assert_non_null(strstr(expertd_err_message(), "at most 8"));
     assert_false(err_is(placement_balanced(&(struct placement_balance){4, 3, 8, rows}, 1, &p)));
     placement_destroy(p);
 }

@@ -118,8 +118,8 @@ static void plan_names_the_expert_that_is_out_of_range(void **state) {
     struct plan plan;
     plan_init(&plan, memory, 2, 2, 4, 1);
     int32_t ids[] = {0, 3, -1, 4};
-    assert_int_equal(plan_make(&plan, placement, ids, 2, 2, 0).code, ERR_EXPERT_OUT_OF_RANGE);
-    assert_string_equal(err_message(), "expert 4 at token 1, choice 1: the layer has experts 0 to 3");
+    assert_int_equal(plan_make(&plan, placement, ids, 2, 2, 0).code, EXPERTD_ERR_EXPERT_OUT_OF_RANGE);
+    assert_string_equal(expertd_err_message(), "expert 4 at token 1, choice 1: the layer has experts 0 to 3");
     assert_false(err_is(plan_make(&plan, placement, ids, 2, 2, 1))); // an identity expert now
     placement_destroy(placement);
     free(memory);

@@ -32,7 +32,7 @@ static void what_is_no_list_is_refused(void **state) {
     static const char *const BAD[] = {"x", "1-", "-1", "1,x", "1;2", "4096", "0-99999999999999999999", "1 2", ",1"};
     for (size_t i = 0; i < sizeof BAD / sizeof BAD[0]; i++) {
         struct topology_cpus cpus;
-        if (topology_parse_cpus(BAD[i], &cpus).code != ERR_IO) {
+        if (topology_parse_cpus(BAD[i], &cpus).code != EXPERTD_ERR_IO) {
             fail_msg("\"%s\" is taken", BAD[i]);
         }
     }

@@ -1,0 +1,83 @@
+#include "daemon/config/options_address.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char UNIX[] = "unix:";
+enum { UNIX_LENGTH = sizeof UNIX - 1, HOST_MAX = 253, PORT_GREATEST = 65535, PORT_DIGITS = 5 };
+
+const char *options_unix_path(const char *address) {
+    return strncmp(address, UNIX, UNIX_LENGTH) == 0 ? address + UNIX_LENGTH : NULL;
+}
+
+static FALLIBLE check_path(const char *address, const char *path, enum expertd_err_code code) {
+    size_t length = strlen(path);
+    if (length == 0 || path[length - 1] == '/') {
+        FAIL(code, "\"%s\" names no socket file: write unix:PATH, as in unix:/run/expertd/expertd.sock", address);
+    }
+    if (length > UNIX_PATH_MAX) {
+        FAIL(code, "\"%s\" is too long: the path of a Unix socket has at most %d bytes, this one has %zu", address, UNIX_PATH_MAX,
+             length);
+    }
+    if (path[0] == '@') {
+        FAIL(code, "\"%s\" names an abstract socket, which every user may take first: write unix:PATH", address);
+    }
+    return OK;
+}
+
+static FALLIBLE check_port(const char *address, const char *port, enum expertd_err_code code) {
+    size_t digits = strspn(port, "0123456789");
+    if (digits == 0 || port[digits] || digits > PORT_DIGITS || strtoul(port, NULL, 10) > PORT_GREATEST) {
+        FAIL(code, "\"%s\" has no port from 0 to %d after its host: write HOST:PORT, as in 127.0.0.1:7411", address, PORT_GREATEST);
+    }
+    return OK;
+}
+
+static bool is_host_name(const char *host, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        if (!isalnum((unsigned char)host[i]) && !strchr(".-_", host[i])) {
+            return false;
+        }
+    }
+    return length > 0 && length <= HOST_MAX;
+}
+
+static FALLIBLE check_bracketed(const char *address, enum expertd_err_code code) {
+    char host[INET6_ADDRSTRLEN] = "";
+    struct in6_addr parsed;
+    const char *end = strchr(address, ']');
+    size_t length = end ? (size_t)(end - address) - 1 : 0;
+    if (length > 0 && length < sizeof host) {
+        memcpy(host, address + 1, length);
+    }
+    if (!end || inet_pton(AF_INET6, host, &parsed) != 1) {
+        FAIL(code, "\"%s\" holds no IPv6 address in its brackets: write [::1]:7411", address);
+    }
+    return check_port(address, end[1] == ':' ? end + 2 : "", code);
+}
+
+FALLIBLE options_address_check(const char *address, bool unix_too, enum expertd_err_code code) {
+    const char *path = options_unix_path(address);
+    if (path && unix_too) {
+        return check_path(address, path, code);
+    }
+    if (address[0] == '[') {
+        return check_bracketed(address, code);
+    }
+    const char *colon = strchr(address, ':');
+    if (colon && strchr(colon + 1, ':')) {
+        FAIL(code, "\"%s\" has several colons: an IPv6 address goes in brackets, as in [::1]:7411", address);
+    }
+    if (!is_host_name(address, colon ? (size_t)(colon - address) : strlen(address))) {
+        FAIL(code, "\"%s\" names no host: write %sHOST:PORT, as in 127.0.0.1:7411 (every interface: 0.0.0.0 or [::])", address,
+             unix_too ? "unix:PATH or " : "");
+    }
+    return check_port(address, colon ? colon + 1 : "", code);
+}
+
+unsigned options_address_port(const char *address) {
+    const char *colon = strrchr(address, ':');
+    return options_unix_path(address) || !colon ? 0 : (unsigned)strtoul(colon + 1, NULL, 10);
+}

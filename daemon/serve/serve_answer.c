@@ -1,0 +1,191 @@
+// From a result or an error to the transport. A unary call ends with its answer; a stream's answers leave one at a time, in the
+// order in which they were done.
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/process/log.h"
+#include "daemon/serve/serve_internal.h"
+
+enum { STATUS_BYTES_MAX = 8192 };
+
+static struct proto_error error_of(struct serve *serve, const struct err_copy *error) {
+    return (struct proto_error){
+        .grpc_code = proto_grpc_code(error->code),
+        .reason = expertd_err_name(error->code),
+        .field = error->field,
+        .message = error->message,
+        .retry_after_ms = serve_retry_after_ms(serve, error->code),
+    };
+}
+
+// Not of calls that are refused while the model is loaded: the backend, and so the counters, are another thread's until `ready`.
+void serve_count_call(const struct call *call, int grpc_code) {
+    struct metrics *metrics = atomic_load(&call->serve->ready) ? call->serve->backend.metrics : NULL;
+    if (metrics) {
+        const char *name = strrchr(rpc_method_name(call->method), '/');
+        metrics_call(metrics, name ? name + 1 : rpc_method_name(call->method), grpc_code);
+    }
+}
+
+// Errors of ours are worth a line each; a caller's own are the caller's to see.
+static void log_failure(const struct call *call, const struct err_copy *error, uint64_t id) {
+    bool ours = error->code == EXPERTD_ERR_INTERNAL || error->code == EXPERTD_ERR_IO || error->code == EXPERTD_ERR_NOMEM ||
+                error->code == EXPERTD_ERR_SHARD_LOST;
+    char quoted[EXPERTD_ERR_MESSAGE_MAX + 64];
+    log_line(ours ? LOG_LEVEL_ERROR : LOG_LEVEL_DEBUG, "request_failed", "method=%s req=%" PRIu64 " reason=%s message=%s",
+             rpc_method_name(call->method), id, expertd_err_name(error->code), log_quote(error->message, quoted, sizeof quoted));
+}
+
+void serve_finish_call(struct call *call, const struct err_copy *error) {
+    if (call->finished) {
+        return;
+    }
+    call->finished = true;
+    if (!error) {
+        rpc_finish(call->rpc, &(struct rpc_status){.message = "", .retry_after_ms = -1});
+        return;
+    }
+    struct proto_error proto = error_of(call->serve, error);
+    struct proto_bytes details = {0};
+    struct rpc_status status = {.code = proto.grpc_code, .message = error->message, .retry_after_ms = proto.retry_after_ms};
+    if (!err_is(proto_encode_status(&proto, &details))) {
+        status.details = details.data;
+        status.details_length = details.length;
+    }
+    rpc_finish(call->rpc, &status);
+    free(details.data);
+}
+
+static struct wire_timings timings_of(const struct serve_request *r, int64_t now_ns) {
+    return (struct wire_timings){
+        .queue = (uint64_t)(r->item.started_ns - r->read_ns),
+        .route = r->item.timings.route,
+        .exchange = r->item.timings.exchange,
+        .compute = r->item.timings.compute,
+        .combine = r->item.timings.combine,
+        .total = (uint64_t)(now_ns - r->read_ns),
+        .batch_tokens = r->item.batch_tokens,
+        .batch_requests = r->item.batch_requests,
+    };
+}
+
+// What follows an answer's header: nothing where it lies in the caller's memory.
+static size_t body_bytes(const struct serve_request *r) {
+    return r->regions.output ? 0 : r->output_bytes;
+}
+
+// NULL: zeros.
+static const uint8_t *body_of(const struct serve_request *r) {
+    return r->output ? r->output->data : NULL;
+}
+
+// The answer's bytes before its output. Returns their number.
+static size_t encode_result(const struct serve_request *r, uint8_t *header, size_t header_bytes) {
+    struct wire_timings timings = timings_of(r, clock_now_ns());
+    struct wire_response response = {
+        .id = r->wire.id,
+        .weights_id = r->layer->weights_id,
+        .placement_epoch = r->item.timings.placement_epoch,
+        .timings = r->wire.timings ? &timings : NULL,
+        .has_output = true,
+        .output_dtype = r->item.request.output_dtype,
+        .output_shape = {r->item.request.tokens, r->layer->params.hidden_size},
+        .output_in_extent = r->wire.has_output,
+        .output = r->wire.output,
+    };
+    return wire_encode_response(&response, header, header_bytes);
+}
+
+static size_t encode_error(const struct serve_request *r, uint8_t *header, size_t header_bytes) {
+    struct proto_error proto = error_of(r->serve, &r->error);
+    struct proto_bytes status = {0};
+    struct wire_response response = {.id = r->wire.id};
+    if (!err_is(proto_encode_status(&proto, &status)) && status.length <= STATUS_BYTES_MAX) {
+        response.status = status.data;
+        response.status_bytes = status.length;
+    }
+    size_t length = wire_encode_response(&response, header, header_bytes);
+    free(status.data);
+    return length;
+}
+
+// From here the peer has the send timeout to take the answer.
+static void await_reader(struct call *call) {
+    call->write_deadline_ns = clock_add_ns(clock_now_ns(), call->serve->options.send_timeout_ns);
+    serve_call_due(call, call->write_deadline_ns);
+}
+
+static void send_stream_answer(struct call *call, struct serve_request *r) {
+    uint8_t header[WIRE_HEADER_MAX + STATUS_BYTES_MAX];
+    bool failed = r->core.error != EXPERTD_ERR_OK;
+    size_t length = failed ? encode_error(r, header, sizeof header) : encode_result(r, header, sizeof header);
+    call->writing = r;
+    await_reader(call);
+    rpc_write(call->rpc, header, length, body_of(r), failed ? 0 : body_bytes(r));
+}
+
+void serve_pump(struct call *call) {
+    struct serve_request *r = STAILQ_FIRST(&call->answers);
+    if (!r || call->writing || call->closed || call->finished) { // finished: those that are left go when it is closed
+        return;
+    }
+    STAILQ_REMOVE_HEAD(&call->answers, answer);
+    send_stream_answer(call, r);
+}
+
+static void observe(const struct serve_request *r) {
+    struct metrics *metrics = r->item.started_ns > 0 ? r->serve->backend.metrics : NULL; // started: so the backend is there
+    int64_t now_ns = clock_now_ns();
+    if (metrics) {
+        metrics_stage(metrics, STAGE_QUEUE, (uint64_t)(r->item.started_ns - r->read_ns));
+        metrics_stage(metrics, STAGE_TOTAL, (uint64_t)(now_ns - r->read_ns));
+    }
+}
+
+static void write_output(const struct serve_request *r) {
+    if (r->is_empty) {
+        memset(r->regions.output, 0, r->output_bytes);
+    } else {
+        memcpy(r->regions.output, r->output->data, r->output_bytes);
+    }
+}
+
+void serve_answer(struct serve_request *r) {
+    struct call *call = r->call;
+    if (r->regions.output && r->output_bytes > 0) { // once, and only for an answer that is given
+        write_output(r);
+    }
+    observe(r);
+    serve_count_call(call, 0);
+    if (r->is_stream) {
+        STAILQ_INSERT_TAIL(&call->answers, r, answer);
+        serve_pump(call);
+        return;
+    }
+    uint8_t header[WIRE_HEADER_MAX];
+    size_t length = encode_result(r, header, sizeof header);
+    call->writing = r;
+    call->finished = true;
+    await_reader(call);
+    rpc_reply(call->rpc, header, length, body_of(r), body_bytes(r));
+}
+
+bool serve_fail(struct serve_request *r) {
+    struct call *call = r->call;
+    log_failure(call, &r->error, r->wire.id);
+    serve_count_call(call, proto_grpc_code(r->error.code));
+    if (r->is_stream && r->counted) {
+        STAILQ_INSERT_TAIL(&call->answers, r, answer);
+        serve_pump(call);
+        return true;
+    }
+    if (r->is_stream && call->inflight > 0 && !call->finished) { // not before the answers that are under way
+        call->last = r;
+        call->reading = NULL;
+        return true;
+    }
+    serve_finish_call(call, &r->error); // unary, or a stream that cannot go on
+    return false;
+}

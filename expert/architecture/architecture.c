@@ -1,0 +1,534 @@
+#include "expert/architecture/architecture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "expert/architecture/architecture_table.h"
+
+// One key under the names that it has in different models; every model is given them all, since one model may come with either.
+static const char *const EXPERT_KEYS[] = {"num_experts",     "num_local_experts",          "n_routed_experts",
+                                          "moe_num_experts", "ffn_config.moe_num_experts", NULL};
+static const char *const TOP_K_KEYS[] = {
+    "num_experts_per_tok",  "moe_topk", "moe_k", "moe_top_k", "num_experts_per_token", "top_k_experts",
+    "ffn_config.moe_top_k", NULL};
+static const char *const HIDDEN_KEYS[] = {"hidden_size", "d_model", NULL};
+static const char *const GROUP_KEYS[] = {"n_group", "num_expert_group", NULL};
+static const char *const TOP_GROUP_KEYS[] = {"topk_group", NULL};
+static const char *const NORM_KEYS[] = {"norm_topk_prob", "moe_renormalize", NULL};
+static const char *const NORM_P_KEYS[] = {"ffn_config.moe_normalize_expert_weights", NULL};
+static const char *const ALPHA_KEYS[] = {"swiglu_alpha", NULL};
+static const char *const JITTER_KEYS[] = {"router_jitter_noise", NULL};
+
+enum { SIZE_MAX_KNOWN = 1 << 20 }; // of a hidden or expert width: far above all models, far below an overflow
+
+static const float ALPHA_DEFAULT = 1.702f, LIMIT_DEFAULT = 7.0f; // gpt-oss's own, which early configurations leave unsaid
+static const float JITTER_DEFAULT = 0.01f;                       // PhiMoE's
+
+// ---- finding the row ----
+
+static bool is_among(const char *const *names, const char *name) {
+    for (size_t i = 0; i < ARCHITECTURE_ALIASES && names[i]; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const struct architecture *by_name_among(const struct architecture *rows, size_t count, const char *name, bool is_class) {
+    for (size_t i = 0; i < count; i++) {
+        if (is_among(is_class ? rows[i].classes : rows[i].model_types, name)) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+static const struct architecture *by_name(const char *name, bool is_class) {
+    const struct architecture *served = by_name_among(ARCHITECTURES, ARCHITECTURE_COUNT, name, is_class);
+    return served ? served : by_name_among(ARCHITECTURES_REFUSED, ARCHITECTURE_REFUSED_COUNT, name, is_class);
+}
+
+// A class says more than a model_type: Ling's two generations share theirs. A wrapper's class is mostly unknown; its text model's
+// type is then the next.
+static FALLIBLE find_row(const struct config *config, const struct architecture **row, const char *names[2]) {
+    static const char *const CLASSES[] = {"architectures", NULL}, *const TYPES[] = {"model_type", NULL};
+    bool found;
+    *row = NULL;
+    if (config_list_length(config, CLASSES[0]) > 0) {
+        TRY(config_string_at(config, CLASSES, 0, &names[0], &found));
+        *row = found ? by_name(names[0], true) : NULL;
+    }
+    const struct config *const PLACES[] = {config_text(config), config};
+    for (size_t i = 0; i < 2 && !*row; i++) {
+        const char *type;
+        TRY(config_string(PLACES[i], TYPES, &type, &found));
+        if (found) {
+            names[1] = names[1] ? names[1] : type;
+            *row = by_name(type, false);
+        }
+    }
+    return OK;
+}
+
+static err_t unknown(const struct config *config, const char *const names[2]) {
+    char known[EXPERTD_ERR_MESSAGE_MAX / 2] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < ARCHITECTURE_COUNT && used < sizeof known; i++) {
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", ARCHITECTURES[i].model_types[0]);
+    }
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: unknown model_type \"%.64s\" (architectures \"%.64s\"); known are %s",
+                      config_path(config), names[1] ? names[1] : "", names[0] ? names[0] : "", known);
+}
+
+FALLIBLE architecture_find(const struct config *config, const struct architecture **out) {
+    const char *names[2] = {NULL, NULL}; // the first of architectures, model_type
+    const struct architecture *row;
+    TRY(find_row(config, &row, names));
+    if (!row) {
+        return unknown(config, names);
+    }
+    if (row->refusal) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is not served: %s", config_path(config), row->model_types[0], row->refusal);
+    }
+    *out = row;
+    return OK;
+}
+
+const char *architecture_model_type(const struct architecture *architecture) {
+    return architecture->model_types[0];
+}
+
+// ---- values that would mean another computation ----
+
+static bool value_matches(const char *value, const char *wanted, size_t length) {
+    char text[64], *end, *text_end;
+    if (strlen(value) == length && memcmp(value, wanted, length) == 0) {
+        return true;
+    }
+    snprintf(text, sizeof text, "%.*s", (int)length, wanted);
+    double number = strtod(value, &end), wanted_number = strtod(text, &text_end);
+    return end != value && *end == '\0' && text_end != text && *text_end == '\0' && number == wanted_number;
+}
+
+static FALLIBLE expect(const struct config *config, const char *key, const char *values) {
+    char value[64];
+    TRY(config_same_in_all_layers(config, key));
+    if (!config_value_text(config, key, value, sizeof value)) {
+        return OK;
+    }
+    for (const char *wanted = values; *wanted;) {
+        size_t length = strcspn(wanted, "|");
+        if (value_matches(value, wanted, length)) {
+            return OK;
+        }
+        wanted += length + (wanted[length] == '|');
+    }
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s, which is not computed here: %s is", config_path(config), key, value, values);
+}
+
+static FALLIBLE expect_each(const struct config *config, const char *const *keys, const char *values) {
+    for (; *keys; keys++) {
+        TRY(expect(config, *keys, values));
+    }
+    return OK;
+}
+
+static FALLIBLE expect_activation(const struct architecture *row, const struct config *config) {
+    static const char *const KEYS[] = {"hidden_act", "hidden_activation", "ffn_config.ffn_act_fn.name", NULL};
+    static const char *const NEMOTRON_KEYS[] = {"mlp_hidden_act", NULL};
+    switch (row->activation) {
+    case EXPERTD_ACTIVATION_SWIGLU_OAI:
+        return expect_each(config, KEYS, "silu|swish|swigluoai");
+    case EXPERTD_ACTIVATION_RELU2:
+        return expect_each(config, NEMOTRON_KEYS, "relu2");
+    case EXPERTD_ACTIVATION_GELU_TANH:
+        return expect_each(config, KEYS, "gelu_pytorch_tanh");
+    default:
+        return expect_each(config, KEYS, "silu|swish");
+    }
+}
+
+// The value that a text of config.json stands for, or `unsaid` where the row has no such key.
+static FALLIBLE resolve_choice(const struct config *config, const struct choice *choice, int unsaid, int *out) {
+    const char *const keys[] = {choice->key, NULL};
+    const char *text = choice->key ? choice->values[0].text : NULL;
+    bool found;
+    *out = unsaid;
+    if (!choice->key) {
+        return OK;
+    }
+    TRY(config_string(config, keys, &text, &found));
+    for (const struct choice_value *value = choice->values; value->text; value++) {
+        if (strcmp(value->text, text) == 0) {
+            *out = value->value;
+            return OK;
+        }
+    }
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %.32s, which is not computed here: %s and %s are", config_path(config), choice->key,
+         text, choice->values[0].text, choice->values[1].text);
+}
+
+static const char *name_of_score(int score) {
+    return score == EXPERTD_SCORE_SIGMOID ? "sigmoid" : score == EXPERTD_SCORE_SQRT_SOFTPLUS ? "sqrtsoftplus" : "softmax";
+}
+
+static FALLIBLE expect_score(const struct architecture *row, const struct config *config) {
+    static const char *const KEYS[] = {"scoring_func", "score_function", "score_func", "moe_router_activation"};
+    int score;
+    TRY(resolve_choice(config, &row->score_choice, row->score, &score));
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS && score != EXPERTD_SCORE_SPARSEMIXER; i++) {
+        bool chosen = row->score_choice.key && strcmp(row->score_choice.key, KEYS[i]) == 0; // by names of its own
+        TRY(chosen ? OK : expect(config, KEYS[i], name_of_score(score)));
+    }
+    return OK;
+}
+
+// What this row does not do must not be asked for.
+static FALLIBLE expect_nothing_else(const struct architecture *row, const struct config *config) {
+    TRY(row->scale == SCALE_NONE ? expect(config, "routed_scaling_factor", "1") : OK);
+    TRY(row->groups == GROUPS_NONE ? expect_each(config, GROUP_KEYS, "0|1") : OK);
+    TRY(row->norm_rule == NORM_RULE_NEVER ? expect_each(config, NORM_KEYS, "false") : OK);
+    TRY(row->norm_rule == NORM_RULE_ALWAYS || row->norm_rule == NORM_RULE_ABOVE_ONE ? expect_each(config, NORM_KEYS, "true") : OK);
+    TRY(row->limit_key ? OK : expect(config, "swiglu_limit", "0"));
+    TRY(row->latent_key ? OK : expect(config, "moe_latent_size", "0"));
+    TRY(row->softcap_key ? OK : expect(config, "moe_router_logit_softcapping", "0"));
+    return expect(config, "mlp_bias", "false");
+}
+
+static FALLIBLE check_expectations(const struct architecture *row, const struct config *config) {
+    TRY(expect_activation(row, config));
+    TRY(expect_score(row, config));
+    for (size_t i = 0; i < ARCHITECTURE_EXPECTATIONS && row->expectations[i].key; i++) {
+        TRY(expect(config, row->expectations[i].key, row->expectations[i].values));
+    }
+    return expect_nothing_else(row, config);
+}
+
+// ---- parameters ----
+
+static err_t missing(const struct config *config, const char *key) {
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %s is missing", config_path(config), key);
+}
+
+// A number of a layer, from 1 to max, that must be there.
+static FALLIBLE need_size(const struct config *config, const char *const *keys, uint32_t layer, uint32_t max, uint32_t *out) {
+    bool found;
+    TRY(config_u32_at(config, keys, layer, out, &found));
+    if (!found) {
+        return missing(config, keys[0]);
+    }
+    if (*out < 1 || *out > max) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: 1 to %u is wanted", config_path(config), keys[0], *out, max);
+    }
+    return OK;
+}
+
+static FALLIBLE resolve_latent(const struct architecture *row, const struct config *config, struct layer_params *p) {
+    const char *const keys[] = {row->latent_key, NULL};
+    bool found;
+    TRY(row->latent_key ? config_u32(config, keys, &p->latent_size, &found) : OK);
+    if (p->latent_size > SIZE_MAX_KNOWN) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: 1 to %d is wanted", config_path(config), keys[0], p->latent_size,
+             SIZE_MAX_KNOWN);
+    }
+    return OK;
+}
+
+static FALLIBLE resolve_sizes(const struct architecture *row, const struct config *config, struct layer_params *p) {
+    TRY(need_size(config, HIDDEN_KEYS, p->layer, SIZE_MAX_KNOWN, &p->hidden_size));
+    TRY(need_size(config, row->width_keys, p->layer, SIZE_MAX_KNOWN, &p->intermediate_size));
+    TRY(resolve_latent(row, config, p));
+    TRY(need_size(config, EXPERT_KEYS, p->layer, EXPERTD_ROUTING_EXPERTS_MAX, &p->num_experts));
+    TRY(need_size(config, TOP_K_KEYS, p->layer, EXPERTD_ROUTING_TOP_K_MAX, &p->routing.top_k));
+    if (row->zero_experts_key) {
+        const char *const keys[] = {row->zero_experts_key, NULL};
+        bool found;
+        TRY(config_u32(config, keys, &p->num_zero_experts, &found));
+        if (p->num_zero_experts > EXPERTD_ROUTING_EXPERTS_MAX - p->num_experts) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %u experts and %s %u: at most %d are routed to", config_path(config), p->num_experts,
+                 row->zero_experts_key, p->num_zero_experts, EXPERTD_ROUTING_EXPERTS_MAX);
+        }
+    }
+    p->routing.num_experts = p->num_experts + p->num_zero_experts;
+    return OK;
+}
+
+static FALLIBLE resolve_norm_flag(const struct architecture *row, const struct config *config, bool *norm) {
+    bool found;
+    *norm = row->norm_rule == NORM_RULE_FLAG_OR_YES || row->norm_rule == NORM_RULE_SIGMOID;
+    TRY(config_bool(config, NORM_KEYS, norm, &found));
+    if (!found && *norm && (config_is_null(config, NORM_KEYS[0]) || config_is_null(config, NORM_KEYS[1]))) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is null: true or false is wanted", config_path(config), NORM_KEYS[0]); // absent is yes
+    }
+    return found || row->norm_rule != NORM_RULE_FLAG ? OK : missing(config, NORM_KEYS[0]);
+}
+
+static FALLIBLE resolve_norm_p(const struct config *config, struct expertd_routing *routing) {
+    double p = 1; // DBRX's own, which a configuration may leave unsaid
+    bool found;
+    TRY(config_f64(config, NORM_P_KEYS, &p, &found));
+    if (p != 1 && p != 2) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g, which is not computed here: 1 and 2 are", config_path(config), NORM_P_KEYS[0],
+             p);
+    }
+    routing->norm = config_is_null(config, NORM_P_KEYS[0]) ? EXPERTD_NORM_NONE : EXPERTD_NORM_P;
+    routing->norm_p = (float)p;
+    return OK;
+}
+
+static FALLIBLE resolve_norm(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
+    if (row->norm_rule == NORM_RULE_P) {
+        return resolve_norm_p(config, routing);
+    }
+    if (row->norm_rule == NORM_RULE_SIGMOID && routing->score != EXPERTD_SCORE_SIGMOID) {
+        return OK;
+    }
+    bool norm = row->norm_rule == NORM_RULE_ALWAYS || (row->norm_rule == NORM_RULE_ABOVE_ONE && routing->top_k > 1);
+    if (row->norm_rule >= NORM_RULE_FLAG) {
+        TRY(resolve_norm_flag(row, config, &norm));
+    }
+    if (!norm) {
+        return OK;
+    }
+    routing->norm = row->norm;
+    double epsilon = row->norm_epsilon;
+    if (row->norm_epsilon_key) {
+        const char *const keys[] = {row->norm_epsilon_key, NULL};
+        bool found;
+        TRY(config_f64(config, keys, &epsilon, &found));
+        if (!(epsilon >= 0 && epsilon < 1)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: a small number is wanted", config_path(config), keys[0], epsilon);
+        }
+    }
+    routing->norm_epsilon = (float)epsilon;
+    return OK;
+}
+
+// Null is not absent: where the author's default is a number, the author's code fails on null.
+static FALLIBLE resolve_num_groups(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
+    bool found, has_top, null = config_is_null(config, GROUP_KEYS[0]) || config_is_null(config, GROUP_KEYS[1]);
+    routing->num_groups = row->groups_default;
+    TRY(config_u32(config, GROUP_KEYS, &routing->num_groups, &found));
+    if (!found && (row->groups == GROUPS_TOPK_METHOD || (null && row->groups_default > 1))) {
+        return missing(config, GROUP_KEYS[0]);
+    }
+    if (routing->num_groups <= 1) {
+        return OK;
+    }
+    routing->top_groups = row->top_groups_default;
+    TRY(config_u32(config, TOP_GROUP_KEYS, &routing->top_groups, &has_top));
+    return has_top || (!found && !config_is_null(config, TOP_GROUP_KEYS[0])) ? OK : missing(config, TOP_GROUP_KEYS[0]);
+}
+
+static FALLIBLE resolve_groups(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
+    char method[32] = "";
+    bool limited = row->groups == GROUPS_ALWAYS;
+    if (row->groups == GROUPS_TOPK_METHOD) {
+        TRY(config_same_in_all_layers(config, "topk_method"));
+        limited = config_value_text(config, "topk_method", method, sizeof method) && strcmp(method, "group_limited_greedy") == 0;
+    }
+    if (!limited) {
+        return OK;
+    }
+    TRY(resolve_num_groups(row, config, routing));
+    if (routing->num_groups > 1) {
+        routing->group_score = row->group_score;
+        routing->masked_groups_are_zero = row->masked_groups_are_zero;
+    }
+    return OK;
+}
+
+static FALLIBLE resolve_scale(const struct architecture *row, const struct config *config, struct layer_params *p) {
+    double scale = row->scale == SCALE_NONE ? 1 : row->scale_default;
+    bool found = true;
+    p->routing.scale = p->routed_scale = 1;
+    if (row->scale == SCALE_NONE) {
+        return OK;
+    }
+    TRY(config_f64(config, row->scale_keys, &scale, &found));
+    if (!found && row->scale_default == 0) {
+        return missing(config, row->scale_keys[0]);
+    }
+    if (!(scale > 0 && scale < 1e6)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: a positive number below 1e6 is wanted", config_path(config), row->scale_keys[0],
+             scale);
+    }
+    *(row->scale == SCALE_WEIGHTS ? &p->routing.scale : &p->routed_scale) = (float)scale;
+    return OK;
+}
+
+static FALLIBLE resolve_softcap(const struct architecture *row, const struct config *config, struct expertd_routing *routing) {
+    const char *const keys[] = {row->softcap_key, NULL};
+    double cap = 0;
+    bool found;
+    if (!row->softcap_key) {
+        return OK;
+    }
+    TRY(config_f64(config, keys, &cap, &found));
+    if (!(cap == 0 || (cap >= 1e-6 && cap < 1e6))) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: 0, for none, or 1e-6 to 1e6 is wanted", config_path(config), keys[0], cap);
+    }
+    routing->softcap = (float)cap;
+    return OK;
+}
+
+// Of a norm by root mean square; absent is 1e-6 in every model that has one here.
+static FALLIBLE resolve_rms_epsilon(const struct config *config, float *out) {
+    static const char *const KEYS[] = {"rms_norm_eps", NULL};
+    double epsilon = 1e-6;
+    bool found;
+    TRY(config_f64(config, KEYS, &epsilon, &found));
+    if (!((float)epsilon > 0 && epsilon < 1)) { // in fp32: a row of zeros is divided by its root
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: a number between 0 and 1 is wanted", config_path(config), KEYS[0], epsilon);
+    }
+    *out = (float)epsilon;
+    return OK;
+}
+
+static FALLIBLE resolve_router(const struct architecture *row, const struct config *config, struct layer_params *p) {
+    struct expertd_routing *routing = &p->routing;
+    int score;
+    TRY(resolve_choice(config, &row->score_choice, row->score, &score));
+    routing->score = (enum expertd_routing_score)score;
+    routing->order = row->order;
+    TRY(resolve_norm(row, config, routing));
+    TRY(resolve_groups(row, config, routing));
+    TRY(resolve_scale(row, config, p));
+    TRY(resolve_softcap(row, config, routing));
+    bool found;
+    if (row->score == EXPERTD_SCORE_SPARSEMIXER) {
+        double jitter = JITTER_DEFAULT;
+        TRY(config_f64(config, JITTER_KEYS, &jitter, &found));
+        if (!(jitter >= 0 && jitter < 1)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: 0 to 1 is wanted", config_path(config), JITTER_KEYS[0], jitter);
+        }
+        routing->jitter = (float)jitter;
+    }
+    if (row->own_router_input) {
+        p->needs_router_input = true;
+        TRY(resolve_rms_epsilon(config, &p->router_norm_epsilon));
+    }
+    p->has_router = true;
+    p->router_has_bias = row->router_has_bias;
+    p->weights_on_input = row->weights_on_input;
+    p->router_has_selection_bias = row->has_selection_bias;
+    if (row->selection_bias_key) {
+        const char *const keys[] = {row->selection_bias_key, NULL};
+        TRY(config_bool(config, keys, &p->router_has_selection_bias, &found));
+    }
+    return OK;
+}
+
+// The bound of the clamps; infinity means that there is none, and so do null and 0 but for gpt-oss's: its code fails on null, and
+// clamps to 0.
+static FALLIBLE resolve_limit(const struct config *config, const char *key, uint32_t layer, bool oai, float *out) {
+    const char *const keys[] = {key, NULL};
+    double limit = oai ? LIMIT_DEFAULT : 0;
+    bool found;
+    TRY(config_f64_at(config, keys, layer, &limit, &found));
+    if (oai && (limit == 0 || config_is_null(config, key))) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %s: a positive number is wanted", config_path(config), key,
+             limit == 0 ? "0" : "null");
+    }
+    if (!(limit >= 0)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g for layer %u: a positive number is wanted", config_path(config), key, limit,
+             layer);
+    }
+    *out = isinf(limit) ? 0 : (float)limit;
+    return OK;
+}
+
+static FALLIBLE resolve_activation(const struct architecture *row, const struct config *config, uint32_t layer,
+                                   const char *limit_key, struct expertd_activation *a) {
+    bool oai = row->activation == EXPERTD_ACTIVATION_SWIGLU_OAI;
+    *a = (struct expertd_activation){.kind = row->activation};
+    if (oai) {
+        double alpha = ALPHA_DEFAULT;
+        bool found;
+        TRY(config_f64(config, ALPHA_KEYS, &alpha, &found));
+        if (!isfinite(alpha)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %g: a number is wanted", config_path(config), ALPHA_KEYS[0], alpha);
+        }
+        a->alpha = (float)alpha;
+    }
+    if (limit_key) {
+        TRY(resolve_limit(config, limit_key, layer, oai, &a->limit));
+    }
+    if (limit_key && row->limit_required && a->limit == 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing or sets no limit: a positive number is wanted", config_path(config),
+             limit_key);
+    }
+    a->clamp = a->limit > 0 ? row->clamp : EXPERTD_CLAMP_NONE;
+    return OK;
+}
+
+static FALLIBLE resolve_shared(const struct architecture *row, const struct config *config, struct layer_params *p) {
+    uint32_t value = row->shared_width == SHARED_WIDTH_COUNT ? row->shared_count_default : 0;
+    bool found;
+    int kind;
+    if (!shared_has_expert(row->shared)) {
+        p->shared = row->shared;
+        return OK;
+    }
+    TRY(resolve_choice(config, &row->shared_choice, row->shared, &kind));
+    if (row->shared_width == SHARED_WIDTH_SAME) {
+        value = p->intermediate_size;
+    } else {
+        TRY(config_u32_at(config, row->shared_keys, p->layer, &value, &found));
+        if (!found && row->shared_width == SHARED_WIDTH_KEY) {
+            return missing(config, row->shared_keys[0]);
+        }
+    }
+    uint32_t unit = row->shared_width == SHARED_WIDTH_COUNT ? p->intermediate_size : 1;
+    if (row->shared_unit_keys[0] && value > 0) {
+        TRY(need_size(config, row->shared_unit_keys, p->layer, SIZE_MAX_KNOWN, &unit));
+    }
+    uint64_t width = (uint64_t)value * unit;
+    if (width > SIZE_MAX_KNOWN) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is %u: the shared expert would be wider than %d", config_path(config),
+             row->shared_keys[0], value, SIZE_MAX_KNOWN);
+    }
+    p->shared = width > 0 ? (enum shared_kind)kind : SHARED_NONE;
+    p->shared_intermediate_size = (uint32_t)width;
+    return OK;
+}
+
+// A request with the shared experts is one for the whole block: without any, none would say so.
+static FALLIBLE resolve_output_norm(const struct architecture *row, const struct config *config, struct layer_params *p) {
+    if (!row->output_norm) {
+        return OK;
+    }
+    if (p->shared == SHARED_NONE) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: a block that ends with a norm is not served without shared experts",
+             config_path(config), row->shared_keys[0]);
+    }
+    p->has_output_norm = true;
+    return resolve_rms_epsilon(config, &p->output_norm_epsilon);
+}
+
+static const char *shared_limit_key(const struct architecture *row) {
+    return row->shared_is_not_clamped ? NULL : row->shared_limit_key ? row->shared_limit_key : row->limit_key;
+}
+
+FALLIBLE architecture_params(const struct architecture *architecture, const struct config *config, uint32_t layer,
+                             struct layer_params *out) {
+    const struct architecture *row = architecture;
+    const struct config *text = config_text(config);
+    enum layer_kind kind;
+    *out = (struct layer_params){.layer = layer, .expert_has_bias = row->expert_has_bias};
+    TRY(check_expectations(row, text));
+    TRY(resolve_sizes(row, text, out));
+    TRY(resolve_router(row, text, out));
+    TRY(architecture_layer_kind(row, config, layer, &kind));
+    out->needs_token_ids = kind == LAYER_HASH_MOE;
+    out->router_has_selection_bias = out->router_has_selection_bias && !out->needs_token_ids;
+    TRY(resolve_activation(row, text, layer, row->limit_key, &out->activation));
+    TRY(resolve_activation(row, text, layer, shared_limit_key(row), &out->shared_activation));
+    TRY(resolve_shared(row, text, out));
+    TRY(resolve_output_norm(row, text, out));
+    TRY_IN(expertd_routing_check(&out->routing), "%s: layer %u", config_path(config), layer);
+    return OK;
+}

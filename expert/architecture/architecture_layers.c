@@ -1,0 +1,251 @@
+// Which decoder layers hold experts, as config.json says it.
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "expert/architecture/architecture_table.h"
+
+static err_t too_many(const struct config *config, uint64_t count) {
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: %" PRIu64 " layers: 1 to %d are served", config_path(config), count,
+                      ARCHITECTURE_LAYERS_MAX);
+}
+
+FALLIBLE architecture_num_layers(const struct architecture *architecture, const struct config *config, uint32_t *out) {
+    const struct config *text = config_text(config);
+    const char *const keys[] = {architecture->num_layers_key ? architecture->num_layers_key : "num_hidden_layers", NULL};
+    uint32_t value;
+    bool found;
+    TRY(config_u32(text, keys, &value, &found));
+    uint64_t count = value;
+    if (!found && architecture->layers == LAYERS_PATTERN) { // transformers saves it without the number
+        static const char *const PATTERN[] = {"hybrid_override_pattern", NULL};
+        const char *pattern = "";
+        TRY(config_string(text, PATTERN, &pattern, &found));
+        count = found ? strlen(pattern) : config_list_length(text, "layers_block_type");
+        found = count > 0;
+    }
+    if (!found) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is missing", config_path(text), keys[0]);
+    }
+    if (count < 1 || count > ARCHITECTURE_LAYERS_MAX) {
+        return too_many(text, count);
+    }
+    *out = (uint32_t)count;
+    return OK;
+}
+
+static enum layer_kind kind_of(bool moe) {
+    return moe ? LAYER_MOE : LAYER_DENSE;
+}
+
+// A number that may be absent: `absent` then.
+static FALLIBLE number(const struct config *config, const char *key, uint32_t absent, uint32_t *out, bool *found) {
+    const char *const keys[] = {key, NULL};
+    *out = absent;
+    return config_u32(config, keys, out, found);
+}
+
+static FALLIBLE by_type_list(const struct config *config, uint32_t layer, bool has_hash_layers, enum layer_kind *out) {
+    static const char *const KEYS[] = {"mlp_layer_types", NULL};
+    const char *type = "";
+    bool found;
+    TRY(config_string_at(config, KEYS, layer, &type, &found));
+    bool moe = strcmp(type, "sparse") == 0 || strcmp(type, "moe") == 0, hash = has_hash_layers && strcmp(type, "hash_moe") == 0;
+    if (found && !moe && !hash && strcmp(type, "dense") != 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s says \"%.32s\" for layer %u, which is not served: sparse, moe%s and dense are",
+             config_path(config), KEYS[0], type, layer, has_hash_layers ? ", hash_moe" : "");
+    }
+    *out = !found ? LAYER_UNSAID : hash ? LAYER_HASH_MOE : kind_of(moe);
+    return OK;
+}
+
+// Is `layer` in a list of layers? *found: there is a list.
+static FALLIBLE in_list(const struct config *config, const char *key, uint32_t layer, bool *in, bool *found) {
+    const char *const keys[] = {key, NULL};
+    uint32_t layers[ARCHITECTURE_LAYERS_MAX];
+    size_t count;
+    TRY(config_u32_list(config, keys, layers, ARCHITECTURE_LAYERS_MAX, &count, found));
+    *in = false;
+    for (size_t i = 0; i < count; i++) {
+        *in = *in || layers[i] == layer;
+    }
+    return OK;
+}
+
+static FALLIBLE step_is_not_zero(const struct config *config, const char *key, uint32_t step) {
+    if (step == 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is 0: a step of 1 or more is wanted", config_path(config), key);
+    }
+    return OK;
+}
+
+static FALLIBLE by_sparse_step(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    uint32_t step;
+    bool found, dense;
+    TRY(number(config, "decoder_sparse_step", 1, &step, &found));
+    TRY(step_is_not_zero(config, "decoder_sparse_step", step));
+    TRY(in_list(config, "mlp_only_layers", layer, &dense, &found));
+    *out = kind_of(!dense && (layer + 1) % step == 0);
+    return OK;
+}
+
+static FALLIBLE by_first_dense(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    static const char *const FREQUENCY_KEYS[] = {"moe_layer_freq", NULL};
+    uint32_t first, frequency = 1;
+    bool has_first, has_frequency;
+    TRY(number(config, "first_k_dense_replace", 0, &first, &has_first));
+    TRY(config_u32_at(config, FREQUENCY_KEYS, layer, &frequency, &has_frequency));
+    if (config_list_length(config, FREQUENCY_KEYS[0]) > 0) {
+        *out = kind_of(frequency != 0 && layer >= first);
+        return OK;
+    }
+    TRY(step_is_not_zero(config, FREQUENCY_KEYS[0], frequency));
+    *out = has_first ? kind_of(layer >= first && layer % frequency == 0) : LAYER_UNSAID;
+    return OK;
+}
+
+static FALLIBLE by_num_dense(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    uint32_t dense;
+    bool found;
+    TRY(number(config, "num_dense_layers", 0, &dense, &found));
+    *out = found ? kind_of(layer >= dense) : LAYER_UNSAID;
+    return OK;
+}
+
+static FALLIBLE by_period(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    static const char *const EXPERT_KEYS[] = {"num_experts", NULL};
+    uint32_t period, offset, experts = 0;
+    bool has_period, has_offset, has_experts;
+    TRY(number(config, "expert_layer_period", 1, &period, &has_period));
+    TRY(step_is_not_zero(config, "expert_layer_period", period));
+    TRY(number(config, "expert_layer_offset", 0, &offset, &has_offset));
+    TRY(config_u32_at(config, EXPERT_KEYS, layer, &experts, &has_experts));
+    bool one_expert = has_experts && experts <= 1; // Jamba: then all layers are dense
+    *out = has_period && has_offset ? kind_of(layer % period == offset && !one_expert) : LAYER_UNSAID;
+    return OK;
+}
+
+static FALLIBLE by_interval(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    static const char *const END_KEYS[] = {"moe_layer_end_index", NULL};
+    uint32_t start, interval;
+    double end = -1; // the last layer
+    bool has_start, found;
+    TRY(number(config, "moe_layer_start_index", 0, &start, &has_start));
+    TRY(number(config, "moe_layer_interval", 1, &interval, &found));
+    TRY(step_is_not_zero(config, "moe_layer_interval", interval));
+    TRY(config_f64(config, END_KEYS, &end, &found));
+    bool inside = layer >= start && (end == -1 || layer <= end);
+    *out = has_start ? kind_of(inside && (layer + 1) % interval == 0) : LAYER_UNSAID;
+    return OK;
+}
+
+static FALLIBLE by_list_or_step(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    uint32_t step;
+    bool in, found;
+    TRY(in_list(config, "moe_layers", layer, &in, &found));
+    if (found) {
+        *out = kind_of(in);
+        return OK;
+    }
+    TRY(number(config, "interleave_moe_layer_step", 1, &step, &found));
+    TRY(step_is_not_zero(config, "interleave_moe_layer_step", step));
+    *out = found ? kind_of((layer + 1) % step == 0) : LAYER_UNSAID;
+    return OK;
+}
+
+static FALLIBLE by_pattern(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    static const char *const LIST_KEYS[] = {"layers_block_type", NULL}, *const PATTERN_KEYS[] = {"hybrid_override_pattern", NULL};
+    const char *type = "", *pattern = "";
+    bool found;
+    TRY(config_same_in_all_layers(config, LIST_KEYS[0]));
+    if (config_list_length(config, LIST_KEYS[0]) > 0) {
+        TRY(config_string_at(config, LIST_KEYS, layer, &type, &found));
+        *out = kind_of(strcmp(type, "moe") == 0);
+        return OK;
+    }
+    TRY(config_string(config, PATTERN_KEYS, &pattern, &found));
+    if (found && strlen(pattern) <= layer) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s has %zu characters, number %u is wanted", config_path(config), PATTERN_KEYS[0],
+             strlen(pattern), layer);
+    }
+    *out = found ? kind_of(pattern[layer] == 'E') : LAYER_UNSAID;
+    return OK;
+}
+
+// "3,4,5"
+static FALLIBLE by_enum_text(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    static const char *const KEYS[] = {"moe_layers_enum", NULL};
+    const char *text = "";
+    bool found, in = false;
+    TRY(config_string(config, KEYS, &text, &found));
+    for (const char *at = text; *at;) {
+        char *end;
+        unsigned long value = strtoul(at, &end, 10);
+        if (end == at || (*end != ',' && *end != '\0')) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: %s is \"%.64s\": numbers between commas are wanted", config_path(config), KEYS[0],
+                 text);
+        }
+        in = in || value == layer;
+        at = end + (*end == ',');
+    }
+    *out = found ? kind_of(in) : LAYER_UNSAID;
+    return OK;
+}
+
+static FALLIBLE by_first_hash(const struct config *config, uint32_t layer, enum layer_kind *out) {
+    static const char KEY[] = "num_hash_layers";
+    uint32_t hash;
+    bool found;
+    TRY(number(config, KEY, 0, &hash, &found));
+    if (!found) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: neither %s nor mlp_layer_types says which layers choose their experts by token id",
+             config_path(config), KEY);
+    }
+    *out = layer < hash ? LAYER_HASH_MOE : LAYER_MOE;
+    return OK;
+}
+
+FALLIBLE architecture_layer_kind(const struct architecture *architecture, const struct config *config, uint32_t layer,
+                                 enum layer_kind *out) {
+    const struct config *text = config_text(config);
+    TRY(config_same_in_all_layers(text, "mlp_layer_types"));
+    if (config_list_length(text, "mlp_layer_types") > 0) {
+        return by_type_list(text, layer, architecture->names->token_experts != NULL, out);
+    }
+    switch (architecture->layers) {
+    case LAYERS_ALL:
+        *out = LAYER_MOE;
+        return OK;
+    case LAYERS_UNSAID:
+        *out = LAYER_UNSAID;
+        return OK;
+    case LAYERS_SPARSE_STEP:
+        return by_sparse_step(text, layer, out);
+    case LAYERS_FIRST_DENSE:
+        return by_first_dense(text, layer, out);
+    case LAYERS_NUM_DENSE:
+        return by_num_dense(text, layer, out);
+    case LAYERS_PERIOD:
+        return by_period(text, layer, out);
+    case LAYERS_INTERVAL:
+        return by_interval(text, layer, out);
+    case LAYERS_LIST_OR_STEP:
+        return by_list_or_step(text, layer, out);
+    case LAYERS_PATTERN:
+        return by_pattern(text, layer, out);
+    case LAYERS_ENUM_TEXT:
+        return by_enum_text(text, layer, out);
+    case LAYERS_FIRST_HASH:
+        return by_first_hash(text, layer, out);
+    }
+    INVARIANT(!"a rule of the table");
+    return OK;
+}
+
+FALLIBLE architecture_is_moe_layer(const struct architecture *architecture, const struct config *config, uint32_t layer,
+                                   bool *out) {
+    enum layer_kind kind;
+    TRY(architecture_layer_kind(architecture, config, layer, &kind));
+    *out = kind != LAYER_DENSE;
+    return OK;
+}

@@ -1,0 +1,171 @@
+// What the tensors of an MoE block are called, as the rows of architecture_table.c use them.
+#include "expert/architecture/architecture_table.h"
+
+const struct tensor_names NAMES_MLP = {
+    .router = {"mlp.gate.weight"},
+    .selection_bias = {"mlp.gate.e_score_correction_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+    .output_norm = {"post_mlp_layernorm.weight", "mlp.post_mlp_layernorm.weight"},
+};
+
+const struct tensor_names NAMES_MLP_GATED_SHARED = {
+    .router = {"mlp.gate.weight"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_expert"},
+    .shared_gate = "mlp.shared_expert_gate.weight",
+};
+
+const struct tensor_names NAMES_BLOCK_SPARSE_MOE = {
+    .router = {"block_sparse_moe.gate.weight"},
+    .selection_bias = {"block_sparse_moe.e_score_correction_bias"},
+    .experts = {"block_sparse_moe.experts"},
+    .shared = {"block_sparse_moe.shared_experts"},
+};
+
+const struct tensor_names NAMES_GRANITE = {
+    .router = {"block_sparse_moe.router.layer.weight"},
+    .experts = {"block_sparse_moe"},
+};
+
+const struct tensor_names NAMES_GPT_OSS = {
+    .router = {"mlp.router.weight"},
+    .router_bias = "mlp.router.bias",
+    .experts = {"mlp.experts"},
+};
+
+const struct tensor_names NAMES_FEED_FORWARD_ROUTER = {
+    .router = {"feed_forward.router.weight"},
+    .experts = {"feed_forward.experts"},
+    .shared = {"feed_forward.shared_expert"},
+};
+
+const struct tensor_names NAMES_LFM2 = {
+    .router = {"feed_forward.gate.weight"},
+    .selection_bias = {"feed_forward.expert_bias"},
+    .experts = {"feed_forward.experts"},
+};
+
+const struct tensor_names NAMES_HUNYUAN = {
+    .router = {"mlp.gate.wg.weight"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_mlp"},
+};
+
+const struct tensor_names NAMES_DBRX = {
+    .layers = "blocks",
+    .router = {"ffn.router.layer.weight"},
+    .experts = {"ffn.experts.mlp"},
+};
+
+const struct tensor_names NAMES_ERNIE = {
+    .router = {"mlp.gate.weight"},
+    .selection_bias = {"mlp.moe_statics.e_score_correction_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+};
+
+const struct tensor_names NAMES_LONGCAT = {
+    .router = {"mlp.router.classifier.weight"},
+    .selection_bias = {"mlp.router.e_score_correction_bias"},
+    .experts = {"mlp.experts"},
+};
+
+const struct tensor_names NAMES_EXAONE = {
+    .router = {"mlp.gate.weight"},
+    .selection_bias = {"mlp.e_score_correction_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+};
+
+const struct tensor_names NAMES_NEMOTRON = {
+    .router = {"mixer.gate.weight"},
+    .selection_bias = {"mixer.gate.e_score_correction_bias"},
+    .experts = {"mixer.experts"},
+    .shared = {"mixer.shared_experts"},
+    .latent_in = "mixer.fc1_latent_proj.weight",
+    .latent_out = "mixer.fc2_latent_proj.weight",
+};
+
+const struct tensor_names NAMES_BAILING = {
+    .router = {"mlp.gate.weight"},
+    .selection_bias = {"mlp.gate.expert_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+};
+
+const struct tensor_names NAMES_AFMOE = {
+    .router = {"mlp.router.gate.weight"},
+    .selection_bias = {"mlp.expert_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+};
+
+const struct tensor_names NAMES_HY_V3 = {
+    .router = {"mlp.router.gate.weight"},
+    .selection_bias = {"mlp.expert_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_mlp"},
+};
+
+const struct tensor_names NAMES_STEP = {
+    .router = {"moe.gate.weight"},
+    .selection_bias = {"moe.router_bias"},
+    .experts = {"moe"},
+    .shared = {"share_expert"},
+};
+
+const struct tensor_names NAMES_MISTRAL_LARGE = {
+    .router = {"gate.weight"},
+    .experts = {"experts"},
+    .shared = {"shared_experts"},
+};
+
+const struct tensor_names NAMES_KIMI_LINEAR = {
+    .router = {"block_sparse_moe.gate.weight"},
+    .selection_bias = {"block_sparse_moe.gate.e_score_correction_bias"},
+    .experts = {"block_sparse_moe.experts"},
+    .shared = {"block_sparse_moe.shared_experts"},
+};
+
+const struct tensor_names NAMES_LAGUNA = {
+    .router = {"mlp.gate.weight"},
+    .selection_bias = {"mlp.experts.e_score_correction_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_expert"},
+};
+
+// The bias lies under another module than all the rest on the hub, with the rest where transformers saves it.
+const struct tensor_names NAMES_KOLIBRI = {
+    .router = {"mlp.gate.weight"},
+    .selection_bias = {"moe.router.expert_bias", "mlp.gate.e_score_correction_bias"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+};
+
+const struct tensor_names NAMES_JETMOE = {
+    .router = {"mlp.router.layer.weight"},
+    .experts = {"mlp"},
+    .output_bias = "mlp.bias",
+};
+
+const struct tensor_names NAMES_ARIA = {
+    .router = {"mlp.router.weight"},
+    .experts = {"mlp.experts"},
+    .shared = {"mlp.shared_experts"},
+};
+
+const struct tensor_names NAMES_DEEPSEEK_V4 = {
+    .router = {"ffn.gate.weight"},
+    .selection_bias = {"ffn.gate.bias"},
+    .token_experts = "ffn.gate.tid2eid",
+    .experts = {"ffn.experts"},
+    .shared = {"ffn.shared_experts"},
+};
+
+const struct tensor_names NAMES_GEMMA4 = {
+    .router = {"router.proj.weight"},
+    .router_norm = "router.scale",
+    .expert_scale = "router.per_expert_scale",
+    .experts = {"experts"},
+};

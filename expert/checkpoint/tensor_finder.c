@@ -1,0 +1,261 @@
+#include "expert/checkpoint/tensor_finder.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONVERT "no format of quantised weights that is read here has it so: use the model's BF16 checkpoint"
+
+FALLIBLE tensor_finder_init(struct tensor_finder *finder, const struct checkpoint *checkpoint) {
+    *finder = (struct tensor_finder){.checkpoint = checkpoint};
+    finder->taken = calloc(checkpoint_count(checkpoint) + 1, sizeof *finder->taken);
+    if (!finder->taken) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory to mark %zu tensors", checkpoint_count(checkpoint));
+    }
+    return OK;
+}
+
+void tensor_finder_deinit(struct tensor_finder *finder) {
+    free(finder->taken);
+    *finder = (struct tensor_finder){0};
+}
+
+FALLIBLE tensor_name(char name[TENSOR_NAME_MAX], const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(name, TENSOR_NAME_MAX, format, args);
+    va_end(args);
+    if (length < 0 || length >= TENSOR_NAME_MAX) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "the tensor name %.128s... is too long", name);
+    }
+    return OK;
+}
+
+bool tensor_exists(const struct tensor_finder *finder, const char *name) {
+    return checkpoint_find(finder->checkpoint, name) != NULL;
+}
+
+const struct safetensors_entry *tensor_look(const struct tensor_finder *finder, const char *name) {
+    return checkpoint_find(finder->checkpoint, name);
+}
+
+void tensor_mark(struct tensor_finder *finder, const struct safetensors_entry *entry) {
+    size_t i = checkpoint_lower_bound(finder->checkpoint, entry->name);
+    finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
+    finder->taken[i] = true;
+}
+
+const char *tensor_first_below(const struct tensor_finder *finder, const char *prefix) {
+    size_t i = checkpoint_lower_bound(finder->checkpoint, prefix);
+    if (i == checkpoint_count(finder->checkpoint)) {
+        return NULL;
+    }
+    const char *name = checkpoint_at(finder->checkpoint, i)->name;
+    return strncmp(name, prefix, strlen(prefix)) == 0 ? name : NULL;
+}
+
+FALLIBLE tensor_quantisation(struct tensor_finder *finder, const struct quantisation **out) {
+    if (!finder->quantisation_read) {
+        TRY(quantisation_read(checkpoint_config(finder->checkpoint), &finder->quantisation));
+        finder->quantisation_read = true;
+    }
+    *out = &finder->quantisation;
+    return OK;
+}
+
+const char *tensor_quantised_text(const struct tensor_finder *finder, char text[TENSOR_QUANTISED_TEXT_MAX]) {
+    static const char *const SECTIONS[] = {"quantization_config", "compression_config"};
+    const struct config *config = checkpoint_config(finder->checkpoint);
+    const struct config *const places[] = {config, config_text(config)};
+    char key[64], method[64];
+    text[0] = '\0';
+    for (size_t i = 0; i < 4 && text[0] == '\0'; i++) {
+        snprintf(key, sizeof key, "%s.quant_method", SECTIONS[i % 2]);
+        if (config_value_text(places[i / 2], key, method, sizeof method)) {
+            snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s says quant_method %s)", SECTIONS[i % 2], method);
+        } else if (config_has(places[i / 2], SECTIONS[i % 2])) {
+            snprintf(text, TENSOR_QUANTISED_TEXT_MAX, " (%s names no quant_method)", SECTIONS[i % 2]);
+        }
+    }
+    return text;
+}
+
+// What quantisers put in the place of a tensor "X.weight", or "X" of all experts.
+static const char *const QUANTISED_SUFFIXES[] = {".weight_packed", ".qweight",          "_blocks",
+                                                 ".weight_scale",  ".weight_scale_inv", ".scale"};
+
+// The tensor that is there in the place of `name`; NULL where none is.
+static const char *found_instead(const struct tensor_finder *finder, const char *name) {
+    char instead[TENSOR_NAME_MAX];
+    size_t length = strlen(name), suffix = strlen(".weight");
+    if (length > suffix && strcmp(name + length - suffix, ".weight") == 0) {
+        length -= suffix;
+    }
+    for (size_t i = 0; i < sizeof QUANTISED_SUFFIXES / sizeof *QUANTISED_SUFFIXES; i++) {
+        snprintf(instead, sizeof instead, "%.*s%s", (int)length, name, QUANTISED_SUFFIXES[i]);
+        const struct safetensors_entry *entry = checkpoint_find(finder->checkpoint, instead);
+        if (entry) {
+            return entry->name;
+        }
+    }
+    return NULL;
+}
+
+static err_t missing(const struct tensor_finder *finder, const char *name) {
+    char quantised[TENSOR_QUANTISED_TEXT_MAX];
+    const char *instead = found_instead(finder, name), *path = checkpoint_path(finder->checkpoint);
+    if (instead) {
+        return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing, %s is there in its place%s: " CONVERT, path,
+                          name, instead, tensor_quantised_text(finder, quantised));
+    }
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: tensor %s is missing%s", path, name,
+                      tensor_quantised_text(finder, quantised));
+}
+
+static bool same_shape(const struct expertd_tensor_view *view, const struct tensor_shape *shape) {
+    return view->rank == shape->rank && memcmp(view->shape, shape->dims, shape->rank * sizeof *shape->dims) == 0;
+}
+
+static FALLIBLE check_dtype(const struct tensor_finder *finder, const struct safetensors_entry *entry) {
+    if (expertd_dtype_is_float16_or_32(entry->view.dtype)) {
+        return OK;
+    }
+    char quantised[TENSOR_QUANTISED_TEXT_MAX];
+    const char *dtype =
+        entry->view.dtype == EXPERTD_DTYPE_NONE ? "of a type that is only stored" : expertd_dtype_name(entry->view.dtype);
+    FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s: F32, F16 and BF16 are computed with; " CONVERT,
+         checkpoint_file_of(finder->checkpoint, entry), entry->name, dtype, tensor_quantised_text(finder, quantised));
+}
+
+FALLIBLE tensor_take_either(struct tensor_finder *finder, const char *name, const struct tensor_shape shapes[2], int *which,
+                            const struct safetensors_entry **out) {
+    size_t i = checkpoint_lower_bound(finder->checkpoint, name);
+    const struct safetensors_entry *entry = checkpoint_find(finder->checkpoint, name);
+    if (!entry) {
+        return missing(finder, name);
+    }
+    TRY(check_dtype(finder, entry));
+    bool first = same_shape(&entry->view, &shapes[0]);
+    if (!first && !same_shape(&entry->view, &shapes[1])) {
+        char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX], wanted[2][EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        expertd_tensor_shape_text(shapes[0].dims, shapes[0].rank, wanted[0]);
+        expertd_tensor_shape_text(shapes[1].dims, shapes[1].rank, wanted[1]);
+        bool one = strcmp(wanted[0], wanted[1]) == 0;
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s, config.json leads to %s%s%s: the two are not of one model",
+             checkpoint_file_of(finder->checkpoint, entry), name,
+             expertd_tensor_shape_text(entry->view.shape, entry->view.rank, found), wanted[0], one ? "" : " or ",
+             one ? "" : wanted[1]);
+    }
+    finder->bytes += finder->taken[i] ? 0 : entry->view.bytes;
+    finder->taken[i] = true;
+    *which = first ? 0 : 1;
+    *out = entry;
+    return OK;
+}
+
+FALLIBLE tensor_take(struct tensor_finder *finder, const char *name, const struct tensor_shape *shape,
+                     const struct safetensors_entry **out) {
+    int which;
+    const struct tensor_shape shapes[2] = {*shape, *shape};
+    return tensor_take_either(finder, name, shapes, &which, out);
+}
+
+FALLIBLE tensor_take_vector(struct tensor_finder *finder, const char *name, uint64_t n, struct vector_source *out) {
+    const struct tensor_shape shapes[2] = {{1, {n}}, {2, {1, n}}};
+    const struct safetensors_entry *entry = NULL;
+    int which;
+    TRY(tensor_take_either(finder, name, shapes, &which, &entry));
+    INVARIANT(entry != NULL);
+    *out = (struct vector_source){.data = entry->view.data, .dtype = entry->view.dtype, .stride = 1};
+    return OK;
+}
+
+FALLIBLE tensor_take_matrix(struct tensor_finder *finder, const char *name, uint64_t n, uint64_t k,
+                            struct expertd_weight_source *out) {
+    const struct tensor_shape shape = {2, {n, k}};
+    const struct safetensors_entry *entry = NULL;
+    TRY(tensor_take(finder, name, &shape, &entry));
+    INVARIANT(entry != NULL);
+    *out = (struct expertd_weight_source){.data = entry->view.data, .dtype = entry->view.dtype, .n_stride = k, .k_stride = 1};
+    return OK;
+}
+
+FALLIBLE tensor_take_table(struct tensor_finder *finder, const char *name, uint64_t columns, const struct safetensors_entry **out) {
+    const struct safetensors_entry *entry = tensor_look(finder, name);
+    if (!entry) {
+        return missing(finder, name);
+    }
+    const struct expertd_tensor_view *view = &entry->view;
+    bool ids = view->dtype == EXPERTD_DTYPE_I32 || view->dtype == EXPERTD_DTYPE_I64;
+    if (!ids || view->rank != 2 || view->shape[0] == 0 || view->shape[0] > INT32_MAX || view->shape[1] != columns) {
+        char found[EXPERTD_TENSOR_SHAPE_TEXT_MAX];
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is %s%s, I32 or I64 of [tokens, %" PRIu64 "] is wanted",
+             checkpoint_file_of(finder->checkpoint, entry), name, expertd_dtype_name(view->dtype),
+             expertd_tensor_shape_text(view->shape, view->rank, found), columns);
+    }
+    finder->bytes += view->bytes;
+    tensor_mark(finder, entry);
+    *out = entry;
+    return OK;
+}
+
+// The number after the experts' module; false where the name is of no numbered expert.
+static bool expert_number(const char *name, const char *experts, unsigned long *number) {
+    size_t length = strlen(experts);
+    if (strncmp(name, experts, length) != 0 || name[length] != '.' || name[length + 1] < '0' || name[length + 1] > '9') {
+        return false;
+    }
+    *number = strtoul(name + length + 1, NULL, 10);
+    return true;
+}
+
+FALLIBLE tensor_none_left(const struct tensor_finder *finder, const char *block, const struct expert_numbers *experts) {
+    size_t length = strlen(block), count = checkpoint_count(finder->checkpoint);
+    for (size_t i = checkpoint_lower_bound(finder->checkpoint, block); i < count; i++) {
+        const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
+        unsigned long number;
+        char quantised[TENSOR_QUANTISED_TEXT_MAX];
+        if (strncmp(entry->name, block, length) != 0) {
+            break;
+        }
+        if (finder->taken[i]) {
+            continue;
+        }
+        const char *file = checkpoint_file_of(finder->checkpoint, entry);
+        if (expert_number(entry->name, experts->module, &number) && number >= experts->num_experts) {
+            if (number - experts->num_experts < experts->num_identity_experts) {
+                continue;
+            }
+            FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s is of expert %lu, but config.json says that there are %u", file,
+                 entry->name, number, experts->num_experts);
+        }
+        tensor_quantised_text(finder, quantised);
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s: tensor %s lies in the MoE block, but its architecture has none of that name%s%s", file,
+             entry->name, quantised, quantised[0] ? ": " CONVERT : ": leaving it out would change the answers");
+    }
+    return OK;
+}
+
+err_t tensor_unknown_layout(const struct tensor_finder *finder, const char *module) {
+    char quantised[TENSOR_QUANTISED_TEXT_MAX];
+    size_t length = strlen(module), count = checkpoint_count(finder->checkpoint);
+    const char *name = module;
+    // A tensor of a quantised type says more than the others.
+    for (size_t i = checkpoint_lower_bound(finder->checkpoint, module); i < count; i++) {
+        const struct safetensors_entry *entry = checkpoint_at(finder->checkpoint, i);
+        if (strncmp(entry->name, module, length) != 0) {
+            break;
+        }
+        if (name == module || !expertd_dtype_is_float16_or_32(entry->view.dtype)) {
+            name = entry->name;
+        }
+        if (!expertd_dtype_is_float16_or_32(entry->view.dtype)) {
+            break;
+        }
+    }
+    tensor_quantised_text(finder, quantised);
+    return err_record(EXPERTD_ERR_CHECKPOINT, NULL, "%s: the experts lie in a layout that is not known here: tensor %s%s%s",
+                      checkpoint_path(finder->checkpoint), name, quantised, quantised[0] ? ": " CONVERT : "");
+}

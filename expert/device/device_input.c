@@ -1,0 +1,181 @@
+// A batch's rows on their way to the first device: as they were sent, in as few copies as can be, and there to D. What lies in the
+// memory that the engine was lent leaves from where it is; the rest is copied into pinned memory first.
+#include <string.h>
+
+#include "expert/device/device_engine.h"
+#include "expert/device/device_stages.h"
+#include "expert/layer/layer_batch.h"
+
+// DIRECT_MIN: below it the host has copied a row about as soon as it has told a GPU to fetch it, and small ones leave together.
+enum { DIRECT_MIN = 32 << 10, LANDING_ALIGN = 16, CHUNK = 256 << 10 };
+
+static size_t aligned(size_t bytes) {
+    return (bytes + LANDING_ALIGN - 1) / LANDING_ALIGN * LANDING_ALIGN;
+}
+
+// Where a request's rows and scales land, in `raw` and, where they are staged, at the same place of `staging`.
+struct landing {
+    const struct layer_request *request;
+    size_t token; // its first in the batch
+    size_t rows_at, rows_bytes, scales_at, scales_bytes;
+    bool in_d; // as the device's rows are: they land in `hidden` instead
+};
+
+struct intake {
+    const struct batch *b;
+    size_t next, token, used;
+};
+
+static bool next_landing(struct intake *in, struct landing *out) {
+    const struct batch *b = in->b;
+    if (in->next == b->count) {
+        return false;
+    }
+    const struct layer_request *request = &b->requests[in->next++];
+    size_t row = b->layer->params.hidden_size * expertd_dtype_size(request->hidden.dtype);
+    *out = (struct landing){
+        .request = request,
+        .token = in->token,
+        .rows_at = in->used,
+        .rows_bytes = request->tokens * row,
+        .scales_at = in->used + aligned(request->tokens * row),
+        .in_d = request->hidden.dtype == b->engine->model->compute_dtype && row == b->in->hidden_stride,
+    };
+    if (request->hidden_scale.dtype != EXPERTD_DTYPE_NONE && request->tokens > 0) {
+        out->scales_bytes = (size_t)request->hidden_scale.bytes;
+    }
+    in->token += request->tokens;
+    in->used = out->scales_at + aligned(out->scales_bytes);
+    return true;
+}
+
+// ---- on the way
+
+// Copies that continue each other leave as one.
+struct upload {
+    char *to;
+    const char *from;
+    size_t bytes;
+};
+
+static FALLIBLE send(const struct batch *b, const struct upload *u) {
+    if (u->bytes > 0) {
+        EXPERTD_DEVICES_CALL(b->engine->devices, 0, upload_ahead, u->to, u->from, u->bytes);
+    }
+    return OK;
+}
+
+static FALLIBLE append(const struct batch *b, struct upload *pending, const struct upload *more) {
+    bool goes_on = more->to == pending->to + pending->bytes && more->from == pending->from + pending->bytes;
+    if (more->bytes == 0 || (pending->bytes > 0 && goes_on)) {
+        pending->bytes += more->bytes;
+        return OK;
+    }
+    TRY(send(b, pending));
+    *pending = *more;
+    return OK;
+}
+
+static void copy_chunk(void *context, size_t chunk, unsigned thread) {
+    (void)thread;
+    const struct upload *u = context;
+    size_t first = chunk * CHUNK, left = u->bytes - first;
+    memcpy(u->to + first, u->from + first, left < CHUNK ? left : CHUNK);
+}
+
+static void stage(const struct batch *b, size_t at, const void *from, size_t bytes) {
+    struct upload copy = {b->in->staging + at, from, bytes};
+    size_t chunks = (bytes + CHUNK - 1) / CHUNK;
+    expertd_team_run(chunks > 1 ? b->engine->team : NULL, chunks, copy_chunk, &copy);
+}
+
+static bool is_lent(const struct engine_lent *lent, const void *data, size_t bytes) {
+    uintptr_t first = (uintptr_t)lent->memory, at = (uintptr_t)data;
+    return at >= first && at - first < lent->bytes && bytes <= lent->bytes - (at - first);
+}
+
+// Of a batch that was given up a kernel may stand in the device's stream, and write where these rows go after they are there.
+FALLIBLE device_take_in(struct batch *b, uint64_t *direct) {
+    TRY(exchange_alive(b->engine->exchange));
+    const struct device_scratch *s = &b->engine->device->scratch[0];
+    struct upload pending = {0};
+    struct landing l;
+    for (struct intake in = {.b = b}; next_landing(&in, &l);) {
+        const char *rows = l.request->hidden.data;
+        if (l.rows_bytes >= DIRECT_MIN && is_lent(&b->engine->lent, rows, l.rows_bytes)) {
+            *direct += l.request->tokens;
+        } else {
+            stage(b, l.rows_at, rows, l.rows_bytes);
+            rows = b->in->staging + l.rows_at;
+        }
+        char *to = l.in_d ? s->hidden[b->slot] + l.token * b->in->hidden_stride : s->raw[b->slot] + l.rows_at;
+        bool staged = rows == b->in->staging + l.rows_at; // what pads it there may go with it, so that the next one continues it
+        TRY(append(b, &pending, &(struct upload){to, rows, staged && !l.in_d ? aligned(l.rows_bytes) : l.rows_bytes}));
+        if (l.scales_bytes > 0) {
+            stage(b, l.scales_at, l.request->hidden_scale.data, l.scales_bytes);
+            struct upload scales = {s->raw[b->slot] + l.scales_at, b->in->staging + l.scales_at, l.scales_bytes};
+            TRY(append(b, &pending, &scales));
+        }
+    }
+    return send(b, &pending);
+}
+
+// ---- there
+
+static struct expertd_device_take_in conversion_of(const struct batch *b, const struct landing *l) {
+    const struct device_scratch *s = &b->engine->device->scratch[0];
+    const struct expertd_tensor_view *scale = &l->request->hidden_scale;
+    return (struct expertd_device_take_in){
+        .from = l->request->hidden.dtype,
+        .to = b->engine->model->compute_dtype,
+        .rows = (uint32_t)l->request->tokens,
+        .width = b->layer->params.hidden_size,
+        .data = s->raw[b->slot] + l->rows_at,
+        .scales = l->scales_bytes > 0 ? (const float *)(const void *)(s->raw[b->slot] + l->scales_at) : NULL,
+        .scale_columns = l->scales_bytes > 0 && scale->rank == 2 ? (uint32_t)scale->shape[1] : 0,
+        .out = s->hidden[b->slot] + l->token * b->in->hidden_stride,
+        .stride = b->in->hidden_stride,
+    };
+}
+
+// Does `more` go on where `before` ends? Their tokens do.
+static bool continues(const struct expertd_device_take_in *before, const struct expertd_device_take_in *more) {
+    size_t bytes = (size_t)before->rows * before->width * expertd_dtype_size(before->from);
+    return before->from == more->from && !before->scales && !more->scales &&
+           (const char *)more->data == (const char *)before->data + bytes;
+}
+
+static FALLIBLE convert(const struct batch *b, const struct expertd_device_take_in *conversion) {
+    if (conversion->rows > 0) {
+        EXPERTD_DEVICES_CALL(b->engine->devices, 0, take_in, conversion);
+    }
+    return OK;
+}
+
+FALLIBLE device_await_rows(struct batch *b) {
+    TRY(exchange_ready(b->engine->exchange));
+    struct expertd_device_error error;
+    const struct expertd_devices *devices = b->engine->devices;
+    TRY(expertd_devices_check(devices, 0, devices->table->await_ahead(devices->all[0], &error), &error));
+    struct expertd_device_take_in pending = {.rows = 0};
+    struct landing l;
+    for (struct intake in = {.b = b}; next_landing(&in, &l);) {
+        if (l.in_d || l.request->tokens == 0) {
+            continue;
+        }
+        struct expertd_device_take_in more = conversion_of(b, &l);
+        if (pending.rows > 0 && continues(&pending, &more)) {
+            pending.rows += more.rows;
+            continue;
+        }
+        TRY(convert(b, &pending));
+        pending = more;
+    }
+    return convert(b, &pending);
+}
+
+void device_abandon_rows(struct batch *b) {
+    struct expertd_device_error error;
+    const struct expertd_devices *devices = b->engine->devices;
+    (void)devices->table->await_ahead(devices->all[0], &error); // what failed is told already
+}

@@ -1,0 +1,401 @@
+#include "expert/device/device_stages.h"
+
+#include <string.h>
+
+#include "expert/device/device_engine.h"
+#include "expert/device/device_message.h"
+#include "expert/device/device_weights.h"
+#include "kernels/device/device_plan.h"
+
+// ---- what the stages share
+
+static const struct device_layer *layer_of(const struct batch *b) {
+    return &b->engine->device->weights->layers[b->layer - b->engine->model->layers];
+}
+
+static const struct layer_variants *variants_of(const struct batch *b) {
+    return &b->engine->device->variants[b->layer - b->engine->model->layers];
+}
+
+static enum expertd_dtype dtype_of(const struct batch *b) {
+    return b->engine->model->compute_dtype;
+}
+
+static FALLIBLE upload(const struct device_engine *d, uint32_t device, void *to, const void *from, size_t bytes) {
+    EXPERTD_DEVICES_CALL(d->devices, device, copy, EXPERTD_DEVICE_UPLOAD, to, from, bytes);
+    return OK;
+}
+
+// Rows in order, as one group.
+static struct expertd_device_rows rows_in_order(const struct batch *b, const void *data, size_t count,
+                                                enum expertd_device_variant variant) {
+    return (struct expertd_device_rows){.dtype = dtype_of(b),
+                                        .data = data,
+                                        .stride = b->in->hidden_stride,
+                                        .variant = variant,
+                                        .tiles = b->engine->device->scratch[0].token_tiles[variant],
+                                        .tile_count = (uint32_t)device_scratch_tiles_over(count, device_variant_rows(variant)),
+                                        .rows = (uint32_t)count};
+}
+
+// Of logits and gates: fmas whatever the dtype, and their bits are the same in any tile. A sum is one chain of fmas, so that a tile
+// takes its time however small it is: small ones while all of them run at once.
+static enum expertd_device_variant fma_for(size_t rows, size_t columns) {
+    const size_t tile = device_variant_rows(EXPERTD_DEVICE_FMA_16), AT_ONCE = 512; // four on each of 128 multiprocessors
+    return (rows + tile - 1) / tile * ((columns + tile - 1) / tile) <= AT_ONCE ? EXPERTD_DEVICE_FMA_16 : EXPERTD_DEVICE_FMA_64;
+}
+
+// The batch's message in its memory on the host, and on the first device.
+static struct device_message message_in(const struct batch *b, void *memory) {
+    struct device_message_counts counts = {
+        .choices = b->tokens * b->top_k,
+        .tokens = b->tokens,
+        .shared = b->shared_count,
+        .weighed = b->layer->params.weights_on_input ? b->tokens * b->top_k : 0,
+    };
+    return device_message_in(memory, &counts);
+}
+
+static struct device_message message_here(const struct batch *b) {
+    return message_in(b, b->engine->message);
+}
+
+static struct device_message message_there(const struct batch *b) {
+    return message_in(b, b->engine->device->scratch[0].message);
+}
+
+// ---- route
+
+// Choices of a router that hashes tokens, to the device, which weighs them.
+static FALLIBLE look_up(const struct batch *b, const struct layer_request *requests, const struct router_args *args, int32_t *ids) {
+    struct router_args each = *args;
+    size_t end = args->tokens * b->top_k;
+    for (const struct layer_request *request = requests; each.ids < args->ids + end; request++) {
+        each.tokens = request->tokens;
+        router_look_up(request, &each);
+        each.ids += request->tokens * b->top_k;
+    }
+    return upload(b->engine->device, 0, ids, args->ids, end * sizeof *ids);
+}
+
+// What the device has chosen for to->tokens. That of the whole batch comes as one: weights are right behind ids.
+static FALLIBLE download_choices(const struct batch *b, const struct expertd_device_choose *from, const struct router_args *to) {
+    const struct expertd_devices *devices = b->engine->device->devices;
+    size_t ids = to->tokens * b->top_k * sizeof *to->ids, weights = to->tokens * b->top_k * sizeof *to->weights;
+    if (to->tokens == b->tokens) {
+        EXPERTD_DEVICES_CALL(devices, 0, copy, EXPERTD_DEVICE_DOWNLOAD, to->ids, from->ids, ids + weights);
+        return OK;
+    }
+    EXPERTD_DEVICES_CALL(devices, 0, copy, EXPERTD_DEVICE_DOWNLOAD, to->ids, from->ids, ids);
+    EXPERTD_DEVICES_CALL(devices, 0, copy, EXPERTD_DEVICE_DOWNLOAD, to->weights, from->weights, weights);
+    return OK;
+}
+
+FALLIBLE device_route(struct batch *b, const struct layer_request *requests, const struct router_args *args) {
+    const struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    const struct device_layer *layer = layer_of(b);
+    struct device_message there = message_there(b);
+    size_t first = (size_t)(args->ids - b->ids), token = first / b->top_k;
+    struct expertd_device_logits logits = {
+        .rows = rows_in_order(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens,
+                              fma_for(args->tokens, layer->router.n)),
+        .weights = layer->router,
+        .bias = layer->router_bias,
+        .out = s->logits + token * layer->router.n,
+    };
+    struct expertd_device_choose choose = {
+        .routing = args->layer->params.routing,
+        .logits = logits.out,
+        .tokens = (uint32_t)args->tokens,
+        .columns = (uint32_t)b->top_k,
+        .chosen = args->layer->params.needs_token_ids,
+        .ids = there.ids + first,
+        .weights = there.weights + first,
+    };
+    choose.routing.selection_bias = layer->selection_bias;
+    if (choose.chosen) {
+        TRY(look_up(b, requests, args, choose.ids));
+    }
+    EXPERTD_DEVICES_CALL(d->devices, 0, logits, &logits);
+    EXPERTD_DEVICES_CALL(d->devices, 0, choose, &choose);
+    return download_choices(b, &choose, args);
+}
+
+FALLIBLE device_routed(struct batch *b) {
+    return exchange_wait(b->engine->exchange);
+}
+
+// ---- dispatch
+
+// The rows of each rank's experts, cut into tiles for the variant that suits them; a rank's rows are numbered from 0.
+static void cut_tiles(const struct batch *b, struct expertd_device_tile *tiles) {
+    struct device_engine *d = b->engine->device;
+    uint32_t count = 0, ranks = b->shards->placement->ranks;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        struct plan_rank plan = plan_for_rank(&b->engine->plan, rank);
+        d->variant[rank] = device_variant_for(&variants_of(b)->experts, plan.group_sizes, plan.num_actual_groups);
+        d->first_tile[rank] = count;
+        count +=
+            device_cut_tiles(plan.group_sizes, plan.num_actual_groups, 0, device_variant_rows(d->variant[rank]), tiles + count);
+        const uint32_t *slots = b->shards->device_slots + b->shards->placement->rank_first[rank];
+        for (uint32_t i = d->first_tile[rank]; i < count; i++) {
+            tiles[i].group = slots[tiles[i].group]; // where the device has that expert
+        }
+    }
+    d->first_tile[ranks] = count;
+}
+
+static uint32_t device_of(const struct batch *b, uint32_t rank) {
+    return expertd_device_of_rank(b->engine->devices, b->shards->placement->ranks, rank);
+}
+
+// The first tile of the ranks from that device's on, which follow each other.
+static uint32_t first_tile_of(const struct batch *b, uint32_t device) {
+    uint32_t rank = 0;
+    while (rank < b->shards->placement->ranks && device_of(b, rank) < device) {
+        rank++;
+    }
+    return b->engine->device->first_tile[rank];
+}
+
+// What the batch's arrays say, in the order in which they leave.
+static void write_message(const struct batch *b, const struct device_message *m) {
+    const struct plan *plan = &b->engine->plan;
+    memcpy(m->choice_row, plan->choice_row, b->tokens * b->top_k * sizeof *m->choice_row);
+    memcpy(m->shared_tokens, b->in->shared_tokens, b->shared_count * sizeof *m->shared_tokens);
+    memcpy(m->shared_rows, b->in->shared_rows, b->tokens * sizeof *m->shared_rows);
+    memcpy(m->row_token, plan->row_token, plan->rows * sizeof *m->row_token);
+    if (b->layer->params.weights_on_input) {
+        memcpy(m->row_choice, plan->row_choice, plan->rows * sizeof *m->row_choice);
+    }
+    cut_tiles(b, m->tiles);
+}
+
+// To the first device, with its own tiles alone. Choices that it has made itself are there.
+static FALLIBLE upload_message(const struct batch *b, const struct device_message *here, const struct device_message *there) {
+    const void *from = b->chosen_here ? (const void *)here->ids : here->choice_row;
+    void *to = b->chosen_here ? (void *)there->ids : there->choice_row;
+    const struct expertd_device_tile *end = here->tiles + first_tile_of(b, 1);
+    return upload(b->engine->device, 0, to, from, (size_t)((const char *)end - (const char *)from));
+}
+
+// Each other device's tiles, which keep their numbers there.
+static FALLIBLE upload_tiles(const struct batch *b, const struct expertd_device_tile *tiles) {
+    const struct device_engine *d = b->engine->device;
+    for (uint32_t device = 1; device < d->devices->count; device++) {
+        uint32_t first = first_tile_of(b, device), count = first_tile_of(b, device + 1) - first;
+        TRY(upload(d, device, d->scratch[device].tiles + first, tiles + first, count * sizeof *tiles));
+    }
+    return OK;
+}
+
+// Weights on the input: an expert sees round_D(w * x), a row for each choice.
+static FALLIBLE weigh_inputs(const struct batch *b, const struct device_message *there) {
+    const struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    struct expertd_device_weigh weigh = {
+        .dtype = dtype_of(b),
+        .hidden = s->hidden[b->slot],
+        .stride = b->in->hidden_stride,
+        .width = b->layer->params.hidden_size,
+        .rows = (uint32_t)b->engine->plan.rows,
+        .token = there->row_token,
+        .choice = there->row_choice,
+        .weights = there->weights,
+        .out = s->expanded,
+    };
+    if (weigh.rows > 0) {
+        EXPERTD_DEVICES_CALL(d->devices, 0, weigh, &weigh);
+    }
+    return OK;
+}
+
+FALLIBLE device_dispatch(struct batch *b, struct exchange_batch *out) {
+    const struct device_scratch *s = &b->engine->device->scratch[0];
+    struct device_message here = message_here(b), there = message_there(b);
+    write_message(b, &here);
+    TRY(upload_message(b, &here, &there));
+    TRY(upload_tiles(b, here.tiles));
+    out->row_token = there.row_token;
+    out->hidden = out->expanded ? s->expanded : s->hidden[b->slot];
+    return out->expanded ? weigh_inputs(b, &there) : OK;
+}
+
+// ---- experts
+
+// One network over rows that are cut into tiles.
+struct network {
+    uint32_t device;
+    const struct device_experts *weights;
+    const struct expertd_activation *activation;
+    uint32_t width; // I
+    struct expertd_device_rows rows;
+    char *inner; // the device's scratch
+    void *results;
+    const float *row_scale;
+};
+
+static FALLIBLE run_network(const struct batch *b, const struct network *n) {
+    const struct device_engine *d = b->engine->device;
+    size_t inner_stride = device_scratch_row_bytes(b->engine->model, n->width);
+    struct expertd_device_gate_up gate_up = {
+        .rows = n->rows,
+        .gate = n->weights->matrix[EXPERT_GATE],
+        .up = n->weights->matrix[EXPERT_UP],
+        .gate_bias = n->weights->bias[EXPERT_GATE],
+        .up_bias = n->weights->bias[EXPERT_UP],
+        .activation = *n->activation,
+        .out = n->inner,
+        .out_stride = inner_stride,
+    };
+    struct expertd_device_down down = {
+        .rows = n->rows,
+        .down = n->weights->matrix[EXPERT_DOWN],
+        .bias = n->weights->bias[EXPERT_DOWN],
+        .row_scale = n->row_scale,
+        .out = n->results,
+        .out_stride = b->in->hidden_stride,
+    };
+    down.rows.data = n->inner;
+    down.rows.stride = inner_stride;
+    down.rows.index = NULL;
+    EXPERTD_DEVICES_CALL(d->devices, n->device, gate_up, &gate_up);
+    EXPERTD_DEVICES_CALL(d->devices, n->device, down, &down);
+    return OK;
+}
+
+static const struct expertd_device_tile *tiles_on(const struct batch *b, uint32_t device) {
+    return device > 0 ? b->engine->device->scratch[device].tiles : message_there(b).tiles;
+}
+
+static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
+    const struct device_engine *d = b->engine->device;
+    const struct layer_params *p = &b->layer->params;
+    uint32_t device = device_of(b, rank), first = d->first_tile[rank], tiles = d->first_tile[rank + 1] - first;
+    struct exchange_work work;
+    TRY(exchange_inbox(b->engine->exchange, rank, &work));
+    if (tiles == 0) {
+        return OK;
+    }
+    struct network network = {
+        .device = device,
+        .weights = &layer_of(b)->ranks[rank],
+        .activation = &p->activation,
+        .width = p->intermediate_size,
+        .rows = {.dtype = dtype_of(b),
+                 .data = work.hidden,
+                 .stride = work.hidden_stride,
+                 .index = work.hidden_rows,
+                 .variant = d->variant[rank],
+                 .tiles = tiles_on(b, device) + first,
+                 .tile_count = tiles,
+                 .rows = (uint32_t)work.plan.rows},
+        .inner = d->scratch[device].inner,
+        .results = work.results,
+    };
+    return run_network(b, &network);
+}
+
+FALLIBLE device_experts(struct batch *b) {
+    for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
+        TRY_IN(rank_experts(b, rank), "rank %u", rank);
+    }
+    return OK;
+}
+
+FALLIBLE device_shared_experts(struct batch *b) {
+    const struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    const struct layer_params *p = &b->layer->params;
+    if (b->shared_count == 0) {
+        return OK;
+    }
+    int32_t count = (int32_t)b->shared_count;
+    struct network network = {
+        .weights = &layer_of(b)->shared,
+        .activation = &p->shared_activation,
+        .width = p->shared_intermediate_size,
+        .rows = rows_in_order(b, s->hidden[b->slot], b->shared_count, device_variant_for(&variants_of(b)->shared, &count, 1)),
+        .inner = s->shared_inner,
+        .results = s->shared,
+        .row_scale = p->shared == SHARED_SIGMOID ? s->shared_scale : NULL,
+    };
+    network.rows.index = message_there(b).shared_tokens;
+    if (network.row_scale) {
+        struct expertd_device_logits gate = {.rows =
+                                                 rows_in_order(b, s->hidden[b->slot], b->shared_count, fma_for(b->shared_count, 1)),
+                                             .weights = layer_of(b)->shared_gate,
+                                             .sigmoid = 1,
+                                             .out = s->shared_scale};
+        gate.rows.index = network.rows.index;
+        EXPERTD_DEVICES_CALL(d->devices, 0, logits, &gate);
+    }
+    return run_network(b, &network);
+}
+
+// ---- combine
+
+static FALLIBLE combine_request(const struct batch *b, const struct layer_request *request, size_t token, size_t out_at) {
+    const struct device_engine *d = b->engine->device;
+    const struct device_scratch *s = &d->scratch[0];
+    const struct layer_params *p = &b->layer->params;
+    struct device_message there = message_there(b);
+    size_t stride = b->in->hidden_stride, choice = token * b->top_k;
+    struct expertd_device_combine combine = {
+        .width = p->hidden_size,
+        .tokens = (uint32_t)request->tokens,
+        .choices = (uint32_t)b->top_k,
+        .dtype = dtype_of(b),
+        .stride = stride,
+        .rows = exchange_result(b->engine->exchange, 0),
+        .choice_row = there.choice_row + choice,
+        .ids = there.ids + choice,
+        .weights = p->weights_on_input ? NULL : there.weights + choice,
+        .hidden = s->hidden[b->slot] + token * stride,
+        .routed_scale = request->source == ROUTING_GIVEN ? 1.0f : p->routed_scale,
+        .shared = s->shared,
+        .shared_rows = there.shared_rows + token,
+        .bias = request->shared ? layer_of(b)->output_bias : NULL,
+        .averaged = p->shared == SHARED_AVERAGE,
+        .output_dtype = request->output_dtype,
+        .out = s->out[b->slot] + out_at,
+    };
+    EXPERTD_DEVICES_CALL(d->devices, 0, combine, &combine);
+    return OK;
+}
+
+static size_t output_bytes(const struct batch *b, const struct layer_request *request) {
+    return request->tokens * b->layer->params.hidden_size * expertd_dtype_size(request->output_dtype);
+}
+
+// So that the next one is aligned; never more than F32 takes.
+static size_t output_room(const struct batch *b, const struct layer_request *request) {
+    return (output_bytes(b, request) + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+}
+
+FALLIBLE device_combine(struct batch *b) {
+    struct device_engine *d = b->engine->device;
+    size_t token = 0, bytes = 0;
+    for (size_t r = 0; r < b->count; r++) {
+        TRY(combine_request(b, &b->requests[r], token, bytes));
+        token += b->requests[r].tokens;
+        bytes += output_room(b, &b->requests[r]);
+    }
+    EXPERTD_DEVICES_CALL(d->devices, 0, download_behind, b->in->outputs, d->scratch[0].out[b->slot], bytes);
+    return OK;
+}
+
+FALLIBLE device_answer(struct batch *b) {
+    size_t at = 0;
+    TRY(exchange_wait(b->engine->exchange));
+    TRY(expertd_devices_wait_behind(b->engine->devices, 0));
+    for (size_t r = 0; r < b->count; r++) {
+        size_t written = output_bytes(b, &b->requests[r]);
+        if (written > 0) {
+            memcpy(b->requests[r].output, b->in->outputs + at, written);
+        }
+        at += output_room(b, &b->requests[r]);
+    }
+    return OK;
+}

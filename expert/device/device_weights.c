@@ -1,0 +1,370 @@
+#include "expert/device/device_weights.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "expert/device/device_engine.h"
+#include "expert/model/memory.h"
+#include "expertd/kernels/quantised.h"
+#include "shard/exchange.h"
+
+// ---- what fits
+
+static bool same_format(const struct expertd_packed_weights *a, const struct expertd_packed_weights *b) {
+    const struct expertd_quantised_format *f = a->format, *g = b->format;
+    if (!f || !g) {
+        return f == g;
+    }
+    return expertd_quantised_format_equal(f, g);
+}
+
+// Gate and up are multiplied together; rows have one width.
+static FALLIBLE check_layers(const struct model *model) {
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        const struct expertd_packed_weights *gate = &layer->shape.matrix[EXPERT_GATE], *shared = &layer->shared.gate;
+        if (layer->params.latent_size > 0) {
+            FAIL(EXPERTD_ERR_UNAVAILABLE,
+                 "layer %u: GPUs do not compute latent experts (rows of %u, not of %u): serve them with --device cpu",
+                 layer->params.layer, layer->params.latent_size, layer->params.hidden_size);
+        }
+        if (layer->params.has_output_norm) {
+            FAIL(EXPERTD_ERR_UNAVAILABLE, "layer %u: GPUs do not compute blocks that end with a norm: serve them with --device cpu",
+                 layer->params.layer);
+        }
+        bool differ = gate->group_bytes > 0 && !same_format(gate, &layer->shape.matrix[EXPERT_UP]);
+        if (differ || (shared->data && !same_format(shared, &layer->shared.up))) {
+            FAIL(EXPERTD_ERR_UNAVAILABLE,
+                 "layer %u: gate_proj and up_proj are quantised in two ways, which GPUs do not compute with: serve them with "
+                 "--widen, or with --device cpu",
+                 layer->params.layer);
+        }
+    }
+    return OK;
+}
+
+static uint32_t device_of(const struct device_weights *w, const struct model *model, uint32_t rank) {
+    return expertd_device_of_rank(w->options.devices, model->ranks, rank);
+}
+
+static uint32_t held_by(const struct model_layer *layer, uint32_t rank) {
+    const uint32_t *first = layer->in_force->shards->placement->rank_first;
+    return first[rank + 1] - first[rank];
+}
+
+// Slots that each rank of a device has beyond its own experts, in every layer: what spare_bytes gives.
+static uint32_t spare_slots(const struct device_weights *w, const struct model *model, uint32_t device) {
+    uint64_t of_one = 0;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        for (uint32_t rank = 0; rank < model->ranks; rank++) {
+            of_one += device_of(w, model, rank) == device ? device_slot_bytes(&model->layers[i].shape) : 0;
+        }
+    }
+    uint64_t slots = of_one && model->ranks > 1 ? w->options.spare_bytes / of_one : 0;
+    return slots < model->max_experts ? (uint32_t)slots : model->max_experts;
+}
+
+static uint32_t slots_of(const struct model_layer *layer, uint32_t rank, uint32_t spare) {
+    uint32_t slots = held_by(layer, rank) + spare;
+    return slots < layer->params.num_experts ? slots : layer->params.num_experts;
+}
+
+static void *take_vector(struct device_pool *pool, const float *vector, size_t count) {
+    return vector ? device_pool_take(pool, count * sizeof *vector) : NULL;
+}
+
+static void lay_out_plain(struct device_pool *pool, const struct expertd_packed_weights *m, struct expertd_device_matrix *out) {
+    *out = (struct expertd_device_matrix){.dtype = m->dtype, .groups = 1, .n = (uint32_t)m->n, .k = (uint32_t)m->k};
+    out->data = device_pool_take(pool, m->n * m->k * expertd_dtype_size(m->dtype));
+}
+
+static void lay_out_front(struct device_pool *pool, const struct model_layer *layer, struct device_layer *out) {
+    size_t outputs = layer->params.num_experts + layer->params.num_zero_experts;
+    if (layer->router.data) {
+        lay_out_plain(pool, &layer->router, &out->router);
+    }
+    out->router_bias = take_vector(pool, layer->router_bias, outputs);
+    out->selection_bias = take_vector(pool, layer->selection_bias, outputs);
+    out->output_bias = take_vector(pool, layer->output_bias, layer->params.hidden_size);
+    if (shared_has_expert(layer->params.shared)) {
+        struct expert_shape shape;
+        device_shape_of(&layer->shared, &shape);
+        device_experts_lay_out(pool, &shape, 1, &out->shared);
+    }
+    if (layer->shared_gate.data) {
+        lay_out_plain(pool, &layer->shared_gate, &out->shared_gate);
+    }
+}
+
+// All that a device holds; twice, first without memory.
+static void lay_out(struct device_weights *w, const struct model *model, uint32_t device, uint32_t spare,
+                    struct device_pool *pool) {
+    pool->used = 0;
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        struct device_layer *out = &w->layers[i];
+        for (uint32_t rank = 0; rank < model->ranks; rank++) {
+            if (device_of(w, model, rank) == device) {
+                device_experts_lay_out(pool, &layer->shape, slots_of(layer, rank, spare), &out->ranks[rank]);
+            }
+        }
+        if (device == 0) {
+            lay_out_front(pool, layer, out);
+        }
+    }
+}
+
+// ---- reserving
+
+static FALLIBLE check_fits(const struct device_weights *w, const struct model *model, uint32_t device, size_t weights,
+                           size_t spare) {
+    struct expertd_devices *devices = w->options.devices;
+    struct expertd_device_error error;
+    struct expertd_device_facts facts;
+    TRY(expertd_devices_check(devices, device, devices->table->describe(devices->all[device], &facts, &error), &error));
+    struct layer_limits limits = layer_limits_for(model, w->options.max_batch_tokens, w->options.max_top_k);
+    size_t batches = engine_bytes_on_device(model, &limits, devices, device), nccl = exchange_nccl_margin(devices, device);
+    if (weights + batches + nccl <= facts.memory_available) {
+        return OK;
+    }
+    char text[5][MEMORY_TEXT_MAX], links[MEMORY_TEXT_MAX + 16] = "";
+    if (nccl > 0) {
+        snprintf(links, sizeof links, ", NCCL up to %s", memory_text(nccl, text[4]));
+    }
+    FAIL(EXPERTD_ERR_NOMEM,
+         "%s device %u (%s): its weights take %s (%s of it for experts that move here), batches of %u tokens %s%s, and it has %s "
+         "available: serve fewer layers, spread them over more devices, or lower max_batch_tokens",
+         devices->table->kind, devices->numbers[device], facts.name, memory_text(weights, text[0]), memory_text(spare, text[1]),
+         limits.max_tokens, memory_text(batches, text[2]), links, memory_text(facts.memory_available, text[3]));
+}
+
+static FALLIBLE reserve_on(struct device_weights *w, const struct model *model, uint32_t device) {
+    struct expertd_devices *devices = w->options.devices;
+    struct expertd_device_error error;
+    struct device_pool pool = {0};
+    lay_out(w, model, device, 0, &pool);
+    size_t without = pool.used;
+    uint32_t spare = spare_slots(w, model, device);
+    lay_out(w, model, device, spare, &pool);
+    w->bytes[device] = pool.used;
+    w->spare_bytes[device] = pool.used - without;
+    TRY(check_fits(w, model, device, pool.used, pool.used - without));
+    if (pool.used == 0) {
+        return OK; // no rank is its
+    }
+    TRY(expertd_devices_check(devices, device, devices->table->reserve(devices->all[device], pool.used, &w->memory[device], &error),
+                              &error));
+    pool.memory = w->memory[device];
+    lay_out(w, model, device, spare, &pool);
+    return OK;
+}
+
+static FALLIBLE make_tables(struct device_weights *w, const struct model *model) {
+    w->num_layers = model->num_layers;
+    w->layers = calloc(model->num_layers, sizeof *w->layers);
+    for (size_t i = 0; w->layers && i < model->num_layers; i++) {
+        w->layers[i].ranks = calloc(model->ranks, sizeof *w->layers[i].ranks);
+        w->layers[i].taken = calloc(model->ranks, sizeof *w->layers[i].taken);
+        if (!w->layers[i].ranks || !w->layers[i].taken) {
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of weights on devices");
+        }
+        w->layers[i].taken[0] = calloc(model->ranks, model->layers[i].params.num_experts);
+        if (!w->layers[i].taken[0]) {
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of weights on devices");
+        }
+        for (uint32_t rank = 1; rank < model->ranks; rank++) {
+            w->layers[i].taken[rank] = w->layers[i].taken[rank - 1] + model->layers[i].params.num_experts;
+        }
+    }
+    if (!w->layers) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the tables of weights on devices");
+    }
+    return OK;
+}
+
+// A slot's number is at first that of the expert among its rank's.
+static FALLIBLE number_slots(struct device_weights *w, const struct model *model) {
+    for (size_t i = 0; i < model->num_layers; i++) {
+        struct shards *shards = model->layers[i].in_force->shards; // nobody else has the model yet
+        const struct placement *placement = shards->placement;
+        free(shards->device_slots);
+        shards->device_slots = calloc(placement->copies, sizeof *shards->device_slots);
+        if (!shards->device_slots) {
+            FAIL(EXPERTD_ERR_NOMEM, "no memory for the slots of %u experts", placement->copies);
+        }
+        for (uint32_t rank = 0; rank < placement->ranks; rank++) {
+            unsigned char *taken = w->layers[i].taken[rank];
+            INVARIANT(taken != NULL);
+            for (uint32_t s = placement->rank_first[rank]; s < placement->rank_first[rank + 1]; s++) {
+                shards->device_slots[s] = s - placement->rank_first[rank];
+                taken[shards->device_slots[s]] = 1;
+            }
+        }
+    }
+    return OK;
+}
+
+static size_t greater(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t staging_for(const struct model *model) {
+    size_t most = sizeof(float);
+    for (size_t i = 0; i < model->num_layers; i++) {
+        const struct model_layer *layer = &model->layers[i];
+        struct expert_shape shared;
+        device_shape_of(&layer->shared, &shared);
+        most = greater(most, greater(device_staging_bytes(&layer->shape), device_staging_bytes(&shared)));
+        most = greater(most, layer->router.n * layer->router.k * sizeof(float));
+        most = greater(most, layer->shared_gate.n * layer->shared_gate.k * sizeof(float));
+    }
+    return most;
+}
+
+static FALLIBLE pin(struct device_weights *w, size_t bytes, struct arena *out, bool *pinned) {
+    struct expertd_devices *devices = w->options.devices;
+    struct expertd_device_error error;
+    TRY(arena_init(out, bytes));
+    TRY(expertd_devices_check(devices, 0, devices->table->pin(devices->all[0], out->base, out->bytes, &error), &error));
+    *pinned = true;
+    return OK;
+}
+
+static void unpin(struct device_weights *w, struct arena *arena, bool *pinned) {
+    if (*pinned) {
+        expertd_devices_unpin(w->options.devices, arena->base);
+    }
+    *pinned = false;
+    arena_deinit(arena);
+}
+
+FALLIBLE device_weights_begin(struct device_weights *w, const struct model *model, unsigned threads) {
+    TRY(check_layers(model));
+    TRY(make_tables(w, model));
+    TRY(number_slots(w, model));
+    for (uint32_t d = 0; d < w->options.devices->count; d++) {
+        TRY(reserve_on(w, model, d));
+    }
+    w->staging_bytes = arena_rounded(staging_for(model));
+    TRY_IN(pin(w, w->staging_bytes * threads, &w->staging, &w->load_is_pinned), "staging for the load");
+    if (model->ranks == 1) {
+        return OK;
+    }
+    TRY_IN(expertd_devices_again(w->options.devices, &w->movers), "for moves");
+    TRY_IN(pin(w, w->staging_bytes, &w->move_staging, &w->moves_are_pinned), "staging for moves");
+    return OK;
+}
+
+// ---- filling
+
+static struct device_lane lane_of(struct device_weights *w, uint32_t device, unsigned thread) {
+    return (struct device_lane){.devices = w->options.devices,
+                                .device = device,
+                                .staging = w->staging.base + thread * w->staging_bytes,
+                                .staging_bytes = w->staging_bytes,
+                                .mutex = &w->mutex};
+}
+
+FALLIBLE device_weights_put(struct device_weights *w, const struct model *model, size_t index, uint32_t expert, unsigned thread) {
+    const struct model_layer *layer = &model->layers[index];
+    const struct shards *shards = layer->in_force->shards;
+    const struct placement *placement = shards->placement;
+    uint32_t first = placement->holder_first[expert], rank = placement->holders[first];
+    size_t group = placement->holder_slots[first] - placement->rank_first[rank]; // where the host has it
+    for (uint32_t h = first; h < placement->holder_first[expert + 1]; h++) {
+        uint32_t to = placement->holders[h];
+        struct device_lane lane = lane_of(w, device_of(w, model, to), thread);
+        TRY_IN(device_experts_put(&w->layers[index].ranks[to], shards->device_slots[placement->holder_slots[h]],
+                                  &shards->ranks[rank], group, &lane),
+               "layer %u, expert %u", layer->params.layer, expert);
+    }
+    return OK;
+}
+
+static FALLIBLE put_vector(const struct device_lane *lane, const float *to, const float *from, size_t count) {
+    return from ? device_put(lane, (void *)to, from, count * sizeof *from) : OK;
+}
+
+static FALLIBLE put_front(const struct device_lane *lane, const struct model_layer *layer, const struct device_layer *to) {
+    size_t outputs = layer->params.num_experts + layer->params.num_zero_experts;
+    if (layer->router.data) {
+        TRY(device_put_plain(lane, &layer->router, (void *)to->router.data));
+    }
+    TRY(put_vector(lane, to->router_bias, layer->router_bias, outputs));
+    TRY(put_vector(lane, to->selection_bias, layer->selection_bias, outputs));
+    TRY(put_vector(lane, to->output_bias, layer->output_bias, layer->params.hidden_size));
+    if (shared_has_expert(layer->params.shared)) {
+        TRY(device_experts_put(&to->shared, 0, &layer->shared, 0, lane));
+    }
+    return layer->shared_gate.data ? device_put_plain(lane, &layer->shared_gate, (void *)to->shared_gate.data) : OK;
+}
+
+FALLIBLE device_weights_end(struct device_weights *w, const struct model *model) {
+    struct device_lane front = lane_of(w, 0, 0);
+    for (size_t i = 0; i < model->num_layers; i++) {
+        TRY_IN(put_front(&front, &model->layers[i], &w->layers[i]), "layer %u", model->layers[i].params.layer);
+    }
+    unpin(w, &w->staging, &w->load_is_pinned);
+    return OK;
+}
+
+FALLIBLE device_weights_take_loaded(struct device_weights *w, const struct model *model) {
+    TRY(device_weights_begin(w, model, 1));
+    for (size_t i = 0; i < model->num_layers; i++) {
+        for (uint32_t e = 0; e < model->layers[i].params.num_experts; e++) {
+            TRY(device_weights_put(w, model, i, e, 0));
+        }
+    }
+    return device_weights_end(w, model);
+}
+
+static err_t sink_begin(void *context, const struct model *model, unsigned threads) {
+    return device_weights_begin(context, model, threads);
+}
+
+static err_t sink_put(void *context, const struct model *model, size_t layer, uint32_t expert, unsigned thread) {
+    return device_weights_put(context, model, layer, expert, thread);
+}
+
+static err_t sink_end(void *context, const struct model *model) {
+    return device_weights_end(context, model);
+}
+
+struct model_sink device_weights_sink(struct device_weights *weights) {
+    return (struct model_sink){.context = weights, .begin = sink_begin, .put = sink_put, .end = sink_end};
+}
+
+// ---- create and destroy
+
+FALLIBLE device_weights_create(const struct device_weights_options *options, struct device_weights **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the table of weights on devices");
+    }
+    (*out)->options = *options;
+    pthread_mutex_init(&(*out)->mutex, NULL);
+    return OK;
+}
+
+void device_weights_destroy(struct device_weights *w) {
+    if (!w) {
+        return;
+    }
+    const struct expertd_devices *devices = w->options.devices;
+    unpin(w, &w->staging, &w->load_is_pinned);
+    unpin(w, &w->move_staging, &w->moves_are_pinned);
+    expertd_devices_close(w->movers);
+    for (uint32_t d = 0; d < devices->count; d++) {
+        expertd_devices_release(devices, d, w->memory[d]);
+    }
+    for (size_t i = 0; w->layers && i < w->num_layers; i++) {
+        free(w->layers[i].ranks);
+        free(w->layers[i].taken ? w->layers[i].taken[0] : NULL);
+        free(w->layers[i].taken);
+    }
+    free(w->layers);
+    pthread_mutex_destroy(&w->mutex);
+    free(w);
+}

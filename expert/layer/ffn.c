@@ -1,0 +1,200 @@
+#include "expert/layer/ffn.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "expertd/kernels/expert_matmul.h"
+
+enum {
+    FFN_RUN_BYTES = 96 << 20, // of one run's intermediate rows
+    FFN_RUN_ROWS_MIN = 256,   // fewer would read the weights too often
+};
+
+static size_t run_rows(const struct ffn_sizes *sizes) {
+    size_t row_bytes = sizes->max_intermediate_size * expertd_dtype_size(sizes->dtype);
+    size_t rows = row_bytes ? FFN_RUN_BYTES / row_bytes : 0;
+    if (rows < FFN_RUN_ROWS_MIN) {
+        rows = FFN_RUN_ROWS_MIN;
+    }
+    return rows < sizes->max_rows ? rows : sizes->max_rows;
+}
+
+// Every piece of the scratch in order; `take` gets null memory when only the size is asked for.
+static size_t lay_out(struct ffn_scratch *scratch, const struct ffn_sizes *sizes, char *memory) {
+    size_t rows = run_rows(sizes);
+    size_t width = sizes->max_hidden_size > sizes->max_intermediate_size ? sizes->max_hidden_size : sizes->max_intermediate_size;
+    size_t parts[] = {rows * sizes->max_intermediate_size * expertd_dtype_size(sizes->dtype), sizes->max_experts * sizeof(int32_t),
+                      expertd_packed_matmul_workspace_bytes(rows, sizes->max_experts),
+                      sizes->ordered ? rows * width * expertd_dtype_size(sizes->dtype) : 0};
+    void **places[] = {&scratch->hidden, (void **)&scratch->group_sizes, &scratch->matmul, &scratch->ordered};
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (memory) {
+            *places[i] = memory + used;
+        }
+        used += arena_rounded(parts[i]);
+    }
+    scratch->run_rows = rows;
+    return used;
+}
+
+size_t ffn_scratch_bytes(const struct ffn_sizes *sizes) {
+    struct ffn_scratch unused;
+    return lay_out(&unused, sizes, NULL);
+}
+
+void ffn_scratch_init(struct ffn_scratch *scratch, const struct ffn_sizes *sizes, void *memory) {
+    lay_out(scratch, sizes, memory);
+}
+
+// One run: rows [first, first + rows) of the batch, whose sizes per expert are in scratch->group_sizes.
+struct ffn_run {
+    const struct ffn_args *args;
+    struct ffn_scratch *scratch;
+    struct expertd_team *team;
+    size_t first, rows;
+    size_t groups; // held here
+};
+
+// What both products of the run share.
+static struct expertd_grouped_matmul_args product(const struct ffn_run *run, const struct expertd_packed_weights *weights) {
+    return (struct expertd_grouped_matmul_args){
+        .rhs = expertd_rhs_packed(weights),
+        .group_sizes = run->scratch->group_sizes,
+        .num_groups = run->args->num_groups,
+        .group_offset = run->args->group_offset,
+        .num_actual_groups = run->groups,
+        .m = run->rows,
+    };
+}
+
+// Rows of the run on their way into the order of their expert's codes.
+struct ordering {
+    const struct ffn_run *run;
+    const char *from;
+    size_t stride;        // bytes
+    const uint32_t *rows; // NULL: in order
+    void *const *orders;  // [groups] to [k]
+    size_t k;
+};
+
+// The expert of a row of the run, of those held here.
+static size_t group_of(const struct ffn_run *run, size_t row) {
+    const int32_t *sizes = run->scratch->group_sizes + run->args->group_offset;
+    size_t group = 0, end = (size_t)sizes[0];
+    while (row >= end) {
+        end += (size_t)sizes[++group];
+    }
+    return group;
+}
+
+static void order_row(void *context, size_t row, unsigned thread) {
+    (void)thread;
+    const struct ordering *o = context;
+    const uint32_t *order = o->orders[group_of(o->run, row)];
+    size_t size = expertd_dtype_size(o->run->args->dtype);
+    const char *from = o->from + (o->rows ? o->rows[row] : row) * o->stride;
+    char *to = (char *)o->run->scratch->ordered + row * o->k * size;
+    for (size_t k = 0; k < o->k; k++) {
+        memcpy(to + k * size, from + order[k] * size, size);
+    }
+}
+
+// What the product reads in place of its rows.
+static void order_rows(struct ordering *o, struct expertd_grouped_matmul_args *product) {
+    expertd_team_run(o->run->team, o->run->rows, order_row, o);
+    product->lhs = o->run->scratch->ordered;
+    product->lhs_stride = o->k;
+    product->lhs_rows = NULL;
+}
+
+static FALLIBLE gate_and_up(const struct ffn_run *run) {
+    const struct ffn_args *a = run->args;
+    const struct expert_weights *w = a->weights;
+    struct expertd_gate_up_args args = {
+        .product = product(run, &w->up),
+        .gate = expertd_activation_is_gated(a->activation) ? &w->gate : NULL,
+        .activation = a->activation,
+        .gate_bias = w->gate_bias,
+        .up_bias = w->up_bias,
+    };
+    args.product.lhs = a->hidden;
+    args.product.lhs_stride = a->hidden_stride / expertd_dtype_size(a->dtype);
+    if (a->hidden_rows) {
+        args.product.lhs_rows = a->hidden_rows + run->first;
+    } else {
+        args.product.lhs = (const char *)a->hidden + run->first * a->hidden_stride;
+    }
+    if (w->hidden_order) {
+        struct ordering ordering = {.run = run,
+                                    .from = args.product.lhs,
+                                    .stride = a->hidden_stride,
+                                    .rows = args.product.lhs_rows,
+                                    .orders = w->hidden_order,
+                                    .k = a->hidden_size};
+        order_rows(&ordering, &args.product);
+    }
+    args.product.out = run->scratch->hidden;
+    args.product.out_stride = a->intermediate_size;
+    return expertd_expert_gate_up(&args, run->team, run->scratch->matmul);
+}
+
+// To the rows that travel.
+static FALLIBLE down(const struct ffn_run *run) {
+    const struct ffn_args *a = run->args;
+    struct expertd_down_args args = {
+        .product = product(run, &a->weights->down),
+        .bias = a->weights->down_bias,
+        .row_scale = a->row_scale ? a->row_scale + run->first : NULL,
+    };
+    args.product.lhs = run->scratch->hidden;
+    args.product.lhs_stride = a->intermediate_size;
+    if (a->weights->inner_order) {
+        struct ordering ordering = {.run = run,
+                                    .from = run->scratch->hidden,
+                                    .stride = a->intermediate_size * expertd_dtype_size(a->dtype),
+                                    .orders = a->weights->inner_order,
+                                    .k = a->intermediate_size};
+        order_rows(&ordering, &args.product);
+    }
+    args.product.out = (char *)a->results + run->first * a->results_stride;
+    args.product.out_stride = a->results_stride / expertd_dtype_size(a->dtype);
+    return expertd_expert_down(&args, run->team, run->scratch->matmul);
+}
+
+static FALLIBLE run_forward(const struct ffn_run *run) {
+    int64_t start_ns = clock_now_ns();
+    TRY(gate_and_up(run));
+    int64_t middle_ns = clock_now_ns();
+    TRY(down(run));
+    run->scratch->gate_up_ns += (uint64_t)(middle_ns - start_ns);
+    run->scratch->down_ns += (uint64_t)(clock_now_ns() - middle_ns);
+    return OK;
+}
+
+// Cuts the next run off the batch: whole experts and pieces of experts, in order. left[g] are the rows not yet cut.
+static size_t cut_run(const struct ffn_args *args, struct ffn_scratch *scratch, size_t groups, size_t first) {
+    int32_t *sizes = scratch->group_sizes + args->group_offset;
+    memset(scratch->group_sizes, 0, args->num_groups * sizeof *scratch->group_sizes);
+    size_t begin = 0, cut = 0;
+    for (size_t g = 0; g < groups && cut < scratch->run_rows; g++) {
+        size_t end = begin + (size_t)args->group_sizes[g];
+        size_t from = begin > first ? begin : first;
+        if (end > from) {
+            size_t take = end - from < scratch->run_rows - cut ? end - from : scratch->run_rows - cut;
+            sizes[g] = (int32_t)take;
+            cut += take;
+        }
+        begin = end;
+    }
+    return cut;
+}
+
+FALLIBLE ffn_forward(const struct ffn_args *args, struct ffn_scratch *scratch, struct expertd_team *team) {
+    struct ffn_run run = {.args = args, .scratch = scratch, .team = team, .groups = args->weights->up.groups};
+    for (run.first = 0; run.first < args->rows; run.first += run.rows) {
+        run.rows = cut_run(args, scratch, run.groups, run.first);
+        TRY(run_forward(&run));
+    }
+    return OK;
+}

@@ -1,0 +1,119 @@
+#include "expert/layer/layer_tuning.h"
+
+#include <string.h>
+
+#include "base/arena.h"
+
+enum { ACTIVE_MAX = 8 }; // experts of a trial: as many as a token chooses in most models
+
+static const uint32_t ROWS[] = {1, 4, 16, 64}; // per expert
+
+// One matrix of one layer, the experts of the first rank.
+struct tuned {
+    const struct layer_tuning_options *options;
+    struct expertd_tuning_table *table;
+    const struct expertd_packed_weights *weights;
+    struct expertd_grouped_matmul_args args;
+    int32_t *sizes; // [groups]
+    size_t active, first;
+    uint32_t rows; // of each active expert
+};
+
+// Other experts for each trial, so that weights come from where they will come from.
+static void next_experts(void *context) {
+    struct tuned *t = context;
+    memset(t->sizes, 0, t->weights->groups * sizeof *t->sizes);
+    for (size_t i = 0; i < t->active; i++) {
+        t->sizes[(t->first + i) % t->weights->groups] = (int32_t)t->rows;
+    }
+    t->first = (t->first + t->active) % t->weights->groups;
+}
+
+static FALLIBLE find_class(struct tuned *t, void *scratch) {
+    const struct layer_tuning_options *o = t->options;
+    next_experts(t);
+    t->args.m = t->rows * t->active;
+    struct expertd_tuning_entry entry = {.found_for = expertd_tuning_class(&t->args, expertd_team_threads(o->team))};
+    if (expertd_tuning_find(t->table, &entry.found_for)) {
+        return OK;
+    }
+    struct expertd_tuning_job job = {
+        .args = &t->args, .team = o->team, .scratch = scratch, .before = next_experts, .context = t, .span_ns = o->class_span_ns};
+    struct expertd_tuning_trial trial;
+    TRY(expertd_tuning_measure(&job, &trial));
+    entry.schedule = trial.best;
+    if (expertd_tuning_put(t->table, &entry) && o->found) {
+        o->found(o->context, &entry, &trial);
+    }
+    return OK;
+}
+
+// Zeros for rows: the arena's memory is zeroed, and no kernel is faster for it.
+static FALLIBLE lay_out(struct tuned *t, struct arena *memory, void **scratch) {
+    const struct expertd_packed_weights *w = t->weights;
+    size_t rows = ROWS[sizeof ROWS / sizeof *ROWS - 1] * t->active;
+    size_t parts[] = {w->groups * sizeof(int32_t), rows * w->k * expertd_dtype_size(w->dtype), rows * w->n * sizeof(float),
+                      expertd_packed_matmul_workspace_bytes(rows, w->groups)};
+    size_t all = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        all += arena_rounded(parts[i]);
+    }
+    void *sizes, *lhs, *out;
+    TRY(arena_init(memory, all));
+    TRY(arena_take(memory, parts[0], &sizes));
+    TRY(arena_take(memory, parts[1], &lhs));
+    TRY(arena_take(memory, parts[2], &out));
+    TRY(arena_take(memory, parts[3], scratch));
+    t->sizes = sizes;
+    t->args = (struct expertd_grouped_matmul_args){.lhs = lhs,
+                                                   .lhs_stride = w->k,
+                                                   .rhs = expertd_rhs_packed(w),
+                                                   .group_sizes = sizes,
+                                                   .num_groups = w->groups,
+                                                   .num_actual_groups = w->groups,
+                                                   .out = out,
+                                                   .out_stride = w->n};
+    return OK;
+}
+
+static FALLIBLE tune_matrix(const struct layer_tuning_options *options, const struct expertd_packed_weights *weights,
+                            struct expertd_tuning_table *table) {
+    struct tuned t = {.options = options, .table = table, .weights = weights};
+    t.active = weights->groups < ACTIVE_MAX ? weights->groups : ACTIVE_MAX;
+    if (!weights->data || t.active == 0) {
+        return OK;
+    }
+    struct arena memory = {0};
+    void *scratch = NULL;
+    err_t e = lay_out(&t, &memory, &scratch);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && !err_is(e); i++) {
+        t.rows = ROWS[i];
+        e = find_class(&t, scratch);
+    }
+    arena_deinit(&memory);
+    return e;
+}
+
+// A rank that holds experts: contiguous placements leave the first ones without where there are more ranks than experts.
+static const struct expert_weights *weights_of(const struct shards *shards, uint32_t ranks) {
+    uint32_t rank = 0;
+    while (rank + 1 < ranks && (!shards->ranks[rank].up.data || shards->ranks[rank].up.groups == 0)) {
+        rank++;
+    }
+    return &shards->ranks[rank];
+}
+
+FALLIBLE layer_tuning_find(const struct layer_tuning_options *options, struct expertd_tuning_table *table) {
+    err_t e = OK;
+    for (size_t i = 0; i < options->model->num_layers && !err_is(e); i++) {
+        const struct model_layer *layer = &options->model->layers[i];
+        const struct shards *shards = shards_take(layer->in_force);
+        const struct expert_weights *weights = weights_of(shards, options->model->ranks);
+        e = tune_matrix(options, &weights->up, table); // gate is alike
+        if (!err_is(e)) {
+            e = tune_matrix(options, &weights->down, table);
+        }
+        shards_give_back(layer->in_force, shards);
+    }
+    return e;
+}

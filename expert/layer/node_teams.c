@@ -1,0 +1,169 @@
+#include "expert/layer/node_teams.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/thread_signals.h"
+
+struct leader {
+    struct node_teams *teams;
+    uint32_t node;
+    pthread_t thread;
+    struct err_copy error; // of its start, then of each run
+};
+
+struct node_teams {
+    struct node_teams_options options;
+    uint32_t count, started;
+    struct leader *leaders;
+    // Guards what follows and the leaders' errors; taken alone, never while computing.
+    pthread_mutex_t mutex;
+    pthread_cond_t begun, ended;
+    uint64_t run;      // its number; 0: the start
+    uint32_t finished; // leaders that have ended it
+    bool stop;
+    err_t (*body)(void *context, uint32_t node, struct expertd_team *team);
+    void *context;
+};
+
+static unsigned threads_of(const struct node_teams *teams, const struct topology_node *node) {
+    unsigned threads = (unsigned)((uint64_t)teams->options.threads * node->count / teams->options.topology->cpus);
+    return threads ? threads : 1;
+}
+
+// Pinned first, so that the team's threads are born there.
+static FALLIBLE start_team(const struct leader *leader, struct expertd_team **team) {
+    const struct topology_node *node = &leader->teams->options.topology->nodes[leader->node];
+    TRY(topology_pin(node));
+    struct expertd_team_options options = {.threads = threads_of(leader->teams, node), .spin_us = leader->teams->options.spin_us};
+    return expertd_team_create(&options, team);
+}
+
+// Reports the end of run `run` and sleeps until the next; false at the end of all.
+static bool await_run(struct leader *leader, err_t e, uint64_t *run) {
+    struct node_teams *teams = leader->teams;
+    pthread_mutex_lock(&teams->mutex);
+    err_save(e, &leader->error);
+    if (++teams->finished == teams->count) {
+        pthread_cond_signal(&teams->ended);
+    }
+    while (!teams->stop && teams->run == *run) {
+        pthread_cond_wait(&teams->begun, &teams->mutex);
+    }
+    *run = teams->run;
+    bool goes_on = !teams->stop;
+    pthread_mutex_unlock(&teams->mutex);
+    return goes_on;
+}
+
+static void *leader_main(void *argument) {
+    struct leader *leader = argument;
+    struct expertd_team *team = NULL;
+    uint64_t run = 0;
+    err_t e = start_team(leader, &team);
+    while (await_run(leader, e, &run)) {
+        e = leader->teams->body(leader->teams->context, leader->node, team);
+    }
+    expertd_team_destroy(team);
+    return NULL;
+}
+
+// Waits for the run's end; the first node's error.
+static FALLIBLE await_end(struct node_teams *teams) {
+    pthread_mutex_lock(&teams->mutex);
+    while (teams->finished < teams->count) {
+        pthread_cond_wait(&teams->ended, &teams->mutex);
+    }
+    pthread_mutex_unlock(&teams->mutex);
+    for (uint32_t n = 0; n < teams->count; n++) {
+        if (teams->leaders[n].error.code != EXPERTD_ERR_OK) {
+            return err_restore(&teams->leaders[n].error);
+        }
+    }
+    return OK;
+}
+
+// The process's signals are the loop thread's: leaders take none.
+static FALLIBLE start_leaders(struct node_teams *teams) {
+    sigset_t before;
+    thread_signals_block(&before);
+    int failure = 0;
+    for (uint32_t n = 0; n < teams->count && !failure; n++) {
+        teams->leaders[n] = (struct leader){.teams = teams, .node = n};
+        failure = pthread_create(&teams->leaders[n].thread, NULL, leader_main, &teams->leaders[n]);
+        if (!failure) {
+            pthread_setname_np(teams->leaders[n].thread, "expertd-node");
+            teams->started++;
+        }
+    }
+    thread_signals_restore(&before);
+    if (failure) {
+        FAIL(EXPERTD_ERR_UNAVAILABLE, "cannot start the thread of memory node %u: %s", teams->started, strerror(failure));
+    }
+    return await_end(teams);
+}
+
+FALLIBLE node_teams_create(const struct node_teams_options *options, struct node_teams **out) {
+    *out = NULL;
+    struct node_teams *teams = calloc(1, sizeof *teams);
+    struct leader *leaders = calloc(options->topology->count, sizeof *leaders);
+    if (!teams || !leaders) {
+        free(teams);
+        free(leaders);
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for %u teams", options->topology->count);
+    }
+    teams->options = *options;
+    teams->count = options->topology->count;
+    teams->leaders = leaders;
+    pthread_mutex_init(&teams->mutex, NULL);
+    pthread_cond_init(&teams->begun, NULL);
+    pthread_cond_init(&teams->ended, NULL);
+    err_t e = start_leaders(teams);
+    if (err_is(e)) {
+        node_teams_destroy(teams);
+        return e;
+    }
+    *out = teams;
+    return OK;
+}
+
+void node_teams_destroy(struct node_teams *teams) {
+    if (!teams) {
+        return;
+    }
+    pthread_mutex_lock(&teams->mutex);
+    teams->stop = true;
+    pthread_cond_broadcast(&teams->begun);
+    pthread_mutex_unlock(&teams->mutex);
+    for (uint32_t n = 0; n < teams->started; n++) {
+        pthread_join(teams->leaders[n].thread, NULL);
+    }
+    pthread_cond_destroy(&teams->begun);
+    pthread_cond_destroy(&teams->ended);
+    pthread_mutex_destroy(&teams->mutex);
+    free(teams->leaders);
+    free(teams);
+}
+
+uint32_t node_teams_count(const struct node_teams *teams) {
+    return teams->count;
+}
+
+const struct topology_node *node_teams_node(const struct node_teams *teams, uint32_t node) {
+    INVARIANT(node < teams->count);
+    return &teams->options.topology->nodes[node];
+}
+
+FALLIBLE node_teams_run(struct node_teams *teams, err_t (*body)(void *context, uint32_t node, struct expertd_team *team),
+                        void *context) {
+    pthread_mutex_lock(&teams->mutex);
+    teams->body = body;
+    teams->context = context;
+    teams->finished = 0;
+    teams->run++;
+    pthread_cond_broadcast(&teams->begun);
+    pthread_mutex_unlock(&teams->mutex);
+    return await_end(teams);
+}

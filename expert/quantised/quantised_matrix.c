@@ -1,0 +1,461 @@
+#include "expert/quantised/quantised_matrix.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/safetensors.h"
+#include "expert/checkpoint/digest.h"
+
+enum { CHUNK = 256 };
+
+static size_t code_bytes(unsigned bits, size_t count) {
+    return bits == 8 ? count : (count + 1) / 2;
+}
+
+size_t quantised_scales(const struct expertd_quantised_format *format, size_t k) {
+    return format->scale_k ? k / format->scale_k + (k % format->scale_k != 0) : k > 0;
+}
+
+// ---- from the file's order to rows ----
+
+// Rows of codes already, each beginning with a byte?
+static bool are_rows(const struct expertd_code_words *c) {
+    bool rows = c->k_stride == 1 && c->k_word_stride == c->word && c->n_word_stride == c->word * c->n_stride && !c->order;
+    return rows && c->flip == 0 && c->add == 0 && (c->bits == 8 || c->n_stride % 2 == 0);
+}
+
+static bool codes_are_staged(const struct quantised_matrix *m) {
+    return m->ordered || !are_rows(&m->codes);
+}
+
+struct staging {
+    char *memory;
+    size_t used;
+};
+
+static void *piece(struct staging *staging, size_t bytes) {
+    void *at = staging->memory ? staging->memory + staging->used : NULL;
+    staging->used += arena_rounded(bytes);
+    return at;
+}
+
+struct pieces {
+    uint32_t *order; // [k]
+    uint32_t *next;  // [scales]
+    void *sorting;   // scratch
+    uint8_t *codes;  // [n] rows
+    uint8_t *zeros;  // [n][scales]
+};
+
+static size_t lay_out(const struct quantised_matrix *m, size_t n, size_t k, char *memory, struct pieces *out) {
+    struct staging staging = {.memory = memory};
+    *out = (struct pieces){0};
+    if (m->ordered) {
+        out->order = piece(&staging, k * sizeof *out->order);
+        out->next = piece(&staging, quantised_scales(&m->format, k) * sizeof *out->next);
+        out->sorting = piece(&staging, expertd_quantised_sorting_bytes(&m->codes, k));
+    }
+    if (codes_are_staged(m)) {
+        out->codes = piece(&staging, n * code_bytes(m->codes.bits, k));
+    }
+    if (m->zeros.data) {
+        out->zeros = piece(&staging, n * quantised_scales(&m->format, k));
+    }
+    return staging.used;
+}
+
+size_t quantised_rows_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
+    struct pieces none;
+    return lay_out(m, n, k, NULL, &none);
+}
+
+static void stage_codes(const struct quantised_matrix *m, const struct pieces *pieces, size_t n, size_t k) {
+    if (pieces->order) {
+        expertd_quantised_codes_as_sorted_rows(&m->codes, pieces->order, n, k, pieces->sorting, pieces->codes);
+    } else {
+        expertd_quantised_codes_as_rows(&m->codes, n, k, pieces->codes);
+    }
+}
+
+// Zero points that are stored less one: 255 means 256, and 15 means 16.
+static FALLIBLE look_at_zeros(const struct expertd_code_words *c, size_t n, size_t scales, const uint8_t *zeros, size_t *of_16) {
+    bool may_be = c->bits == 8 && c->flip && c->add;
+    for (size_t i = 0; may_be && i < n * scales; i++) {
+        if ((uint8_t)(zeros[i] - c->add) == 0x7f) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "zero point %zu of row %zu is 256: codes of 8 bits end at 255", i % scales, i / scales);
+        }
+    }
+    for (size_t i = 0; c->bits == 4 && c->add && i < n * scales; i++) {
+        *of_16 += zeros[i] == 16;
+    }
+    return OK;
+}
+
+// Where nothing tells, the k are in order.
+static int32_t scale_of(const struct quantised_matrix *m, size_t k) {
+    int32_t scale = m->format.scale_k ? (int32_t)(k / m->format.scale_k) : 0;
+    if (!m->scale_of_k) {
+        return scale;
+    }
+    memcpy(&scale, (const char *)m->scale_of_k + k * sizeof scale, sizeof scale);
+    return scale;
+}
+
+static FALLIBLE check_in_order(const struct quantised_matrix *m, size_t k) {
+    size_t span = m->format.scale_k ? m->format.scale_k : k;
+    for (size_t i = 0; m->scale_of_k && i < k; i++) {
+        if (scale_of(m, i) != (int32_t)(i / span)) {
+            FAIL(EXPERTD_ERR_CHECKPOINT,
+                 "g_idx says that k %zu has scale %d, but config.json says that the k are in order (desc_act): if it was quantised "
+                 "in "
+                 "the order of activations, desc_act has to be true",
+                 i, (int)scale_of(m, i));
+        }
+    }
+    return OK;
+}
+
+// The stable sort of k by scale. Each scale must have as many k as it spans. next: [scales], scratch.
+static FALLIBLE sort_k(const struct quantised_matrix *m, size_t k, uint32_t *next, uint32_t *order) {
+    size_t span = m->format.scale_k ? m->format.scale_k : k, scales = quantised_scales(&m->format, k);
+    for (size_t g = 0; g < scales; g++) {
+        next[g] = (uint32_t)(g * span);
+    }
+    for (size_t i = 0; i < k; i++) {
+        int32_t scale = scale_of(m, i);
+        if (scale < 0 || (size_t)scale >= scales) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "g_idx gives scale %d to k %zu: there are %zu scales", (int)scale, i, scales);
+        }
+        size_t g = (size_t)scale, end = k - g * span < span ? k : (g + 1) * span;
+        if (next[g] == end) {
+            FAIL(EXPERTD_ERR_CHECKPOINT, "g_idx gives scale %zu to more than the %zu k of its group", g, end - g * span);
+        }
+        order[next[g]++] = (uint32_t)i; // k numbers without room to spare: every group is full in the end
+    }
+    return OK;
+}
+
+static const void *scale_at(const struct quantised_rows *r, size_t row, size_t g) {
+    size_t index = row * r->source.scale_n_stride + g * r->source.scale_g_stride;
+    return (const char *)r->source.scales + index * expertd_dtype_size(r->format.scale);
+}
+
+static float scale_value(const struct expertd_quantised_format *format, const void *at) {
+    float value;
+    if (format->scale == EXPERTD_DTYPE_F8_E8M0) {
+        uint8_t code = *(const uint8_t *)at;
+        return code == 0 ? 0x1p-127f : code == 255 ? NAN : expertd_f32_from_bits((uint32_t)code << 23);
+    }
+    expertd_dtype_widen(format->scale, at, 1, &value);
+    return value;
+}
+
+// Rows of scales: one for each column, or fewer.
+static size_t scale_rows(const struct expertd_quantised_source *source, size_t n) {
+    return n / source->scale_columns + (n % source->scale_columns != 0);
+}
+
+// Scales of neighbouring g of a row, side by side.
+static void gather_scales(const struct quantised_rows *r, size_t row, size_t g, size_t count, char *out) {
+    size_t size = expertd_dtype_size(r->format.scale);
+    const char *at = scale_at(r, row, g);
+    size_t stride = r->source.scale_g_stride * size;
+    if (stride == size) {
+        memcpy(out, at, count * size);
+        return;
+    }
+    for (size_t i = 0; i < count; i++, at += stride, out += size) {
+        switch (size) { // copies of a constant size are moves
+        case 1:
+            *out = *at;
+            break;
+        case 2:
+            memcpy(out, at, 2);
+            break;
+        default:
+            memcpy(out, at, 4);
+            break;
+        }
+    }
+}
+
+// By their bits: an exponent that is all ones; E4M3 has a single NaN of each sign, E8M0 one.
+static uint32_t bits_of_not_finite(enum expertd_dtype dtype) {
+    switch (dtype) {
+    case EXPERTD_DTYPE_F32:
+        return 0x7f800000;
+    case EXPERTD_DTYPE_BF16:
+        return 0x7f80;
+    case EXPERTD_DTYPE_F16:
+        return 0x7c00;
+    default:
+        return dtype == EXPERTD_DTYPE_F8_E4M3 ? 0x7f : 0xff;
+    }
+}
+
+static size_t count_odd(enum expertd_dtype dtype, const char *scales, size_t count) {
+    uint32_t mask = bits_of_not_finite(dtype);
+    size_t odd = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = 0;
+        switch (expertd_dtype_size(dtype)) { // copies of a constant size are moves
+        case 1:
+            memcpy(&bits, scales + i, 1);
+            break;
+        case 2:
+            memcpy(&bits, scales + 2 * i, 2);
+            break;
+        default:
+            memcpy(&bits, scales + 4 * i, 4);
+            break;
+        }
+        odd += (bits & mask) == mask;
+    }
+    return odd;
+}
+
+// Scales that are NaN or Inf: those that lie side by side at once.
+static size_t odd_scales(const struct quantised_rows *r, size_t n) {
+    size_t rows = scale_rows(&r->source, n), odd = 0;
+    bool by_row = r->source.scale_g_stride == 1, side_by_side = by_row || r->source.scale_n_stride == 1;
+    size_t lines = by_row ? rows : r->scales, length = by_row ? r->scales : rows, run = side_by_side ? length : 1;
+    for (size_t line = 0; line < lines; line++) {
+        for (size_t i = 0; i < length; i += run) {
+            odd += count_odd(r->format.scale, by_row ? scale_at(r, line, i) : scale_at(r, i, line), run);
+        }
+    }
+    return odd;
+}
+
+static FALLIBLE look_at_scales(const struct quantised_matrix *m, size_t n, struct quantised_rows *r) {
+    if (r->format.global == EXPERTD_GLOBAL_DIVIDE && r->source.global == 0) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "%s%sthe global scale, which scales are divided by, is 0: the file is damaged",
+             m->global_tensor ? m->global_tensor->name : "", m->global_tensor ? ": " : "");
+    }
+    r->odd_global = r->format.global != EXPERTD_GLOBAL_NONE && !isfinite(r->source.global);
+    r->odd_scales = odd_scales(r, n);
+    return OK;
+}
+
+static struct expertd_code_words row_source(const void *data, unsigned bits, size_t stride) {
+    return (struct expertd_code_words){
+        .data = data, .bits = bits, .word = 8, .n_stride = stride, .n_word_stride = 8 * stride, .k_stride = 1, .k_word_stride = 8};
+}
+
+FALLIBLE quantised_rows_take(const struct quantised_matrix *m, size_t n, size_t k, void *staging, struct quantised_rows *out) {
+    struct pieces pieces;
+    lay_out(m, n, k, staging, &pieces);
+    *out = (struct quantised_rows){.format = m->format, .scales = quantised_scales(&m->format, k)};
+    out->source = (struct expertd_quantised_source){
+        .codes = row_source(m->codes.data, m->codes.bits, m->codes.n_stride),
+        .scales = m->scales,
+        .scale_columns = m->scale_columns,
+        .scale_n_stride = m->scale_n_stride,
+        .scale_g_stride = m->scale_g_stride,
+    };
+    if (m->global) {
+        expertd_dtype_widen(m->global_dtype, m->global, 1, &out->source.global);
+    }
+    TRY(look_at_scales(m, n, out));
+    TRY(m->ordered ? sort_k(m, k, pieces.next, pieces.order) : check_in_order(m, k));
+    if (codes_are_staged(m)) {
+        stage_codes(m, &pieces, n, k);
+        size_t row_bytes = code_bytes(m->codes.bits, k);
+        out->source.codes = row_source(pieces.codes, m->codes.bits, m->codes.bits == 8 ? row_bytes : 2 * row_bytes);
+    }
+    if (m->zeros.data) {
+        expertd_quantised_codes_as_bytes(&m->zeros, n, out->scales, pieces.zeros);
+        TRY(look_at_zeros(&m->zeros, n, out->scales, pieces.zeros, &out->zeros_of_16));
+        out->source.zeros = row_source(pieces.zeros, 8, out->scales);
+    }
+    out->order = pieces.order;
+    return OK;
+}
+
+// ---- digest ----
+
+static void digest_scales(const struct quantised_rows *r, size_t n, struct digest *digest) {
+    char chunk[CHUNK * sizeof(float)];
+    for (size_t row = 0; row < scale_rows(&r->source, n); row++) {
+        for (size_t g = 0; g < r->scales; g += CHUNK) {
+            size_t count = r->scales - g < CHUNK ? r->scales - g : CHUNK;
+            gather_scales(r, row, g, count, chunk);
+            digest_update(digest, chunk, count * expertd_dtype_size(r->format.scale));
+        }
+    }
+}
+
+void quantised_rows_digest(const struct quantised_rows *r, size_t n, size_t k, struct digest *digest) {
+    const struct expertd_code_words *codes = &r->source.codes;
+    size_t row_bytes = code_bytes(codes->bits, k), stride = code_bytes(codes->bits, codes->n_stride);
+    for (size_t row = 0; row < n; row++) {
+        digest_update(digest, (const char *)codes->data + row * stride, row_bytes);
+    }
+    if (r->source.zeros.data) {
+        digest_update(digest, r->source.zeros.data, n * r->scales);
+    }
+    digest_scales(r, n, digest);
+    if (r->format.global != EXPERTD_GLOBAL_NONE) {
+        digest_f32(digest, r->source.global);
+    }
+    for (size_t i = 0; r->order && i < k; i++) {
+        digest_u32(digest, r->order[i]);
+    }
+}
+
+void quantised_digest_format(const struct quantised_matrix *m, struct digest *digest) {
+    const struct expertd_quantised_format *f = &m->format;
+    digest_u32(digest, f->code);
+    digest_text(digest, expertd_dtype_name(f->scale));
+    digest_u32(digest, f->global);
+    digest_u32(digest, f->zero_points);
+    digest_u64(digest, f->scale_k);
+    digest_u32(digest, m->ordered);
+}
+
+// ---- widen ----
+
+static float code_value(enum expertd_weight_code code, unsigned bits) {
+    static const float E2M1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    switch (code) {
+    case EXPERTD_CODE_E4M3:
+        return expertd_f32_from_e4m3((uint8_t)bits);
+    case EXPERTD_CODE_E5M2:
+        return expertd_f32_from_e5m2((uint8_t)bits);
+    case EXPERTD_CODE_E2M1:
+        return bits & 8 ? -E2M1[bits & 7] : E2M1[bits & 7];
+    case EXPERTD_CODE_INT4:
+        return (float)bits;
+    default:
+        return (float)(int8_t)bits;
+    }
+}
+
+// What a zero point takes from a code: 8 of INT4 where there are none.
+static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
+    bool int4 = r->format.code == EXPERTD_CODE_INT4;
+    if (!r->source.zeros.data) {
+        return int4 ? 8 : 0;
+    }
+    uint8_t zero = ((const uint8_t *)r->source.zeros.data)[row * r->scales + g];
+    return int4 ? (float)zero : (float)(int8_t)zero;
+}
+
+static float whole_scale(const struct quantised_rows *r, size_t row, size_t g) {
+    float scale = scale_value(&r->format, scale_at(r, row / r->source.scale_columns, g));
+    float global = r->source.global;
+    return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
+           : r->format.global == EXPERTD_GLOBAL_DIVIDE ? scale / global
+                                                       : scale;
+}
+
+// k numbers [begin, begin + count) of a row, all of one scale.
+struct run {
+    size_t row, begin, count;
+    float zero, scale;
+};
+
+static void widen_run(const struct quantised_rows *r, const struct run *run, const float values[256], enum expertd_dtype dtype,
+                      char *row) {
+    float wide[CHUNK];
+    const struct expertd_code_words *codes = &r->source.codes;
+    const uint8_t *from = (const uint8_t *)codes->data + run->row * code_bytes(codes->bits, codes->n_stride);
+    size_t size = expertd_dtype_size(dtype);
+    for (size_t i = 0; i < run->count; i++) {
+        size_t at = run->begin + i;
+        unsigned code = codes->bits == 8 ? from[at] : from[at / 2] >> (at % 2 * 4) & 15;
+        wide[i] = (values[code] - run->zero) * run->scale;
+    }
+    if (!r->order) {
+        expertd_dtype_narrow(wide, run->count, dtype, row + run->begin * size);
+        return;
+    }
+    for (size_t i = 0; i < run->count; i++) {
+        expertd_dtype_narrow(&wide[i], 1, dtype, row + r->order[run->begin + i] * size);
+    }
+}
+
+void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, enum expertd_dtype dtype, void *out) {
+    float values[256];
+    size_t span = r->format.scale_k ? r->format.scale_k : k, size = expertd_dtype_size(dtype);
+    for (unsigned bits = 0; bits < 256; bits++) {
+        values[bits] = code_value(r->format.code, r->source.codes.bits == 8 ? bits : bits & 15);
+    }
+    struct run run = {0};
+    for (; run.row < n; run.row++) {
+        char *to = (char *)out + run.row * k * size;
+        for (run.begin = 0; run.begin < k; run.begin += run.count) {
+            size_t g = run.begin / span, end = k - g * span < span ? k : (g + 1) * span;
+            run.count = end - run.begin < CHUNK ? end - run.begin : CHUNK;
+            run.zero = zero_value(r, run.row, g);
+            run.scale = whole_scale(r, run.row, g);
+            widen_run(r, &run, values, dtype, to);
+        }
+    }
+}
+
+// ---- the matrix ----
+
+uint64_t quantised_stored_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
+    uint64_t scales = quantised_scales(&m->format, k);
+    uint64_t bytes = (uint64_t)n * code_bytes(m->codes.bits, k);
+    bytes += (n / m->scale_columns + (n % m->scale_columns != 0)) * scales * expertd_dtype_size(m->format.scale);
+    return bytes + (m->zeros.data ? n * scales * m->zeros.bits / 8 : 0);
+}
+
+FALLIBLE quantised_take_rows(const struct quantised_matrix *whole, size_t first, size_t step, struct quantised_matrix *out) {
+    *out = *whole;
+    INVARIANT(are_rows(&whole->codes) && !whole->zeros.data && !whole->scale_of_k);
+    out->codes.data = (const char *)whole->codes.data + code_bytes(whole->codes.bits, first * whole->codes.n_stride);
+    out->codes.n_stride *= step;
+    out->codes.n_word_stride *= step;
+    if (whole->scale_n_stride == 0) {
+        return OK; // one for all rows
+    }
+    if (first % whole->scale_columns != 0 || (step > 1 && whole->scale_columns > 1)) {
+        FAIL(EXPERTD_ERR_CHECKPOINT, "gate and up share blocks of %zu rows of scales: they cannot be taken apart",
+             whole->scale_columns);
+    }
+    size_t scale = first / whole->scale_columns * whole->scale_n_stride;
+    out->scales = (const char *)whole->scales + scale * expertd_dtype_size(whole->format.scale);
+    out->scale_n_stride *= step;
+    return OK;
+}
+
+bool quantised_same_format(const struct quantised_matrix *a, const struct quantised_matrix *b) {
+    return expertd_quantised_format_equal(&a->format, &b->format);
+}
+
+static const char *base_name(const struct expertd_quantised_format *f) {
+    bool mx = f->scale == EXPERTD_DTYPE_F8_E8M0 && f->scale_k == 32 && !f->scale_of_panel;
+    switch (f->code) {
+    case EXPERTD_CODE_E4M3:
+        return mx ? "mxfp8" : "fp8";
+    case EXPERTD_CODE_E5M2:
+        return mx ? "mxfp8_e5m2" : "fp8_e5m2";
+    case EXPERTD_CODE_E2M1:
+        return mx ? "mxfp4" : f->global != EXPERTD_GLOBAL_NONE ? "nvfp4" : "fp4";
+    case EXPERTD_CODE_INT4:
+        return "int4";
+    default:
+        return "int8";
+    }
+}
+
+const char *quantised_name(const struct quantised_matrix *m, char text[QUANTISED_NAME_MAX]) {
+    const struct expertd_quantised_format *f = &m->format;
+    const char *base = base_name(f), *zero = f->zero_points ? "_zero" : "", *ordered = m->ordered ? "_ordered" : "";
+    char span[32] = "";
+    bool said = strncmp(base, "mx", 2) == 0 || strcmp(base, "nvfp4") == 0;
+    if (!said && m->scale_n_stride == 0) {
+        snprintf(span, sizeof span, "_tensor");
+    } else if (!said && f->scale_k == 0) {
+        snprintf(span, sizeof span, "_channel");
+    } else if (!said) {
+        snprintf(span, sizeof span, "_%s%zu", m->scale_columns > 1 ? "block" : "group", f->scale_k);
+    }
+    snprintf(text, QUANTISED_NAME_MAX, "%s%s%s%s", base, span, zero, ordered);
+    return text;
+}

@@ -1,0 +1,152 @@
+// Part of every quantised synthetic model's weights_id: never to be changed for a given seed.
+#include "expert/synthetic/synthetic_quantised.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "expert/synthetic/synthetic.h"
+#include "expertd/kernels/weights.h"
+
+struct synthetic_format {
+    struct expertd_quantised_format format;
+    size_t columns; // of a scale
+    const char *name;
+};
+
+static const struct synthetic_format FORMATS[] = {
+    {{EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, 128}, 128, "fp8_block128"},
+    {{EXPERTD_CODE_E4M3, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 0}, 1, "fp8_channel"},
+    {{EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32}, 1, "mxfp8"},
+    {{EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32}, 1, "mxfp4"},
+    {{EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, 16}, 1, "nvfp4"},
+    {{EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 32}, 1, "int4_group32"},
+    {{EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 128}, 1, "int4_group128_zero"},
+    {{EXPERTD_CODE_INT8, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 0}, 1, "int8_channel"},
+};
+enum { FORMAT_COUNT = sizeof FORMATS / sizeof *FORMATS };
+
+// Of the global scale of NVFP4; its block scales are then well inside E4M3.
+static const float GLOBAL = 0x1p-9f;
+static const char TO_COME[1] = {0}; // in the place of data that is not there yet
+
+const char *synthetic_format_name(size_t i) {
+    return i < FORMAT_COUNT ? FORMATS[i].name : NULL;
+}
+
+const struct synthetic_format *synthetic_format_find(const char *name, size_t length) {
+    for (size_t i = 0; i < FORMAT_COUNT; i++) {
+        if (strlen(FORMATS[i].name) == length && memcmp(FORMATS[i].name, name, length) == 0) {
+            return &FORMATS[i];
+        }
+    }
+    return NULL;
+}
+
+static unsigned code_bits(const struct expertd_quantised_format *format) {
+    return format->code == EXPERTD_CODE_E2M1 || format->code == EXPERTD_CODE_INT4 ? 4 : 8;
+}
+
+static struct expertd_code_words rows_of(const void *data, unsigned bits, size_t stride) {
+    return (struct expertd_code_words){data, bits, 8, stride, 8 * stride, 1, 8, NULL, 0, 0};
+}
+
+void synthetic_describe_codes(const struct synthetic_format *format, size_t n, size_t k, struct quantised_matrix *out) {
+    unsigned bits = code_bits(&format->format);
+    *out = (struct quantised_matrix){.format = format->format, .stored = format->name};
+    out->format.scale_of_panel =
+        format->format.scale_of_panel && (format->columns % EXPERTD_KERNEL_PANEL == 0 || format->columns >= n);
+    size_t scales = quantised_scales(&out->format, k);
+    out->codes = rows_of(TO_COME, bits, bits == 4 ? (k + 1) / 2 * 2 : k);
+    if (out->format.zero_points) {
+        out->zeros = rows_of(TO_COME, 8, scales);
+    }
+    out->scale_columns = format->columns;
+    out->scale_n_stride = scales;
+    out->scale_g_stride = 1;
+}
+
+static size_t scale_count(const struct quantised_matrix *m, size_t n, size_t k) {
+    return (n / m->scale_columns + (n % m->scale_columns != 0)) * quantised_scales(&m->format, k);
+}
+
+static size_t codes_bytes(const struct quantised_matrix *m, size_t n) {
+    return n * m->codes.n_stride * m->codes.bits / 8;
+}
+
+static size_t zeros_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
+    return m->format.zero_points ? n * quantised_scales(&m->format, k) : 0;
+}
+
+size_t synthetic_codes_bytes(const struct quantised_matrix *m, size_t n, size_t k) {
+    return arena_rounded(codes_bytes(m, n)) + arena_rounded(zeros_bytes(m, n, k)) +
+           arena_rounded(scale_count(m, n, k) * expertd_dtype_size(m->format.scale));
+}
+
+// Random bytes, eight of a word.
+static void fill_bytes(uint64_t key, size_t count, uint8_t *out) {
+    for (size_t i = 0; i < count; i += sizeof(uint64_t)) {
+        uint64_t word = synthetic_word(key, i / sizeof word);
+        memcpy(out + i, &word, count - i < sizeof word ? count - i : sizeof word);
+    }
+}
+
+// The power of two by which codes that are about uniform have a deviation of 1 / sqrt(k).
+static int exponent_for(enum expertd_weight_code code, size_t k) {
+    static const float DEVIATION[EXPERTD_CODE_COUNT] = {[EXPERTD_CODE_E4M3] = 116,
+                                                        [EXPERTD_CODE_E5M2] = 11500,
+                                                        [EXPERTD_CODE_E2M1] = 2.9f,
+                                                        [EXPERTD_CODE_INT4] = 4.6f,
+                                                        [EXPERTD_CODE_INT8] = 74};
+    int exponent;
+    (void)frexpf(1.0f / (DEVIATION[code] * sqrtf((float)k)), &exponent);
+    return exponent;
+}
+
+static void put_scale(const struct expertd_quantised_format *format, int exponent, uint8_t *out) {
+    float value = ldexpf(1.0f, exponent);
+    if (format->scale == EXPERTD_DTYPE_F8_E8M0) {
+        *out = (uint8_t)(exponent + 127);
+    } else if (format->scale == EXPERTD_DTYPE_F8_E4M3) {
+        int of_global = exponent + 9, least = -6, most = 8; // where E4M3 is normal
+        *out = (uint8_t)(((of_global < least ? least : of_global > most ? most : of_global) + 7) << 3);
+    } else {
+        expertd_dtype_narrow(&value, 1, format->scale, out);
+    }
+}
+
+static void fill_scales(uint64_t key, const struct quantised_matrix *m, size_t n, size_t k, uint8_t *out) {
+    size_t count = scale_count(m, n, k), size = expertd_dtype_size(m->format.scale);
+    int exponent = exponent_for(m->format.code, k);
+    for (size_t i = 0; i < count; i++) {
+        put_scale(&m->format, exponent - (int)(synthetic_word(key, i) & 1), out + i * size);
+    }
+}
+
+static void leave_out_nan(enum expertd_weight_code code, size_t count, uint8_t *codes) {
+    for (size_t i = 0; code == EXPERTD_CODE_E4M3 && i < count; i++) {
+        codes[i] = (codes[i] & 0x7f) == 0x7f ? codes[i] & 0xfe : codes[i];
+    }
+}
+
+void synthetic_fill_codes(const struct synthetic_tensor *t, struct quantised_matrix *m, void *out) {
+    uint64_t key = synthetic_key(t->seed, t->layer, t->expert, t->tensor);
+    uint8_t *codes = out, *zeros = codes + arena_rounded(codes_bytes(m, t->n));
+    uint8_t *scales = zeros + arena_rounded(zeros_bytes(m, t->n, t->k));
+    fill_bytes(key, codes_bytes(m, t->n), codes);
+    leave_out_nan(m->format.code, codes_bytes(m, t->n), codes);
+    m->codes.data = codes;
+    if (m->format.zero_points) {
+        fill_bytes(~key, zeros_bytes(m, t->n, t->k), zeros);
+        for (size_t i = 0; i < zeros_bytes(m, t->n, t->k); i++) {
+            zeros[i] = (uint8_t)(6 + zeros[i] % 5); // about the middle, as quantisers choose them
+        }
+        m->zeros.data = zeros;
+    }
+    fill_scales(key + 1, m, t->n, t->k, scales);
+    m->scales = scales;
+    if (m->format.global != EXPERTD_GLOBAL_NONE) {
+        m->global = &GLOBAL;
+        m->global_dtype = EXPERTD_DTYPE_F32;
+    }
+}

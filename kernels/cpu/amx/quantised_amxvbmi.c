@@ -1,0 +1,498 @@
+// Rows of bf16 against quantised weights by TDPBF16PS, under its arithmetic: codes become tiles of bf16, a few steps of K at a
+// time, which all rows then pass over, 16 at a time along the whole panel. A scale's partial sums come from tiles through L1 into
+// the closing fmas.
+//
+// The tile unit does not tell codes from bf16, and memory brings half as many bytes or a quarter.
+//
+// Rows are copied into tiles first, where a thread's scratch has room for all of K, and stay for the next call with the same rows.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "base/err.h"
+#include "base/sizes.h"
+#include "kernels/cpu/amx/amx_config.h"
+#include "kernels/cpu/amx/tile_codes.h"
+#include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
+#include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/common/float_mode.h"
+#include "kernels/cpu/common/macrokernel_prefetch.h"
+#include "kernels/cpu/common/prefetch_distance.h"
+#include "kernels/cpu/common/quantised_chunk.h"
+
+enum {
+    CHUNK_STEPS = 4, // decoded at a time: 16 KiB, which stay in L1 with as much of partial sums
+    LANES = 16,
+    ROW_WORDS = CODE_TILE_BYTES / AMX_ROWS / 4, // of a tile
+    AHEAD_BYTES = 8192,                         // that codes are fetched into L2
+    ALIGNMENT = 64,
+};
+
+typedef float sum_tile[AMX_ROWS][ROW_WORDS];
+typedef sum_tile panel_tiles[CODE_TILES]; // 16 rows of a panel
+
+// Rows against one panel after another.
+struct tiles_call {
+    const struct expertd_quantised_format *format;
+    struct quantised_layout layout;
+    tile_codes_decoder *decode;
+    const void *const *x; // [rows]
+    size_t rows, k;
+    size_t step_k, scale_steps;    // k of a step; steps of a scale but the last
+    size_t whole, steps;           // of K: whole ones, all
+    size_t step_lines, last_lines; // lines of codes along K of a step
+    size_t step_codes;             // bytes of its codes
+    size_t last_scale, last_codes; // the last scale's first step, and bytes of its codes
+    const uint8_t *panel;
+    __m512 global; // the panel's
+    float *sums;   // [rows][stride], of the panel's columns
+    size_t stride;
+    size_t pairs; // of the steps that tiles are configured for
+    // Scratch.
+    uint8_t *tiles;        // [CHUNK_STEPS][CODE_STEP_BYTES] of codes
+    panel_tiles *partials; // [CHUNK_STEPS] of scales
+    panel_row *factors;    // [CHUNK_STEPS]
+    panel_tiles *kept;     // [tiles of rows]: partial sums of a scale between chunks
+    uint8_t *x_tiles;      // [tiles of rows][held] of a step
+    size_t held;           // steps, from held_first on
+    size_t held_first;
+};
+
+// Steps [first, end): of several scales, or of a part of one.
+struct tiles_chunk {
+    size_t first, end, scales, of_scale; // scales, and steps of each
+    bool begins, ends;                   // a scale: else its partial sums are from before, or are kept
+    uintptr_t ahead;                     // what is fetched meanwhile,
+    size_t lines;                        // so many lines a step
+};
+
+static void configure(struct tiles_call *c, size_t pairs) {
+    if (c->pairs != pairs) {
+        amx_configure(CODE_TILES + 1, c->rows < AMX_ROWS ? c->rows : AMX_ROWS, pairs);
+        c->pairs = pairs;
+    }
+}
+
+static size_t row_tiles(const struct tiles_call *c) {
+    return div_up(c->rows, AMX_ROWS);
+}
+
+static size_t x_tile_bytes(const struct tiles_call *c) {
+    return AMX_ROWS * c->step_k * sizeof(uint16_t);
+}
+
+// Steps [first, first + held) of all rows; what lies past a row's end is 0.
+static void gather_rows(struct tiles_call *c, size_t first) {
+    const size_t step_bytes = c->step_k * sizeof(uint16_t), tile_bytes = x_tile_bytes(c);
+    const __mmask32 all = c->step_k == CODE_STEP_K ? 0xffffffffu : 0xffffu;
+    for (size_t r = 0; r < c->rows; r++) {
+        const uint16_t *from = (const uint16_t *)c->x[r] + first * c->step_k;
+        uint8_t *to = c->x_tiles + r / AMX_ROWS * c->held * tile_bytes + r % AMX_ROWS * step_bytes;
+        for (size_t s = first; s < first + c->held && s < c->steps; s++, from += c->step_k, to += tile_bytes) {
+            const size_t left = c->k - s * c->step_k;
+            const __mmask32 there = left < c->step_k ? (__mmask32)((1u << left) - 1) : all;
+            _mm512_mask_storeu_epi16(to, all, _mm512_maskz_loadu_epi16(there, from));
+        }
+    }
+    c->held_first = first;
+}
+
+static const uint8_t *x_tile(const struct tiles_call *c, size_t tile, size_t step) {
+    return c->x_tiles + (tile * c->held + step - c->held_first) * x_tile_bytes(c);
+}
+
+// ---- codes
+
+// A column's odd k of the last pair, where there is none, is whatever pads its line.
+static void clear_odd(uint8_t *tiles, size_t pair) {
+    for (size_t j = 0; j < CODE_TILES; j++) {
+        uint8_t *row = tiles + j * CODE_TILE_BYTES + pair * AMX_STEP_BYTES;
+        _mm512_store_si512(row, _mm512_and_si512(_mm512_load_si512(row), _mm512_set1_epi32(0xffff)));
+    }
+}
+
+// A step of K, and where its scale lies: counted on, since to divide takes as long as a step's products.
+struct tiles_place {
+    size_t step, within; // of K; of the scale
+    const uint8_t *scale;
+};
+
+static struct tiles_place first_place(const struct tiles_call *c) {
+    return (struct tiles_place){.scale = c->panel + quantised_codes_at(&c->layout, 0)};
+}
+
+PANEL_INLINE void go_on(const struct tiles_call *c, struct tiles_place *at) {
+    at->step++;
+    at->within++;
+    if (at->within == c->scale_steps) {
+        at->within = 0;
+        at->scale += c->layout.stride;
+    }
+}
+
+// A scale's scales, which zero points follow.
+PANEL_INLINE const uint8_t *stored_scales(const struct tiles_call *c, const struct tiles_place *at) {
+    return at->scale + (at->step - at->within < c->last_scale ? c->layout.codes : c->last_codes);
+}
+
+static void decode_step(const struct tiles_call *c, const struct tiles_place *at, uint8_t *tiles) {
+    const bool last = at->step + 1 == c->steps;
+    const struct tile_codes codes = {
+        .format = c->format,
+        .codes = at->scale + at->within * c->step_codes,
+        .zeros = stored_scales(c, at) + c->layout.scale_size, // not looked at where the format has none
+        .lines = last ? c->last_lines : c->step_lines,
+        .tiles = tiles,
+        .ahead = c->rows <= AMX_ROWS ? AHEAD_BYTES : 0,
+    };
+    c->decode(&codes);
+    if (last && c->k % 2) {
+        clear_odd(tiles, c->k % c->step_k / 2);
+    }
+}
+
+static void widen_scale(const struct tiles_call *c, const struct tiles_place *at, float *factors) {
+    panel_scales_to(c->format, stored_scales(c, at), c->global, factors);
+}
+
+// ---- products
+
+PANEL_INLINE void load_sums(const panel_tiles *from) {
+    _tile_loadd(0, (*from)[0], AMX_STEP_BYTES);
+    _tile_loadd(1, (*from)[1], AMX_STEP_BYTES);
+    _tile_loadd(2, (*from)[2], AMX_STEP_BYTES);
+    _tile_loadd(3, (*from)[3], AMX_STEP_BYTES);
+}
+
+PANEL_INLINE void zero_sums(void) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+PANEL_INLINE void store_sums(panel_tiles *to) {
+    _tile_stored(0, (*to)[0], AMX_STEP_BYTES);
+    _tile_stored(1, (*to)[1], AMX_STEP_BYTES);
+    _tile_stored(2, (*to)[2], AMX_STEP_BYTES);
+    _tile_stored(3, (*to)[3], AMX_STEP_BYTES);
+}
+
+PANEL_INLINE void multiply_step(const uint8_t *x, size_t x_row, const uint8_t *codes) {
+    _tile_loadd(4, x, x_row);
+    _tile_loadd(5, codes, AMX_STEP_BYTES);
+    _tile_loadd(6, codes + CODE_TILE_BYTES, AMX_STEP_BYTES);
+    _tile_loadd(7, codes + 2 * CODE_TILE_BYTES, AMX_STEP_BYTES);
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_loadd(5, codes + 3 * CODE_TILE_BYTES, AMX_STEP_BYTES);
+    _tile_dpbf16ps(1, 4, 6);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 4, 5);
+}
+
+// sum = fma(partial, scale, sum), scale by scale. `scales` is a constant in each copy.
+PANEL_INLINE void close_rows(const struct tiles_call *c, const panel_tiles *partials, const panel_row *stored, size_t tile,
+                             size_t rows, size_t scales) {
+    __m512 factors[CHUNK_STEPS][CODE_TILES];
+    PANEL_UNROLL for (size_t s = 0; s < scales; s++) {
+        PANEL_UNROLL for (size_t j = 0; j < CODE_TILES; j++) {
+            factors[s][j] = _mm512_load_ps(&stored[s][j * LANES]);
+        }
+    }
+    float *sums = c->sums + tile * AMX_ROWS * c->stride;
+    for (size_t r = 0; r < rows; r++, sums += c->stride) {
+        PANEL_UNROLL for (size_t j = 0; j < CODE_TILES; j++) {
+            __m512 sum = _mm512_loadu_ps(sums + j * LANES);
+            PANEL_UNROLL for (size_t s = 0; s < scales; s++) {
+                sum = _mm512_fmadd_ps(_mm512_load_ps(partials[s][j][r]), factors[s][j], sum);
+            }
+            _mm512_storeu_ps(sums + j * LANES, sum);
+        }
+    }
+}
+
+static __attribute__((noinline)) void close_scales(const struct tiles_call *c, const panel_tiles *partials, const panel_row *stored,
+                                                   size_t tile, size_t scales) {
+    const size_t left = c->rows - tile * AMX_ROWS, rows = left < AMX_ROWS ? left : AMX_ROWS;
+    switch (scales) {
+    case 1:
+        close_rows(c, partials, stored, tile, rows, 1);
+        return;
+    case 2:
+        close_rows(c, partials, stored, tile, rows, 2);
+        return;
+    case 3:
+        close_rows(c, partials, stored, tile, rows, 3);
+        return;
+    default:
+        close_rows(c, partials, stored, tile, rows, CHUNK_STEPS);
+    }
+}
+
+// A tile of rows against the chunk.
+static uintptr_t multiply_tile(const struct tiles_call *c, const struct tiles_chunk *chunk, size_t tile) {
+    const size_t x_row = c->step_k * sizeof(uint16_t), x_bytes = x_tile_bytes(c), lines = chunk->lines;
+    const uint8_t *x = x_tile(c, tile, chunk->first), *codes = c->tiles;
+    uintptr_t ahead = chunk->ahead;
+    TILES_SEE_MEMORY;
+    for (size_t i = 0; i < chunk->scales; i++) {
+        if (chunk->begins) {
+            zero_sums();
+        } else {
+            load_sums((const panel_tiles *)&c->kept[tile]);
+        }
+        for (size_t s = 0; s < chunk->of_scale; s++, x += x_bytes, codes += CODE_STEP_BYTES) {
+            multiply_step(x, x_row, codes);
+            for (size_t l = 0; l < lines; l++, ahead += 64) {
+                fetch_into((const void *)ahead, true);
+            }
+        }
+        store_sums(chunk->ends ? &c->partials[i] : &c->kept[tile]);
+    }
+    TILES_SEE_MEMORY;
+    if (chunk->ends) {
+        close_scales(c, (const panel_tiles *)c->partials, (const panel_row *)c->factors, tile, chunk->scales);
+    }
+    return ahead;
+}
+
+// As many whole scales as go into a chunk, or a part of one. A last step that is not whole is a chunk of its own.
+static struct tiles_chunk next_chunk(const struct tiles_call *c, const struct tiles_place *at) {
+    const size_t limit = at->step < c->whole ? c->whole : c->steps, left = limit - at->step;
+    const size_t of_scale = c->scale_steps - at->within;
+    struct tiles_chunk chunk = {.first = at->step, .scales = 1, .begins = at->within == 0, .of_scale = CHUNK_STEPS};
+    chunk.of_scale = chunk.of_scale < of_scale ? chunk.of_scale : of_scale;
+    chunk.of_scale = chunk.of_scale < left ? chunk.of_scale : left;
+    if (chunk.begins && chunk.of_scale == c->scale_steps) {
+        const size_t most = CHUNK_STEPS / c->scale_steps, there = left / c->scale_steps;
+        chunk.scales = most < there ? most : there;
+    }
+    chunk.end = at->step + chunk.scales * chunk.of_scale;
+    chunk.ends = chunk.of_scale == of_scale || chunk.end == c->steps;
+    return chunk;
+}
+
+// The chunk's scales to f32, and its codes to tiles.
+static void decode_chunk(const struct tiles_call *c, const struct tiles_chunk *chunk, struct tiles_place *at) {
+    for (size_t i = 0; i < chunk->scales; i++) {
+        widen_scale(c, at, c->factors[i]);
+        for (size_t s = 0; s < chunk->of_scale; s++, go_on(c, at)) {
+            decode_step(c, at, c->tiles + (at->step - chunk->first) * CODE_STEP_BYTES);
+        }
+    }
+}
+
+static void configure_at(struct tiles_call *c, size_t step) {
+    configure(c, (step < c->whole ? c->step_k : c->k - step * c->step_k + 1) / 2);
+}
+
+static void multiply_many(struct tiles_call *c, bool gathered) {
+    const size_t tiles = row_tiles(c);
+    for (struct tiles_place at = first_place(c); at.step < c->steps;) {
+        if (!gathered && (at.step == 0 || at.step + CHUNK_STEPS > c->held_first + c->held)) {
+            gather_rows(c, at.step);
+        }
+        struct tiles_chunk chunk = next_chunk(c, &at);
+        const uint8_t *codes = at.scale + at.within * c->step_codes;
+        configure_at(c, at.step);
+        decode_chunk(c, &chunk, &at);
+        chunk.ahead = (uintptr_t)codes + AHEAD_BYTES;
+        const size_t bytes = (uintptr_t)(at.scale + at.within * c->step_codes) - (uintptr_t)codes;
+        const size_t passed = tiles * (chunk.end - chunk.first); // steps
+        INVARIANT(passed > 0);
+        chunk.lines = div_up(bytes, 64 * passed);
+        for (size_t t = 0; t < tiles; t++) {
+            chunk.ahead = multiply_tile(c, &chunk, t);
+        }
+    }
+}
+
+// One tile of rows, step by step: while a step is multiplied the next one is decoded, sums stay in tiles over a scale, and are
+// closed when the next step's have been begun, for what a tile stores is not there at once.
+static void multiply_few(struct tiles_call *c, bool gathered) {
+    struct tiles_place at = first_place(c), decoded = at;
+    const panel_tiles *unclosed = NULL;
+    const panel_row *factors = NULL;
+    size_t turn = 0;
+    decode_step(c, &decoded, c->tiles);
+    for (; at.step < c->steps; go_on(c, &at)) {
+        const uint8_t *tiles = c->tiles + at.step % CHUNK_STEPS * CODE_STEP_BYTES;
+        if (!gathered && (at.step == 0 || at.step == c->held_first + c->held)) {
+            gather_rows(c, at.step);
+        }
+        go_on(c, &decoded);
+        if (decoded.step < c->steps) {
+            decode_step(c, &decoded, c->tiles + decoded.step % CHUNK_STEPS * CODE_STEP_BYTES);
+        }
+        TILES_SEE_MEMORY;
+        if (at.step == 0 || at.step == c->whole) { // tiles change, and lose what they have
+            const bool begun = at.within > 0;
+            if (begun) {
+                store_sums(c->kept);
+            }
+            configure_at(c, at.step);
+            if (begun) {
+                load_sums((const panel_tiles *)c->kept);
+            }
+        }
+        if (at.within == 0) {
+            zero_sums();
+        }
+        multiply_step(x_tile(c, 0, at.step), c->step_k * sizeof(uint16_t), tiles);
+        if (at.within + 1 == c->scale_steps || at.step + 1 == c->steps) {
+            store_sums(&c->partials[turn]);
+            widen_scale(c, &at, c->factors[turn]);
+            if (unclosed) {
+                close_scales(c, unclosed, factors, 0, 1);
+            }
+            TILES_SEE_MEMORY;
+            unclosed = (const panel_tiles *)&c->partials[turn], factors = (const panel_row *)&c->factors[turn];
+            turn = (turn + 1) % CHUNK_STEPS;
+        }
+    }
+    close_scales(c, unclosed, factors, 0, 1);
+}
+
+static void multiply_panel(struct tiles_call *c, bool gathered) {
+    c->global = panel_global(c->format, c->panel);
+    for (size_t r = 0; r < c->rows; r++) {
+        memset(c->sums + r * c->stride, 0, EXPERTD_KERNEL_PANEL * sizeof *c->sums);
+    }
+    if (c->steps > 0) {
+        (c->rows <= AMX_ROWS ? multiply_few : multiply_many)(c, gathered);
+    }
+}
+
+// ---- calls
+
+static tile_codes_decoder *decoder_of(const struct expertd_quantised_format *format) {
+    switch (format->code) {
+    case EXPERTD_CODE_E2M1:
+        return tile_codes_nibble;
+    case EXPERTD_CODE_INT4:
+        return format->zero_points ? tile_codes_nibble_less_zero : tile_codes_nibble;
+    case EXPERTD_CODE_INT8:
+        return format->zero_points ? tile_codes_int8_less_zero : tile_codes_int8;
+    default:
+        return tile_codes_float8;
+    }
+}
+
+static struct tiles_call call_of(const struct expertd_quantised_format *format, const void *const *x, size_t rows, size_t k) {
+    struct tiles_call c = {.format = format,
+                           .layout = quantised_layout(format, k),
+                           .decode = decoder_of(format),
+                           .x = x,
+                           .rows = rows,
+                           .k = k,
+                           .step_k = quantised_tile_k(format)};
+    c.whole = k / c.step_k;
+    c.steps = div_up(k, c.step_k);
+    c.scale_steps = div_up(c.layout.scale_k, c.step_k);
+    c.step_lines = c.step_k / c.layout.line_k;
+    c.step_codes = quantised_code_bytes(&c.layout, c.step_k);
+    if (k > 0) {
+        c.last_lines = div_up(k - (c.steps - 1) * c.step_k, c.layout.line_k);
+        c.last_scale = (c.layout.scales - 1) * c.scale_steps;
+        c.last_codes = quantised_code_bytes(&c.layout, quantised_depth(&c.layout, c.layout.scales - 1, k));
+    }
+    return c;
+}
+
+enum { FIXED_SCRATCH = CHUNK_STEPS * (CODE_STEP_BYTES + sizeof(panel_tiles) + sizeof(panel_row)) };
+
+// `bytes` of scratch, 64-byte aligned. False: rows have no room in it for all of K.
+static bool place(struct tiles_call *c, uint8_t *scratch, size_t bytes) {
+    c->tiles = scratch;
+    c->partials = (panel_tiles *)(c->tiles + CHUNK_STEPS * CODE_STEP_BYTES);
+    c->factors = (panel_row *)(c->partials + CHUNK_STEPS);
+    c->kept = (panel_tiles *)(c->factors + CHUNK_STEPS);
+    c->x_tiles = (uint8_t *)(c->kept + row_tiles(c));
+    const size_t room = (bytes - (size_t)(c->x_tiles - scratch)) / x_tile_bytes(c) / row_tiles(c);
+    c->held = room < c->steps ? room : c->steps;
+    return room >= c->steps;
+}
+
+_Static_assert(FIXED_SCRATCH + KERNEL_CALL_ROWS / AMX_ROWS * (sizeof(panel_tiles) + CHUNK_STEPS * CODE_TILE_BYTES) <=
+                   KERNEL_SCRATCH_BYTES,
+               "a chunk of all rows");
+
+// Not inlined: no fma may move across a change of the floating-point mode in the caller.
+static __attribute__((noinline)) void multiply_group(struct tiles_call *c, const struct panel_group_args *group) {
+    const bool fits = place(c, group->scratch, KERNEL_SCRATCH_BYTES + group->scratch_more);
+    if (fits && !group->rows_kept) {
+        gather_rows(c, 0);
+    }
+    c->stride = KERNEL_SUMS;
+    for (size_t p = 0; p < group->count; p++) {
+        c->panel = group->panels[p];
+        c->sums = group->sums + p * EXPERTD_KERNEL_PANEL;
+        multiply_panel(c, fits);
+    }
+    _tile_release();
+}
+
+// Rows so few that tiles, which take as long for one as for 16, are slower than other ways to the same bits. INT8 is dear to
+// decode, and steps of 16 k leave tiles half empty.
+static size_t few_rows(const struct expertd_quantised_format *format, bool whole) {
+    enum { WHOLE_ROWS_OF_16 = 5 };
+    const bool half_empty = quantised_tile_k(format) < CODE_STEP_K;
+    if (half_empty && whole) {
+        return WHOLE_ROWS_OF_16;
+    }
+    return half_empty || format->code == EXPERTD_CODE_INT8 ? FEW_APART_ROWS : FEW_APART_ROWS - 1;
+}
+
+void amxvbmi_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+    if (group->k == 0) {
+        group_clear(group);
+        return;
+    }
+    const bool whole = avx512vnni_whole_rows(format, group->k) > 0;
+    if (group->rows > few_rows(format, whole)) {
+        struct tiles_call c = call_of(format, group->x, group->rows, group->k);
+        float_mode before = float_mode_set_ieee();
+        multiply_group(&c, group);
+        float_mode_restore(before);
+    } else if (!(whole ? avx512vnni_quantised_whole_apart : avx512vbmi_quantised_few_apart)(group, format)) {
+        group_panel_by_panel(group, format,
+                             amxvbmi_quantised_bf16); // scratch stays what it was made, for a call with the same rows
+    }
+}
+
+size_t amxvbmi_quantised_span(const struct expertd_quantised_format *format, size_t k) {
+    const struct tiles_call one = call_of(format, NULL, AMX_ROWS, k);
+    const size_t tile_bytes = sizeof(panel_tiles) + one.steps * x_tile_bytes(&one);
+    return (KERNEL_DIGITS_KEPT - FIXED_SCRATCH) / tile_bytes * AMX_ROWS;
+}
+
+enum { ONE_SCRATCH = FIXED_SCRATCH + sizeof(panel_tiles) + 8 * CODE_TILE_BYTES };
+
+static __attribute__((noinline)) void multiply_one(const struct panel_args *args, const struct expertd_quantised_format *format) {
+    _Alignas(ALIGNMENT) uint8_t scratch[ONE_SCRATCH];
+    _Alignas(ALIGNMENT) float sums[AMX_ROWS][EXPERTD_KERNEL_PANEL];
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = args->rows - row < AMX_ROWS ? args->rows - row : AMX_ROWS;
+        struct tiles_call c = call_of(format, args->x + row, rows, args->k);
+        const bool fits = place(&c, scratch, sizeof scratch);
+        if (fits) {
+            gather_rows(&c, 0);
+        }
+        c.panel = args->panel;
+        c.sums = sums[0], c.stride = EXPERTD_KERNEL_PANEL;
+        multiply_panel(&c, fits);
+        for (size_t r = 0; r < rows; r++) {
+            memcpy(args->out + (row + r) * args->out_stride, sums[r], args->columns * sizeof(float));
+        }
+    }
+    _tile_release();
+}
+
+void amxvbmi_quantised_bf16(const struct panel_args *args, const struct expertd_quantised_format *format) {
+    float_mode before = float_mode_set_ieee();
+    multiply_one(args, format);
+    float_mode_restore(before);
+}
+#endif

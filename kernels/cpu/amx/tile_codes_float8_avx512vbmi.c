@@ -1,0 +1,7 @@
+// Tiles of floats of 8 bits.
+#if defined(__x86_64__)
+#include "kernels/cpu/avx512/quantised_pairs/pairs_float8_avx512.h"
+
+#define TILE_CODES tile_codes_float8
+#include "kernels/cpu/amx/tile_codes_body.h"
+#endif

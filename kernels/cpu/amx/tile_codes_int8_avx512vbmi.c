@@ -1,0 +1,7 @@
+// Tiles of INT8.
+#if defined(__x86_64__)
+#include "kernels/cpu/avx512/quantised_pairs/pairs_int8_avx512.h"
+
+#define TILE_CODES tile_codes_int8
+#include "kernels/cpu/amx/tile_codes_body.h"
+#endif

@@ -1,0 +1,7 @@
+// Tiles of 4 bits without zero points.
+#if defined(__x86_64__)
+#include "kernels/cpu/avx512/quantised_pairs/pairs_nibble_avx512.h"
+
+#define TILE_CODES tile_codes_nibble
+#include "kernels/cpu/amx/tile_codes_body.h"
+#endif

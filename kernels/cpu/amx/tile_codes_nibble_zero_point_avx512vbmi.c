@@ -1,0 +1,7 @@
+// Tiles of INT4 with zero points.
+#if defined(__x86_64__)
+#include "kernels/cpu/avx512/quantised_pairs/pairs_nibble_zero_point_avx512.h"
+
+#define TILE_CODES tile_codes_nibble_less_zero
+#include "kernels/cpu/amx/tile_codes_body.h"
+#endif

@@ -1,0 +1,424 @@
+// Rows that are whole by TDPBSSD: a product of tiles does a digit of 16 rows by 16 columns over 64 k, which takes as long as half
+// of one by VPDPBUSD. And those that are not, by fmas.
+//
+// What tiles sum to goes through memory, and is added there while the next ones are multiplied.
+#if defined(__x86_64__)
+#include "kernels/cpu/amx/tile_scale_group.h"
+
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "base/sizes.h"
+#include "kernels/cpu/amx/amx_config.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/common/prefetch_distance.h"
+
+enum {
+    LINE_K = 8,
+    LINES = TILE_K / LINE_K, // of a block
+    HALF = TILE_VECS / 2,    // of the columns that codes are widened of at a time
+    WIDE_ROWS = 32,          // that are widened at once
+    FMA_ROWS = 8,            // at a time
+    FEW_ROWS = 4,            // codes are widened in registers for
+    RIGHT = 5,               // tiles: 0 to 3 are sums of each vector of columns, 4 digits, 5 to 7 codes
+};
+
+void tile_scales_begin(size_t rows) {
+    amx_configure(RIGHT, TILE_DIGITS * (rows < TILE_PLACES ? rows : TILE_PLACES), AMX_STEP_WORDS);
+}
+
+void tile_scales_end(void) {
+    _tile_release();
+}
+
+PANEL_INLINE void decode_line(const uint8_t *stored, bool less_zero, __m512i zero, void *low, void *high) {
+    const __m512i nibble = _mm512_set1_epi8(15), line = _mm512_loadu_si512(stored);
+    fetch_line(stored, FETCH_CODES_INTEL);
+    (void)less_zero;
+    _mm512_store_si512(low, _mm512_sub_epi8(_mm512_and_si512(line, nibble), zero));
+    _mm512_store_si512(high, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(line, 4), nibble), zero));
+}
+
+void tile_scale_decode(const struct tile_scale *s, digit_codes to) {
+    const uint8_t *stored = s->stored;
+    __m512i zero[TILE_VECS];
+    PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
+        const __m512i words = s->less_zero ? _mm512_cvtps_epi32(_mm512_load_ps(s->zeros + v * TILE_COLUMNS)) : _mm512_set1_epi32(8);
+        zero[v] = _mm512_mullo_epi32(words, _mm512_set1_epi32(0x01010101));
+    }
+    for (size_t k = 0; k < s->depth; k += LINE_K) {
+        const size_t block = k / TILE_K, word = k % TILE_K / 4;
+        PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++, stored += QUANTISED_LINE) {
+            decode_line(stored, s->less_zero, zero[v], to[block][v][word], to[block][v][word + 1]);
+        }
+    }
+}
+
+// sum = fma(partial, scale, sum)
+PANEL_INLINE void close_sum(const struct tile_scale *s, size_t row, size_t column, __m512 partial) {
+    float *sum = s->sums[row] + column;
+    _mm512_store_ps(sum, _mm512_fmadd_ps(partial, _mm512_load_ps(s->factors + column), _mm512_load_ps(sum)));
+}
+
+// Codes as f32, and rows.
+typedef float wide_codes[TILE_K][HALF * TILE_COLUMNS] __attribute__((aligned(64)));
+typedef float wide_rows[WIDE_ROWS][TILE_K] __attribute__((aligned(64)));
+
+// k of a block.
+PANEL_INLINE size_t block_depth(const struct tile_scale *s, size_t block) {
+    const size_t left = s->depth - block * TILE_K;
+    return left < TILE_K ? left : TILE_K;
+}
+
+// 16 columns' codes of a line. A shift by whole bytes is a load from the next byte; scales follow the last line.
+struct line {
+    __m512i from[4];
+};
+
+PANEL_INLINE struct line line_load(const uint8_t *stored) {
+    return (struct line){{_mm512_loadu_si512(stored), _mm512_loadu_si512(stored + 1), _mm512_loadu_si512(stored + 2),
+                          _mm512_loadu_si512(stored + 3)}};
+}
+
+// k = 2i is nibble i of the lower half of a column's word, 2i + 1 that of the upper one.
+PANEL_INLINE __m512 line_value(const struct line *line, size_t k, bool less_zero, __m512 values, __m512 zero) {
+    const __m512i words = line->from[k % 2 * 2 + k / 4], index = k / 2 % 2 ? _mm512_srli_epi32(words, 4) : words;
+    const __m512 value = _mm512_permutexvar_ps(index, values);
+    return less_zero ? _mm512_sub_ps(value, zero) : value;
+}
+
+PANEL_INLINE __m512 code_values(bool less_zero) {
+    static const float UINT4[TILE_COLUMNS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    static const float INT4[TILE_COLUMNS] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+    return _mm512_loadu_ps(less_zero ? UINT4 : INT4);
+}
+
+PANEL_INLINE void widen(const struct tile_scale *s, size_t block, size_t first, bool less_zero, wide_codes wide) {
+    const __m512 values = code_values(less_zero);
+    const uint8_t *stored = s->stored + (block * LINES * TILE_VECS + first) * QUANTISED_LINE;
+    for (size_t i = 0; i < block_depth(s, block); i += LINE_K, stored += TILE_VECS * QUANTISED_LINE) {
+        PANEL_UNROLL for (size_t v = 0; v < HALF; v++) {
+            const __m512 zero = less_zero ? _mm512_load_ps(s->zeros + (first + v) * TILE_COLUMNS) : _mm512_setzero_ps();
+            const struct line line = line_load(stored + v * QUANTISED_LINE);
+            PANEL_UNROLL for (size_t k = 0; k < LINE_K; k++) {
+                _mm512_store_ps(&wide[i + k][v * TILE_COLUMNS], line_value(&line, k, less_zero, values, zero));
+            }
+        }
+    }
+}
+
+static void widen_codes(const struct tile_scale *s, size_t block, size_t first, wide_codes wide) {
+    if (s->less_zero) {
+        widen(s, block, first, true, wide);
+    } else {
+        widen(s, block, first, false, wide);
+    }
+}
+
+// Of rows from a place on; +0 up to a whole line.
+static void widen_rows(const struct tile_scale *s, size_t block, size_t place, size_t rows, wide_rows wide) {
+    const size_t depth = block_depth(s, block);
+    for (size_t r = 0; r < rows; r++) {
+        const uint16_t *x = (const uint16_t *)s->x[s->places[place + r].row] + s->k + block * TILE_K;
+        for (size_t i = 0; i < depth; i += TILE_COLUMNS) {
+            const __mmask16 there = (__mmask16)(depth - i < TILE_COLUMNS ? (1u << (depth - i)) - 1 : UINT16_MAX);
+            const __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, x + i));
+            _mm512_store_si512(&wide[r][i], _mm512_slli_epi32(words, 16));
+        }
+    }
+}
+
+// a * b + c in the form that overwrites c: gcc 12 takes one that overwrites a factor for many, and moves sums to and fro.
+PANEL_INLINE __m512 fma_onto(__m512 a, __m512 b, __m512 c) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+    return c;
+}
+
+// Rows from a place on, along `vecs` vectors of columns from `column` on.
+struct fma_at {
+    size_t block, column, place;
+};
+typedef __m512 fma_sums[FMA_ROWS][TILE_VECS];
+
+PANEL_INLINE void fma_begin(size_t rows, size_t vecs, const struct tile_scale *s, const struct fma_at *at, fma_sums sums) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
+            const float *before = s->partials[at->place + r] + at->column + v * TILE_COLUMNS;
+            sums[r][v] = at->block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(before);
+        }
+    }
+}
+
+PANEL_INLINE void fma_end(size_t rows, size_t vecs, const struct tile_scale *s, const struct fma_at *at, fma_sums sums) {
+    const bool closes = (at->block + 1) * TILE_K >= s->depth;
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
+            const size_t column = at->column + v * TILE_COLUMNS;
+            if (closes) {
+                close_sum(s, s->places[at->place + r].row, column, sums[r][v]);
+            } else {
+                _mm512_store_ps(s->partials[at->place + r] + column, sums[r][v]);
+            }
+        }
+    }
+}
+
+PANEL_INLINE void fma_step(size_t rows, size_t vecs, const wide_rows x, size_t k, const __m512 *code, size_t first, fma_sums sums) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        const __m512 factor = _mm512_set1_ps(x[r][k]);
+        PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
+            sums[r][first + v] = fma_onto(factor, code[v], sums[r][first + v]);
+        }
+    }
+}
+
+// A line of codes along two vectors of columns, pairs of k, the odd one first.
+PANEL_INLINE void fma_line(size_t rows, bool less_zero, const uint8_t *stored, const wide_rows x, size_t k, __m512 values,
+                           const __m512 *zero, size_t first, fma_sums sums) {
+    const struct line line[HALF] = {line_load(stored), line_load(stored + QUANTISED_LINE)};
+    PANEL_UNROLL for (size_t i = 0; i < LINE_K; i++) {
+        const size_t odd = i ^ 1;
+        __m512 code[HALF];
+        PANEL_UNROLL for (size_t v = 0; v < HALF; v++) {
+            code[v] = line_value(&line[v], odd, less_zero, values, zero[v]);
+        }
+        fma_step(rows, HALF, x, k + odd, code, first, sums);
+    }
+    __asm__ __volatile__("" ::: "memory"); // else elements are held in registers over the lines, which sums need
+}
+
+// Few rows: codes are widened in registers.
+PANEL_INLINE void fma_few(size_t rows, bool less_zero, const struct tile_scale *s, const struct fma_at *at, const wide_rows x) {
+    const __m512 values = code_values(less_zero);
+    const uint8_t *stored = s->stored + at->block * LINES * TILE_VECS * QUANTISED_LINE;
+    __m512 zero[TILE_VECS];
+    fma_sums sums;
+    PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
+        zero[v] = less_zero ? _mm512_load_ps(s->zeros + v * TILE_COLUMNS) : _mm512_setzero_ps();
+    }
+    fma_begin(rows, TILE_VECS, s, at, sums);
+    for (size_t k = 0; k < block_depth(s, at->block); k += LINE_K) {
+        PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v += HALF, stored += HALF * QUANTISED_LINE) {
+            fma_line(rows, less_zero, stored, x, k, values, zero + v, v, sums);
+        }
+    }
+    fma_end(rows, TILE_VECS, s, at, sums);
+}
+
+// More: they have been widened into L1, of half of the columns.
+PANEL_INLINE void fma_many(size_t rows, const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes) {
+    fma_sums sums;
+    fma_begin(rows, HALF, s, at, sums);
+    for (size_t pair = 0; pair < block_depth(s, at->block); pair += 2) {
+        PANEL_UNROLL for (size_t i = 0; i < 2; i++) {
+            const size_t k = pair + 1 - i;
+            __m512 code[HALF];
+            PANEL_UNROLL for (size_t v = 0; v < HALF; v++) {
+                code[v] = _mm512_load_ps(&codes[k][v * TILE_COLUMNS]);
+            }
+            fma_step(rows, HALF, x, k, code, 0, sums);
+        }
+    }
+    fma_end(rows, HALF, s, at, sums);
+}
+
+// By the copy for its number of rows.
+#define FMA_FEW(rows)                                                                                                              \
+    static void fma_few_##rows(const struct tile_scale *s, const struct fma_at *at, const wide_rows x) {                           \
+        if (s->less_zero) {                                                                                                        \
+            fma_few(rows, true, s, at, x);                                                                                         \
+        } else {                                                                                                                   \
+            fma_few(rows, false, s, at, x);                                                                                        \
+        }                                                                                                                          \
+    }
+#define FMA_MANY(rows)                                                                                                             \
+    static void fma_many_##rows(const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes) {        \
+        fma_many(rows, s, at, x, codes);                                                                                           \
+    }
+FMA_FEW(1)
+FMA_FEW(2)
+FMA_FEW(3)
+FMA_FEW(4)
+FMA_MANY(1)
+FMA_MANY(2)
+FMA_MANY(3)
+FMA_MANY(4)
+FMA_MANY(5)
+FMA_MANY(6)
+FMA_MANY(7)
+FMA_MANY(8)
+
+typedef void fma_few_kernel(const struct tile_scale *s, const struct fma_at *at, const wide_rows x);
+typedef void fma_many_kernel(const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes);
+
+// Up to WIDE_ROWS rows.
+static void fma_some(const struct tile_scale *s, size_t block, size_t place, size_t count, const wide_rows x) {
+    static fma_few_kernel *const FEW[] = {fma_few_1, fma_few_2, fma_few_3, fma_few_4};
+    static fma_many_kernel *const MANY[] = {fma_many_1, fma_many_2, fma_many_3, fma_many_4,
+                                            fma_many_5, fma_many_6, fma_many_7, fma_many_8};
+    wide_codes codes;
+    if (count <= FEW_ROWS) {
+        const struct fma_at at = {block, 0, place};
+        FEW[count - 1](s, &at, x);
+        return;
+    }
+    for (size_t first = 0; first < TILE_VECS; first += HALF) {
+        size_t parts = div_up(count, FMA_ROWS);
+        widen_codes(s, block, first, codes);
+        for (size_t done = 0, rows; done < count; done += rows, parts--) {
+            rows = div_up(count - done, parts);
+            const struct fma_at at = {block, first * TILE_COLUMNS, place + done};
+            MANY[rows - 1](s, &at, x + done, codes);
+        }
+    }
+}
+
+// Places from one to before another.
+static __attribute__((noinline)) void fma_places(const struct tile_scale *s, size_t block, size_t place, size_t end) {
+    wide_rows x;
+    for (size_t rows; place < end; place += rows) {
+        rows = end - place < WIDE_ROWS ? end - place : WIDE_ROWS;
+        widen_rows(s, block, place, rows, x);
+        fma_some(s, block, place, rows, (const float(*)[TILE_K])x);
+    }
+}
+
+PANEL_INLINE __m512 tile_value(int32_t (*sums)[TILE_SUMS][TILE_COLUMNS], size_t v, size_t row) {
+    const int32_t(*digits)[TILE_COLUMNS] = (const int32_t(*)[TILE_COLUMNS])sums[v][row * TILE_DIGITS];
+    __m512i whole = _mm512_slli_epi32(_mm512_load_si512(digits[2]), 8);
+    whole = _mm512_slli_epi32(_mm512_add_epi32(whole, _mm512_load_si512(digits[1])), 8);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(whole, _mm512_load_si512(digits[0])));
+}
+
+// A first block's sums: the partial sums, which are closed where there is no other block.
+PANEL_INLINE void add_first(const struct tile_scale *s, const struct tile_unit *u, bool closes,
+                            int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
+    const struct tile_place *places = s->places + u->place;
+    for (size_t r = 0; r < u->rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
+            const __m512 partial = _mm512_mul_ps(tile_value(sums, v, r), _mm512_set1_ps(places[r].unit[0]));
+            if (closes) {
+                close_sum(s, places[r].row, v * TILE_COLUMNS, partial);
+            } else {
+                _mm512_store_ps(s->partials[u->place + r] + v * TILE_COLUMNS, partial);
+            }
+        }
+    }
+}
+
+// The greater magnitude.
+PANEL_INLINE __m512 greater(__m512 a, __m512 b) {
+    return _mm512_range_ps(a, b, 0xb);
+}
+
+// A second block's: closed but where a partial sum has reached the limit, which goes by fmas from the first block's on.
+PANEL_INLINE void add_second(const struct tile_scale *s, const struct tile_unit *u, int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
+    const struct tile_place *places = s->places + u->place;
+    for (size_t r = 0; r < u->rows; r++) {
+        __m512 after[TILE_VECS], most[TILE_VECS];
+        PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
+            const __m512 before = _mm512_load_ps(s->partials[u->place + r] + v * TILE_COLUMNS);
+            after[v] = _mm512_fmadd_ps(tile_value(sums, v, r), _mm512_set1_ps(places[r].unit[1]), before);
+            most[v] = greater(before, after[v]);
+        }
+        const __m512 greatest = _mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3]));
+        if (_mm512_cmp_ps_mask(greatest, _mm512_set1_ps(places[r].limit), _CMP_NLT_UQ)) {
+            fma_places(s, 1, u->place + r, u->place + r + 1);
+            continue;
+        }
+        PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
+            close_sum(s, places[r].row, v * TILE_COLUMNS, after[v]);
+        }
+    }
+}
+
+static void add_pending(struct tile_pending *pending) {
+    const struct tile_scale *s = pending->scale;
+    if (!s) {
+        return;
+    }
+    if (pending->unit.block > 0) {
+        add_second(s, &pending->unit, pending->sums);
+    } else if (s->depth > TILE_K) {
+        add_first(s, &pending->unit, false, pending->sums);
+    } else {
+        add_first(s, &pending->unit, true, pending->sums);
+    }
+    pending->scale = NULL;
+}
+
+PANEL_INLINE void multiply_unit(const struct tile_scale *s, const struct tile_unit *u, digit_codes codes) {
+    const int8_t *x = s->digits + (u->block * s->rows + u->place) * TILE_DIGITS * TILE_K;
+    TILES_SEE_MEMORY;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(4, x, TILE_K);
+    _tile_loadd(5, codes[u->block][0], AMX_STEP_BYTES);
+    _tile_dpbssd(0, 4, 5);
+    _tile_loadd(6, codes[u->block][1], AMX_STEP_BYTES);
+    _tile_dpbssd(1, 4, 6);
+    _tile_loadd(7, codes[u->block][2], AMX_STEP_BYTES);
+    _tile_dpbssd(2, 4, 7);
+    _tile_loadd(5, codes[u->block][3], AMX_STEP_BYTES);
+    _tile_dpbssd(3, 4, 5);
+    TILES_SEE_MEMORY;
+}
+
+PANEL_INLINE void store_unit(int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
+    TILES_SEE_MEMORY;
+    _tile_stored(0, sums[0], AMX_STEP_BYTES);
+    _tile_stored(1, sums[1], AMX_STEP_BYTES);
+    _tile_stored(2, sums[2], AMX_STEP_BYTES);
+    _tile_stored(3, sums[3], AMX_STEP_BYTES);
+    TILES_SEE_MEMORY;
+}
+
+// Are codes less these zero points of a magnitude that was reckoned with?
+PANEL_INLINE bool zeros_are_taken(const struct tile_scale *s) {
+    const __m512 most = _mm512_set1_ps(TILE_CODE_MAX_LESS_ZERO), least = _mm512_set1_ps(15 - TILE_CODE_MAX_LESS_ZERO);
+    __mmask16 out = 0;
+    PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
+        const __m512 zero = _mm512_load_ps(s->zeros + v * TILE_COLUMNS);
+        out |= _mm512_cmp_ps_mask(zero, most, _CMP_GT_OQ) | _mm512_cmp_ps_mask(zero, least, _CMP_LT_OQ);
+    }
+    return out == 0;
+}
+
+// Places by places, so that partial sums are still near; a unit is added while the next one is multiplied.
+static void multiply_units(const struct tile_scale *s, const size_t whole[TILE_BLOCKS], digit_codes codes,
+                           struct tile_pending *pending) {
+    for (size_t place = 0; place < whole[0]; place += TILE_PLACES) {
+        for (size_t b = 0; b < TILE_BLOCKS && place < whole[b]; b++) {
+            const size_t left = whole[b] - place;
+            const struct tile_unit u = {place, left < TILE_PLACES ? left : TILE_PLACES, b};
+            multiply_unit(s, &u, codes);
+            add_pending(pending);
+            store_unit(pending->sums);
+            pending->scale = s;
+            pending->unit = u;
+        }
+    }
+}
+
+void tile_scale_multiply(const struct tile_scale *s, digit_codes codes, struct tile_pending *pending) {
+    const bool taken = !s->less_zero || zeros_are_taken(s);
+    const size_t whole[TILE_BLOCKS] = {taken ? s->count[0] : 0, taken ? s->count[1] : 0};
+    multiply_units(s, whole, codes, pending);
+    if (pending->scale != s) {
+        add_pending(pending); // of the scale before: sums are closed in ascending order
+    }
+    for (size_t b = 0; b < TILE_BLOCKS && b * TILE_K < s->depth; b++) {
+        if (b > 0 && whole[b] < s->rows) {
+            add_pending(pending); // whose partial sums may be theirs
+        }
+        fma_places(s, b, whole[b], s->rows);
+    }
+}
+
+void tile_scale_finish(struct tile_pending *pending) {
+    add_pending(pending);
+}
+#endif

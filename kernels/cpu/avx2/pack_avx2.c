@@ -1,0 +1,12 @@
+#if defined(__x86_64__)
+#include "kernels/cpu/avx2/transpose_avx2.h"
+
+enum { PACK_LANES = TURN_LINES, PACK_WORDS = TURN_LINE_WORDS };
+
+PANEL_INLINE void turn_words(const char *src, size_t stride, uint32_t *dst) {
+    turn_words_to(src, stride, dst, EXPERTD_KERNEL_PANEL);
+}
+
+#define PACK_TARGET(name) avx2_##name
+#include "kernels/cpu/common/pack_body.h"
+#endif

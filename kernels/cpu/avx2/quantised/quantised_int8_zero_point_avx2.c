@@ -1,0 +1,46 @@
+// INT8 with zero points by AVX2. VPMADDUBSW widens each other byte of a line to 16 bits, where the zero points are subtracted: two
+// codes by one instruction. Put into the upper halves of words, VCVTDQ2PS makes them f32, 2^16 times too great.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "kernels/cpu/avx2/quantised/quantised_ieee.h"
+#include "kernels/cpu/backends.h"
+
+#define BYTES_DECODER unflushed_int8_less_zero
+#define BYTES_FOLD 0x1p-16f
+#define BYTES_UNFOLD 1.0f
+#define BYTES_TURN_ROWS 3
+
+struct tables {
+    __m256i odd, even; // 1 for the bytes of these k
+};
+
+struct line {
+    __m256i odd, even; // 16 bits of k (1, 3), and of k (0, 2): 4 columns' the one, then the other
+};
+
+PANEL_INLINE struct tables tables_load(void) {
+    return (struct tables){_mm256_set1_epi16(0x100), _mm256_set1_epi16(1)};
+}
+
+// 16 bits for each place of a line's halves.
+PANEL_INLINE __m256i zeros_load(const uint8_t *zeros) {
+    __m256i words = _mm256_castsi128_si256(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)zeros)));
+    return _mm256_permute4x64_epi64(words, 0x50);
+}
+
+PANEL_INLINE struct line line_open(const uint8_t *codes, const struct tables *t, __m256i zero) {
+    __m256i bytes = _mm256_loadu_si256((const __m256i *)codes);
+    return (struct line){_mm256_sub_epi16(_mm256_maddubs_epi16(t->odd, bytes), zero),
+                         _mm256_sub_epi16(_mm256_maddubs_epi16(t->even, bytes), zero)};
+}
+
+PANEL_INLINE __m256 line_value(const struct line *line, const struct tables *t, size_t i) {
+    const __m256i none = _mm256_setzero_si256();
+    __m256i half = i % 2 ? line->odd : line->even;
+    (void)t;
+    return _mm256_cvtepi32_ps(i / 2 ? _mm256_unpackhi_epi16(none, half) : _mm256_unpacklo_epi16(none, half));
+}
+
+#include "kernels/cpu/avx2/quantised/quantised_bytes_body.h"
+#endif

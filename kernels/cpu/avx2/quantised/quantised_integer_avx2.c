@@ -1,0 +1,131 @@
+// Which sums of a row can be taken in whole numbers, and the numbers' digits.
+#if defined(__x86_64__)
+#include "kernels/cpu/avx2/quantised/quantised_integer.h"
+
+#include <immintrin.h>
+
+#include <math.h>
+
+#include "expertd/base/dtype.h"
+#include "kernels/cpu/backends.h"
+
+// Between them no power of two that is used leaves the range of f32, nor does a sum, which is below 2^24 units: where the decoder's
+// fold is 2^-24, units of its codes are 2^24.
+static const float UNIT_LEAST = 0x1p-120f, UNIT_GREATEST = 0x1p72f;
+
+// Rounding may have made a limit greater than it is.
+static const float LIMIT_ROUNDED = 1 - 0x1p-20f;
+
+// Of what a block can add at the most: partial sums are hardly ever less, so that with a lower limit the block's sums would be
+// taken in vain.
+static const float LIKELY = 0.5f;
+
+enum { DIGIT_BIASES = 0x808080 }; // X + these, less them byte by byte, are X's digits
+
+// Of some lines of a row: what decides whether their sums are whole.
+struct spread {
+    __m256 least; // last bits
+    __m256 sum;   // of magnitudes. It is exact while the condition holds: rounded it is at least 2^24 times the least
+};
+
+// The last bit of each of 8 bf16 as a power of two, a huge one for 0. Not a number, or Inf: whatever, their sum is too great.
+static inline __m256 last_bits(__m256i x) {
+    const __m256i exponent_mask = _mm256_set1_epi32(0x7f800000), hidden = _mm256_set1_epi32(0x80);
+    __m256i significand = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(0x7f)), hidden);
+    __m256i last = _mm256_and_si256(significand, _mm256_sub_epi32(_mm256_setzero_si256(), significand));
+    __m256 power = _mm256_castsi256_ps(_mm256_and_si256(x, exponent_mask));
+    __m256 bits = _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(last), _mm256_set1_ps(0x1p-7f)), power);
+    __m256 is_0 = _mm256_cmp_ps(power, _mm256_setzero_ps(), _CMP_EQ_OQ);
+    return _mm256_blendv_ps(bits, _mm256_set1_ps(UNIT_GREATEST), is_0);
+}
+
+static inline void spread_add(struct spread *s, const float *x) {
+    __m256 value = _mm256_loadu_ps(x);
+    s->least = _mm256_min_ps(s->least, last_bits(_mm256_castps_si256(value)));
+    s->sum = _mm256_add_ps(s->sum, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), value));
+}
+
+static inline float least_of(__m256 v) {
+    __m128 half = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_min_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_min_ss(half, _mm_movehdup_ps(half)));
+}
+
+static inline float sum_of(__m256 v) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
+static inline int32_t sum_of_whole(__m256i v) {
+    __m128i half = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
+}
+
+// How far the blocks of a scale have come.
+struct progress {
+    bool first;  // block
+    float least; // unit of the blocks before
+};
+
+// The first lines of a block that are whole, their unit, and the limit of partial sums.
+static size_t whole_lines(const float *x, size_t lines, uint32_t code_max, const struct progress *before, float *unit,
+                          float *limit) {
+    struct spread s = {_mm256_set1_ps(UNIT_GREATEST), _mm256_setzero_ps()};
+    for (size_t i = 0; i + WHOLE_LINES <= lines; i += WHOLE_LINES) {
+        for (size_t j = i; j < i + WHOLE_LINES; j++) {
+            spread_add(&s, x + j * WHOLE_LINE_K);
+        }
+        float least = least_of(s.least), most = sum_of(s.sum) * (float)code_max;
+        float room = 0x1p24f * (least < before->least ? least : before->least) - 0.5f * most;
+        if (!(least >= UNIT_LEAST && most < 0x1p24f * least) || !(before->first || room > LIKELY * most)) {
+            return i;
+        }
+        *unit = least;
+        *limit = before->first ? INFINITY : LIMIT_ROUNDED * room;
+    }
+    return lines / WHOLE_LINES * WHOLE_LINES;
+}
+
+// The digits of 8 X, each a byte of its 32 bits, to a line's order.
+static inline __m256i line_of_digits(__m256i words) {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i turned = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    return _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(words, order), turned);
+}
+
+static void find_block(const float *x, size_t lines, struct whole_codes codes, struct progress *progress, struct whole_block *block,
+                       struct whole_line *out) {
+    const __m256i biases = _mm256_set1_epi32(DIGIT_BIASES), offset = _mm256_set1_epi8(codes.offset);
+    float unit = 1, limit = INFINITY;
+    block->lines = (uint16_t)whole_lines(x, lines, codes.max, progress, &unit, &limit);
+    const __m256 factor = _mm256_set1_ps(1 / unit);
+    __m256i sum = _mm256_setzero_si256(), digits = sum, less = sum;
+    for (size_t i = 0; i < block->lines; i++) {
+        __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i * WHOLE_LINE_K), factor));
+        __m256i words = _mm256_xor_si256(_mm256_add_epi32(whole, biases), biases), line = line_of_digits(words);
+        sum = _mm256_add_epi32(sum, whole);
+        digits = _mm256_or_si256(digits, words);
+        less = _mm256_sub_epi16(less, _mm256_maddubs_epi16(offset, line));
+        _mm256_storeu_si256((__m256i *)&out[i], line);
+    }
+    block->sum = sum_of_whole(sum);
+    block->digits = _mm256_testz_si256(digits, _mm256_set1_epi32(0xff0000)) ? 2 : WHOLE_DIGITS;
+    block->unit = unit * codes.unit;
+    block->limit = limit * codes.unit;
+    _mm_storeu_si128((__m128i *)block->less, _mm_add_epi16(_mm256_castsi256_si128(less), _mm256_extracti128_si256(less, 1)));
+    *progress = (struct progress){false, unit < progress->least ? unit : progress->least};
+}
+
+void whole_find(const float *x, size_t lines, struct whole_codes codes, struct whole_block *blocks, struct whole_line *out) {
+    struct progress progress = {true, UNIT_GREATEST};
+    for (size_t line = 0; line < lines; line += WHOLE_BLOCK_LINES, blocks++) {
+        size_t here = lines - line < WHOLE_BLOCK_LINES ? lines - line : WHOLE_BLOCK_LINES;
+        find_block(x + line * WHOLE_LINE_K, here, codes, &progress, blocks, out + line);
+        if (blocks->lines < here) {
+            return;
+        }
+    }
+}
+#endif

@@ -1,0 +1,50 @@
+// INT8 without zero points: VPSHUFB brings each code to the upper end of a 32-bit word, VCVTDQ2PS makes it 2^24 times its value.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu/avx512/quantised/code_order_avx512.h"
+#include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
+
+enum { FEW_LINE_K = 4 };
+
+struct tables {
+    __m512i order[FEW_LINE_K];
+};
+
+struct zero {
+    char none;
+};
+
+struct line {
+    __m512i codes;
+};
+
+static inline struct tables tables_load(const struct expertd_quantised_format *format) {
+    (void)format;
+    return (struct tables){{code_order(0, 3), code_order(1, 3), code_order(2, 3), code_order(3, 3)}};
+}
+
+static inline struct zero zero_load(const uint8_t *zeros) {
+    (void)zeros;
+    return (struct zero){0};
+}
+
+static inline struct line line_open(const uint8_t *codes, const struct tables *t) {
+    (void)t;
+    return (struct line){_mm512_loadu_si512(codes)};
+}
+
+static inline __attribute__((always_inline)) __m512 line_value(const struct line *line, const struct tables *t,
+                                                               const struct zero *zero, size_t k) {
+    (void)zero;
+    return _mm512_cvtepi32_ps(_mm512_shuffle_epi8(line->codes, t->order[k]));
+}
+
+#define FEW_FOLD                                                                                                                   \
+    { 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f }
+#define FEW_DECODER few_int8
+#include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
+#endif

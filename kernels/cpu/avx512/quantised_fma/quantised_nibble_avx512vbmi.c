@@ -1,0 +1,55 @@
+// Codes of 4 bits without zero points: a shift brings 16 of them to the low ends of 32-bit words, by which VPERMPS looks them up.
+// (VPERMW, which would find the odd k of each pair without a shift, is two instructions of VPERMPS's port on Intel.)
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
+
+enum { FEW_LINE_K = 8 };
+
+static const float E2M1_F32[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+static const float INT4_F32[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+
+struct tables {
+    __m512i values;
+};
+
+struct zero {
+    char none;
+};
+
+struct line {
+    __m512i from[4]; // words of the codes, from each byte on
+};
+
+static inline struct tables tables_load(const struct expertd_quantised_format *format) {
+    return (struct tables){_mm512_loadu_si512(format->code == EXPERTD_CODE_E2M1 ? E2M1_F32 : INT4_F32)};
+}
+
+static inline struct zero zero_load(const uint8_t *zeros) {
+    (void)zeros;
+    return (struct zero){0};
+}
+
+// Scales follow the last line.
+static inline struct line line_open(const uint8_t *codes, const struct tables *t) {
+    (void)t;
+    return (struct line){
+        {_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 1), _mm512_loadu_si512(codes + 2), _mm512_loadu_si512(codes + 3)}};
+}
+
+static inline __attribute__((always_inline)) __m512 line_value(const struct line *line, const struct tables *t,
+                                                               const struct zero *zero, size_t k) {
+    (void)zero;
+    const __m512i words = line->from[k % 2 * 2 + k / 4], index = k / 2 % 2 ? _mm512_srli_epi32(words, 4) : words;
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi32(index, t->values));
+}
+
+#define FEW_FOLD                                                                                                                   \
+    { 1, 1, 1, 1, 1, 1, 1, 1 }
+#define FEW_DECODER few_nibble
+#include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
+#endif

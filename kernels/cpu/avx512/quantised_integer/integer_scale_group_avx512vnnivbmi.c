@@ -1,0 +1,273 @@
+// Rows that are whole by VPDPBUSD: one instruction does four k of 16 columns for a digit, of which a row has two or three, where
+// fmas take four. And those that are not, by fmas.
+#if defined(__x86_64__)
+#include "kernels/cpu/avx512/quantised_integer/integer_scale_group.h"
+
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/common/prefetch_distance.h"
+
+enum {
+    LANES = 16,
+    VECS = 2,     // vectors of columns at a time
+    TWO_ROWS = 2, // of two digits at a time: one alone would wait for its own sums
+    FMA_ROWS = 4, // of those that are not whole
+};
+
+// The codes of VECS vectors of columns as bytes, with struct whole_kind's max added: those of the lower nibbles of each line, then
+// of the upper ones.
+struct codes {
+    __m512i bytes[VECS][VNNI_WORDS * VNNI_SCALE_LINES];
+};
+
+// What is added to the codes of 16 columns, each four times.
+PANEL_INLINE __m512i bytes_above_0(const float *zeros) {
+    const __m512i above = _mm512_sub_epi32(_mm512_set1_epi32(EXPERTD_INT4_ZERO_MAX), _mm512_cvtps_epi32(_mm512_load_ps(zeros)));
+    return _mm512_mullo_epi32(above, _mm512_set1_epi32(0x01010101));
+}
+
+PANEL_INLINE struct codes load_codes(enum whole_decode decode, const struct whole_scale *s, size_t lines, size_t column) {
+    const uint8_t *codes = s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS);
+    const __m512i nibble = _mm512_set1_epi8(15);
+    // 2 c + 12 of the code in the lowest 4 of VPERMB's 6 bits
+    const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    struct codes c;
+    PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+        const __m512i above =
+            decode == WHOLE_INT4_LESS_ZERO ? bytes_above_0(s->zeros + column + v * LANES) : _mm512_setzero_si512();
+        PANEL_UNROLL for (size_t i = 0; i < lines; i++) {
+            const uint8_t *line = codes + (i * VNNI_LINES + v) * QUANTISED_LINE;
+            const __m512i low = _mm512_loadu_si512(line), high = _mm512_srli_epi16(low, 4);
+            fetch_line(line, FETCH_CODES_INTEL);
+            PANEL_UNROLL for (size_t w = 0; w < VNNI_WORDS; w++) {
+                const __m512i words = w ? high : low;
+                __m512i bytes = decode == WHOLE_E2M1 ? _mm512_permutexvar_epi8(words, table) : _mm512_and_si512(words, nibble);
+                c.bytes[v][VNNI_WORDS * i + w] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_add_epi8(bytes, above) : bytes;
+            }
+        }
+    }
+    return c;
+}
+
+PANEL_INLINE __m512i digits_word(const int8_t *digits) {
+    int32_t word;
+    memcpy(&word, digits, sizeof word);
+    return _mm512_set1_epi32(word);
+}
+
+// sum = fma(partial, scale, sum)
+PANEL_INLINE void close_sum(const struct whole_scale *s, size_t column, __m512 partial, size_t row) {
+    float *sum = s->to[row] + column;
+    _mm512_store_ps(sum, _mm512_fmadd_ps(partial, _mm512_load_ps(s->factors + column), _mm512_load_ps(sum)));
+}
+
+// Values of the codes, twice: as f32, and their upper halves, for VPERMW looks at 5 bits.
+struct code_values {
+    __m512i even, odd;
+};
+
+PANEL_INLINE struct code_values code_values(enum whole_decode decode) {
+    static const float E2M1[LANES] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
+    static const float UINT4[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    static const float INT4[LANES] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+    const __m512i even = _mm512_loadu_si512(decode == WHOLE_E2M1 ? E2M1 : decode == WHOLE_INT4 ? INT4 : UINT4);
+    return (struct code_values){even, _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(_mm512_srli_epi32(even, 16)))};
+}
+
+// f32 of a line's codes of an even k, or of the odd one in the upper halves of their words.
+PANEL_INLINE __m512 code_value(__m512i index, const struct code_values *values, bool odd) {
+    return odd ? _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, index, values->odd))
+               : _mm512_castsi512_ps(_mm512_permutexvar_epi32(index, values->even));
+}
+
+// The k of rows that are not whole.
+typedef float wide_rows[FMA_ROWS][VNNI_SCALE_K] __attribute__((aligned(64)));
+
+PANEL_INLINE void widen_rows(const struct whole_scale *s, const uint8_t *order, size_t rows, size_t lines, wide_rows wide) {
+    for (size_t r = 0; r < rows; r++) {
+        const uint16_t *x = (const uint16_t *)s->x[order[r]] + s->k;
+        PANEL_UNROLL for (size_t i = 0; i < lines * VNNI_LINE_K; i += LANES) {
+            const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(x + i)));
+            _mm512_store_si512(&wide[r][i], _mm512_slli_epi32(words, 16));
+        }
+    }
+}
+
+// Pairs of k, the odd one first; or odd and even ones apart.
+PANEL_INLINE void fmas_columns(enum whole_decode decode, bool apart, size_t rows, size_t lines, const struct whole_scale *s,
+                               const uint8_t *order, wide_rows x, size_t column) {
+    const uint8_t *codes = s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS);
+    const struct code_values values = code_values(decode);
+    __m512 partials[2][FMA_ROWS][VECS], zero[VECS]; // the second: of odd k that are summed apart
+    PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+        zero[v] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_load_ps(s->zeros + column + v * LANES) : _mm512_setzero_ps();
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            partials[0][r][v] = partials[1][r][v] = _mm512_setzero_ps();
+        }
+    }
+    for (size_t i = 0; i < lines; i++) {
+        __m512i line[VECS];
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            line[v] = _mm512_loadu_si512(codes + (i * VNNI_LINES + v) * QUANTISED_LINE);
+        }
+        PANEL_UNROLL for (size_t k = 0; k < VNNI_LINE_K; k++) {
+            const bool odd = k % 2 == 0;
+            __m512 w[VECS];
+            PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+                line[v] = k > 0 && odd ? _mm512_srli_epi32(line[v], 4) : line[v];
+                w[v] = code_value(line[v], &values, odd);
+                w[v] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_sub_ps(w[v], zero[v]) : w[v];
+            }
+            PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+                const __m512 factor = _mm512_set1_ps(x[r][i * VNNI_LINE_K + (k ^ 1)]);
+                PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+                    __m512 *partial = &partials[apart && odd][r][v];
+                    *partial = _mm512_fmadd_ps(factor, w[v], *partial);
+                }
+            }
+        }
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            const __m512 partial = apart ? _mm512_add_ps(partials[0][r][v], partials[1][r][v]) : partials[0][r][v];
+            close_sum(s, column + v * LANES, partial, order[r]);
+        }
+    }
+}
+
+// Up to FMA_ROWS rows along VECS vectors of columns.
+typedef void whole_columns_kernel(const struct whole_scale *s, const uint8_t *order, size_t rows, size_t column);
+
+PANEL_INLINE void fmas_rows(enum whole_decode decode, bool apart, size_t lines, const struct whole_scale *s, const uint8_t *order,
+                            size_t rows, size_t column) {
+    wide_rows x;
+    widen_rows(s, order, rows, lines, x);
+    switch (rows) {
+    case 1:
+        fmas_columns(decode, apart, 1, lines, s, order, x, column);
+        break;
+    case 2:
+        fmas_columns(decode, apart, 2, lines, s, order, x, column);
+        break;
+    case 3:
+        fmas_columns(decode, apart, 3, lines, s, order, x, column);
+        break;
+    default:
+        fmas_columns(decode, apart, FMA_ROWS, lines, s, order, x, column);
+        break;
+    }
+}
+
+static void fmas_all(const struct whole_scale *s, whole_columns_kernel *fmas) {
+    const uint8_t *order = s->not_whole;
+    for (size_t left = s->count[WHOLE_NOT], rows; left > 0; left -= rows, order += rows) {
+        rows = left < FMA_ROWS ? left : FMA_ROWS;
+        for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += VECS * LANES) {
+            fmas(s, order, rows, column);
+        }
+    }
+}
+
+PANEL_INLINE bool over_limit(const __m512i *sum, int32_t limit) {
+    __m512i most = _mm512_abs_epi32(sum[0]);
+    PANEL_UNROLL for (size_t v = 1; v < VECS; v++) {
+        most = _mm512_max_epi32(most, _mm512_abs_epi32(sum[v]));
+    }
+    return _mm512_cmpge_epi32_mask(most, _mm512_set1_epi32(limit)) != 0;
+}
+
+// `rows` rows from a place on, along VECS vectors of columns. False where a sum of three digits may have been rounded: nothing is
+// closed then.
+PANEL_INLINE bool multiply_places(size_t rows, size_t digits, const struct whole_scale *s, size_t place, size_t lines,
+                                  size_t column, const struct codes *codes) {
+    const size_t words = VNNI_WORDS * lines, plane = s->rows * words * 4;
+    const int8_t *x = s->digits + place * words * 4;
+    const struct whole_place *at = s->places + place;
+    __m512i sum[TWO_ROWS][VNNI_DIGITS][VECS];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
+                sum[r][d][v] = d == 0 ? _mm512_set1_epi32(at[r].less) : _mm512_setzero_si512();
+            }
+        }
+    }
+    PANEL_UNROLL for (size_t i = 0; i < words; i++) {
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            PANEL_UNROLL for (size_t d = 0; d < digits; d++) {
+                const __m512i word = digits_word(x + d * plane + (r * words + i) * 4);
+                PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+                    sum[r][d][v] = _mm512_dpbusd_epi32(sum[r][d][v], codes->bytes[v][i], word);
+                }
+            }
+        }
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            PANEL_UNROLL for (size_t d = digits - 1; d > 0; d--) {
+                sum[r][d - 1][v] = _mm512_add_epi32(_mm512_slli_epi32(sum[r][d][v], 8), sum[r][d - 1][v]);
+            }
+        }
+    }
+    if (digits == VNNI_DIGITS && over_limit(sum[0][0], at->limit)) {
+        return false;
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            const __m512 partial = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][0][v]), _mm512_set1_ps(at[r].unit));
+            close_sum(s, column + v * LANES, partial, at[r].row);
+        }
+    }
+    return true;
+}
+
+PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const struct whole_scale *s, size_t column,
+                                whole_columns_kernel *fmas) {
+    const struct codes codes = load_codes(decode, s, lines, column);
+    size_t place = 0, two = s->count[WHOLE_TWO];
+    for (; place + TWO_ROWS <= two; place += TWO_ROWS) {
+        multiply_places(TWO_ROWS, 2, s, place, lines, column, &codes);
+    }
+    if (place < two) {
+        multiply_places(1, 2, s, place, lines, column, &codes);
+    }
+    for (place = s->rows - s->count[WHOLE_THREE]; place < s->rows; place++) {
+        if (!multiply_places(1, VNNI_DIGITS, s, place, lines, column, &codes)) {
+            const uint8_t row = (uint8_t)s->places[place].row;
+            fmas(s, &row, 1, column);
+        }
+    }
+}
+
+// Not inlined: fmas would take the registers of those that are whole.
+#define WORDS_AND_FMAS(decode, lines)                                                                                              \
+    static __attribute__((noinline)) void columns_##decode##_##lines(const struct whole_scale *s, const uint8_t *order,            \
+                                                                     size_t rows, size_t column) {                                 \
+        if (s->apart) {                                                                                                            \
+            fmas_rows(decode, true, lines, s, order, rows, column);                                                                \
+        } else {                                                                                                                   \
+            fmas_rows(decode, false, lines, s, order, rows, column);                                                               \
+        }                                                                                                                          \
+    }                                                                                                                              \
+    static void words_##decode##_##lines(const struct whole_scale *s) {                                                            \
+        for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += VECS * LANES) {                                           \
+            words_columns(decode, lines, s, column, columns_##decode##_##lines);                                                   \
+        }                                                                                                                          \
+    }                                                                                                                              \
+    static void fmas_##decode##_##lines(const struct whole_scale *s) {                                                             \
+        fmas_all(s, columns_##decode##_##lines);                                                                                   \
+    }
+WHOLE_COPIES(WORDS_AND_FMAS)
+
+void whole_scale_words(const struct whole_scale *s) {
+    static whole_scale_kernel *const KERNELS[WHOLE_DECODES][2] = WHOLE_TABLE(words);
+    KERNELS[s->decode][s->lines == VNNI_SCALE_LINES](s);
+}
+
+void whole_scale_fmas(const struct whole_scale *s) {
+    static whole_scale_kernel *const KERNELS[WHOLE_DECODES][2] = WHOLE_TABLE(fmas);
+    KERNELS[s->decode][s->lines == VNNI_SCALE_LINES](s);
+}
+#endif

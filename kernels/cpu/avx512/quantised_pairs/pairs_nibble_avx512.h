@@ -1,0 +1,47 @@
+// Codes of 4 bits without zero points: a shift brings 32 of them to the low end of 16-bit words, VPERMW looks them up.
+// Needs VBMI. What the names are: quantised_pairs_body.h.
+#ifndef EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_NIBBLE_AVX512_H
+#define EXPERTD_KERNELS_CPU_AVX512_QUANTISED_PAIRS_PAIRS_NIBBLE_AVX512_H
+
+#include <immintrin.h>
+
+#include "expertd/kernels/quantised_format.h"
+
+enum { PAIRS_LINE_K = 8 };
+
+// VPERMW looks at 5 bits: each table twice.
+#define TWICE(...)                                                                                                                 \
+    { __VA_ARGS__, __VA_ARGS__ }
+static const uint16_t E2M1[32] = TWICE(0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
+                                       0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0);
+static const uint16_t INT4[32] = TWICE(0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0x0000, 0x3f80, 0x4000,
+                                       0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0);
+
+struct tables {
+    __m512i values;
+};
+
+struct line {
+    __m512i codes;
+};
+
+static inline struct tables tables_load(const struct expertd_quantised_format *format) {
+    return (struct tables){_mm512_loadu_si512(format->code == EXPERTD_CODE_E2M1 ? E2M1 : INT4)};
+}
+
+static inline __m512i zeros_load(const uint8_t *zeros) {
+    (void)zeros;
+    return _mm512_setzero_si512();
+}
+
+static inline struct line line_open(const uint8_t *codes, const struct tables *t, __m512i zero) {
+    (void)t, (void)zero;
+    return (struct line){_mm512_loadu_si512(codes)};
+}
+
+static inline __m512i line_pair(const struct line *line, const struct tables *t, size_t pair) {
+    __m512i index = pair ? _mm512_srli_epi32(line->codes, (unsigned)(4 * pair)) : line->codes;
+    return _mm512_permutexvar_epi16(index, t->values);
+}
+
+#endif

@@ -1,0 +1,10 @@
+// VDPBF16PS against floats of 8 bits.
+#if defined(__x86_64__)
+#include "kernels/cpu/avx512/quantised_pairs/pairs_float8_avx512.h"
+#include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"
+
+enum { PAIRS_WORKING = 7 };
+
+#define PAIRS_DECODER pairs_float8
+#include "kernels/cpu/avx512/quantised_pairs/quantised_pairs_body.h"
+#endif

@@ -1,0 +1,207 @@
+// The kernels of one way of decoding, written once. The including file defines:
+//   PAIRS_LINE_K             k of a line of codes: 8 or 4
+//   PAIRS_WORKING            of the 32 vector registers, those that decoding and multiplying take beside sums
+//   struct tables, tables_load(format)
+//   zeros_load(zeros)        the zero points of 16 columns as its lines want them; zeros is NULL where the format has none
+//   struct line, line_open(codes, tables, zero)
+//   line_pair(line, tables, pair)   bf16 of the line's pair of k, 16 columns
+//   PAIRS_DECODER            the name of the result
+#include <string.h>
+
+#include "kernels/cpu/avx512/bf16_pair_avx512bf16.h"
+#include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/common/prefetch_distance.h"
+
+enum {
+    LANES = 16,
+    LINES = EXPERTD_KERNEL_PANEL / LANES,
+    LINES_BYTES = LINES * QUANTISED_LINE,
+    PAIRS_VECTORS = 32, // registers
+};
+
+// Two Zen 5 threads, four rows of MXFP4, 2, 4, 8, 16 KiB ahead: .82, .89, .91, .87 of the roof; one row the same.
+#define FETCH_AHEAD ((struct fetch_distance){8192, 0, 0})
+
+// Constants in each copy, so that none is in a register.
+struct few_shape {
+    size_t rows;
+    size_t side;    // blocks of 16 columns side by side
+    size_t working; // registers that decoding and multiplying take beside sums
+    struct fetch_distance ahead;
+};
+
+// A pair of k of `side` blocks of 16 columns from the `first` on. An element comes with each instruction, or is broadcast once for
+// all blocks.
+PANEL_INLINE void pairs_rows(size_t rows, size_t first, size_t side, const __m512i *w, const uint16_t *const *x, size_t k,
+                             __m512 partials[][LINES]) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
+            if (side == LINES) {
+                partials[r][j] = _mm512_dpbf16_ps(partials[r][j], pair_broadcast(x[r] + k), (__m512bh)w[j]);
+            } else {
+                pair_multiply(&partials[r][j], w[j], x[r] + k);
+            }
+        }
+    }
+}
+
+// `lines` lines of each of the blocks of 16 columns against all rows.
+PANEL_INLINE void pairs_lines(struct few_shape shape, const struct tables *t, const uint8_t *zeros, const uint8_t *codes,
+                              size_t lines, const uint16_t *const *rows_x, __m512 partials[][LINES]) {
+    const size_t rows = shape.rows, side = shape.side;
+    const uint16_t *x[PAIRS_FEW];
+    __m512i zero[LINES];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        x[r] = rows_x[r];
+    }
+    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+        zero[j] = zeros_load(zeros + j * LANES);
+    }
+    size_t k = 0;
+    for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, k += PAIRS_LINE_K) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+            fetch_line(codes + j * QUANTISED_LINE, shape.ahead);
+        }
+        PANEL_UNROLL for (size_t first = 0; first < LINES; first += side) {
+            struct line line[LINES];
+            PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
+                line[j] = line_open(codes + j * QUANTISED_LINE, t, zero[j]);
+            }
+            PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
+                __m512i w[LINES];
+                PANEL_UNROLL for (size_t j = first; j < first + side; j++) {
+                    w[j] = line_pair(&line[j], t, pair);
+                }
+                pairs_rows(rows, first, side, w, x, k + 2 * pair, partials);
+            }
+        }
+    }
+}
+
+// Sums that stay in registers over all scales, first those of the first columns. The rest goes through memory, where a store costs
+// Zen 4 as much as 1.5 products, Zen 5 as two.
+PANEL_INLINE bool few_keeps(struct few_shape few, size_t row, size_t j) {
+    return j * few.rows + row < PAIRS_VECTORS - few.working - few.rows * LINES;
+}
+
+PANEL_INLINE void few_load(struct few_shape shape, const panel_row *from, __m512 sums[][LINES]) {
+    PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+            if (few_keeps(shape, r, j)) {
+                sums[r][j] = _mm512_load_ps(&from[r][j * LANES]);
+            }
+        }
+    }
+}
+
+PANEL_INLINE void few_store(struct few_shape shape, __m512 sums[][LINES], panel_row *to) {
+    PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+            if (few_keeps(shape, r, j)) {
+                _mm512_store_ps(&to[r][j * LANES], sums[r][j]);
+            }
+        }
+    }
+}
+
+// sum = fma(partial, scale, sum)
+PANEL_INLINE void few_close(struct few_shape shape, __m512 partials[][LINES], const __m512 *factors, __m512 sums[][LINES],
+                            panel_row *to) {
+    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+        PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
+            float *sum = &to[r][j * LANES];
+            if (few_keeps(shape, r, j)) {
+                sums[r][j] = _mm512_fmadd_ps(partials[r][j], factors[j], sums[r][j]);
+            } else {
+                _mm512_store_ps(sum, _mm512_fmadd_ps(partials[r][j], factors[j], _mm512_load_ps(sum)));
+            }
+        }
+    }
+}
+
+PANEL_INLINE void few_rows(const struct pairs_few *few, struct few_shape shape) {
+    const struct pairs_scales *a = &few->scales;
+    const struct tables t = tables_load(a->format);
+    const __m512 global = panel_global(a->format, a->panel);
+    const size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format);
+    const size_t rows = shape.rows;
+    const uint8_t *codes = a->codes;
+    const uint16_t *x[PAIRS_FEW];
+    __m512 sums[PAIRS_FEW][LINES];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        x[r] = few->x[r];
+    }
+    few_load(shape, (const panel_row *)few->sums, sums);
+    for (size_t s = 0; s < scales; s++, codes += stride) {
+        const size_t lines = (s + 1 == scales ? a->last_k : scale_k) / PAIRS_LINE_K;
+        const uint8_t *stored = codes + lines * LINES_BYTES; // zero points follow
+        __m512 partials[PAIRS_FEW][LINES], factors[LINES];
+        for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
+            fetch_line(stored + at, shape.ahead);
+        }
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+                partials[r][j] = _mm512_setzero_ps();
+            }
+        }
+        pairs_lines(shape, &t, stored + scale_bytes, codes, lines, x, partials);
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            x[r] += lines * PAIRS_LINE_K;
+        }
+        panel_scales(a->format, stored, global, factors);
+        few_close(shape, partials, factors, sums, few->sums);
+    }
+    few_store(shape, sums, few->sums);
+}
+
+// More than two rows of 4 bits take two blocks of columns at a time, which leaves registers to sums. Where two products start in a
+// cycle, those would be too few partial sums under way.
+#define FEW_ONE(rows)                                                                                                              \
+    ((struct few_shape){rows, (rows) > 2 && PAIRS_LINE_K == 8 ? LINES / 2 : LINES, PAIRS_LINE_K == 8 ? 6 : 12, FETCH_CODES_ZEN4})
+#define FEW_TWO(rows, ahead) ((struct few_shape){rows, LINES, PAIRS_LINE_K == 8 ? 6 : (rows) == 4 ? 11 : 12, ahead})
+
+#define FEW_FUNCTIONS(rows)                                                                                                        \
+    static void few_one_##rows(const struct pairs_few *few) {                                                                      \
+        few_rows(few, FEW_ONE(rows));                                                                                              \
+    }                                                                                                                              \
+    static void few_two_##rows(const struct pairs_few *few) {                                                                      \
+        if ((rows) == 1 && fetch_as_intel()) {                                                                                     \
+            few_rows(few, FEW_TWO(rows, FETCH_CODES_INTEL));                                                                       \
+        } else {                                                                                                                   \
+            few_rows(few, FEW_TWO(rows, FETCH_AHEAD));                                                                             \
+        }                                                                                                                          \
+    }
+
+FEW_FUNCTIONS(1)
+FEW_FUNCTIONS(2)
+FEW_FUNCTIONS(3)
+FEW_FUNCTIONS(4)
+
+enum { PAIRS_POWERS = PAIRS_LINE_K == 8 };
+#include "kernels/cpu/avx512/quantised_pairs/quantised_pairs_tile_body.h"
+
+static void widen(const struct expertd_quantised_format *format, const uint8_t *codes, const uint8_t *zeros, size_t depth,
+                  pairs_row *wide) {
+    struct tables t = tables_load(format);
+    __m512i zero[LINES];
+    PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
+        zero[j] = zeros_load(zeros + j * LANES);
+    }
+    for (size_t i = 0; i < depth; i += PAIRS_LINE_K, wide += PAIRS_LINE_K / 2) {
+        PANEL_UNROLL for (size_t j = 0; j < LINES; j++, codes += QUANTISED_LINE) {
+            struct line line = line_open(codes, &t, zero[j]);
+            PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++) {
+                _mm512_store_si512(&wide[pair][2 * j * LANES], line_pair(&line, &t, pair));
+            }
+        }
+    }
+}
+
+const struct pairs_decoder PAIRS_DECODER = {
+    .line_k = PAIRS_LINE_K,
+    .few = {[PAIRS_ONE_A_CYCLE] = {few_one_1, few_one_2, few_one_3, few_one_4},
+            [PAIRS_TWO_A_CYCLE] = {few_two_1, few_two_2, few_two_3, few_two_4}},
+    .tile = PAIRS_TILES,
+    .widen = widen,
+};

@@ -1,0 +1,197 @@
+// Quantised weights against rows of bf16 by VDPBF16PS, multiplied as codes are widened in registers: shifts and permutations, most
+// of them on ports that VDPBF16PS leaves idle. A few rows read a panel once, from its start to its end; more go in tiles
+// (quantised_large_m_avx512bf16vbmi.c).
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/avx512/quantised/panel_scales_avx512.h"
+#include "kernels/cpu/avx512/quantised_pairs/quantised_pairs.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/common/float_mode.h"
+
+enum {
+    LANES = 16,
+    VECS = EXPERTD_KERNEL_PANEL / LANES,
+    TAIL_K = 64, // of a scale that ends within a line of codes, widened at once
+};
+
+const struct pairs_decoder *pairs_decoder_of(const struct expertd_quantised_format *format) {
+    switch (format->code) {
+    case EXPERTD_CODE_E4M3:
+    case EXPERTD_CODE_E5M2:
+        return &pairs_float8;
+    case EXPERTD_CODE_INT8:
+        return format->zero_points ? &pairs_int8_less_zero : &pairs_int8;
+    default:
+        return format->zero_points ? &pairs_nibble_less_zero : &pairs_nibble;
+    }
+}
+
+// Rows and a panel; sums are added to, `stride` floats apart.
+struct call {
+    const struct panel_args *args;
+    const struct expertd_quantised_format *format;
+    const struct pairs_decoder *decoder;
+    enum pairs_pace pace;
+    size_t whole_k; // of scales that end with a line of codes: all of K, or all but the last
+    float *sums;
+    size_t stride;
+};
+
+// A row's partial sums of a part of one scale; an odd last k is a pair with +0 on both sides.
+static void tail_pairs(const struct chunk *c, const pairs_row *weights, const uint16_t *x, __m512 *partials) {
+    for (size_t i = 0; i < c->depth; i += 2) {
+        const bool pair = i + 1 < c->depth;
+        const uint32_t words = x[c->k + i] | (pair ? (uint32_t)x[c->k + i + 1] << 16 : 0);
+        const __m512i there = _mm512_set1_epi32(pair ? -1 : 0xffff);
+        PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+            __m512i w = _mm512_and_si512(_mm512_load_si512(&weights[i / 2][2 * v * LANES]), there);
+            partials[v] = _mm512_dpbf16_ps(partials[v], (__m512bh)_mm512_set1_epi32((int)words), (__m512bh)w);
+        }
+    }
+}
+
+// The last scale, where it ends within a line of codes, which no model's does: row by row, without haste.
+static void tail_row(const struct call *call, size_t row) {
+    const struct panel_args *args = call->args;
+    const struct expertd_quantised_format *format = call->format;
+    struct chunk c = {.args = args, .format = format, .layout = quantised_layout(format, args->k), .k = call->whole_k};
+    pairs_row weights[TAIL_K / 2];
+    __m512 partials[VECS] = {0};
+    while (chunk_next(&c, TAIL_K)) {
+        call->decoder->widen(format, chunk_codes(&c, 0), chunk_zeros(&c, 0), c.depth, weights);
+        tail_pairs(&c, weights, args->x[row], partials);
+    }
+    const uint8_t *panel = args->panel;
+    float factors[EXPERTD_KERNEL_PANEL] __attribute__((aligned(64)));
+    panel_scales_to(format, panel + quantised_scales_at(&c.layout, c.layout.scales - 1, args->k), panel_global(format, panel),
+                    factors);
+    PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
+        float *sum = call->sums + row * call->stride + v * LANES;
+        _mm512_store_ps(sum, _mm512_fmadd_ps(partials[v], _mm512_load_ps(factors + v * LANES), _mm512_load_ps(sum)));
+    }
+}
+
+static void tail_rows(const struct call *call) {
+    for (size_t row = 0; call->whole_k < call->args->k && row < call->args->rows; row++) {
+        tail_row(call, row);
+    }
+}
+
+static size_t whole_k(const struct expertd_quantised_format *format, size_t k) {
+    const struct quantised_layout layout = quantised_layout(format, k);
+    return k % layout.line_k == 0 ? k : (layout.scales - 1) * layout.scale_k;
+}
+
+// All of a panel's whole lines at once.
+static void few_rows(const struct call *call, panel_row *sums) {
+    const struct quantised_layout layout = quantised_layout(call->format, call->args->k);
+    const size_t scales = layout.scale_k ? (call->whole_k + layout.scale_k - 1) / layout.scale_k : 0;
+    const struct panel_args *args = call->args;
+    if (scales == 0) {
+        return;
+    }
+    struct pairs_few few = {
+        .scales = {.format = call->format,
+                   .panel = args->panel,
+                   .codes = (const uint8_t *)args->panel + quantised_codes_at(&layout, 0),
+                   .scales = scales,
+                   .stride = layout.stride,
+                   .scale_k = layout.scale_k,
+                   .last_k = call->whole_k - (scales - 1) * layout.scale_k},
+        .x = (const uint16_t *const *)args->x,
+        .sums = sums,
+    };
+    call->decoder->few[call->pace][args->rows - 1](&few);
+}
+
+static void write_sums(const struct panel_args *args, size_t row, size_t rows, const float *sums, size_t stride) {
+    for (size_t r = 0; r < rows; r++) {
+        memcpy(args->out + (row + r) * args->out_stride, sums + r * stride, args->columns * sizeof *args->out);
+    }
+}
+
+static void multiply_few(const struct panel_args *args, const struct expertd_quantised_format *format, enum pairs_pace pace) {
+    panel_row sums[PAIRS_FEW];
+    struct call call = {args, format, pairs_decoder_of(format), pace, whole_k(format, args->k), sums[0], EXPERTD_KERNEL_PANEL};
+    memset(sums, 0, args->rows * sizeof *sums);
+    few_rows(&call, sums);
+    tail_rows(&call);
+    write_sums(args, 0, args->rows, sums[0], EXPERTD_KERNEL_PANEL);
+}
+
+static void clear_sums(const struct panel_group_args *group) {
+    for (size_t r = 0; r < group->rows; r++) {
+        memset(group->sums + r * KERNEL_SUMS, 0, group->count * EXPERTD_KERNEL_PANEL * sizeof *group->sums);
+    }
+}
+
+static void multiply_many(const struct panel_group_args *group, const struct expertd_quantised_format *format, size_t scratch_bytes,
+                          enum pairs_pace pace) {
+    struct panel_group_args whole = *group;
+    const bool powers = pairs_powers(format, pace);
+    whole.k = whole_k(format, group->k);
+    clear_sums(group);
+    float_range_watch();
+    pairs_many(&whole, format, scratch_bytes, pace, powers);
+    if (powers && float_range_left()) {
+        clear_sums(group);
+        pairs_many(&whole, format, scratch_bytes, pace, false);
+    }
+    for (size_t p = 0; p < group->count; p++) {
+        struct panel_args args = {.x = group->x, .rows = group->rows, .panel = group->panels[p], .k = group->k};
+        tail_rows(&(struct call){&args, format, pairs_decoder_of(format), pace, whole.k, group->sums + p * EXPERTD_KERNEL_PANEL,
+                                 KERNEL_SUMS});
+    }
+}
+
+// More rows against one panel, PAIRS_PART of them at a time.
+static void multiply_parts(const struct panel_args *args, const struct expertd_quantised_format *format, enum pairs_pace pace) {
+    float sums[PAIRS_PART][KERNEL_SUMS] __attribute__((aligned(64)));
+    char scratch[PAIRS_PART_SCRATCH] __attribute__((aligned(64)));
+    size_t parts = (args->rows + PAIRS_PART - 1) / PAIRS_PART;
+    for (size_t row = 0, rows; row < args->rows; row += rows, parts--) {
+        rows = (args->rows - row + parts - 1) / parts;
+        multiply_many(&(struct panel_group_args){.x = args->x + row,
+                                                 .rows = rows,
+                                                 .panels = &args->panel,
+                                                 .count = 1,
+                                                 .k = args->k,
+                                                 .sums = sums[0],
+                                                 .scratch = scratch},
+                      format, sizeof scratch, pace);
+        write_sums(args, row, rows, sums[0], KERNEL_SUMS);
+    }
+}
+
+void avx512bf16vbmi_quantised_bf16(const struct panel_args *args, const struct expertd_quantised_format *format) {
+    float_mode before = float_mode_set_ieee();
+    (args->rows <= PAIRS_FEW ? multiply_few : multiply_parts)(args, format, pairs_pace());
+    float_mode_restore(before);
+}
+
+void pairs_group(const struct panel_group_args *group, const struct expertd_quantised_format *format, enum pairs_pace pace) {
+    float_mode before = float_mode_set_ieee();
+    if (group->rows > PAIRS_FEW) {
+        multiply_many(group, format, KERNEL_SCRATCH_BYTES + group->scratch_more, pace);
+    }
+    for (size_t p = 0; group->rows <= PAIRS_FEW && p < group->count; p++) {
+        fetch_rows_share(&(struct rows_ahead){group->next_x, group->next_rows, 0, group->k * sizeof(uint16_t)}, p, group->count);
+        multiply_few(&(struct panel_args){.x = group->x,
+                                          .rows = group->rows,
+                                          .panel = group->panels[p],
+                                          .k = group->k,
+                                          .out = group->sums + p * EXPERTD_KERNEL_PANEL,
+                                          .out_stride = KERNEL_SUMS,
+                                          .columns = EXPERTD_KERNEL_PANEL},
+                     format, pace);
+    }
+    float_mode_restore(before);
+}
+
+void avx512bf16vbmi_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+    pairs_group(group, format, pairs_pace());
+}
+#endif

@@ -1,0 +1,21 @@
+// bf16 against panels that are packed as slices: VDPBF16PS, which takes a pair of k.
+#if defined(__x86_64__)
+#include "kernels/cpu/avx512/bf16_pair_avx512bf16.h"
+#include "kernels/cpu/backends.h"
+
+static inline __attribute__((always_inline)) void slice_multiply(__m512 *sum, __m512i w, const char *x) {
+    pair_multiply(sum, w, x);
+}
+
+enum { SLICES_TOGETHER = 2 };
+#include "kernels/cpu/avx512/slices/slice_tile_narrow_avx512.h"
+#include "kernels/cpu/common/slices_body.h"
+
+void avx512bf16_slices_bf16(const struct panel_group_args *args) {
+    slices_group(args);
+}
+
+void avx512bf16_slices_panel_bf16(const struct panel_args *args) {
+    slices_panel(args);
+}
+#endif

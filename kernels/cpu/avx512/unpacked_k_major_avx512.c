@@ -1,0 +1,68 @@
+// unpacked_k_major.h's kernels of f32: a word is one k, or of F16 and BF16 two, which are widened as they are multiplied.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/avx512/transpose_avx512.h"
+#include "kernels/cpu/backends.h"
+
+enum { ALONG_X_SIZE = sizeof(float) };
+
+// The k of a word of 16 columns.
+PANEL_INLINE void word_values(enum expertd_dtype dtype, const uint32_t *words, __m512 values[2]) {
+    static const uint16_t APART[2 * TURN_LINES] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                                                   1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+    const __m512i word = _mm512_load_si512(words);
+    switch (dtype) {
+    case EXPERTD_DTYPE_F16: {
+        const __m512i apart = _mm512_permutexvar_epi16(_mm512_loadu_si512(APART), word); // of all columns, then the next k's
+        values[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(apart));
+        values[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(apart, 1));
+        return;
+    }
+    case EXPERTD_DTYPE_BF16:
+        values[0] = _mm512_castsi512_ps(_mm512_slli_epi32(word, 16));
+        values[1] = _mm512_castsi512_ps(_mm512_and_si512(word, _mm512_set1_epi32((int)0xffff0000)));
+        return;
+    default:
+        values[0] = _mm512_castsi512_ps(word);
+    }
+}
+
+PANEL_INLINE void word_multiply(enum expertd_dtype dtype, __m512 sums[][2], size_t rows, const char *const *x, size_t k,
+                                size_t count, const uint32_t *words) {
+    __m512 low[2], high[2];
+    word_values(dtype, words, low);
+    word_values(dtype, words + TURN_LINES, high);
+    PANEL_UNROLL for (size_t i = 0; i < count; i++) {
+        PANEL_UNROLL_16 for (size_t r = 0; r < rows; r++) {
+            float value;
+            memcpy(&value, x[r] + (k + i) * ALONG_X_SIZE, sizeof value);
+            sums[r][0] = _mm512_fmadd_ps(_mm512_set1_ps(value), low[i], sums[r][0]);
+            sums[r][1] = _mm512_fmadd_ps(_mm512_set1_ps(value), high[i], sums[r][1]);
+        }
+    }
+}
+
+#include "kernels/cpu/avx512/unpacked_k_major_avx512_body.h"
+
+ALONG_FUNCTION(along_f32, EXPERTD_DTYPE_F32)
+ALONG_FUNCTION(along_f16, EXPERTD_DTYPE_F16)
+ALONG_FUNCTION(along_bf16, EXPERTD_DTYPE_BF16)
+
+void avx512_along_f32(const struct along_args *args) {
+    switch (args->dtype) {
+    case EXPERTD_DTYPE_F32:
+        along_f32(args, NULL);
+        return;
+    case EXPERTD_DTYPE_F16:
+        along_f16(args, NULL);
+        return;
+    default:
+        INVARIANT(args->dtype == EXPERTD_DTYPE_BF16);
+        along_bf16(args, NULL);
+        return;
+    }
+}
+#endif

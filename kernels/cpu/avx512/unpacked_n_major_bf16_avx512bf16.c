@@ -1,0 +1,120 @@
+// unpacked_n_major.h's kernel of bf16 by VDPBF16PS: two rows of weights are interleaved to pairs of k, 32 columns at a time, and 8
+// k are read side by side, so that a sum passes through L1 once for them all, which is exact.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <string.h>
+
+#include "kernels/cpu/avx512/bf16_pair_avx512bf16.h"
+#include "kernels/cpu/avx512/interleave_avx512.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/common/prefetch_distance.h"
+#include "kernels/cpu/unpacked_n_major.h"
+
+enum { LANES = 16, COLUMNS = 2 * LANES, PAIRS = 4, STEP = 2 * PAIRS }; // a vector of weights; of a pass along the columns
+
+// A pair of k of COLUMNS columns, and of a row in every lane.
+struct pair {
+    __m512bh low, high;
+};
+
+PANEL_INLINE struct pair pair_of(__m512i even, __m512i odd) {
+    __m512i words[WEAVE_PAIR];
+    weave_pair(even, odd, words);
+    return (struct pair){(__m512bh)words[0], (__m512bh)words[1]};
+}
+
+// STEP k along all whole vectors of columns. `rows` is a constant in each copy.
+PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k) {
+    const char *weights = (const char *)a->weights + k * a->stride;
+    const uintptr_t fetch = (uintptr_t)weights + (a->ahead + STEP * a->share / a->shares) * a->stride;
+    const uintptr_t end = (uintptr_t)weights + (a->ahead + STEP * (a->share + 1) / a->shares) * a->stride;
+    const bool far = fetch_as_zen4();
+    __m512bh x[ACROSS_ROWS][PAIRS];
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t i = 0; i < PAIRS; i++) {
+            x[r][i] = pair_broadcast((const uint16_t *)a->x[r] + k + 2 * i);
+        }
+    }
+    for (size_t column = 0; column + COLUMNS <= a->columns; column += COLUMNS) {
+        const char *from = weights + column * sizeof(uint16_t);
+        float *sums = a->sums + column;
+        __m512 low[ACROSS_ROWS], high[ACROSS_ROWS];
+        for (uintptr_t at = fetch + column * sizeof(uint16_t); at < end; at += a->stride) {
+            fetch_into((const void *)at, far);
+        }
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            low[r] = _mm512_loadu_ps(sums + r * a->sums_stride);
+            high[r] = _mm512_loadu_ps(sums + r * a->sums_stride + LANES);
+        }
+        PANEL_UNROLL for (size_t i = 0; i < PAIRS; i++) {
+            struct pair w =
+                pair_of(_mm512_loadu_si512(from + 2 * i * a->stride), _mm512_loadu_si512(from + (2 * i + 1) * a->stride));
+            PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+                low[r] = _mm512_dpbf16_ps(low[r], x[r][i], w.low);
+                high[r] = _mm512_dpbf16_ps(high[r], x[r][i], w.high);
+            }
+        }
+        PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+            _mm512_storeu_ps(sums + r * a->sums_stride, low[r]);
+            _mm512_storeu_ps(sums + r * a->sums_stride + LANES, high[r]);
+        }
+    }
+}
+
+// What passes leave over: n columns, at most COLUMNS, over k [first, a->k). An odd last k is the even one of a pair with +0.
+static void across_rest(const struct across_args *a, size_t first, size_t column, size_t n) {
+    const __mmask32 taken = n < COLUMNS ? ((__mmask32)1 << n) - 1 : ~(__mmask32)0;
+    const __mmask16 low_taken = (__mmask16)taken, high_taken = (__mmask16)(taken >> LANES);
+    for (size_t r = 0; r < a->rows; r++) {
+        float *sums = a->sums + r * a->sums_stride + column;
+        __m512 low = _mm512_maskz_loadu_ps(low_taken, sums), high = _mm512_maskz_loadu_ps(high_taken, sums + LANES);
+        for (size_t k = first; k < a->k; k += 2) {
+            const char *from = (const char *)a->weights + k * a->stride + column * sizeof(uint16_t);
+            const uint16_t *row = (const uint16_t *)a->x[r] + k;
+            const bool last = a->k - k < 2;
+            __m512i odd = last ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(taken, from + a->stride);
+            struct pair w = pair_of(_mm512_maskz_loadu_epi16(taken, from), odd);
+            __m512bh x = last ? pair_broadcast_last(row) : pair_broadcast(row);
+            low = _mm512_dpbf16_ps(low, x, w.low);
+            high = _mm512_dpbf16_ps(high, x, w.high);
+        }
+        _mm512_mask_storeu_ps(sums, low_taken, low);
+        _mm512_mask_storeu_ps(sums + LANES, high_taken, high);
+    }
+}
+
+PANEL_INLINE void across_passes(const struct across_args *args, size_t rows) {
+    const struct across_args a = *args; // which no store can change
+    for (size_t k = 0; k + STEP <= a.k; k += STEP) {
+        across_pass(&a, rows, k);
+    }
+}
+
+void avx512bf16_across_bf16(const struct across_args *args) {
+    const size_t taken = args->k / STEP * STEP;
+    for (size_t r = 0; r < args->rows && !args->goes_on; r++) {
+        memset(args->sums + r * args->sums_stride, 0, args->columns * sizeof *args->sums);
+    }
+    switch (args->rows) {
+    case 1:
+        across_passes(args, 1);
+        break;
+    case 2:
+        across_passes(args, 2);
+        break;
+    case 3:
+        across_passes(args, 3);
+        break;
+    default:
+        across_passes(args, ACROSS_ROWS);
+        break;
+    }
+    for (size_t column = 0, n; column < args->columns; column += n) {
+        n = args->columns - column < COLUMNS ? args->columns - column : COLUMNS;
+        if (n < COLUMNS || taken < args->k) {
+            across_rest(args, n < COLUMNS ? 0 : taken, column, n);
+        }
+    }
+}
+#endif

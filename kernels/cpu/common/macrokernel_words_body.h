@@ -1,0 +1,237 @@
+// The group kernel over 32-bit words of rows and columns: an f32 element, or a pair of bf16 where an instruction multiplies pairs.
+// The including file defines vec, LANES, PANEL_VECS and vec_load, vec_store, vec_prefetch, and
+//   vec_broadcast(p)         the word at p, at any alignment, in every lane
+//   vec_fma(a, b, c)         a * b + c, of words
+//
+// A panel is taken over the whole of K before the next, so that memory is read in one stream, in blocks that stay in cache over the
+// tiles of rows; sums pass through memory between two, which is exact.
+#include <string.h>
+
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/common/macrokernel_prefetch.h"
+#include "kernels/cpu/common/prefetch_distance.h"
+
+enum {
+    WORDS_FETCH = 2,                // words of the inner loop, between which lines are fetched
+    WORDS_PASS = PANEL_VECS * LANES // columns of a pass
+};
+
+#ifndef WORDS_TUNED // by the including file, for vectors of 8 floats and 16 registers
+enum {
+    WORDS_BLOCK = 512, // words: 128 KiB of a panel, which with the next one and the rows' stays in L2
+    // Where memory is as slow as the multiplication, fetches wait for it in the same buffers that misses of L1 need: the block and
+    // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
+    WORDS_FEW_BLOCK = 64,
+    WORDS_FEW_ROWS = 16,
+    WORDS_INTO_L2 = 1,       // blocks go by way of L2 where prefetch_distance.h says so, on Zen 4 all of them long ones,
+    WORDS_NEAR = 4096,       // from there into L1 so many bytes ahead,
+    WORDS_WAITING_ROWS = 24, // on Intel's up to so many rows: with more it costs 6 % of what L1's own prefetcher does as well
+    WORDS_RUN = WORDS_FETCH, // words of a run of the inner loop, between two of its branches
+    WORDS_ONE_LINE = 0,      // a fetch is of one line at most, without a branch, and not of as many as are due
+};
+#endif
+
+// One tile of rows against WORDS_PASS columns of a panel, over a block of K.
+struct words_pass {
+    const char *x[PANEL_TILE]; // to the block's first word
+    const float *panel;        // the block's first word, first column of the pass
+    size_t words;
+    float *sums; // of the first row and column
+    bool begins; // K: sums begin at +0
+    struct group_ahead ahead;
+};
+
+PANEL_INLINE void words_load(vec sums[][PANEL_VECS], size_t rows, const struct words_pass *pass) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_load(pass->sums + r * KERNEL_SUMS + v * LANES);
+        }
+    }
+}
+
+PANEL_INLINE void words_clear(vec sums[][PANEL_VECS], size_t rows) {
+    static const float ZERO;
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_broadcast(&ZERO);
+        }
+    }
+}
+
+PANEL_INLINE void words_store(vec sums[][PANEL_VECS], size_t rows, const struct words_pass *pass) {
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            vec_store(pass->sums + r * KERNEL_SUMS + v * LANES, sums[r][v]);
+        }
+    }
+}
+
+// Each broadcast just before its use: six at once would spill.
+PANEL_INLINE void words_step(vec sums[][PANEL_VECS], size_t rows, const char *const *x, size_t word, const float *panel) {
+    vec w[PANEL_VECS];
+    PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+        w[v] = vec_load(panel + v * LANES);
+    }
+    PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
+        vec value = vec_broadcast(x[r] + word * sizeof(float));
+        PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
+            sums[r][v] = vec_fma(value, w[v], sums[r][v]);
+        }
+    }
+}
+
+PANEL_INLINE void words_fetch(struct group_ahead *ahead) {
+    if (WORDS_ONE_LINE) {
+        vec_prefetch((const void *)ahead->at);
+        ahead->at += ahead->step;
+        return;
+    }
+    group_fetch(ahead);
+}
+
+// Lines of a word of the pass, from L2.
+PANEL_INLINE void words_fetch_near(const float *panel) {
+    PANEL_UNROLL for (size_t column = 0; column < WORDS_PASS; column += 64 / sizeof *panel) {
+        fetch_into((const void *)((uintptr_t)(panel + column) + WORDS_NEAR), false);
+    }
+}
+
+// `rows` is a constant in each copy, so that the sums are registers.
+PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
+    vec sums[PANEL_TILE][PANEL_VECS];
+    struct group_ahead ahead = pass->ahead;
+    const float *panel = pass->panel;
+    size_t words = pass->words, word = 0;
+    if (pass->begins) {
+        words_clear(sums, rows);
+    } else {
+        words_load(sums, rows, pass);
+    }
+    for (; word + WORDS_RUN <= words; word += WORDS_RUN) {
+        PANEL_UNROLL for (size_t i = 0; i < WORDS_RUN; i++, panel += EXPERTD_KERNEL_PANEL) {
+            if (i % WORDS_FETCH == 0) {
+                words_fetch(&ahead);
+            }
+            if (ahead.far && ahead.again) {
+                words_fetch_near(panel);
+            }
+            words_step(sums, rows, pass->x, word + i, panel);
+        }
+    }
+    for (; word < words; word++, panel += EXPERTD_KERNEL_PANEL) {
+        words_step(sums, rows, pass->x, word, panel);
+    }
+    words_store(sums, rows, pass);
+    pass->ahead = ahead;
+}
+
+static void words_tile(struct words_pass *pass, size_t rows) {
+    PANEL_BY_ROWS(rows, words_rows, pass);
+}
+
+// One tile against a whole panel.
+static void words_columns(struct words_pass *pass, size_t rows) {
+    const float *panel = pass->panel;
+    float *sums = pass->sums;
+    for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += WORDS_PASS) {
+        pass->panel = panel + column;
+        pass->sums = sums + column;
+        words_tile(pass, rows);
+    }
+    pass->panel = panel;
+}
+
+// A block of a panel's words.
+struct words_block {
+    size_t panel, begin, words;
+};
+
+// Where the block after this one begins: NULL where the thread knows of none.
+static const float *words_next(const struct panel_group_args *args, const struct words_block *block, size_t words) {
+    if (block->begin + block->words < words) {
+        return (const float *)args->panels[block->panel] + (block->begin + block->words) * EXPERTD_KERNEL_PANEL;
+    }
+    if (block->panel + 1 < args->count) {
+        return args->panels[block->panel + 1];
+    }
+    return args->next ? args->next[0] : NULL;
+}
+
+// Bytes behind which a line is asked for again; 0: not.
+static size_t words_again(size_t rows) {
+    if (!WORDS_INTO_L2) {
+        return 0;
+    }
+    if (fetch_blocks_into_l2()) {
+        return fetch_as_zen4() || rows <= WORDS_WAITING_ROWS ? FETCH_AGAIN : 0;
+    }
+    return fetch_as_zen5() ? FETCH_AGAIN_NEAR : 0;
+}
+
+// elsewhere: what is fetched in place of the next block, or NULL.
+static void words_block(const struct panel_group_args *args, const struct words_block *block, const float *next,
+                        struct group_ahead *elsewhere) {
+    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
+    size_t fetches = tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_FETCH);
+    struct words_pass pass = {
+        .panel = (const float *)args->panels[block->panel] + block->begin * EXPERTD_KERNEL_PANEL,
+        .words = block->words,
+        .begins = block->begin == 0 && !args->goes_on,
+        .ahead = group_ahead_over(next, block->words * EXPERTD_KERNEL_PANEL * sizeof *next, fetches),
+    };
+    pass.ahead.far = WORDS_INTO_L2 && fetch_blocks_into_l2();
+    pass.ahead.again = words_again(args->rows);
+    if (elsewhere) {
+        pass.ahead = *elsewhere;
+    }
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = panel_tile_rows(args->rows, row);
+        for (size_t r = 0; r < rows; r++) {
+            pass.x[r] = (const char *)args->x[row + r] + block->begin * sizeof(float);
+        }
+        pass.sums = args->sums + row * KERNEL_SUMS + block->panel * EXPERTD_KERNEL_PANEL;
+        words_columns(&pass, rows);
+    }
+    if (elsewhere) {
+        *elsewhere = pass.ahead;
+    }
+}
+
+// Blocks of at most `limit`, as even as can be, of whole runs.
+static size_t words_of_block(size_t words, size_t limit) {
+    size_t blocks = (words + limit - 1) / limit;
+    size_t runs = blocks ? (words / WORDS_RUN + blocks) / blocks : 0;
+    return runs * WORDS_RUN < limit ? runs * WORDS_RUN : limit;
+}
+
+static size_t words_block_limit(size_t rows) {
+    if (WORDS_INTO_L2 && fetch_as_intel()) {
+        return rows > WORDS_WAITING_ROWS ? WORDS_BLOCK : rows > 2 * PANEL_TILE ? WORDS_FEW_BLOCK : WORDS_BLOCK / 2;
+    }
+    bool few = rows <= WORDS_FEW_ROWS && !(WORDS_INTO_L2 && fetch_as_zen4());
+    return few ? WORDS_FEW_BLOCK : WORDS_BLOCK;
+}
+
+// What all blocks of a call fetch in place of panels.
+static struct group_ahead words_elsewhere(const struct panel_group_args *args, size_t words) {
+    size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
+    size_t fetches = args->count * tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (words / WORDS_FETCH);
+    if (WORDS_ONE_LINE || args->ahead.runs == 0) {
+        return (struct group_ahead){0};
+    }
+    return group_ahead_of(&args->ahead, fetches, words_again(args->rows) > 0);
+}
+
+// `words` whole words of K. What is left of K, the caller adds.
+static void words_group(const struct panel_group_args *args, size_t words) {
+    size_t most = words_of_block(words, words_block_limit(args->rows));
+    struct group_ahead elsewhere = words_elsewhere(args, words);
+    for (size_t p = 0; p < args->count; p++) {
+        struct words_block block = {.panel = p};
+        do {
+            block.words = words - block.begin < most ? words - block.begin : most;
+            words_block(args, &block, words_next(args, &block, words), elsewhere.step ? &elsewhere : NULL);
+            block.begin += block.words;
+        } while (block.begin < words);
+    }
+}

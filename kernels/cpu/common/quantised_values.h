@@ -1,0 +1,55 @@
+// What a code and a scale are worth, in plain C: the definitions that the fast kernels widen by.
+#ifndef EXPERTD_KERNELS_CPU_COMMON_QUANTISED_VALUES_H
+#define EXPERTD_KERNELS_CPU_COMMON_QUANTISED_VALUES_H
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/layout/quantised_layout.h"
+
+static inline float f32_from_e2m1(unsigned code) {
+    static const float VALUES[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    return code & 8 ? -VALUES[code & 7] : VALUES[code & 7];
+}
+
+static inline float f32_from_e8m0(uint8_t code) {
+    return code == 0 ? 0x1p-127f : code == 255 ? NAN : expertd_f32_from_bits((uint32_t)code << 23);
+}
+
+// Code (k, column) of the scale whose codes and zero points (NULL: none) these are. Exact in bf16.
+static inline float quantised_value(enum expertd_weight_code code, const uint8_t *codes, const uint8_t *zeros, size_t k,
+                                    size_t column) {
+    unsigned shift;
+    size_t at = quantised_code_at(code_has_4_bits(code) ? 8 : 4, k, column, &shift);
+    uint8_t byte = codes[at];
+    switch (code) {
+    case EXPERTD_CODE_E4M3:
+        return expertd_f32_from_e4m3(byte);
+    case EXPERTD_CODE_E5M2:
+        return expertd_f32_from_e5m2(byte);
+    case EXPERTD_CODE_E2M1:
+        return f32_from_e2m1(byte >> shift & 15);
+    case EXPERTD_CODE_INT4:
+        return (float)((byte >> shift & 15) - (zeros ? zeros[column] : 8));
+    default:
+        return (float)((int8_t)byte - (zeros ? (int8_t)zeros[column] : 0));
+    }
+}
+
+// Of a column, from the panel's header and the scales of one piece of K: the format's own product, rounded once.
+static inline float quantised_scale(const struct expertd_quantised_format *format, const uint8_t *panel, const uint8_t *scales,
+                                    size_t column) {
+    size_t size = expertd_dtype_size(format->scale);
+    const uint8_t *at = scales + (format->scale_of_panel ? 0 : column * size);
+    float scale, global;
+    if (format->scale == EXPERTD_DTYPE_F8_E8M0) {
+        return f32_from_e8m0(*at);
+    }
+    expertd_dtype_widen(format->scale, at, 1, &scale);
+    memcpy(&global, panel, sizeof global);
+    return format->global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
+           : format->global == EXPERTD_GLOBAL_DIVIDE ? scale / global
+                                                     : scale;
+}
+
+#endif

@@ -1,0 +1,209 @@
+// Any number of rows against panels that are packed as slices (weights.h). The including file defines SLICES_TOGETHER, k of a word,
+// and includes a tile's kernel first, slice_tile_narrow_avx512.h, slice_tile_wide_avx512.h or slice_tile_avx2.h. It finds
+//   slices_group             the kernel of several panels
+//   slices_panel             that of one panel, for callers without scratch
+//
+// A tile's rows are laid side by side: a line of each, then the next line of each. So one register addresses all of them. Weights
+// are read in the order of memory, at an even pace: the hardware follows the stream, which it loses where tiles take short turns.
+#include <string.h>
+
+#include "base/err.h"
+#include "base/sizes.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/common/prefetch_distance.h"
+#include "kernels/layout/packed_layout.h"
+
+enum {
+    SLICES = EXPERTD_KERNEL_PANEL / (SLICE_VECS * SLICE_VEC), // of a panel
+    ROWS_BLOCK = 240 << 10,                                   // bytes of a block of K of rows that are not kept whole
+};
+_Static_assert((int)ROWS_BLOCK <= (int)KERNEL_SCRATCH_BYTES, "a block of rows");
+
+#define SLICE_ROWS(rows)                                                                                                           \
+    static __attribute__((noinline)) void slice_rows_##rows(struct slice_pass *pass) {                                             \
+        slice_rows(pass, rows);                                                                                                    \
+    }
+#define SLICE_NAME(rows) slice_rows_##rows,
+
+SLICE_EACH(SLICE_ROWS)
+
+static void (*const SLICE_COPIES[SLICE_TILE])(struct slice_pass *pass) = {SLICE_EACH(SLICE_NAME)};
+
+// ---- rows
+
+// The next tile's rows, of those that are left: tiles as even as can be.
+static size_t slice_tile_rows(size_t left) {
+    return div_up(left, div_up(left, SLICE_TILE));
+}
+
+// Of a row's words as they are laid, in whole lines.
+static size_t laid_bytes(size_t words) {
+    return div_up(words, SLICE_ROW_WORDS) * SLICE_ROW_LINE;
+}
+
+// A part of a row, to lines `step` bytes apart; 0 to the end of the last line.
+PANEL_INLINE void lay_row(const char *from, size_t bytes, char *to, size_t step) {
+    for (; bytes >= SLICE_ROW_BYTES; bytes -= SLICE_ROW_BYTES, from += SLICE_ROW_BYTES, to += step) {
+        slice_lay(from, to);
+    }
+    if (bytes) {
+        slice_lay_part(from, bytes, to);
+    }
+}
+
+// `bytes` of each of a tile's rows from byte `at` on.
+static void lay_tile(const void *const *x, size_t rows, size_t at, size_t bytes, char *to) {
+    for (size_t laid = 0; laid < bytes; laid += SLICE_LAID) {
+        const size_t part = bytes - laid < SLICE_LAID ? bytes - laid : SLICE_LAID;
+        for (size_t r = 0; r < rows; r++) {
+            lay_row((const char *)x[r] + at + laid, part, to + (laid / SLICE_ROW_BYTES * rows + r) * SLICE_ROW_LINE,
+                    rows * SLICE_ROW_LINE);
+        }
+    }
+}
+
+// ---- panels
+
+struct slices {
+    const struct panel_group_args *args;
+    size_t words;      // of K
+    size_t begin, end; // words that are multiplied: all of them, or a block
+    const char *x;     // by tiles
+};
+
+static void lay_rows(const struct slices *s, char *to) {
+    const struct panel_group_args *args = s->args;
+    const size_t row_bytes = args->k * (WORD_BYTES / SLICES_TOGETHER), at = s->begin * WORD_BYTES, end = s->end * WORD_BYTES;
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = slice_tile_rows(args->rows - row);
+        lay_tile(args->x + row, rows, at, (end < row_bytes ? end : row_bytes) - at, to);
+        to += rows * laid_bytes(s->end - s->begin);
+    }
+}
+
+static const char *slice_at(const struct slices *s, const void *panel, size_t slice, size_t word) {
+    return (const char *)panel + (slice * s->words + word) * SLICE_VECS * SLICE_LINE;
+}
+
+// What is read after a panel's words: of the next panel, the next block, or the next call.
+static uintptr_t after_panel(const struct slices *s, size_t panel) {
+    const struct panel_group_args *args = s->args;
+    if (panel + 1 < args->count) {
+        return (uintptr_t)slice_at(s, args->panels[panel + 1], 0, s->begin);
+    }
+    if (s->end < s->words) {
+        return (uintptr_t)slice_at(s, args->panels[0], 0, s->end);
+    }
+    return args->next ? (uintptr_t)args->next[0] : 0;
+}
+
+// Slices lie one after another: over the whole of K they are one stream.
+static struct slice_stream stream_of(const struct slices *s, size_t panel, size_t slice) {
+    const void *at = s->args->panels[panel];
+    bool whole = s->end - s->begin == s->words, last = slice + 1 == SLICES;
+    return (struct slice_stream){
+        .end = (uintptr_t)(whole ? slice_at(s, at, SLICES, 0) : slice_at(s, at, slice, s->end)),
+        .next = whole || last ? after_panel(s, panel) : (uintptr_t)slice_at(s, at, slice + 1, s->begin),
+    };
+}
+
+// All rows against a slice, a turn of its words after the other.
+static void multiply_slice(const struct slices *s, size_t panel, size_t slice, struct rows_walk *next_rows) {
+    const struct panel_group_args *args = s->args;
+    const size_t words = s->end - s->begin, turn = slice_turn(args->rows, words);
+    const struct slice_stream stream = stream_of(s, panel, slice);
+    for (size_t word = 0; word < words; word += turn) {
+        struct slice_pass pass = {.slice = slice_at(s, args->panels[panel], slice, s->begin + word),
+                                  .words = words - word < turn ? words - word : turn,
+                                  .begins = s->begin + word == 0,
+                                  .rows = next_rows};
+        const char *x = s->x;
+        slice_begin_fetches(&pass, args->rows, stream);
+        for (size_t row = 0, rows; row < args->rows; row += rows) {
+            rows = slice_tile_rows(args->rows - row);
+            pass.x = x + word / SLICE_ROW_WORDS * rows * SLICE_ROW_LINE;
+            pass.sums = args->sums + row * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL + slice * SLICE_VECS * SLICE_VEC;
+            SLICE_COPIES[rows - 1](&pass);
+            x += rows * laid_bytes(words);
+        }
+    }
+}
+
+#ifdef SLICE_TAKES_TURNS
+#include "kernels/cpu/common/slices_round_robin_body.h"
+#else
+static bool multiply_in_turns(const struct slices *s, const struct rows_ahead *ahead) {
+    (void)s, (void)ahead;
+    return false;
+}
+#endif
+
+// ahead: rows that are laid next, in even shares.
+static void multiply_panels(const struct slices *s, const struct rows_ahead *ahead) {
+    const size_t slices = s->args->count * SLICES, tiles = div_up(s->args->rows, SLICE_TILE);
+    struct rows_walk walk = fetch_rows_begin(*ahead, slices * tiles * div_up(s->end - s->begin, SLICE_ROW_WORDS));
+    if (multiply_in_turns(s, ahead)) {
+        return;
+    }
+    for (size_t i = 0; i < slices; i++) {
+        if (!SLICE_FETCHES_ROWS) {
+            fetch_rows_share(ahead, i, slices);
+        }
+        multiply_slice(s, i / SLICES, i % SLICES, &walk);
+    }
+}
+
+static void multiply_whole(const struct slices *s) {
+    const struct rows_ahead ahead = {s->args->next_x, s->args->next_rows, 0, s->words * WORD_BYTES};
+    multiply_panels(s, &ahead);
+}
+
+// Rows are laid a block of K at a time, which all panels take before the next.
+static void multiply_blocks(struct slices *s, size_t words, char *scratch) {
+    const struct panel_group_args *args = s->args;
+    for (s->begin = 0; s->begin < s->words; s->begin = s->end) {
+        s->end = s->words - s->begin < words ? s->words : s->begin + words;
+        lay_rows(s, scratch);
+        struct rows_ahead ahead = {args->x, args->rows, s->end * WORD_BYTES, (s->end - s->begin) * WORD_BYTES};
+        if (s->end == s->words) { // the next call's first
+            ahead = (struct rows_ahead){args->x, args->next ? args->rows : 0, 0, words * WORD_BYTES};
+            if (args->next_rows) {
+                ahead.x = args->next_x, ahead.rows = args->next_rows;
+            }
+        }
+        multiply_panels(s, &ahead);
+    }
+}
+
+static void slices_group(const struct panel_group_args *args) {
+    const size_t words = div_up(args->k, SLICES_TOGETHER), room = KERNEL_SCRATCH_BYTES + args->scratch_more;
+    struct slices s = {.args = args, .words = words, .end = words, .x = args->scratch};
+    INVARIANT(args->rows > 0 && args->count > 0 && args->k > 0 && !args->goes_on);
+    if ((int)SLICE_ROW_BYTES == (int)SLICE_ROW_LINE && args->rows == 1 && args->k % SLICES_TOGETHER == 0) {
+        s.x = args->x[0];
+        multiply_whole(&s);
+    } else if (args->rows * laid_bytes(words) <= (room < KERNEL_ROWS_KEPT ? room : KERNEL_ROWS_KEPT)) {
+        if (!args->rows_kept) {
+            lay_rows(&s, args->scratch);
+        }
+        multiply_whole(&s);
+    } else {
+        multiply_blocks(&s, ROWS_BLOCK / (args->rows * SLICE_ROW_LINE) * SLICE_ROW_WORDS, args->scratch);
+    }
+}
+
+static void slices_panel(const struct panel_args *args) {
+    enum { BLOCK_WORDS = 128 };
+    _Alignas(64) char scratch[SLICE_TILE * BLOCK_WORDS / SLICE_ROW_WORDS * SLICE_ROW_LINE];
+    _Alignas(64) float sums[SLICE_TILE * KERNEL_SUMS];
+    for (size_t row = 0, rows; row < args->rows; row += rows) {
+        rows = slice_tile_rows(args->rows - row);
+        struct panel_group_args group = {
+            .x = args->x + row, .rows = rows, .panels = &args->panel, .count = 1, .k = args->k, .sums = sums};
+        struct slices s = {.args = &group, .words = div_up(args->k, SLICES_TOGETHER), .x = scratch};
+        multiply_blocks(&s, BLOCK_WORDS, scratch);
+        for (size_t r = 0; r < rows; r++) {
+            memcpy(args->out + (row + r) * args->out_stride, sums + r * KERNEL_SUMS, args->columns * sizeof *sums);
+        }
+    }
+}

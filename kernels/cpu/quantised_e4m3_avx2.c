@@ -1,5 +1,0 @@
-#if defined(__x86_64__)
-#define BYTES_DECODER unflushed_e4m3
-#define FLOAT8_EXPONENT_BITS 4
-#include "kernels/cpu/quantised_unflushed_float8.h"
-#endif

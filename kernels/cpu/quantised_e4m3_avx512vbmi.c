@@ -1,5 +1,0 @@
-#if defined(__x86_64__)
-#define FEW_DECODER few_e4m3
-#define FLOAT8_EXPONENT_BITS 4
-#include "kernels/cpu/quantised_few_float8_avx512.h"
-#endif

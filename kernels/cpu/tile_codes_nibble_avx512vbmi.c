@@ -1,7 +1,0 @@
-// Tiles of 4 bits without zero points.
-#if defined(__x86_64__)
-#include "kernels/cpu/pairs_nibble_avx512.h"
-
-#define TILE_CODES tile_codes_nibble
-#include "kernels/cpu/tile_codes_body.h"
-#endif

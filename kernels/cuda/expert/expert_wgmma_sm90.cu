@@ -1,0 +1,340 @@
+// The products of a layer by wgmma, for sm_90a: gate and up with the activation, down, and the plain product, in bf16 and f16.
+//
+// Persistent blocks, one a multiprocessor, for a ring of stages fills its shared memory: warpgroup 0 loads, the others multiply. A
+// stage is 64 k, the 128-byte swizzle's row, of a tile's rows and of weights. Rows come by cp.async, 16 bytes a copy: they are
+// gathered by index, and those past a group's end are +0, so that no group is padded in memory and no row of another's is read.
+// Weights come by the copy engine. A stage is full when the engine's bytes are there and each loading thread's copies.
+//
+// Rows are wgmma's side of 64 in the large tile, two warpgroups of them against 256 rows of weights, and its other side, 8 to 64,
+// in the small ones, where 128 rows of weights are its side of 64 twice. With gate and up, half of a tile's weights is up's, half
+// gate's, and a thread has both sums of an element. Which thread has which sum is wgmma's; through memory of each warp's own they
+// come to the lanes by columns, so that finishes are computed in a loop and stored in runs.
+//
+// Two proxies: cp.async writes shared memory as ordinary stores do, wgmma reads it through the async proxy. So the threads that
+// start wgmma execute fence.proxy.async between having seen the copies arrive and the start. The other way, from wgmma's reads to
+// the next copies, its completion is waited for before a stage is given back.
+#include "kernels/cuda/common/row_tiles.cuh"
+#include "kernels/cuda/common/tensor_map.cuh"
+#include "kernels/cuda/common/wgmma_stages.cuh"
+#include "kernels/cuda/expert/expert_epilogue.cuh"
+
+namespace {
+
+constexpr int BK = 64, ROW_BYTES = BK * 2, LOADERS = 128;
+
+// OPERANDS 2: gate and up. FLOATS: of a multiplying warp, to bring sums to lanes.
+template <int ROWS, int WEIGHTS, int FLOATS, int WARPS, int STAGES> struct shared {
+    alignas(1024) unsigned char weights[STAGES][WEIGHTS * ROW_BYTES];
+    alignas(1024) unsigned char rows[STAGES][ROWS * ROW_BYTES];
+    float sums[WARPS][FLOATS];
+    uint64_t full[STAGES], empty[STAGES];
+};
+
+template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep, uint16_t) {
+    ptx::wgmma_bf16<N>(acc, a, b, keep);
+}
+template <int N> __device__ __forceinline__ void multiply(float (&acc)[N / 2], uint64_t a, uint64_t b, int keep, half_bits) {
+    ptx::wgmma_f16<N>(acc, a, b, keep);
+}
+
+// Full: each loader's copies, and the one who announces the engine's bytes.
+template <typename Shared> __device__ __forceinline__ Shared &begin(int warps) {
+    auto &s = stages_memory<Shared>();
+    if (threadIdx.x == 0) {
+        stages_begin(s.full, s.empty, LOADERS + 1, warps);
+    }
+    ptx::sync_block();
+    return s;
+}
+
+// The loading warpgroup.
+template <int ROWS, int WEIGHTS, int OPERANDS, int STAGES, typename Shared>
+__device__ __forceinline__ void load(Shared &s, const product &p, const CUtensorMap *first, const CUtensorMap *second) {
+    constexpr int BOX = WEIGHTS / OPERANDS;
+    row_loader<uint16_t, ROWS, 8> rows;
+    ring<STAGES> at;
+    work w;
+    for (int i = blockIdx.x; find_work(p, i, BOX, &w); i += gridDim.x) {
+        rows.set([&](int y) { return row_at(p, w, y); });
+        for (int k = 0; k < p.k; k += BK, at.next()) {
+            ptx::barrier_wait(&s.empty[at.stage], at.parity ^ 1);
+            if (threadIdx.x == 0) {
+                ptx::barrier_expect(&s.full[at.stage], WEIGHTS * ROW_BYTES);
+                ptx::tile_load_3d(s.weights[at.stage], first, &s.full[at.stage], k, w.column, w.group);
+                if (OPERANDS == 2) {
+                    ptx::tile_load_3d(s.weights[at.stage] + BOX * ROW_BYTES, second, &s.full[at.stage], k, w.column, w.group);
+                }
+            }
+            rows.load(s.rows[at.stage], k * 2, (p.k - k) * 2, true, p.rows);
+            ptx::copy_arrive(&s.full[at.stage]);
+        }
+    }
+    ptx::copy_wait_all(); // a thread stays until its copies are there
+}
+
+// A stage's products: waits for the stage, starts `products`, gives back the stage before, which is done when one group is under
+// way.
+template <int STAGES, typename Shared, typename Products>
+__device__ __forceinline__ void step(Shared &s, ring<STAGES> &at, int *under_way, Products products) {
+    ptx::barrier_wait(&s.full[at.stage], at.parity);
+    ptx::fence_async();
+    ptx::wgmma_fence();
+    products();
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    if (*under_way >= 0 && threadIdx.x % 32 == 0) {
+        ptx::barrier_arrive(&s.empty[*under_way]);
+    }
+    *under_way = at.stage;
+    at.next();
+}
+
+template <typename Shared> __device__ __forceinline__ void last_step(Shared &s, int under_way) {
+    ptx::wgmma_wait<0>();
+    if (threadIdx.x % 32 == 0) {
+        ptx::barrier_arrive(&s.empty[under_way]);
+    }
+}
+
+// ---- the large tile: a warpgroup's 64 rows against 256 rows of weights
+
+// A warp's 16 rows, 64 sums of each at a time: 64 columns, or 32 with both operands. Sum x of a row is kept at x ^ row % 4 * 8, so
+// that neither writing pairs nor reading rows meets a bank twice.
+template <int OPERANDS, typename Finish>
+__device__ __forceinline__ void finish_rows(const float (&acc)[128], float *sums, const work &w, int row0, int n,
+                                            const Finish &finish) {
+    const int lane = threadIdx.x % 32, y = lane / 4, shift = (y & 3) * 8;
+    const int left = w.rows - row0, rows = left < 16 ? left : 16;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+#pragma unroll
+        for (int b = 0; b < 8; b++) {
+            const int block = OPERANDS == 1 ? c * 8 + b : b / 4 * 16 + c * 4 + b % 4;
+            const int x = (b * 8 + lane % 4 * 2) ^ shift;
+            const float *v = acc + block * 4;
+            *(float2 *)(sums + y * 64 + x) = {v[0], v[1]};
+            *(float2 *)(sums + (y + 8) * 64 + x) = {v[2], v[3]};
+        }
+        ptx::sync_warp();
+#pragma unroll 2
+        for (int r = 0; r < rows; r++) {
+            const float both[2] = {sums[r * 64 + (lane ^ (r & 3) * 8)], sums[r * 64 + ((lane + 32) ^ (r & 3) * 8)]};
+            const int column = w.column + c * (64 / OPERANDS) + lane;
+            const size_t row = w.row + row0 + r;
+            if (OPERANDS == 2) {
+                if (column < n) {
+                    finish(both, w.group, row, column, n);
+                }
+            } else {
+                const float one[2] = {both[0], both[0]}, other[2] = {both[1], both[1]};
+                if (column < n) {
+                    finish(one, w.group, row, column, n);
+                }
+                if (column + 32 < n) {
+                    finish(other, w.group, row, column + 32, n);
+                }
+            }
+        }
+        ptx::sync_warp();
+    }
+}
+
+template <typename D, int OPERANDS, int STAGES, typename Shared, typename Finish>
+__device__ __forceinline__ void multiply_large(Shared &s, const product &p, const Finish &finish) {
+    const int strip = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 - 4;
+    ring<STAGES> at;
+    work w;
+    for (int i = blockIdx.x; find_work(p, i, 256 / OPERANDS, &w); i += gridDim.x) {
+        float acc[128];
+        int under_way = -1;
+        for (int k = 0; k < p.k; k += BK) {
+            step(s, at, &under_way, [&] {
+                const uint64_t a = operand(s.rows[at.stage] + strip * 64 * ROW_BYTES), b = operand(s.weights[at.stage]);
+#pragma unroll
+                for (int j = 0; j < BK / 16; j++) {
+                    multiply<256>(acc, a + 2 * j, b + 2 * j, k + j, D());
+                }
+            });
+        }
+        last_step(s, under_way);
+        if (w.rows > warp * 16) {
+            finish_rows<OPERANDS>(acc, s.sums[warp], w, warp * 16, p.n, finish);
+        }
+    }
+}
+
+constexpr int LARGE_STAGES = 4;
+using shared_large = shared<128, 256, 16 * 64, 8, LARGE_STAGES>;
+static_assert(sizeof(shared_large) <= SHARED_BYTES_MAX, "shared memory of one block");
+
+template <typename D, int OPERANDS, typename Finish>
+__global__ void __launch_bounds__(384, 1)
+    wgmma_large(const __grid_constant__ CUtensorMap first, const __grid_constant__ CUtensorMap second,
+                const __grid_constant__ product p, const __grid_constant__ Finish finish) {
+    auto &s = begin<shared_large>(8);
+    if (threadIdx.x < LOADERS) {
+        ptx::registers_decrease<56>();
+        load<128, 256, OPERANDS, LARGE_STAGES>(s, p, &first, &second);
+    } else {
+        ptx::registers_increase<224>();
+        multiply_large<D, OPERANDS, LARGE_STAGES>(s, p, finish);
+    }
+}
+
+// ---- the small tiles: 128 rows of weights against 8 to 64 rows
+
+template <int ROWS> constexpr int SMALL_STAGES = 200 * 1024 / ((ROWS + 128) * ROW_BYTES);
+constexpr int PITCH = 17; // of a column's sums: lanes that read one row's columns meet different banks
+template <int ROWS> using shared_small = shared<ROWS, 128, 2 * 16 * PITCH, 4, SMALL_STAGES<ROWS>>;
+
+// A warp's 16 columns of either half of the weights, 16 rows at a time; lane l takes column l % 16 and every other row.
+template <int ROWS, int OPERANDS, typename Finish>
+__device__ __forceinline__ void finish_columns(const float (&low)[ROWS / 2], const float (&high)[ROWS / 2], float *sums,
+                                               const work &w, int n, const Finish &finish) {
+    constexpr int CHUNK = ROWS < 16 ? ROWS : 16;
+    const int lane = threadIdx.x % 32, x = lane / 4, pair = lane % 4 * 2;
+    const int column = w.column + threadIdx.x / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+    for (int c = 0; c < ROWS; c += CHUNK) {
+#pragma unroll
+        for (int b = 0; b < CHUNK; b += 8) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { // columns x and x + 8, rows pair and pair + 1
+                const int at = (x + e / 2 * 8) * PITCH + b + pair + e % 2, from = (c + b) / 2 + e;
+                sums[at] = low[from];
+                sums[16 * PITCH + at] = high[from];
+            }
+        }
+        ptx::sync_warp();
+        const int left = w.rows - c, rows = left < CHUNK ? left : CHUNK;
+#pragma unroll 1
+        for (int r = lane / 16; r < rows; r += 2) {
+            const float both[2] = {sums[lane % 16 * PITCH + r], sums[(16 + lane % 16) * PITCH + r]};
+            const size_t row = w.row + c + r;
+            if (OPERANDS == 2) {
+                if (column < n) {
+                    finish(both, w.group, row, column, n);
+                }
+            } else {
+                const float one[2] = {both[0], both[0]}, other[2] = {both[1], both[1]};
+                if (column < n) {
+                    finish(one, w.group, row, column, n);
+                }
+                if (column + 64 < n) {
+                    finish(other, w.group, row, column + 64, n);
+                }
+            }
+        }
+        ptx::sync_warp();
+    }
+}
+
+template <typename D, int ROWS, int OPERANDS, int STAGES, typename Shared, typename Finish>
+__device__ __forceinline__ void multiply_small(Shared &s, const product &p, const Finish &finish) {
+    ring<STAGES> at;
+    work w;
+    for (int i = blockIdx.x; find_work(p, i, 128 / OPERANDS, &w); i += gridDim.x) {
+        float low[ROWS / 2], high[ROWS / 2]; // of the first 64 rows of weights and the others: up and gate, or columns
+        int under_way = -1;
+        for (int k = 0; k < p.k; k += BK) {
+            step(s, at, &under_way, [&] {
+                const uint64_t a = operand(s.weights[at.stage]), b = operand(s.rows[at.stage]);
+#pragma unroll
+                for (int j = 0; j < BK / 16; j++) {
+                    multiply<ROWS>(low, a + 2 * j, b + 2 * j, k + j, D());
+                    multiply<ROWS>(high, a + 64 * ROW_BYTES / 16 + 2 * j, b + 2 * j, k + j, D());
+                }
+            });
+        }
+        last_step(s, under_way);
+        finish_columns<ROWS, OPERANDS>(low, high, s.sums[threadIdx.x / 32 - 4], w, p.n, finish);
+    }
+}
+
+template <typename D, int ROWS, int OPERANDS, typename Finish>
+__global__ void __launch_bounds__(256, 1)
+    wgmma_small(const __grid_constant__ CUtensorMap first, const __grid_constant__ CUtensorMap second,
+                const __grid_constant__ product p, const __grid_constant__ Finish finish) {
+    constexpr int STAGES = SMALL_STAGES<ROWS>;
+    static_assert(sizeof(shared_small<ROWS>) <= SHARED_BYTES_MAX, "shared memory of one block");
+    auto &s = begin<shared_small<ROWS>>(4);
+    if (threadIdx.x < LOADERS) {
+        load<ROWS, 128, OPERANDS, STAGES>(s, p, &first, &second);
+    } else {
+        multiply_small<D, ROWS, OPERANDS, STAGES>(s, p, finish);
+    }
+}
+
+// ---- launches
+
+struct operands {
+    const expertd_device_rows &rows;
+    const expertd_device_matrix &first;
+    const void *second;
+    int multiprocessors;
+    cudaStream_t stream;
+};
+
+// Grid: as many blocks as multiprocessors, fewer where there is less work. Shared memory: the large tile 4 stages of 48 KiB and 32
+// KiB for sums, 224 KiB in all; small ones as many stages as fit 200 KiB (12, 11, 10, 8) and 8.5 KiB. So one block fits a
+// multiprocessor, and the ring of the small ones keeps 128 KiB of weights or more on their way, some four times what the memory's
+// rate takes at a latency of 1 us. Registers, large: 384 threads begin with 168, of which the loaders give 112 back each, so
+// that 128 sums and what surrounds them fit the others' 224. Small: 256 threads, no cap but 255.
+template <typename Kernel, typename Finish>
+int launch(const operands &o, Kernel *kernel, int threads, size_t bytes, int weights, const Finish &finish) {
+    const int columns = o.second ? weights / 2 : weights;
+    const long work = work_of(o.rows, o.first, columns);
+    if (work == 0) {
+        return cudaSuccess;
+    }
+    const uint64_t sizes[3] = {o.first.k, o.first.n, o.first.groups};
+    CUtensorMap first, second;
+    if (o.first.k % 8 != 0 || o.rows.stride % 16 != 0 || (uintptr_t)o.rows.data % 16 != 0 || work > INT32_MAX ||
+        !tensor_map_bf16(&first, o.first.data, 3, sizes, columns) ||
+        !tensor_map_bf16(&second, o.second ? o.second : o.first.data, 3, sizes, columns)) {
+        return cudaErrorInvalidValue;
+    }
+    cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (error != cudaSuccess) {
+        return error;
+    }
+    const product p = product_of(o.rows, o.first);
+    const int blocks = work < o.multiprocessors ? (int)work : o.multiprocessors;
+    LAUNCH(kernel, dim3(blocks), dim3(threads), bytes, o.stream, first, second, p, finish);
+    return cudaGetLastError();
+}
+
+template <typename D, int OPERANDS, int ROWS, typename Finish> int small(const operands &o, const Finish &finish) {
+    return launch(o, wgmma_small<D, ROWS, OPERANDS, Finish>, 256, sizeof(shared_small<ROWS>), 128, finish);
+}
+
+template <typename D, int OPERANDS, typename Finish> int choose(const operands &o, const Finish &finish) {
+    switch (o.rows.variant) {
+    case EXPERTD_DEVICE_WGMMA_8:
+        return small<D, OPERANDS, 8>(o, finish);
+    case EXPERTD_DEVICE_WGMMA_16:
+        return small<D, OPERANDS, 16>(o, finish);
+    case EXPERTD_DEVICE_WGMMA_32:
+        return small<D, OPERANDS, 32>(o, finish);
+    case EXPERTD_DEVICE_WGMMA_64:
+        return small<D, OPERANDS, 64>(o, finish);
+    case EXPERTD_DEVICE_WGMMA_128:
+        return launch(o, wgmma_large<D, OPERANDS, Finish>, 384, sizeof(shared_large), 256, finish);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+} // namespace
+
+int cuda_gate_up_wgmma(const struct expertd_device_gate_up *a, int multiprocessors, struct CUstream_st *stream) {
+    const auto finish = finish_of<uint16_t>(*a);
+    const operands o = {a->rows, a->up, a->gate.data, multiprocessors, stream};
+    return a->gate.data ? choose<uint16_t, 2>(o, finish) : choose<uint16_t, 1>(o, finish);
+}
+
+int cuda_down_wgmma(const struct expertd_device_down *a, int multiprocessors, struct CUstream_st *stream) {
+    const operands o = {a->rows, a->down, nullptr, multiprocessors, stream};
+    return a->rows.dtype == EXPERTD_DTYPE_F16 ? choose<half_bits, 1>(o, finish_of<half_bits>(*a))
+                                              : choose<uint16_t, 1>(o, finish_of<uint16_t>(*a));
+}

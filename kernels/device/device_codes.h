@@ -1,0 +1,96 @@
+// Quantised weights as devices hold them: codes of 4 or 8 bits with their scales, laid out so that a lane of a warp reads with one
+// load of 16 bytes what mma.sync and wgmma want in its registers. C and C++, host and device.
+//
+// Columns (outputs, n) are padded to a multiple of 64, in tiles of 16. Of each tile and 64 k of 4-bit codes (32 k of 8-bit ones)
+// there is a unit of 512 bytes, 16 for each lane. A step of 16 k is 4 (8) of these bytes: the lane's four registers of the fragment
+// of 16 columns by 16 k. Register i holds column lane / 4 (+ 8 where i is odd), k lane % 4 * 2 (+ 8 from i = 2 on) in its low half,
+// the k after it in the high one:
+//   4 bits: nibble i of the word is the low half's code, nibble i + 4 the high half's: one shift and one mask make a register
+//   8 bits: a word for registers 0 and 1, one for 2 and 3; bytes 0 and 2 of it are the former's halves, 1 and 3 the latter's
+// Codes lie [groups][tiles][units][512]. Scales of columns lie [groups][tiles][scales along K][16] in the format's dtype, zero
+// points likewise in bytes; a scale of 64 columns is one fp32, [groups][n / 64][scales], any global scale in it. What pads is 0.
+#ifndef EXPERTD_KERNELS_DEVICE_DEVICE_CODES_H
+#define EXPERTD_KERNELS_DEVICE_DEVICE_CODES_H
+
+#include <stdint.h>
+
+#include "expertd/kernels/quantised_format.h"
+
+enum {
+    DEVICE_CODES_PANEL = 64,
+    DEVICE_CODES_TILE = 16,
+    DEVICE_CODES_STEP = 16,
+    DEVICE_CODES_UNIT = 512,
+    DEVICE_CODES_STAGE = 64, // k that wgmma takes at once
+};
+
+EXPERTD_INLINE_ON_DEVICE uint32_t device_codes_bits(enum expertd_weight_code code) {
+    return code == EXPERTD_CODE_E2M1 || code == EXPERTD_CODE_INT4 ? 4 : 8;
+}
+
+// k of a unit.
+EXPERTD_INLINE_ON_DEVICE uint32_t device_codes_unit_k(enum expertd_weight_code code) {
+    return device_codes_bits(code) == 4 ? 64 : 32;
+}
+
+EXPERTD_INLINE_ON_DEVICE size_t device_codes_tiles(size_t n) {
+    return (n + DEVICE_CODES_PANEL - 1) / DEVICE_CODES_PANEL * (DEVICE_CODES_PANEL / DEVICE_CODES_TILE);
+}
+
+EXPERTD_INLINE_ON_DEVICE size_t device_codes_units(enum expertd_weight_code code, size_t k) {
+    return (k + device_codes_unit_k(code) - 1) / device_codes_unit_k(code);
+}
+
+// Scales along k.
+EXPERTD_INLINE_ON_DEVICE size_t device_codes_scales(const struct expertd_quantised_format *format, size_t k) {
+    return format->scale_k == 0 ? (k > 0) : (k + format->scale_k - 1) / format->scale_k;
+}
+
+// What wgmma takes of a format, k in order and a multiple of a stage's: how many parts of a stage have scales of their own, 4 or 2;
+// 1: the scales are of whole stages; 0: mma.sync's alone.
+EXPERTD_INLINE_ON_DEVICE int device_codes_parts(const struct expertd_quantised_format *format) {
+    const bool fp4 = format->code == EXPERTD_CODE_E2M1,
+               integers = format->code == EXPERTD_CODE_INT4 || format->code == EXPERTD_CODE_INT8;
+    if (format->scale_k == 16) {
+        return fp4 && format->scale == EXPERTD_DTYPE_F8_E4M3 && !format->scale_of_panel ? 4 : 0;
+    }
+    if (format->scale_k == 32) {
+        return !format->scale_of_panel && (integers || format->scale == EXPERTD_DTYPE_F8_E8M0) ? 2 : 0;
+    }
+    return !fp4 && format->scale_k % DEVICE_CODES_STAGE == 0 && (format->scale != EXPERTD_DTYPE_F8_E4M3 || format->scale_of_panel);
+}
+
+// Bytes of one group's codes, scales and zero points.
+struct device_codes_size {
+    size_t codes, scales, zeros;
+};
+
+static inline struct device_codes_size device_codes_bytes(const struct expertd_quantised_format *format, size_t n, size_t k) {
+    size_t tiles = device_codes_tiles(n), scales = device_codes_scales(format, k);
+    struct device_codes_size bytes = {tiles * device_codes_units(format->code, k) * DEVICE_CODES_UNIT, 0, 0};
+    bytes.scales =
+        format->scale_of_panel ? tiles / 4 * scales * sizeof(float) : tiles * scales * 16 * expertd_dtype_size(format->scale);
+    bytes.zeros = format->zero_points ? tiles * scales * DEVICE_CODES_TILE : 0;
+    return bytes;
+}
+
+// The byte of code (column, k) from its group's codes, and the bits to its right.
+EXPERTD_INLINE_ON_DEVICE size_t device_code_at(enum expertd_weight_code code, size_t units, size_t column, size_t k,
+                                               unsigned *shift) {
+    const size_t row = column % 16, unit_k = device_codes_unit_k(code), step = k % unit_k / 16, kk = k % 16;
+    const size_t lane = row % 8 * 4 + kk % 8 / 2, i = row / 8 + kk / 8 * 2, half = kk % 2;
+    const size_t at = (column / 16 * units + k / unit_k) * DEVICE_CODES_UNIT + lane * 16;
+    if (unit_k == 64) {
+        *shift = (unsigned)(i % 2 * 4);
+        return at + step * 4 + i / 2 + half * 2;
+    }
+    *shift = 0;
+    return at + step * 8 + i / 2 * 4 + i % 2 + half * 2;
+}
+
+// One group, as expertd_pack_quantised left it on the host, laid out for devices. The three pieces: device_codes_bytes each,
+// written whole.
+void device_codes_pack(const struct expertd_quantised_format *format, const void *packed, size_t n, size_t k, void *codes,
+                       void *scales, void *zeros);
+
+#endif

@@ -1,0 +1,38 @@
+// Walks the groups of a ragged grouped GEMM: each one's shape, and where its matrices and scales lie. Private to kernels/.
+#ifndef EXPERTD_KERNELS_OPERATIONS_GROUPED_GEMM_SHAPE_H
+#define EXPERTD_KERNELS_OPERATIONS_GROUPED_GEMM_SHAPE_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "expertd/kernels/grouped_gemm.h"
+
+static inline int64_t gemm_dim_at(const struct expertd_gemm_dim *dim, size_t group) {
+    if (!dim->ragged) {
+        return (int64_t)dim->same;
+    }
+    return dim->dtype == EXPERTD_DTYPE_I64 ? ((const int64_t *)dim->ragged)[group] : ((const int32_t *)dim->ragged)[group];
+}
+
+// What a scaling means for an operand.
+struct gemm_scaling_rule {
+    const char *name;
+    enum expertd_dtype scale_dtype; // NONE: unscaled
+    size_t lines, k;                // of a block; 0: all
+    size_t codes_per_element;
+};
+const struct gemm_scaling_rule *gemm_scaling_rule(enum expertd_gemm_scaling scaling);
+
+// Can the groups' shapes be told at all? As expertd_grouped_gemm_check, without where anything lies.
+FALLIBLE grouped_gemm_check_sizes(const struct expertd_grouped_gemm_args *args);
+
+// What expertd_grouped_gemm_check leaves to the run, for it may be asked before there is one: out is there and aligned.
+FALLIBLE grouped_gemm_check_out(const struct expertd_grouped_gemm_args *args);
+
+// Scales of one stored matrix.
+struct gemm_scale_grid {
+    size_t first, last;
+};
+struct gemm_scale_grid gemm_scale_grid(const struct expertd_gemm_operand *operand, bool k_is_last, size_t first, size_t last);
+
+#endif

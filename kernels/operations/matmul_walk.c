@@ -1,0 +1,338 @@
+// A task is a span of rows of one group against a run of its panels (walk_tasks.h), taken by calls of a few panels.
+// A thread claims its next task before it starts the one at hand, so that it can fetch the next panels into its cache meanwhile.
+#include "kernels/operations/matmul_walk.h"
+
+#include <stdatomic.h>
+
+#include "base/err.h"
+#include "base/sizes.h"
+#include "expertd/kernels/quantised.h"
+#include "expertd/kernels/tuning.h"
+#include "kernels/cpu/common/nontemporal_store.h"
+#include "kernels/operations/walk_tasks.h"
+
+enum {
+    FETCHED_ROWS_BYTES = 128 << 10, // at most, so that they and the panels stay in L2
+    EXPECTED_BYTES = 4 << 10,       // of results at most
+    SUMS_BYTES = KERNEL_CALL_ROWS * KERNEL_SUMS * sizeof(float),
+};
+_Static_assert(SUMS_BYTES + KERNEL_SCRATCH_BYTES <= EXPERTD_TEAM_SCRATCH_BYTES, "a thread's scratch");
+
+// An operand as the kernels read it.
+struct walk_operand {
+    void *const *data; // [groups]
+    size_t panel_bytes;
+    struct panel_kernels kernels;
+};
+
+struct walk_work {
+    const struct matmul_walk *walk;
+    struct walk_operand operand[WALK_OPERANDS];
+    size_t k, n, element; // bytes of an element of lhs
+    struct walk_tasks tasks;
+    struct expertd_team *team;
+    unsigned threads;
+    _Atomic size_t claimed;
+};
+
+size_t matmul_walk_scratch_bytes(size_t m, size_t num_groups) {
+    return walk_spans_bytes(m, num_groups);
+}
+
+static size_t panels_per_call(const struct walk_work *work) {
+    return KERNEL_GROUP / work->walk->operands;
+}
+
+static void cut(struct walk_work *work, unsigned threads, struct walk_span *spans) {
+    const struct expertd_grouped_matmul_args *args = work->walk->args;
+    const struct expertd_schedule_class class = expertd_tuning_class(args, threads);
+    const struct expertd_matmul_schedule schedule = args->schedule ? *args->schedule : expertd_tuning_schedule(&class);
+    const struct walk_shape shape = {
+        .args = args,
+        .kernels = &work->operand[0].kernels,
+        .panels = div_up(work->n, EXPERTD_KERNEL_PANEL),
+        .panels_per_call = panels_per_call(work),
+        .panel_bytes = work->operand[0].panel_bytes * work->walk->operands,
+        .row_bytes = work->k * work->element,
+        .threads = threads,
+        .schedule = &schedule,
+    };
+    walk_tasks_make(&shape, spans, &work->tasks);
+}
+
+static const void *panel_at(const struct walk_work *work, size_t operand, size_t group, size_t panel) {
+    const struct walk_operand *o = &work->operand[operand];
+    return (const char *)o->data[group] + panel * o->panel_bytes;
+}
+
+// Columns of `count` panels from `panel` on: the last one may be short.
+static size_t columns_from(const struct walk_work *work, size_t panel, size_t count) {
+    size_t column = panel * EXPERTD_KERNEL_PANEL, columns = count * EXPERTD_KERNEL_PANEL;
+    return work->n - column < columns ? work->n - column : columns;
+}
+
+// The panels of one call: those of each operand one after another.
+static size_t list_panels(const struct walk_work *work, size_t group, size_t first, size_t count, const void **panels) {
+    size_t listed = 0;
+    for (size_t i = 0; i < work->walk->operands; i++) {
+        for (size_t p = first; p < first + count; p++) {
+            panels[listed++] = panel_at(work, i, group, p);
+        }
+    }
+    return listed;
+}
+
+// A call: a span against a few neighbouring panels of each operand.
+struct walk_call {
+    const struct walk_span *span;
+    bool rows_kept;            // the thread's last call was for these rows
+    size_t panel, count;       // of each operand
+    const void *const *x;      // [span->rows]
+    const void *const *next;   // the panels after these; NULL: none
+    const void *const *next_x; // [next_rows] the rows after these, where they are others
+    size_t next_rows;
+    float *sums;
+    void *scratch;
+    size_t scratch_more; // beyond KERNEL_SCRATCH_BYTES
+};
+
+static void multiply_few(const struct walk_work *work, const struct walk_call *call) {
+    for (size_t i = 0; i < work->walk->operands; i++) {
+        for (size_t p = 0; p < call->count; p++) {
+            struct panel_args args = {
+                .x = call->x,
+                .rows = call->span->rows,
+                .panel = panel_at(work, i, call->span->group, call->panel + p),
+                .k = work->k,
+                .out = call->sums + (i * call->count + p) * EXPERTD_KERNEL_PANEL,
+                .out_stride = KERNEL_SUMS,
+                .columns = columns_from(work, call->panel + p, 1),
+            };
+            multiply_panel(&work->operand[i].kernels, &args);
+        }
+    }
+}
+
+static void multiply_many(const struct walk_work *work, const struct walk_call *call) {
+    const void *panels[KERNEL_GROUP];
+    struct panel_group_args args = {
+        .x = call->x,
+        .rows = call->span->rows,
+        .panels = panels,
+        .count = list_panels(work, call->span->group, call->panel, call->count, panels),
+        .k = work->k,
+        .sums = call->sums,
+        .scratch = call->scratch,
+        .next = call->next,
+        .rows_kept = call->rows_kept,
+        .scratch_more = call->scratch_more,
+        .next_x = call->next_x,
+        .next_rows = call->next_rows,
+    };
+    multiply_panels(&work->operand[0].kernels, &args);
+}
+
+static bool is_many(const struct panel_kernels *kernels, size_t rows) {
+    return panels_go_by_groups(kernels) && rows > panels_few_rows(kernels);
+}
+
+// Of few rows the lines that the sums go to are asked for while those are taken: they have left the caches, and whoever writes them
+// would wait. More would be gone again.
+static void expect_out(const struct walk_work *work, const struct walk_call *call, size_t columns) {
+    const struct expertd_grouped_matmul_args *args = work->walk->args;
+    const size_t element = work->walk->out_element, bytes = columns * element;
+    if (call->span->rows * bytes > EXPECTED_BYTES) {
+        return;
+    }
+    for (size_t r = 0; r < call->span->rows; r++) {
+        const size_t at = (call->span->first_row + r) * args->out_stride + call->panel * EXPERTD_KERNEL_PANEL;
+        for (size_t line = 0; line < bytes; line += STREAM_LINE) {
+            __builtin_prefetch((const char *)args->out + at * element + line, 1);
+        }
+    }
+}
+
+static void multiply(const struct walk_work *work, const struct walk_call *call) {
+    expect_out(work, call, columns_from(work, call->panel, call->count));
+    if (work->k == 0) { // and panels that may be nowhere
+        memset(call->sums, 0, call->span->rows * KERNEL_SUMS * sizeof *call->sums);
+    } else if (is_many(&work->operand[0].kernels, call->span->rows)) {
+        multiply_many(work, call);
+    } else {
+        multiply_few(work, call);
+    }
+    struct walk_sums sums = {
+        .first_row = call->span->first_row,
+        .rows = call->span->rows,
+        .group = call->span->group,
+        .column = call->panel * EXPERTD_KERNEL_PANEL,
+        .columns = columns_from(work, call->panel, call->count),
+        .sums = {call->sums, call->sums + call->count * EXPERTD_KERNEL_PANEL},
+    };
+    work->walk->finish(work->walk->context, &sums);
+}
+
+static const void *lhs_row(const struct walk_work *work, size_t row) {
+    const struct expertd_grouped_matmul_args *args = work->walk->args;
+    size_t index = args->lhs_rows ? args->lhs_rows[row] : row;
+    return (const char *)args->lhs + index * args->lhs_stride * work->element;
+}
+
+static size_t call_panels(const struct walk_work *work, const struct walk_product *product) {
+    size_t most = panels_per_call(work), left = product->end - product->panel;
+    return left < most ? left : most;
+}
+
+// The panels that this thread takes after a call's: of the same task, or of its next one. False where there are none, or fewer.
+static bool next_panels(const struct walk_work *work, const struct walk_call *call, const struct walk_product *product,
+                        const struct walk_product *next, const void **panels) {
+    struct walk_product after = {product->span, call->panel + call->count, product->end};
+    if (after.panel >= after.end) {
+        after = *next;
+    }
+    if (!after.span || !work->k || call_panels(work, &after) < call->count) {
+        return false;
+    }
+    list_panels(work, after.span->group, after.panel, call->count, panels);
+    return true;
+}
+
+// The rows that a thread's scratch holds something of.
+struct walk_kept_rows {
+    const void *x[KERNEL_CALL_ROWS];
+    size_t rows;
+};
+
+// A thread's.
+struct walk_memory {
+    char *sums;  // SUMS_BYTES, and the kernels' scratch behind them
+    size_t more; // bytes of that beyond KERNEL_SCRATCH_BYTES
+    struct walk_kept_rows kept;
+};
+
+// Are they kept? They are from now on.
+static bool rows_kept(struct walk_kept_rows *kept, const void *const *x, size_t rows) {
+    if (kept->rows == rows && memcmp(kept->x, x, rows * sizeof *x) == 0) {
+        return true;
+    }
+    memcpy(kept->x, x, rows * sizeof *x);
+    kept->rows = rows;
+    return false;
+}
+
+// Where they stay in L2 beside the panels: the last product left them anywhere.
+static void fetch_rows(const struct walk_work *work, const void *const *x, size_t rows) {
+    for (size_t r = 0; r < rows && rows * work->k * work->element <= FETCHED_ROWS_BYTES; r++) {
+        for (size_t at = 0; at < work->k * work->element; at += STREAM_LINE) {
+            __builtin_prefetch((const char *)x[r] + at, 0, 2);
+        }
+    }
+}
+
+static size_t list_rows(const struct walk_work *work, const struct walk_span *span, const void **x) {
+    for (size_t r = 0; r < span->rows; r++) {
+        x[r] = lhs_row(work, span->first_row + r);
+    }
+    return span->rows;
+}
+
+// next: what the thread takes after it; without a span: nothing.
+static void run_product(const struct walk_work *work, struct walk_product product, const struct walk_product *next,
+                        struct walk_memory *memory) {
+    const void *x[KERNEL_CALL_ROWS], *next_x[KERNEL_CALL_ROWS], *next_list[KERNEL_GROUP];
+    const struct panel_kernels *kernels = &work->operand[0].kernels;
+    const struct walk_span *span = product.span;
+    size_t rows = list_rows(work, span, x), next_rows = 0;
+    if (is_many(kernels, rows) && next->span && next->span != span) {
+        next_rows = list_rows(work, next->span, next_x);
+    }
+    if (!panels_fetch_rows(kernels)) {
+        fetch_rows(work, next_x, next_rows);
+    }
+    struct walk_call call = {.span = span,
+                             .x = x,
+                             .next_x = next_x,
+                             .sums = (float *)memory->sums,
+                             .scratch = memory->sums + SUMS_BYTES,
+                             .scratch_more = panels_scratch_more(kernels, memory->more)};
+    for (; product.panel < product.end; product.panel += call.count) {
+        call.panel = product.panel;
+        call.count = call_panels(work, &product);
+        call.next = next_panels(work, &call, &product, next, next_list) ? next_list : NULL;
+        call.rows_kept = rows_kept(&memory->kept, x, rows) && rows <= panels_kept_rows(kernels);
+        call.next_rows = product.panel + call.count == product.end ? next_rows : 0; // fetched sooner they would be gone again
+        multiply(work, &call);
+    }
+}
+
+static void run_zero(const struct walk_work *work, size_t task) {
+    size_t begin, end;
+    walk_zeros(&work->tasks, task, &begin, &end);
+    work->walk->zero(work->walk->context, begin, end);
+}
+
+static size_t claim(struct walk_work *work) {
+    return atomic_fetch_add(&work->claimed, 1);
+}
+
+// A task beside the one at hand, so that it can be fetched meanwhile. But the last ones of few rows are for whoever is done first
+// (one row against two panels, a router's, 1.8 times as fast); with more, what is made of rows would be made by each thread.
+static bool claim_next(struct walk_work *work, size_t *task) {
+    if (work->tasks.few && atomic_load(&work->claimed) + work->threads > work->tasks.count) {
+        return false;
+    }
+    *task = claim(work);
+    return true;
+}
+
+static void run_tasks(struct walk_work *work, char *scratch, size_t more) {
+    struct walk_memory memory = {.sums = scratch, .more = more};
+    for (size_t task = claim(work), next_task; task < work->tasks.count; task = next_task) {
+        const bool claimed = claim_next(work, &next_task);
+        struct walk_product product, next = {0};
+        if (claimed) {
+            walk_product(&work->tasks, next_task, &next);
+        }
+        if (walk_product(&work->tasks, task, &product)) {
+            run_product(work, product, &next, &memory);
+        } else {
+            run_zero(work, task);
+        }
+        next_task = claimed ? next_task : claim(work);
+    }
+}
+
+static void run_on_thread(void *context, size_t task, unsigned thread) {
+    (void)task;
+    struct walk_work *work = context;
+    run_tasks(work, expertd_team_scratch(work->team, thread), EXPERTD_TEAM_SCRATCH_BYTES - SUMS_BYTES - KERNEL_SCRATCH_BYTES);
+}
+
+static void run_on_stack(void *context, size_t task, unsigned thread) {
+    (void)task;
+    (void)thread;
+    _Alignas(64) char scratch[SUMS_BYTES + KERNEL_SCRATCH_BYTES];
+    run_tasks(context, scratch, 0);
+}
+
+static struct walk_operand operand_of(const struct expertd_packed_weights *weights) {
+    size_t panel_bytes = weights->format ? expertd_quantised_group_bytes(weights->format, weights->k, EXPERTD_KERNEL_PANEL)
+                                         : expertd_packed_group_bytes(weights->dtype, weights->k, EXPERTD_KERNEL_PANEL);
+    return (struct walk_operand){.data = weights->data, .panel_bytes = panel_bytes, .kernels = panel_kernels_of(weights)};
+}
+
+void matmul_walk(const struct matmul_walk *walk, struct expertd_team *team, void *scratch) {
+    const struct expertd_packed_weights *weights = walk->rhs[0];
+    INVARIANT(walk->operands > 0 && walk->operands <= WALK_OPERANDS);
+    struct walk_work work = {
+        .walk = walk, .k = weights->k, .n = weights->n, .element = expertd_dtype_size(weights->dtype), .team = team};
+    for (size_t i = 0; i < walk->operands; i++) {
+        work.operand[i] = operand_of(walk->rhs[i]);
+    }
+    struct panel_kernels *first = &work.operand[0].kernels, *last = &work.operand[walk->operands - 1].kernels;
+    // A call that takes panels of both operands is told of one format.
+    first->one_by_one = first->format && last->format && !expertd_quantised_format_equal(first->format, last->format);
+    unsigned threads = work.threads = expertd_team_threads(team);
+    cut(&work, threads, scratch);
+    expertd_team_run(team, work.tasks.count < threads ? work.tasks.count : threads, team ? run_on_thread : run_on_stack, &work);
+}

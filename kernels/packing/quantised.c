@@ -1,0 +1,63 @@
+#include "expertd/kernels/quantised.h"
+
+#include "base/err.h"
+#include "base/sizes.h"
+#include "kernels/layout/quantised_layout.h"
+
+enum {
+    SCALE_K_UNIT = 16,
+    PANEL_K_BYTES_MAX = 256, // more than a k of a panel takes, with its share of scales and zero points
+};
+
+static const char *code_name(enum expertd_weight_code code) {
+    static const char *const NAMES[EXPERTD_CODE_COUNT] = {"E4M3", "E5M2", "E2M1", "INT4", "INT8"};
+    return (unsigned)code < EXPERTD_CODE_COUNT ? NAMES[code] : "?";
+}
+
+static bool is_integer(enum expertd_weight_code code) {
+    return code == EXPERTD_CODE_INT4 || code == EXPERTD_CODE_INT8;
+}
+
+static bool is_scale(enum expertd_dtype dtype) {
+    return expertd_dtype_is_float16_or_32(dtype) || dtype == EXPERTD_DTYPE_F8_E8M0 || dtype == EXPERTD_DTYPE_F8_E4M3;
+}
+
+FALLIBLE expertd_quantised_check(const struct expertd_quantised_format *format) {
+    if ((unsigned)format->code >= EXPERTD_CODE_COUNT) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "code",
+                   "code %d of quantised weights is unknown: there are E4M3, E5M2, E2M1, INT4 and INT8", (int)format->code);
+    }
+    if (!is_scale(format->scale)) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "scale",
+                   "scales of quantised weights are %s: they can be F32, BF16, F16, F8_E8M0 or F8_E4M3",
+                   expertd_dtype_name(format->scale));
+    }
+    if ((unsigned)format->global > EXPERTD_GLOBAL_DIVIDE ||
+        (format->global != EXPERTD_GLOBAL_NONE && format->scale != EXPERTD_DTYPE_F8_E4M3)) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "global", "a global scale goes with scales of F8_E4M3, but these are %s",
+                   expertd_dtype_name(format->scale));
+    }
+    if (format->zero_points && !is_integer(format->code)) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "zero_points", "%s codes have no zero points: only INT4 and INT8 do",
+                   code_name(format->code));
+    }
+    if (format->scale_k % SCALE_K_UNIT != 0) {
+        FAIL_FIELD(EXPERTD_ERR_INVALID, "scale_k",
+                   "a scale of quantised weights spans %zu k: it must be a multiple of %d, or 0 for all", format->scale_k,
+                   SCALE_K_UNIT);
+    }
+    return OK;
+}
+
+size_t expertd_quantised_group_bytes(const struct expertd_quantised_format *format, size_t k, size_t n) {
+    if (k > SIZE_MAX / PANEL_K_BYTES_MAX) {
+        return SIZE_MAX;
+    }
+    struct quantised_layout layout = quantised_layout(format, k);
+    size_t panel = QUANTISED_HEADER;
+    if (layout.scales) {
+        size_t last = layout.scales - 1;
+        panel = quantised_zeros_at(&layout, last, k) + (format->zero_points ? EXPERTD_KERNEL_PANEL : 0);
+    }
+    return size_times(div_up(n, EXPERTD_KERNEL_PANEL), panel);
+}

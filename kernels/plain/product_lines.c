@@ -1,0 +1,203 @@
+#include "kernels/plain/product_lines.h"
+
+#include <string.h>
+
+#include "expertd/kernels/weights.h"
+#include "kernels/layout/pack.h"
+#include "kernels/layout/packed_i8.h"
+
+enum {
+    TILE = 64,   // lines and k of a turned block: 16 KiB of f32
+    LINES = 16,  // of a converted block, which divide a panel's
+    RUN = 256,   // k of a converted block: 16 KiB of f32
+    ACROSS = 16, // k of a block of converted rows that lie across K
+    LINE = 64,   // bytes of a cache line
+};
+
+float scale_read(enum expertd_dtype dtype, const void *scales, size_t index) {
+    if (dtype == EXPERTD_DTYPE_F8_E8M0) {
+        uint8_t exponent = ((const uint8_t *)scales)[index];
+        if (exponent == 0xff) {
+            return expertd_f32_from_bits(0x7fc00000u);
+        }
+        return expertd_f32_from_bits(exponent ? (uint32_t)exponent << 23 : 0x00400000u); // 0 is 2^-127, a subnormal
+    }
+    float scale;
+    memcpy(&scale, (const char *)scales + index * sizeof scale, sizeof scale);
+    return scale;
+}
+
+static const char *element_at(const struct line_reader *reader, const struct line_range *range, size_t line, size_t k) {
+    const struct product_operand *o = range->operand;
+    size_t at = line * o->line_stride + k * o->k_stride;
+    return (const char *)o->data + (reader->from == EXPERTD_DTYPE_U8 ? at / 2 : at * expertd_dtype_size(reader->from));
+}
+
+// `count` neighbouring elements.
+static void read_run(const struct line_reader *reader, const char *src, size_t count, void *dst) {
+    if (reader->from == reader->to) {
+        memcpy(dst, src, count * expertd_dtype_size(reader->to));
+        return;
+    }
+    if (reader->to == EXPERTD_DTYPE_F32) {
+        reader->backend->widen(reader->from, src, count, dst);
+    } else {
+        reader->backend->decode(&(struct decode_args){reader->from, src, count, dst});
+    }
+}
+
+// A block of lines that lie side by side, at most TILE by TILE: first words of neighbouring k, line beside line, then those turned.
+static void turn_block(const struct line_reader *reader, const struct line_range *block, char *dst, size_t dst_bytes) {
+    size_t size = expertd_dtype_size(reader->to), words = (block->depth * size + 3) / 4;
+    _Alignas(64) uint32_t rows[TILE * TILE], woven[TILE * EXPERTD_KERNEL_PANEL], turned[TILE * EXPERTD_KERNEL_PANEL];
+    for (size_t i = 0; i < block->depth; i++) {
+        read_run(reader, element_at(reader, block, block->first, block->k + i), block->count, (char *)rows + i * TILE * size);
+    }
+    reader->backend->pack_across(&(struct pack_args){rows, TILE * size, size, block->count, block->depth, woven, sizeof woven});
+    reader->backend->pack_along(&(struct pack_args){woven, EXPERTD_KERNEL_PANEL * sizeof *woven, sizeof *woven, words, block->count,
+                                                    turned, sizeof turned});
+    for (size_t line = 0; line < block->count; line++) {
+        memcpy(dst + line * dst_bytes, turned + line * EXPERTD_KERNEL_PANEL, block->depth * size);
+    }
+}
+
+static void read_across(const struct line_reader *reader, const struct line_range *range, char *dst, size_t dst_bytes) {
+    size_t size = expertd_dtype_size(reader->to);
+    for (size_t line = 0; line < range->count; line += TILE) {
+        for (size_t k = 0; k < range->depth; k += TILE) {
+            struct line_range block = *range;
+            block.first += line, block.k += k;
+            block.count = range->count - line < TILE ? range->count - line : TILE;
+            block.depth = range->depth - k < TILE ? range->depth - k : TILE;
+            turn_block(reader, &block, dst + line * dst_bytes + k * size, dst_bytes);
+        }
+    }
+}
+
+static void read_along(const struct line_reader *reader, const struct line_range *range, char *dst, size_t dst_bytes) {
+    size_t size = expertd_dtype_size(reader->to);
+    for (size_t i = 0; i < range->count; i++) {
+        size_t line = range->rows ? range->rows[range->first + i] : range->first + i;
+        if (range->operand->k_stride == 1) {
+            read_run(reader, element_at(reader, range, line, range->k), range->depth, dst + i * dst_bytes);
+            continue;
+        }
+        for (size_t k = 0; k < range->depth; k++) {
+            read_run(reader, element_at(reader, range, line, range->k + k), 1, dst + i * dst_bytes + k * size);
+        }
+    }
+}
+
+static bool lies_across(const struct line_range *range) {
+    return range->operand->line_stride == 1 && range->operand->k_stride != 1 && !range->rows;
+}
+
+struct memory_ahead lines_memory(const struct line_reader *reader, const struct line_range *range) {
+    const struct product_operand *o = range->operand;
+    bool across = lies_across(range);
+    if (range->rows || range->depth == 0 || range->count == 0 || (!across && o->k_stride != 1)) {
+        return (struct memory_ahead){0};
+    }
+    const char *from = element_at(reader, range, range->first, range->k);
+    size_t length = across ? range->count : range->depth, stride = across ? o->k_stride : o->line_stride;
+    bool codes = reader->from == EXPERTD_DTYPE_U8; // two a byte
+    size_t size = expertd_dtype_size(reader->from);
+    return (struct memory_ahead){.from = from,
+                                 .runs = across ? range->depth : range->count,
+                                 .bytes = codes ? (length + 1) / 2 : length * size,
+                                 .stride = codes ? stride / 2 : stride * size};
+}
+
+void lines_read(const struct line_reader *reader, const struct line_range *range, void *dst, size_t dst_stride) {
+    (lies_across(range) ? read_across : read_along)(reader, range, dst, dst_stride * expertd_dtype_size(reader->to));
+}
+
+// What comes after this run of each line, which are more streams than the hardware follows; to the second cache, for lines that
+// are a power of two apart share sets of the first.
+static void fetch_runs(const struct line_reader *reader, const struct line_range *runs) {
+    size_t bytes = runs->depth * expertd_dtype_size(reader->from);
+    for (size_t line = 0; line < runs->count; line++) {
+        uintptr_t next = (uintptr_t)element_at(reader, runs, runs->first + line, runs->k + runs->depth);
+        for (size_t at = 0; at < bytes; at += LINE) {
+            __builtin_prefetch((const void *)(next + at), 0, 2);
+        }
+    }
+}
+
+// Lines along K, converted a few at a time, a run of each.
+static void pack_converted(const struct line_reader *reader, const struct line_range *range, char *panels, size_t panel_bytes) {
+    size_t size = expertd_dtype_size(reader->to);
+    _Alignas(64) uint32_t block[LINES * RUN];
+    for (size_t line = 0; line < range->count; line += LINES) {
+        char *columns = panels + line / EXPERTD_KERNEL_PANEL * panel_bytes + line % EXPERTD_KERNEL_PANEL * sizeof(uint32_t);
+        for (size_t k = 0; k < range->depth; k += RUN) {
+            struct line_range part = *range;
+            part.first += line, part.k += k;
+            part.count = range->count - line < LINES ? range->count - line : LINES;
+            part.depth = range->depth - k < RUN ? range->depth - k : RUN;
+            fetch_runs(reader, &part);
+            read_along(reader, &part, (char *)block, RUN * size);
+            reader->backend->pack_along(&(struct pack_args){block, RUN * size, size, part.count, part.depth,
+                                                            columns + k * EXPERTD_KERNEL_PANEL * size, panel_bytes});
+        }
+    }
+}
+
+static void fetch_row(const struct line_reader *reader, const char *row, size_t count) {
+    for (size_t at = 0; at < count * expertd_dtype_size(reader->from); at += LINE) {
+        __builtin_prefetch((const void *)((uintptr_t)row + at));
+    }
+}
+
+// Lines side by side, converted a few k at a time.
+static void pack_converted_across(const struct line_reader *reader, const struct line_range *range, char *panels,
+                                  size_t panel_bytes) {
+    size_t size = expertd_dtype_size(reader->to);
+    _Alignas(64) float block[ACROSS * KERNEL_SUMS];
+    for (size_t k = 0; k < range->depth; k += ACROSS) {
+        size_t depth = range->depth - k < ACROSS ? range->depth - k : ACROSS;
+        for (size_t i = 0; i < depth; i++) {
+            fetch_row(reader, element_at(reader, range, range->first, range->k + k + i + ACROSS), range->count);
+            read_run(reader, element_at(reader, range, range->first, range->k + k + i), range->count,
+                     (char *)block + i * KERNEL_SUMS * size);
+        }
+        reader->backend->pack_across(&(struct pack_args){block, KERNEL_SUMS * size, size, range->count, depth,
+                                                         panels + k * EXPERTD_KERNEL_PANEL * size, panel_bytes});
+    }
+}
+
+static void pack_words(const struct line_reader *reader, const struct line_range *range, char *panels, size_t panel_bytes) {
+    const struct product_operand *o = range->operand;
+    bool across = lies_across(range), along = o->k_stride == 1;
+    if (reader->from != reader->to || (!across && !along)) {
+        (across ? pack_converted_across : pack_converted)(reader, range, panels, panel_bytes);
+        return;
+    }
+    size_t size = expertd_dtype_size(reader->to);
+    struct pack_args args = {.src = element_at(reader, range, range->first, range->k),
+                             .stride = (across ? o->k_stride : o->line_stride) * size,
+                             .element = size,
+                             .lines = range->count,
+                             .k = range->depth,
+                             .panels = panels,
+                             .panel_bytes = panel_bytes};
+    (across ? reader->backend->pack_across : reader->backend->pack_along)(&args);
+}
+
+void lines_pack(const struct line_reader *reader, const struct line_range *range, void *panels, size_t panel_bytes) {
+    size_t count = (range->count + EXPERTD_KERNEL_PANEL - 1) / EXPERTD_KERNEL_PANEL;
+    if (range->count % EXPERTD_KERNEL_PANEL) {
+        memset((char *)panels + (count - 1) * panel_bytes, 0,
+               expertd_packed_group_bytes(reader->to, range->depth, EXPERTD_KERNEL_PANEL));
+    }
+    if (reader->to != EXPERTD_DTYPE_I8) {
+        pack_words(reader, range, panels, panel_bytes);
+        return;
+    }
+    pack_words(reader, range, (char *)panels + sizeof(struct packed_i8), panel_bytes);
+    for (size_t p = 0; p < count; p++) {
+        struct packed_i8 *panel = (struct packed_i8 *)((char *)panels + p * panel_bytes);
+        reader->backend->quad_offsets(
+            &(struct offsets_args){panel->quads, (range->depth + PACKED_I8_K - 1) / PACKED_I8_K, panel->offsets});
+    }
+}

@@ -1,0 +1,437 @@
+// The acceptor under TCP ports, with real sockets: who is handed on, who goes when there is no room, what a lack of descriptors
+// does.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "daemon/listen/acceptor.h"
+#include "daemon/listen/tcp_listener.h"
+#include "daemon/process/log.h"
+
+static const char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+enum { PREFACE_BYTES = sizeof PREFACE - 1, ACCEPTED_MAX = 256, ROOM = 4, TURNS_MAX = 2000 };
+
+struct fixture {
+    uv_loop_t loop;
+    struct tcp_listener *listener;
+    struct acceptor *acceptor;
+    unsigned port;
+    int fds[ACCEPTED_MAX];
+    char peers[ACCEPTED_MAX][64];
+    size_t count;
+};
+
+static void accepted(void *context, int fd, const char *peer) {
+    struct fixture *f = context;
+    assert_true(f->count < ACCEPTED_MAX);
+    snprintf(f->peers[f->count], sizeof f->peers[0], "%s", peer);
+    f->fds[f->count++] = fd;
+}
+
+static void accepted_bare(void *context, int fd) {
+    accepted(context, fd, "");
+}
+
+static int make(void **state) {
+    struct fixture *f = calloc(1, sizeof *f);
+    if (!f || uv_loop_init(&f->loop) != 0) {
+        return -1;
+    }
+    log_init(LOG_LEVEL_ERROR, false);
+    *state = f;
+    return 0;
+}
+
+static int unmake(void **state) {
+    struct fixture *f = *state;
+    tcp_listener_stop(f->listener);
+    acceptor_stop(f->acceptor);
+    uv_run(&f->loop, UV_RUN_DEFAULT);
+    int busy = uv_loop_close(&f->loop);
+    for (size_t i = 0; i < f->count; i++) {
+        close(f->fds[i]);
+    }
+    free(f);
+    return busy;
+}
+
+static void listen_at(struct fixture *f, const char *address, unsigned max_connections) {
+    struct tcp_listener_options options = {
+        .loop = &f->loop, .address = address, .max_connections = max_connections, .accepted = accepted, .context = f};
+    if (err_is(tcp_listener_start(&options, &f->listener, &f->port))) {
+        fail_msg("%s", expertd_err_message());
+    }
+}
+
+static void turns(struct fixture *f, int count) {
+    for (int i = 0; i < count; i++) {
+        uv_run(&f->loop, UV_RUN_NOWAIT);
+        usleep(500);
+    }
+}
+
+static void until_accepted(struct fixture *f, size_t count) {
+    for (int i = 0; i < TURNS_MAX && f->count < count; i++) {
+        turns(f, 1);
+    }
+    assert_int_equal(f->count, count);
+}
+
+// -1 where nobody listens.
+static int dial(const struct fixture *f, const char *host) {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } to = {0};
+    bool is_v6 = strchr(host, ':') != NULL;
+    if (is_v6) {
+        to.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)f->port)};
+        assert_int_equal(inet_pton(AF_INET6, host, &to.v6.sin6_addr), 1);
+    } else {
+        to.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)f->port)};
+        assert_int_equal(inet_pton(AF_INET, host, &to.v4.sin_addr), 1);
+    }
+    int fd = socket(to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fd, &to.any, is_v6 ? sizeof to.v6 : sizeof to.v4) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static int dial_and_speak(const struct fixture *f, const char *host) {
+    int fd = dial(f, host);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, PREFACE, PREFACE_BYTES), PREFACE_BYTES);
+    return fd;
+}
+
+static bool is_closed(int fd) {
+    char byte;
+    ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+}
+
+// ---- who is handed on
+
+static void expect_peer(struct fixture *f, const char *host, const char *format) {
+    size_t before = f->count;
+    int fd = dial_and_speak(f, host);
+    struct sockaddr_storage own;
+    socklen_t length = sizeof own;
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &length), 0);
+    until_accepted(f, before + 1);
+    unsigned port = ntohs(((struct sockaddr_in *)&own)->sin_port); // in the same place for both families
+    char expected[64], text[PREFACE_BYTES + 1] = "";
+    snprintf(expected, sizeof expected, "%s:%u", format, port);
+    assert_string_equal(f->peers[before], expected);
+    assert_true(fcntl(f->fds[before], F_GETFL) & O_NONBLOCK);
+    assert_true(fcntl(f->fds[before], F_GETFD) & FD_CLOEXEC);
+    assert_int_equal(read(f->fds[before], text, PREFACE_BYTES), PREFACE_BYTES); // what was said first is still there
+    assert_string_equal(text, PREFACE);
+    close(fd);
+}
+
+static void a_peer_that_speaks_is_handed_on_with_its_address(void **state) {
+    struct fixture *f = *state;
+    listen_at(f, "127.0.0.1:0", ROOM);
+    assert_true(f->port > 0);
+    expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1");
+}
+
+static void peers_of_both_families_are(void **state) {
+    struct fixture *f = *state;
+    listen_at(f, "[::]:0", ROOM);
+    expect_peer(f, "::1", "ipv6:[::1]");
+    expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1"); // mapped
+}
+
+static void a_name_is_served_on_all_its_addresses(void **state) {
+    struct fixture *f = *state;
+    listen_at(f, "localhost:0", 2 * ROOM);
+    expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1");
+    assert_int_equal(tcp_listener_counts(f->listener).turned_away, 0);
+}
+
+static void a_peer_that_says_nothing_is_not_handed_on(void **state) {
+    struct fixture *f = *state;
+    listen_at(f, "127.0.0.1:0", ROOM);
+    int silent = dial(f, "127.0.0.1"), gone = dial(f, "127.0.0.1");
+    assert_int_equal(write(silent, PREFACE, PREFACE_BYTES - 1), PREFACE_BYTES - 1); // a part of a word is none
+    turns(f, 10);
+    assert_int_equal(tcp_listener_counts(f->listener).open, 2);
+    close(gone);
+    turns(f, 10);
+    assert_int_equal(tcp_listener_counts(f->listener).open, 1);
+    assert_int_equal(f->count, 0);
+    assert_false(is_closed(silent));
+    assert_int_equal(write(silent, PREFACE + PREFACE_BYTES - 1, 1), 1);
+    until_accepted(f, 1);
+    gone = dial(f, "127.0.0.1");
+    turns(f, 10);
+    tcp_listener_stop(f->listener);
+    f->listener = NULL;
+    assert_true(is_closed(gone));
+    assert_false(is_closed(silent));
+    close(gone);
+    close(silent);
+}
+
+static void silence_ends_when_its_time_is_up(void **state) {
+    struct fixture *f = *state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &length), 0);
+    f->port = ntohs(at.sin_port);
+    struct acceptor_options options = {.loop = &f->loop,
+                                       .name = "test",
+                                       .max_connections = ROOM,
+                                       .silent_ns = 100 * (int64_t)NS_PER_MS,
+                                       .accepted = accepted_bare,
+                                       .context = f};
+    assert_false(err_is(acceptor_start(&options, fd, &f->acceptor)));
+    int first = dial(f, "127.0.0.1");
+    turns(f, 20);
+    int second = dial(f, "127.0.0.1"), speaker = dial_and_speak(f, "127.0.0.1");
+    until_accepted(f, 1);
+    int64_t begun_ns = clock_now_ns();
+    while (!(is_closed(first) && is_closed(second))) {
+        assert_true(clock_now_ns() - begun_ns < 20 * (int64_t)NS_PER_S);
+        turns(f, 1);
+    }
+    assert_false(is_closed(speaker));
+    assert_int_equal(acceptor_counts(f->acceptor).open, 1);
+    assert_int_equal(acceptor_counts(f->acceptor).turned_away, 0);
+    close(first);
+    close(second);
+    close(speaker);
+}
+
+// ---- no room
+
+static void mute_stderr(int *saved) {
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    *saved = dup(STDERR_FILENO);
+    dup2(null, STDERR_FILENO); // the complaint is expected
+    close(null);
+}
+
+static void restore_stderr(int saved) {
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+}
+
+static void without_room_the_newest_goes_and_who_is_there_stays(void **state) {
+    struct fixture *f = *state;
+    int fds[ROOM + 3];
+    listen_at(f, "127.0.0.1:0", ROOM);
+    for (int i = 0; i < ROOM + 3; i++) {
+        fds[i] = dial_and_speak(f, "127.0.0.1");
+        turns(f, 4);
+    }
+    assert_int_equal(f->count, ROOM);
+    for (int i = 0; i < ROOM + 3; i++) {
+        assert_int_equal(is_closed(fds[i]), i >= ROOM);
+        close(fds[i]);
+    }
+    struct acceptor_counts counts = tcp_listener_counts(f->listener);
+    assert_int_equal(counts.open, ROOM); // their new owner has not closed them
+    assert_int_equal(counts.turned_away, 3);
+    close(f->fds[--f->count]);
+    turns(f, 60); // until it looks again
+    fds[0] = dial_and_speak(f, "127.0.0.1");
+    until_accepted(f, ROOM);
+    close(fds[0]);
+}
+
+static void without_room_the_oldest_silent_one_goes_first(void **state) {
+    struct fixture *f = *state;
+    int silent[50];
+    listen_at(f, "127.0.0.1:0", ROOM);
+    int speaker = dial_and_speak(f, "127.0.0.1");
+    until_accepted(f, 1);
+    for (int i = 0; i < 50; i++) {
+        silent[i] = dial(f, "127.0.0.1");
+        assert_true(silent[i] >= 0);
+    }
+    turns(f, 10);
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(is_closed(silent[i]), i < 50 - (ROOM - 1));
+    }
+    int late = dial_and_speak(f, "127.0.0.1"); // is served in the midst of the flood
+    until_accepted(f, 2);
+    assert_false(is_closed(speaker) || is_closed(late));
+    assert_int_equal(tcp_listener_counts(f->listener).turned_away, 50 - (ROOM - 1) + 1);
+    for (int i = 0; i < 50; i++) {
+        close(silent[i]);
+    }
+    close(speaker);
+    close(late);
+}
+
+// Numbers below `limit` alone are to be had, and all of them are taken.
+static void take_all_descriptors(struct rlimit *before, int *held, int *count) {
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, before), 0);
+    struct rlimit low = *before;
+    low.rlim_cur = 64;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    for (*count = 0; (held[*count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0; (*count)++) {
+    }
+}
+
+static void out_of_descriptors_newcomers_are_closed_and_it_comes_back(void **state) {
+    struct fixture *f = *state;
+    int held[64], count, saved;
+    struct rlimit before;
+    listen_at(f, "127.0.0.1:0", 100);
+    int clients[3];
+    for (int i = 0; i < 3; i++) { // connected, not accepted yet
+        clients[i] = dial_and_speak(f, "127.0.0.1");
+    }
+    mute_stderr(&saved);
+    take_all_descriptors(&before, held, &count);
+    turns(f, 20);
+    bool all_closed = is_closed(clients[0]) && is_closed(clients[1]) && is_closed(clients[2]);
+    unsigned long turned_away = tcp_listener_counts(f->listener).turned_away;
+    while (count > 0) {
+        close(held[--count]);
+    }
+    setrlimit(RLIMIT_NOFILE, &before);
+    restore_stderr(saved);
+    assert_true(all_closed);
+    assert_int_equal(turned_away, 3);
+    assert_int_equal(f->count, 0);
+    int late = dial_and_speak(f, "127.0.0.1");
+    until_accepted(f, 1);
+    close(late);
+    for (int i = 0; i < 3; i++) {
+        close(clients[i]);
+    }
+}
+
+// ---- addresses
+
+static void a_port_in_use_is_refused_with_its_cause(void **state) {
+    struct fixture *f = *state;
+    char address[64];
+    struct tcp_listener *second;
+    unsigned port;
+    listen_at(f, "127.0.0.1:0", ROOM);
+    snprintf(address, sizeof address, "127.0.0.1:%u", f->port);
+    struct tcp_listener_options options = {.loop = &f->loop, .address = address, .max_connections = ROOM, .accepted = accepted};
+    assert_int_equal(tcp_listener_start(&options, &second, &port).code, EXPERTD_ERR_UNAVAILABLE);
+    assert_null(second);
+    assert_non_null(strstr(expertd_err_message(), address));
+    assert_non_null(strstr(expertd_err_message(), "another program listens there"));
+}
+
+static void a_port_is_free_again_at_once(void **state) {
+    struct fixture *f = *state;
+    char address[64];
+    listen_at(f, "127.0.0.1:0", ROOM);
+    snprintf(address, sizeof address, "127.0.0.1:%u", f->port);
+    int fd = dial_and_speak(f, "127.0.0.1");
+    until_accepted(f, 1);
+    tcp_listener_stop(f->listener);
+    close(f->fds[--f->count]); // first: its end of the port lingers
+    listen_at(f, address, ROOM);
+    close(fd);
+    expect_peer(f, "127.0.0.1", "ipv4:127.0.0.1");
+}
+
+static void who_refuses_goes_on_counting(void **state) {
+    struct fixture *f = *state;
+    int fds[ROOM - 1], silent[2];
+    listen_at(f, "127.0.0.1:0", ROOM);
+    for (unsigned i = 0; i < ROOM - 1; i++) {
+        fds[i] = dial_and_speak(f, "127.0.0.1");
+        until_accepted(f, i + 1);
+    }
+    for (unsigned i = 0; i < 2; i++) { // the second one takes the place of the first
+        silent[i] = dial(f, "127.0.0.1");
+        turns(f, 10);
+    }
+    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM);
+    tcp_listener_refuse(f->listener);
+    tcp_listener_refuse(f->listener);
+    turns(f, 10);
+    assert_true(is_closed(silent[1]));
+    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM - 1);
+    assert_int_equal(tcp_listener_counts(f->listener).turned_away, 1);
+    close(f->fds[--f->count]);
+    assert_int_equal(tcp_listener_counts(f->listener).open, ROOM - 2);
+    for (unsigned i = 0; i < ROOM - 1; i++) {
+        close(fds[i]);
+    }
+    close(silent[0]);
+    close(silent[1]);
+}
+
+static void addresses_that_are_none_are_refused(void **state) {
+    struct fixture *f = *state;
+    static const struct {
+        const char *address;
+        enum expertd_err_code code;
+    } BAD[] = {
+        {"", EXPERTD_ERR_CONFIG},
+        {"localhost", EXPERTD_ERR_CONFIG},
+        {"127.0.0.1:", EXPERTD_ERR_CONFIG},
+        {":80", EXPERTD_ERR_CONFIG},
+        {"unix:/tmp/x", EXPERTD_ERR_CONFIG},
+        {"127.0.0.1:65536", EXPERTD_ERR_CONFIG},
+        {"127.0.0.1:x", EXPERTD_ERR_CONFIG},
+        {"::1:80", EXPERTD_ERR_CONFIG},
+        {"[]:80", EXPERTD_ERR_CONFIG},
+        {"192.0.2.1:0", EXPERTD_ERR_UNAVAILABLE}, // an address that no machine has
+    };
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        struct tcp_listener_options options = {
+            .loop = &f->loop, .address = BAD[i].address, .max_connections = ROOM, .accepted = accepted};
+        unsigned port;
+        assert_int_equal(tcp_listener_start(&options, &f->listener, &port).code, BAD[i].code);
+        assert_null(f->listener);
+        assert_non_null(strstr(expertd_err_message(), BAD[i].address));
+    }
+    tcp_listener_stop(NULL);
+    acceptor_stop(NULL);
+    assert_int_equal(acceptor_counts(NULL).open, 0);
+}
+
+#define ACCEPTOR_TEST(name) cmocka_unit_test_setup_teardown(name, make, unmake)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ACCEPTOR_TEST(a_peer_that_speaks_is_handed_on_with_its_address),
+        ACCEPTOR_TEST(peers_of_both_families_are),
+        ACCEPTOR_TEST(a_name_is_served_on_all_its_addresses),
+        ACCEPTOR_TEST(a_peer_that_says_nothing_is_not_handed_on),
+        ACCEPTOR_TEST(silence_ends_when_its_time_is_up),
+        ACCEPTOR_TEST(without_room_the_newest_goes_and_who_is_there_stays),
+        ACCEPTOR_TEST(without_room_the_oldest_silent_one_goes_first),
+        ACCEPTOR_TEST(out_of_descriptors_newcomers_are_closed_and_it_comes_back),
+        ACCEPTOR_TEST(a_port_in_use_is_refused_with_its_cause),
+        ACCEPTOR_TEST(a_port_is_free_again_at_once),
+        ACCEPTOR_TEST(who_refuses_goes_on_counting),
+        ACCEPTOR_TEST(addresses_that_are_none_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,158 @@
+// ORG/NAME in the layout of a local Hugging Face cache.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "expert/model/model.h"
+
+static char cache[64];
+
+static int begin(void **state) {
+    (void)state;
+    strcpy(cache, "/tmp/expertd-hub-XXXXXX");
+    return mkdtemp(cache) ? 0 : -1;
+}
+
+static int end(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", cache);
+    return system(command);
+}
+
+static const char *path_of(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", cache, name);
+    return path;
+}
+
+// Folders are made with their parents; `modified_s` is the time that the snapshot bears.
+static void make_snapshot(const char *repository, const char *revision, time_t modified_s) {
+    char command[640], name[128];
+    snprintf(name, sizeof name, "%s/snapshots/%s", repository, revision);
+    snprintf(command, sizeof command, "mkdir -p '%s'", path_of(name));
+    assert_int_equal(system(command), 0);
+    const struct timespec times[2] = {{modified_s, 0}, {modified_s, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, path_of(name), times, 0), 0);
+}
+
+static void write_ref(const char *repository, const char *text) {
+    char command[640], name[128];
+    snprintf(name, sizeof name, "%s/refs", repository);
+    snprintf(command, sizeof command, "mkdir -p '%s'", path_of(name));
+    assert_int_equal(system(command), 0);
+    snprintf(name, sizeof name, "%s/refs/main", repository);
+    FILE *file = fopen(path_of(name), "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void assert_resolves(const char *model, const char *wanted) {
+    char path[PATH_MAX];
+    err_t e = hub_resolve(model, cache, path, sizeof path);
+    if (err_is(e)) {
+        fail_msg("%s", expertd_err_message());
+    }
+    assert_string_equal(path, wanted);
+}
+
+static void refuse(const char *model, const char *in, const char *message) {
+    char path[PATH_MAX];
+    assert_int_equal(hub_resolve(model, in, path, sizeof path).code, EXPERTD_ERR_CHECKPOINT);
+    if (!strstr(expertd_err_message(), message)) {
+        fail_msg("\"%s\" does not say \"%s\"", expertd_err_message(), message);
+    }
+}
+
+static void a_folder_is_taken_as_it_is(void **state) {
+    (void)state;
+    assert_resolves(cache, cache);
+    assert_resolves(".", ".");
+}
+
+static void refs_main_tells_the_snapshot(void **state) {
+    (void)state;
+    make_snapshot("models--org--name", "aaaa", 1000);
+    make_snapshot("models--org--name", "bbbb", 2000);
+    write_ref("models--org--name", "aaaa\n");
+    assert_resolves("org/name", path_of("models--org--name/snapshots/aaaa"));
+}
+
+static void without_a_ref_the_newest_snapshot_is_taken(void **state) {
+    (void)state;
+    make_snapshot("models--org--name", "zzzz", 1000);
+    make_snapshot("models--org--name", "aaaa", 3000);
+    make_snapshot("models--org--name", "bbbb", 2000);
+    assert_resolves("org/name", path_of("models--org--name/snapshots/aaaa"));
+    make_snapshot("models--org--name", "cccc", 3000);
+    assert_resolves("org/name", path_of("models--org--name/snapshots/cccc"));
+}
+
+static void what_is_not_there_is_said_with_where_it_was_looked_for(void **state) {
+    (void)state;
+    char where[128];
+    snprintf(where, sizeof where, "looked for %s/models--Org.x--Name-1", cache);
+    refuse("Org.x/Name-1", cache, where);
+    refuse("Org.x/Name-1", cache, "hf download Org.x/Name-1");
+    refuse("org/name", NULL, "set HF_HOME or HF_HUB_CACHE");
+    refuse("org/name", "", "set HF_HOME or HF_HUB_CACHE");
+    refuse("/no/such/folder", cache, "there is no folder /no/such/folder");
+    refuse("./org/name", cache, "there is no folder");
+    refuse("name", cache, "there is no folder name");
+    refuse("", cache, "there is no folder");
+    make_snapshot("models--org--name", "aaaa", 1000);
+    write_ref("models--org--name", "ffff");
+    refuse("org/name", cache, "names ffff, which is not among its snapshots");
+    assert_int_equal(mkdir(path_of("models--org--empty"), 0700), 0);
+    refuse("org/empty", cache, "holds no snapshot of org/empty");
+}
+
+static void a_ref_or_name_that_leads_elsewhere_is_refused(void **state) {
+    (void)state;
+    make_snapshot("models--org--name", "aaaa", 1000);
+    static const char *const REFS[] = {"../../..", "", "\n", "a/b", "/etc", ".", "..", "a\x01"};
+    for (size_t i = 0; i < sizeof REFS / sizeof *REFS; i++) {
+        write_ref("models--org--name", REFS[i]);
+        refuse("org/name", cache, "refs/main names no commit");
+    }
+    refuse("../name", cache, "there is no folder");
+    refuse("org/..", cache, "there is no folder");
+    refuse("a/b/c", cache, "there is no folder");
+    assert_int_equal(unlink(path_of("models--org--name/refs/main")), 0);
+    assert_int_equal(mkfifo(path_of("models--org--name/refs/main"), 0600), 0);
+    refuse("org/name", cache, "no regular file");
+}
+
+static void a_path_that_does_not_fit_is_refused(void **state) {
+    (void)state;
+    char small[8];
+    assert_int_equal(hub_resolve(cache, cache, small, sizeof small).code, EXPERTD_ERR_CHECKPOINT);
+    make_snapshot("models--org--name", "aaaa", 1000);
+    assert_int_equal(hub_resolve("org/name", cache, small, sizeof small).code, EXPERTD_ERR_CHECKPOINT);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_folder_is_taken_as_it_is),
+        TEST(refs_main_tells_the_snapshot),
+        TEST(without_a_ref_the_newest_snapshot_is_taken),
+        TEST(what_is_not_there_is_said_with_where_it_was_looked_for),
+        TEST(a_ref_or_name_that_leads_elsewhere_is_refused),
+        TEST(a_path_that_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,567 @@
+// Kernels of quantised weights for few rows and several panels, against the scalar twin, bit for bit: rows that are kept from call
+// to call, that there is no room for, or that cannot be taken; and sums in whole numbers at their greatest.
+#include "quantised_case.h"
+
+#include "expertd/kernels/grouped_matmul.h"
+
+enum { GROUP_ROWS = KERNEL_QUANTISED_ROWS, MOST_ROWS = 17, GROUP_N = KERNEL_GROUP * EXPERTD_KERNEL_PANEL };
+
+struct group_call {
+    const struct quantised_case *quantised;
+    size_t rows, panels;
+    uint16_t *x; // [rows][k]
+    struct quantised_wants wants;
+    float *sums; // [rows][KERNEL_SUMS]
+    void *scratch;
+};
+
+static void call_init(struct group_call *call, const struct quantised_case *q, size_t rows) {
+    *call = (struct group_call){.quantised = q, .rows = rows, .panels = (q->n + EXPERTD_KERNEL_PANEL - 1) / EXPERTD_KERNEL_PANEL};
+    call->x = test_alloc(rows * q->k * sizeof *call->x);
+    call->sums = test_alloc(rows * KERNEL_SUMS * sizeof *call->sums);
+    call->scratch = test_alloc(KERNEL_SCRATCH_BYTES);
+    poison_f32(call->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
+}
+
+static void call_deinit(struct group_call *call) {
+    quantised_wants_clear(&call->wants);
+    free(call->x), free(call->sums), free(call->scratch);
+}
+
+static void fill_rows(struct group_call *call, enum values values, struct random *random) {
+    for (size_t i = 0; i < call->rows * call->quantised->k; i++) {
+        call->x[i] = random_bf16(random, values);
+    }
+}
+
+// Panels [first, first + count).
+static void check_call(struct group_call *call, const struct kernel_backend *backend, size_t first, size_t count, bool kept) {
+    const struct quantised_case *q = call->quantised;
+    const void *rows[MOST_ROWS], *panels[KERNEL_GROUP];
+    for (size_t r = 0; r < call->rows; r++) {
+        rows[r] = call->x + r * q->k;
+    }
+    quantised_panels(q, first, count, panels);
+    poison_f32(call->sums, call->rows * KERNEL_SUMS);
+    struct panel_group_args args = {.x = rows,
+                                    .rows = call->rows,
+                                    .panels = panels,
+                                    .count = count,
+                                    .k = q->k,
+                                    .sums = call->sums,
+                                    .scratch = call->scratch,
+                                    .rows_kept = kept};
+    backend->bf16.quantised_group(&args, &q->format);
+    size_t columns = q->n - first * EXPERTD_KERNEL_PANEL < count * EXPERTD_KERNEL_PANEL ? q->n - first * EXPERTD_KERNEL_PANEL
+                                                                                        : count * EXPERTD_KERNEL_PANEL;
+    for (size_t r = 0; r < call->rows; r++) {
+        const float *want =
+            quantised_want(&call->wants, backend->arithmetic, q, call->x, call->rows) + r * q->n + first * EXPERTD_KERNEL_PANEL;
+        assert_same_f32(call->sums + r * KERNEL_SUMS, want, columns, backend->name);
+    }
+}
+
+// All panels at once, then those after the first with the rows kept, then the last alone.
+static void check_backends(struct group_call *call) {
+    bool usable;
+    const struct kernel_backend *backend;
+    for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
+        if (usable && backend->bf16.quantised_group) {
+            check_call(call, backend, 0, call->panels, false);
+            check_call(call, backend, call->panels > 1, call->panels - (call->panels > 1), true);
+            check_call(call, backend, call->panels - 1, 1, true);
+        }
+    }
+}
+
+static void panels_in_turns_give_the_twins_bits(void **state) {
+    (void)state;
+    static const size_t DEPTHS[] = {0, 1, 8, 31, 40, 64, 192, 200, 300, 701};
+    struct random random = {41};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            enum values values = (enum values)((d + f) % VALUES_COUNT);
+            if (!takes_case()) {
+                continue;
+            }
+            struct quantised_case q;
+            struct group_call call;
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], 1 + (f + d) % KERNEL_GROUP * EXPERTD_KERNEL_PANEL + d, values, &random);
+            call_init(&call, &q, 1 + (f + d) % GROUP_ROWS);
+            fill_rows(&call, values, &random);
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+            call_deinit(&call), quantised_case_deinit(&q);
+        }
+    }
+}
+
+// A little more of K than what is made of the rows has room for.
+static void rows_that_there_is_no_room_for_give_the_twins_bits(void **state) {
+    (void)state;
+    static const struct { size_t rows, k; } CASES[] = {{1, 29440 + 24}, {2, 14720 + 8}, {4, 7360 + 40}, {8, 11136}};
+    struct random random = {42};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (!takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, &FORMATS[f], CASES[f % COUNT_OF(CASES)].k, EXPERTD_KERNEL_PANEL + 1, VALUES_PLAIN, &random);
+        call_init(&call, &q, CASES[f % COUNT_OF(CASES)].rows);
+        fill_rows(&call, VALUES_PLAIN, &random);
+        quantised_wants_clear(&call.wants);
+        check_backends(&call);
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
+enum { EXTREME_SCALES = 2 };
+
+// X that are digits' extremes, and what makes them: 127, 128 and 255 times a power of two. With 1 among them that is their unit.
+// 32640 = 255 * 128 has the digits -128, -128 and 1.
+static const float EXTREMES[] = {127, 128, 255, 32512, 32640, 32768, 65280, 131072, 1048576};
+
+static float extreme(size_t i, size_t signs, size_t at, float x) {
+    static const unsigned NEGATIVE[] = {0x0, 0xf, 0x5, 0x3, 0x6}; // of four k
+    return i == at ? 1 : NEGATIVE[signs] >> i % 4 & 1 ? -x : x;
+}
+
+// Columns of one code each, of two codes in turns, and of greatest codes under the rows' signs: every sum of products that 16 bits
+// have to hold comes to its greatest, both ways.
+static uint8_t extreme_code(size_t n, size_t k) {
+    static const uint8_t PAIRS[][2] = {{7, 15}, {15, 7}, {0, 15}, {15, 0}, {7, 8}, {8, 7}};
+    return n < 16 ? (uint8_t)n : PAIRS[n % COUNT_OF(PAIRS)][(n & 1 ? k : k / 2) % 2];
+}
+
+static void extreme_weights(struct quantised_case *q) {
+    for (size_t n = 0; n < q->n; n++) {
+        for (size_t k = 0; k < q->k; k += 2) {
+            q->codes[(n * q->k + k) / 2] = (uint8_t)(extreme_code(n, k) | extreme_code(n, k + 1) << 4);
+        }
+    }
+    for (size_t i = 0; i < q->n * q->scales; i++) {
+        q->zeros[i] = (uint8_t)(i % 2 ? EXPERTD_INT4_ZERO_MAX : i % (EXPERTD_INT4_ZERO_MAX + 1));
+    }
+    assert_false(err_is(expertd_pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
+}
+
+static void greatest_digits_and_codes_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { SIGNS = 5 };
+    static const struct expertd_quantised_format SMALL = {
+        EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 32};
+    struct random random = {43};
+    for (size_t f = 0; f <= COUNT_OF(FORMATS); f++) {
+        const struct expertd_quantised_format *format = f < COUNT_OF(FORMATS) ? &FORMATS[f] : &SMALL;
+        if (!format_has_4_bits(format) || format->scale_k == 0 || format->scale_k > 32 || !takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, format, EXTREME_SCALES * 32, EXPERTD_KERNEL_PANEL, VALUES_PLAIN, &random);
+        extreme_weights(&q);
+        for (size_t rows = 1; rows <= 3; rows++) {
+            call_init(&call, &q, rows);
+            for (size_t e = 0; e < COUNT_OF(EXTREMES) * SIGNS; e++) {
+                for (size_t i = 0; i < rows * q.k; i++) {
+                    float x = extreme(i % q.k, (e + i / q.k) % SIGNS, e % 2 ? 5 : 12, EXTREMES[e / SIGNS]);
+                    call.x[i] = (uint16_t)(expertd_f32_bits(x) >> 16);
+                }
+                quantised_wants_clear(&call.wants);
+                check_backends(&call);
+            }
+            call_deinit(&call);
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
+// Whole numbers whose sums of a scale come to about 2^24 of the least unit among them, from which on they are rounded: blocks of 32
+// k with units of their own, all of one sign, of the sign of the codes' first column, of half the one and half the other, or mixed.
+enum signs { SIGNS_ONE, SIGNS_OF_CODES, SIGNS_HALVES, SIGNS_MIXED, SIGNS_COUNT };
+
+static void fill_near_limit(struct group_call *call, struct random *random) {
+    const struct quantised_case *q = call->quantised;
+    for (size_t r = 0; r < call->rows; r++) {
+        static const unsigned LEAST[] = {1, 130, 190, 250};
+        unsigned unit = 1, least = 1;
+        bool ones = false, negative = false;
+        enum signs signs = SIGNS_ONE;
+        for (size_t i = 0; i < q->k; i++) {
+            if (i % 32 == 0) {
+                unit = random_below(random, 2) ? 4u << random_below(random, 7) : 512;
+                least = LEAST[random_below(random, COUNT_OF(LEAST))], ones = random_below(random, 2);
+                signs = (enum signs)random_below(random, SIGNS_COUNT), negative = random_below(random, 2);
+            }
+            bool of_code = expertd_quantised_code(&q->source.codes, 0, i) < 8;
+            bool flips = signs == SIGNS_OF_CODES ? of_code : signs == SIGNS_HALVES ? i % 32 >= 16 : random_below(random, 2);
+            float x = ones && random_below(random, 24) == 0
+                          ? 1
+                          : (float)(unit * (least + random_below(random, least == 130 ? 40 : 256 - least)));
+            call->x[r * q->k + i] = (uint16_t)(expertd_f32_bits((signs != SIGNS_ONE && flips) != negative ? -x : x) >> 16);
+        }
+    }
+}
+
+// Columns of sevens come to more than 2^24 by a block of even numbers, add an odd one first, which is rounded, and end far below.
+static void fill_there_and_back(struct group_call *call) {
+    const size_t scale_k = call->quantised->format.scale_k;
+    for (size_t i = 0; i < call->rows * call->quantised->k; i++) {
+        size_t at = i % call->quantised->k % scale_k;
+        float x = at < 32 ? 150 * 512 : at == 33 ? -1 : at < 64 ? -255 * 256 : 0;
+        call->x[i] = (uint16_t)(expertd_f32_bits(x) >> 16);
+    }
+}
+
+static void sums_about_the_limit_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { DRAWS = 400 };
+    static const struct expertd_quantised_format LIMITED[] = {
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_MULTIPLY, false, false, 16},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 32},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 32},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 64},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 128},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 128},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 80},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, false, 112},
+    };
+    struct random random = {46};
+    for (size_t f = 0; f < COUNT_OF(LIMITED); f++) {
+        if (!takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        const size_t scale_k = LIMITED[f].scale_k, k = scale_k <= 32 ? 96 : 2 * scale_k + 40, most_rows = scale_k <= 32 ? 7 : 2;
+        quantised_case_init(&q, &LIMITED[f], k, EXPERTD_KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+        for (size_t draw = 0; draw < DRAWS; draw++) {
+            if (draw == DRAWS / 2) {
+                extreme_weights(&q);
+            }
+            call_init(&call, &q, 1 + draw % most_rows);
+            if (draw + 2 < DRAWS) {
+                fill_near_limit(&call, &random);
+            } else {
+                fill_there_and_back(&call);
+            }
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+            call_deinit(&call);
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
+// A scale's sum that rises to about 2^24 of its unit and comes back below: an odd number that was added first is lost on the way
+// where that was higher. Codes are the greatest, but the odd number's.
+enum { RETURN_ROWS = 7, RETURN_N = EXPERTD_KERNEL_PANEL + 8, RETURN_LEAST = 80, RETURN_END = 200, RETURN_DOWN = 12 };
+
+static void fill_return(struct group_call *call, size_t draw) {
+    const size_t k = call->quantised->k;
+    for (size_t i = 0; i < call->rows * k; i++) {
+        size_t at = i % k, row = draw * RETURN_ROWS + i / k, down = 1 + row % RETURN_DOWN;
+        size_t whole = (RETURN_LEAST + row / RETURN_DOWN) * (k == 16 ? 1024 : 512);
+        float x = (float)whole;
+        x = at == 1 ? 1 : at + down >= k ? -x : x;
+        call->x[i] = (uint16_t)(expertd_f32_bits(x) >> 16);
+    }
+}
+
+static void sums_that_come_back_give_the_twins_bits(void **state) {
+    (void)state;
+    static const struct expertd_quantised_format RETURNED[] = {
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
+        {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E4M3, EXPERTD_GLOBAL_DIVIDE, false, false, 16},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 32},
+        {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 32},
+    };
+    struct random random = {47};
+    for (size_t f = 0; f < COUNT_OF(RETURNED); f++) {
+        const struct expertd_quantised_format *format = &RETURNED[f];
+        const uint8_t most = format->code == EXPERTD_CODE_E2M1 ? 7 : 0, odd = format->code == EXPERTD_CODE_E2M1 ? 1 : 15;
+        struct quantised_case q;
+        struct group_call call;
+        if (!takes_case()) {
+            continue;
+        }
+        quantised_case_init(&q, format, format->scale_k, RETURN_N, VALUES_PLAIN, &random);
+        for (size_t i = 0; i < q.n * q.k / 2; i++) {
+            q.codes[i] = (uint8_t)(most | (i % (q.k / 2) == 0 ? odd : most) << 4);
+        }
+        memset(q.zeros, EXPERTD_INT4_ZERO_MAX, q.n * q.scales);
+        assert_false(err_is(expertd_pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
+        call_init(&call, &q, RETURN_ROWS);
+        for (size_t draw = 0; draw * RETURN_ROWS < (RETURN_END - RETURN_LEAST) * RETURN_DOWN; draw++) {
+            fill_return(&call, draw);
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+        }
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
+// Rows of tiles: the first few have blocks of 64 k about the limit, the others small whole numbers, for most blocks have to be
+// whole. Zero points are those that are reckoned with, or any, from which on columns go another way.
+enum { TILED_ROWS = 13, TILED_LIMITED = 5 };
+
+static const struct expertd_quantised_format TILED[] = {
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 128},
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F16, EXPERTD_GLOBAL_NONE, true, false, 128},
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_BF16, EXPERTD_GLOBAL_NONE, false, false, 64},
+    {EXPERTD_CODE_INT4, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, true, false, 80},
+};
+
+static void fill_tiled(struct group_call *call, size_t draw, struct random *random) {
+    const size_t k = call->quantised->k, limited = draw % 8 == 6 ? 0 : TILED_LIMITED;
+    if (draw % 8 == 7) {
+        fill_there_and_back(call);
+    } else {
+        fill_near_limit(call, random);
+    }
+    for (size_t i = limited * k; i < call->rows * k; i++) {
+        call->x[i] = (uint16_t)(expertd_f32_bits((float)random_below(random, 9) - 4) >> 16);
+    }
+}
+
+// Of columns in turns, or of scales.
+static void set_zeros(struct quantised_case *q, uint8_t even, uint8_t odd, bool of_scales) {
+    for (size_t n = 0; n < q->n; n++) {
+        for (size_t g = 0; g < q->scales; g++) {
+            q->zeros[n * q->scales + g] = (of_scales ? g : n) % 2 ? odd : even;
+        }
+    }
+    assert_false(err_is(expertd_pack_quantised(&q->source, &q->format, q->k, q->n, q->packed)));
+}
+
+static void tiles_about_the_limit_give_the_twins_bits(void **state) {
+    (void)state;
+    enum { DRAWS = 48 };
+    struct random random = {48};
+    for (size_t f = 0; f < COUNT_OF(TILED); f++) {
+        struct quantised_case q;
+        struct group_call call;
+        if (!takes_case()) {
+            continue;
+        }
+        quantised_case_init(&q, &TILED[f], 2 * TILED[f].scale_k + 41, EXPERTD_KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+        for (size_t draw = 0; draw < DRAWS; draw++) {
+            if (draw == DRAWS / 2) {
+                extreme_weights(&q);
+            } else if (draw == DRAWS * 3 / 4) {
+                set_zeros(&q, 3, 12, false);
+            } else if (draw == DRAWS * 7 / 8) {
+                set_zeros(&q, 8, EXPERTD_INT4_ZERO_MAX, true);
+            }
+            call_init(&call, &q, TILED_ROWS + draw % (MOST_ROWS - TILED_ROWS + 1));
+            fill_tiled(&call, draw, &random);
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+            call_deinit(&call);
+        }
+        quantised_case_deinit(&q);
+    }
+}
+
+// A block adds an odd number first, rises, to about 2^24 at the most, and falls: the second one of a scale, from where the first
+// has got to, or the first, before zeros.
+enum { TILED_LEAST = 100, TILED_END = 190, TILED_BLOCK = 64 };
+
+static void fill_tiled_return(struct group_call *call, size_t begin, size_t up, size_t whole) {
+    const size_t k = call->quantised->k;
+    for (size_t i = 0; i < call->rows * k; i++) {
+        const size_t at = i % k;
+        const float x = at < begin + TILED_BLOCK ? (float)(whole * 128) : 0;
+        call->x[i] = (uint16_t)(expertd_f32_bits(at == begin + 1 ? 1 : at > up + i / k ? -x : x) >> 16);
+    }
+}
+
+static void tiles_that_come_back_give_the_twins_bits(void **state) {
+    (void)state;
+    static const struct {
+        const struct expertd_quantised_format *format;
+        size_t begin, up;        // how many rise, of the first row
+        uint8_t most, odd, zero; // codes: of the greatest magnitude less the zero point, and of an odd number
+    } CASES[] = {{&TILED[0], TILED_BLOCK, 24, 0, 9, 8},
+                 {&TILED[1], TILED_BLOCK, 24, 0, 15, 12},
+                 {&TILED[1], 0, 46, 0, 15, EXPERTD_INT4_ZERO_MAX}, // this and the next: more than is reckoned with
+                 {&TILED[1], 0, 46, 15, 1, 0}};
+    struct random random = {49};
+    for (size_t c = 0; c < COUNT_OF(CASES); c++) {
+        struct quantised_case q;
+        struct group_call call;
+        if (!takes_case()) {
+            continue;
+        }
+        quantised_case_init(&q, CASES[c].format, CASES[c].format->scale_k, RETURN_N, VALUES_PLAIN, &random);
+        for (size_t i = 0; i < q.n * q.k / 2; i++) {
+            const bool is_odd = i % (q.k / 2) == CASES[c].begin / 2;
+            q.codes[i] = (uint8_t)(CASES[c].most | (is_odd ? CASES[c].odd : CASES[c].most) << 4);
+        }
+        set_zeros(&q, CASES[c].zero, CASES[c].zero, false);
+        call_init(&call, &q, MOST_ROWS);
+        for (size_t whole = TILED_LEAST; whole < TILED_END; whole++) {
+            fill_tiled_return(&call, CASES[c].begin, CASES[c].begin + CASES[c].up, whole);
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+        }
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
+// What cannot be taken goes by other kernels, also in a later call that keeps the rows.
+static void kept_rows_that_cannot_be_taken_give_the_twins_bits(void **state) {
+    (void)state;
+    struct random random = {44};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (!takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, &FORMATS[f], 160, GROUP_N, VALUES_PLAIN, &random);
+        call_init(&call, &q, 1 + f % GROUP_ROWS);
+        fill_rows(&call, VALUES_PLAIN, &random);
+        call.x[(call.rows - 1) * q.k + 100] = 0x0080; // 2^-126
+        quantised_wants_clear(&call.wants);
+        check_backends(&call);
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
+// A code that is no number, in the first panel alone: the calls after it keep what that one made of the rows.
+static void rows_kept_from_a_panel_that_cannot_be_taken_give_the_twins_bits(void **state) {
+    (void)state;
+    struct random random = {47};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if ((FORMATS[f].code != EXPERTD_CODE_E4M3 && FORMATS[f].code != EXPERTD_CODE_E5M2) || !takes_case()) {
+            continue;
+        }
+        struct quantised_case q;
+        struct group_call call;
+        quantised_case_init(&q, &FORMATS[f], 160, GROUP_N, VALUES_PLAIN, &random);
+        q.codes[3 * q.k + 7] = 0x7f;
+        assert_false(err_is(expertd_pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
+        call_init(&call, &q, 1 + f % GROUP_ROWS);
+        fill_rows(&call, VALUES_PLAIN, &random);
+        quantised_wants_clear(&call.wants);
+        check_backends(&call);
+        call_deinit(&call), quantised_case_deinit(&q);
+    }
+}
+
+static void spans_of_normal_codes_give_the_twins_bits(void **state) {
+    (void)state;
+    static const size_t DEPTHS[] = {37, 448 * 4, 448 * 4 + 4, 448 * 8 + 19};
+    struct random random = {48};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        for (size_t d = 0; d < COUNT_OF(DEPTHS); d++) {
+            if ((FORMATS[f].code != EXPERTD_CODE_E4M3 && FORMATS[f].code != EXPERTD_CODE_E5M2) || !takes_case()) {
+                continue;
+            }
+            struct quantised_case q;
+            struct group_call call;
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], EXPERTD_KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+            quantised_plant_small_codes(&q, &random);
+            call_init(&call, &q, 1 + (2 * f + d) % GROUP_ROWS);
+            fill_rows(&call, VALUES_PLAIN, &random);
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+            call_deinit(&call), quantised_case_deinit(&q);
+        }
+    }
+}
+
+// Global scales to both ends of what a scale of E4M3 can be combined with before it leaves f32's range, and past them.
+static void any_global_scale_gives_the_twins_bits(void **state) {
+    (void)state;
+    static const float GLOBALS[] = {0.0f,    -0.0f,    0x1p-149f, 0x1.8p-128f, 0x1p-121f, 0.0117f, 0x1.8p-7f,
+                                    0x1p-6f, 0.3f,     -0.3f,     0x1.8p6f,    0x1p7f,    0x1p8f,  300.0f,
+                                    2688.0f, 0x1p119f, 0x1p120f,  0x1p127f,    INFINITY,  NAN};
+    struct random random = {45};
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        if (FORMATS[f].global == EXPERTD_GLOBAL_NONE || !takes_case()) {
+            continue;
+        }
+        for (size_t g = 0; g < COUNT_OF(GLOBALS) * 2; g++) {
+            struct quantised_case q;
+            struct group_call call;
+            quantised_case_init(&q, &FORMATS[f], 72, EXPERTD_KERNEL_PANEL + 8, g % 2 ? VALUES_PLAIN : VALUES_ANY, &random);
+            q.source.global = GLOBALS[g / 2];
+            assert_false(err_is(expertd_pack_quantised(&q.source, &q.format, q.k, q.n, q.packed)));
+            call_init(&call, &q, 1 + g % GROUP_ROWS);
+            fill_rows(&call, VALUES_PLAIN, &random);
+            quantised_wants_clear(&call.wants);
+            check_backends(&call);
+            call_deinit(&call), quantised_case_deinit(&q);
+        }
+    }
+}
+
+// A token's row comes first in the groups of several of its experts, with other rows behind it: what is kept is of all rows.
+enum { SHARED_GROUPS = 7, SHARED_M = 15, SHARED_ROWS = 5, SHARED_K = 96 };
+
+static void check_shared_rows(const struct kernel_backend *backend) {
+    static const int32_t SIZES[SHARED_GROUPS] = {2, 2, 1, 1, 3, 3, 3};
+    static const uint32_t ROWS[SHARED_M] = {0, 1, 0, 2, 0, 0, 0, 1, 2, 0, 3, 2, 0, 3, 4};
+    struct random random = {46};
+    assert_false(err_is(expertd_kernel_select(backend->name)));
+    for (size_t f = 0; f < COUNT_OF(FORMATS); f++) {
+        struct quantised_case q;
+        void *table[SHARED_GROUPS];
+        uint16_t lhs[SHARED_ROWS * SHARED_K];
+        quantised_case_init(&q, &FORMATS[f], SHARED_K, EXPERTD_KERNEL_PANEL + 8, VALUES_PLAIN, &random);
+        for (size_t i = 0; i < COUNT_OF(lhs); i++) {
+            lhs[i] = random_bf16(&random, VALUES_PLAIN);
+        }
+        for (size_t g = 0; g < SHARED_GROUPS; g++) {
+            table[g] = q.packed;
+        }
+        struct expertd_packed_weights rhs = {
+            EXPERTD_DTYPE_BF16, SHARED_GROUPS,        q.k, q.n, expertd_quantised_group_bytes(&q.format, q.k, q.n), table,
+            &q.format,          EXPERTD_PACKED_PANELS};
+        float want[SHARED_M * (EXPERTD_KERNEL_PANEL + 8)], got[SHARED_M * (EXPERTD_KERNEL_PANEL + 8)];
+        struct expertd_grouped_matmul_args args = {.lhs = lhs,
+                                                   .lhs_stride = q.k,
+                                                   .lhs_rows = ROWS,
+                                                   .rhs = expertd_rhs_packed(&rhs),
+                                                   .group_sizes = SIZES,
+                                                   .num_groups = SHARED_GROUPS,
+                                                   .num_actual_groups = SHARED_GROUPS,
+                                                   .m = SHARED_M,
+                                                   .out = want,
+                                                   .out_stride = q.n};
+        void *scratch = test_alloc(expertd_packed_matmul_workspace_bytes(SHARED_M, SHARED_GROUPS));
+        assert_false(err_is(expertd_grouped_matmul_reference(&args)));
+        poison_f32(got, COUNT_OF(got));
+        args.out = got;
+        assert_false(err_is(expertd_grouped_matmul(&args, NULL, scratch)));
+        assert_same_f32(got, want, COUNT_OF(got), backend->name);
+        free(scratch), quantised_case_deinit(&q);
+    }
+}
+
+static void groups_that_share_some_rows_give_the_twins_bits(void **state) {
+    (void)state;
+    for_each_backend(check_shared_rows);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(panels_in_turns_give_the_twins_bits),
+        cmocka_unit_test(rows_that_there_is_no_room_for_give_the_twins_bits),
+        cmocka_unit_test(greatest_digits_and_codes_give_the_twins_bits),
+        cmocka_unit_test(sums_about_the_limit_give_the_twins_bits),
+        cmocka_unit_test(sums_that_come_back_give_the_twins_bits),
+        cmocka_unit_test(tiles_about_the_limit_give_the_twins_bits),
+        cmocka_unit_test(tiles_that_come_back_give_the_twins_bits),
+        cmocka_unit_test(rows_kept_from_a_panel_that_cannot_be_taken_give_the_twins_bits),
+        cmocka_unit_test(spans_of_normal_codes_give_the_twins_bits),
+        cmocka_unit_test(any_global_scale_gives_the_twins_bits),
+        cmocka_unit_test(groups_that_share_some_rows_give_the_twins_bits),
+        cmocka_unit_test(kept_rows_that_cannot_be_taken_give_the_twins_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
