@@ -51,7 +51,7 @@ static void turn_halves(const unsigned char *a, size_t a_stride, unsigned char *
     }
 }
 
-static void turn_words(const unsigned char *a, size_t a_stride, unsigned char *b, size_t b_stride) {
+static void transpose_words(const unsigned char *a, size_t a_stride, unsigned char *b, size_t b_stride) {
     enum { SIDE = 4, STEPS = 2 };
     words v[SIDE], w[SIDE];
     UNROLL for (size_t i = 0; i < SIDE; i++) {
@@ -97,8 +97,8 @@ INLINED void tile_turn(const struct tile *tile, unsigned char *dst, size_t strid
     const size_t side = sizeof(words) / size, rows = tile->rows / side * side, columns = tile->columns / side * side;
     for (size_t r = 0; r < rows; r += side) {
         for (size_t c = 0; c < columns; c += side) {
-            (size == sizeof(uint16_t) ? turn_halves : turn_words)(&tile->bytes[c][r * size], sizeof *tile->bytes,
-                                                                  dst + r * stride + c * size, stride);
+            (size == sizeof(uint16_t) ? turn_halves : transpose_words)(&tile->bytes[c][r * size], sizeof *tile->bytes,
+                                                                       dst + r * stride + c * size, stride);
         }
     }
     for (size_t r = 0; r < tile->rows; r++) {

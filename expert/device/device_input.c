@@ -122,10 +122,10 @@ FALLIBLE device_take_in(struct batch *b, uint64_t *direct) {
 
 // ---- there
 
-static struct expertd_device_take_in conversion_of(const struct batch *b, const struct landing *l) {
+static struct expertd_device_convert_input conversion_of(const struct batch *b, const struct landing *l) {
     const struct device_scratch *s = &b->engine->device->scratch[0];
     const struct expertd_tensor_view *scale = &l->request->hidden_scale;
-    return (struct expertd_device_take_in){
+    return (struct expertd_device_convert_input){
         .from = l->request->hidden.dtype,
         .to = b->engine->model->compute_dtype,
         .rows = (uint32_t)l->request->tokens,
@@ -139,15 +139,15 @@ static struct expertd_device_take_in conversion_of(const struct batch *b, const 
 }
 
 // Does `more` go on where `before` ends? Their tokens do.
-static bool continues(const struct expertd_device_take_in *before, const struct expertd_device_take_in *more) {
+static bool continues(const struct expertd_device_convert_input *before, const struct expertd_device_convert_input *more) {
     size_t bytes = (size_t)before->rows * before->width * expertd_dtype_size(before->from);
     return before->from == more->from && !before->scales && !more->scales &&
            (const char *)more->data == (const char *)before->data + bytes;
 }
 
-static FALLIBLE convert(const struct batch *b, const struct expertd_device_take_in *conversion) {
+static FALLIBLE convert(const struct batch *b, const struct expertd_device_convert_input *conversion) {
     if (conversion->rows > 0) {
-        EXPERTD_DEVICES_CALL(b->engine->devices, 0, take_in, conversion);
+        EXPERTD_DEVICES_CALL(b->engine->devices, 0, convert_input, conversion);
     }
     return OK;
 }
@@ -157,13 +157,13 @@ FALLIBLE device_await_rows(struct batch *b) {
     struct expertd_device_error error;
     const struct expertd_devices *devices = b->engine->devices;
     TRY(expertd_devices_check(devices, 0, devices->table->await_ahead(devices->all[0], &error), &error));
-    struct expertd_device_take_in pending = {.rows = 0};
+    struct expertd_device_convert_input pending = {.rows = 0};
     struct landing l;
     for (struct intake in = {.b = b}; next_landing(&in, &l);) {
         if (l.in_d || l.request->tokens == 0) {
             continue;
         }
-        struct expertd_device_take_in more = conversion_of(b, &l);
+        struct expertd_device_convert_input more = conversion_of(b, &l);
         if (pending.rows > 0 && continues(&pending, &more)) {
             pending.rows += more.rows;
             continue;

@@ -492,7 +492,7 @@ static err_t compute(struct layer_pass *pass) {
     parts->router = lap(&pass->clock_ns);
     TRY(in_stage(plan(b), "plan"));
     parts->plan = lap(&pass->clock_ns);
-    spent->route = parts->take_in + parts->router + parts->plan;
+    spent->route = parts->input + parts->router + parts->plan;
     TRY(in_stage(project(b), "project"));
     spent->compute = lap(&pass->clock_ns);
     TRY(in_stage(dispatch(b), "dispatch"));
@@ -537,7 +537,7 @@ struct layer_pass *layer_take_in(struct engine *engine, const struct model_layer
         e = in_stage(device_take_in(&pass->b, &pass->spent.rows_direct), "take in");
     }
     note(pass, e);
-    pass->spent.parts.take_in = lap(&pass->clock_ns);
+    pass->spent.parts.input = lap(&pass->clock_ns);
     return pass;
 }
 

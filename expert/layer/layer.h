@@ -54,7 +54,7 @@ bool layer_request_needs_token_ids(const struct layer_request *request, const st
 struct layer_timings {                          // of a batch
     uint64_t route, exchange, compute, combine; // nanoseconds
     struct layer_parts {
-        uint64_t take_in, router, plan; // of route
+        uint64_t input, router, plan; // of route
         uint64_t gate_up, down;         // of compute: the routed experts, on the memory node that took longest
         uint64_t shared;                // of compute
     } parts;                            // nanoseconds

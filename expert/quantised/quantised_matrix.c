@@ -343,7 +343,7 @@ static float zero_value(const struct quantised_rows *r, size_t row, size_t g) {
     return int4 ? (float)zero : (float)(int8_t)zero;
 }
 
-static float whole_scale(const struct quantised_rows *r, size_t row, size_t g) {
+static float integer_scale(const struct quantised_rows *r, size_t row, size_t g) {
     float scale = scale_value(&r->format, scale_at(r, row / r->source.scale_columns, g));
     float global = r->source.global;
     return r->format.global == EXPERTD_GLOBAL_MULTIPLY ? scale * global
@@ -390,7 +390,7 @@ void quantised_rows_widen(const struct quantised_rows *r, size_t n, size_t k, en
             size_t g = run.begin / span, end = k - g * span < span ? k : (g + 1) * span;
             run.count = end - run.begin < CHUNK ? end - run.begin : CHUNK;
             run.zero = zero_value(r, run.row, g);
-            run.scale = whole_scale(r, run.row, g);
+            run.scale = integer_scale(r, run.row, g);
             widen_run(r, &run, values, dtype, to);
         }
     }

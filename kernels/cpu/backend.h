@@ -16,23 +16,23 @@
 struct expertd_activation_args;
 struct expertd_combine_args;
 struct add_scaled_args;
-struct finish_args;
+struct epilogue_args;
 struct decode_args;
 struct pack_args;
 struct offsets_args;
 struct place_args;
 
 enum {
-    KERNEL_CALL_ROWS = 240,                            // rows of one call at most: what a caller keeps pointers for
-    KERNEL_GROUP = 4,                                  // panels of a group call at most
-    KERNEL_SUMS = KERNEL_GROUP * EXPERTD_KERNEL_PANEL, // floats of a row of a group's sums
-    KERNEL_SCRATCH_BYTES = 288 << 10,                  // of a group call: widened panels and rows
-    KERNEL_ROWS_KEPT = 768 << 10,       // bytes of rows that a call of slices keeps at most, where scratch_more has room
-    KERNEL_SCRATCH_MORE = 496 << 10,    // of scratch_more that kernels know what to do with, but for those of quantised_span:
-    KERNEL_DIGITS_KEPT = 1552 << 10,    // for 48 rows of 7168 k NVFP4's a512 is 1.35 times as fast as in blocks of K
-    KERNEL_CODED_ROWS_KEPT = 512 << 10, // the same of a call of quantised weights, whose tiles are padded
-    KERNEL_CODED_ROWS = 120,            // rows of that call at most
-    KERNEL_QUANTISED_ROWS = 8,          // of a group call of quantised weights at most, where rows are kept by other kernels
+    KERNEL_CALL_ROWS = 240,                                 // rows of one call at most: what a caller keeps pointers for
+    KERNEL_PANELS_MAX = 4,                                  // panels of a group call at most
+    KERNEL_SUMS = KERNEL_PANELS_MAX * EXPERTD_KERNEL_PANEL, // floats of a row of a group's sums
+    KERNEL_SCRATCH_BYTES = 288 << 10,                       // of a group call: widened panels and rows
+    KERNEL_ROWS_CACHED = 768 << 10,       // bytes of rows that a call of slices keeps at most, where scratch_more has room
+    KERNEL_SCRATCH_MORE = 496 << 10,      // of scratch_more that kernels know what to do with, but for those of quantised_span:
+    KERNEL_DIGITS_CACHED = 1552 << 10,    // for 48 rows of 7168 k NVFP4's a512 is 1.35 times as fast as in blocks of K
+    KERNEL_CODED_ROWS_CACHED = 512 << 10, // the same of a call of quantised weights, whose tiles are padded
+    KERNEL_CODED_ROWS = 120,              // rows of that call at most
+    KERNEL_QUANTISED_ROWS = 8,            // of a group call of quantised weights at most, where rows are kept by other kernels
 };
 
 // A panel kernel's work: out[r][c] = the sum over k of x[r][k] * panel[k][c].
@@ -59,28 +59,28 @@ struct memory_ahead {
 
 // The same rows against several panels, for more rows than one tile: what is made of a row (widening) serves them all, and K is
 // blocked so that the panels' block stays in L2 over the tiles. While one block is multiplied the next is prefetched.
-struct panel_group_args {
+struct macrokernel_args {
     const void *const *x;      // [rows] as above
     size_t rows;               // 1 to KERNEL_CALL_ROWS
     const void *const *panels; // [count] packed, 64-byte aligned, of one k and dtype
-    size_t count;              // 1 to KERNEL_GROUP
+    size_t count;              // 1 to KERNEL_PANELS_MAX
     size_t k;                  // whole K
-    float *sums; // [rows][KERNEL_SUMS], 64-byte aligned: panel p's 64 columns from p * EXPERTD_KERNEL_PANEL on; padding is summed
-                 // too. Of int8 int32
-    void *scratch;             // KERNEL_SCRATCH_BYTES and scratch_more, 64-byte aligned, the thread's own
+    float *sums;   // [rows][KERNEL_SUMS], 64-byte aligned: panel p's 64 columns from p * EXPERTD_KERNEL_PANEL on; padding is summed
+                   // too. Of int8 int32
+    void *scratch; // KERNEL_SCRATCH_BYTES and scratch_more, 64-byte aligned, the thread's own
     const void *const *next;   // [count] the panels that this thread takes next, of the same k; NULL: none
     bool goes_on;              // sums are added to what is there, the sums over the k before, a multiple of KERNEL_K_UNIT
-    bool rows_kept;            // scratch is as the kernel's last call left it, which was for the same rows, k and format
+    bool rows_cached;          // scratch is as the kernel's last call left it, which was for the same rows, k and format
     size_t scratch_more;       // bytes: rows may be kept there
     struct memory_ahead ahead; // into L2 meanwhile, in place of panels; may not be looked at
     const void *const *next_x; // [next_rows] the rows of k elements that the thread multiplies next, where they are others: into L2
     size_t next_rows;          // meanwhile; may not be looked at. 0: none
 };
-typedef void panel_group_kernel(const struct panel_group_args *args);
+typedef void macrokernel(const struct macrokernel_args *args);
 
-// The same of panels of quantised weights. goes_on is false; `next` may not be looked at, nor rows_kept with more rows than
+// The same of panels of quantised weights. goes_on is false; `next` may not be looked at, nor rows_cached with more rows than
 // element_kernels says.
-typedef void quantised_group_kernel(const struct panel_group_args *args, const struct expertd_quantised_format *format);
+typedef void quantised_macrokernel(const struct macrokernel_args *args, const struct expertd_quantised_format *format);
 
 // Rows of a call that are kept over the whole of K, where that is dear to make again; 0: it is not.
 typedef size_t quantised_span_rows(const struct expertd_quantised_format *format, size_t k);
@@ -101,14 +101,14 @@ enum kernel_arithmetic {
 
 // Those of panels that are packed as slices of one width.
 struct slices_kernels {
-    panel_group_kernel *group; // any number of rows; goes_on is false. NULL: there is none
-    panel_kernel *panel;       // the same without scratch, where a caller has little; NULL where `group` is
-    size_t widened;            // bytes that are kept of a row, for each that it has, where rows are widened; 0: they are not
+    macrokernel *group;  // any number of rows; goes_on is false. NULL: there is none
+    panel_kernel *panel; // the same without scratch, where a caller has little; NULL where `group` is
+    size_t widened;      // bytes that are kept of a row, for each that it has, where rows are widened; 0: they are not
 };
 
 // What a group kernel keeps of a call's rows: of each as many bytes as it has so many times, of all of them `bytes` at most; 0:
 // none that it pays to give it again.
-struct group_keeping {
+struct macrokernel_caching {
     size_t bytes, times;
 };
 
@@ -116,21 +116,21 @@ struct group_keeping {
 // rows.
 struct element_kernels {
     panel_kernel *panel;                                  // never NULL
-    panel_group_kernel *group;                            // NULL: `panel` serves any number of rows
-    size_t few;                                           // rows up to which `panel` is faster than `group`; 0: never
+    macrokernel *group;                                   // NULL: `panel` serves any number of rows
+    size_t small_m;                                       // rows up to which `panel` is faster than `group`; 0: never
     struct slices_kernels slices[EXPERTD_PACKED_LAYOUTS]; // by width; none at EXPERTD_PACKED_PANELS, which the three above read
     quantised_kernel *quantised;                          // rows against codes; NULL for int8 alone
-    quantised_group_kernel *quantised_group;              // NULL: `quantised` serves
-    size_t quantised_kept;                                // rows that it keeps at most; 0: KERNEL_QUANTISED_ROWS
+    quantised_macrokernel *quantised_macrokernel_of;      // NULL: `quantised` serves
+    size_t quantised_cached;                              // rows that it keeps at most; 0: KERNEL_QUANTISED_ROWS
     bool all_scratch;                                     // `group` keeps rows in all the scratch_more there is
-    struct group_keeping keeps;                           // of rows against panels that are no slices
-    quantised_span_rows *quantised_span; // NULL: quantised_kept or as many as KERNEL_CODED_ROWS_KEPT has room for, and it fetches
-                                         // the next ones
-    across_kernel *across;               // NULL: plain weights as [k, n] are always packed
-    size_t across_rows;                  // of a group, up to which `across` is faster than packing; 0: any it takes
-    along_kernel *along;                 // NULL: plain weights as [n, k] are always packed
-    size_t along_rows;                   // of a group, up to which `along` is faster
-    size_t along_widened_rows;           // the same where weights are not of the sums' dtype: F16 and BF16 by F32
+    struct macrokernel_caching caches;                    // of rows against panels that are no slices
+    quantised_span_rows *quantised_span; // NULL: quantised_cached or as many as KERNEL_CODED_ROWS_CACHED has room for, and it
+                                         // fetches the next ones
+    n_major_kernel *n_major;     // NULL: plain weights as [k, n] are always packed
+    size_t n_major_rows;         // of a group, up to which `across` is faster than packing; 0: any it takes
+    k_major_kernel *k_major;     // NULL: plain weights as [n, k] are always packed
+    size_t k_major_rows;         // of a group, up to which `along` is faster
+    size_t k_major_widened_rows; // the same where weights are not of the sums' dtype: F16 and BF16 by F32
 };
 
 // One instruction set's copies of every inner loop: rows against a panel of packed columns, and the loops over one row. Kernels set
@@ -149,10 +149,10 @@ struct kernel_backend {
     void (*sqrt_softplus)(const float *x, size_t count, float *out);          // in place is legal
     void (*softcap)(const float *x, float cap, size_t count, float *out);     // out[i] = cap tanh(x[i] / cap)
     void (*add_scaled)(const struct add_scaled_args *args);                   // epilogue.h
-    void (*finish)(const struct finish_args *args);                           // epilogue.h
+    void (*epilogue)(const struct epilogue_args *args);                       // epilogue.h
     void (*decode)(const struct decode_args *args);                           // pack.h
-    void (*pack_along)(const struct pack_args *args);                         // pack.h
-    void (*pack_across)(const struct pack_args *args);                        // pack.h
+    void (*pack_k_major)(const struct pack_args *args);                       // pack.h
+    void (*pack_n_major)(const struct pack_args *args);                       // pack.h
     void (*quad_offsets)(const struct offsets_args *args);                    // pack.h
     void (*place_codes)(const struct place_args *args);                       // pack.h
 };

@@ -3,23 +3,23 @@
 //
 //   avx512_panel_f32, _bf16       panel_TARGET.c, over panel_body.h; avx2's over panel_small_m_avx2.h; avx512bf16's, neonbf16's
 //   their own avx512_panel_i8               panel_i8_TARGET.c, over panel_i8_body.h; avx2's panel_avx2.c, over panel_small_m_avx2.h
-//   avx512_group_f32, _bf16       panel_TARGET.c, over macrokernel_words_body.h, neon's over macrokernel_neon.h, avx2's over
-//   macrokernel_avx2.h avx512_group_bf16             macrokernel_bf16_widening_avx512.c avx512_group_i8 panel_i8_TARGET.c, over
-//   macrokernel_i8_body.h; avx512vnni's macrokernel_i8_avx512vnni.c, over macrokernel_words_body.h avx2_group_i8 panel_avx2.c: few
-//   rows over panel_small_m_avx2.h, more by avx2_many_group_i8, as above avx512_slices_…               slices_TARGET.c, over
-//   slices_body.h; avx512_wide_slices_… wide_slices_TARGET.c amx_…                         panel_amx.c avx512_quantised_…
-//   quantised_TARGET.c, which says by whom avx512_across_…               rows_TARGET.c, over unpacked_n_major_body.h; avx512bf16's,
-//   avx512vnni's and avx2's int8 across_TARGET.c avx512_along_…                along_TARGET.c, over unpacked_k_major_avx512_body.h;
-//   avx2's panel_avx2.c, over unpacked_k_major_avx2.h avx512_decode, _pack_…        pack_TARGET.c, over pack_body.h; also
-//   _quad_offsets, _place_codes avx512_widen, …               rows_TARGET.c, over row_body.h
+//   avx512_macrokernel_f32, _bf16       panel_TARGET.c, over macrokernel_words_body.h, neon's over macrokernel_neon.h, avx2's over
+//   macrokernel_avx2.h avx512_macrokernel_bf16             macrokernel_bf16_widening_avx512.c avx512_macrokernel_i8
+//   panel_i8_TARGET.c, over macrokernel_i8_body.h; avx512vnni's macrokernel_i8_avx512vnni.c, over macrokernel_words_body.h
+//   avx2_macrokernel_i8 panel_avx2.c: few rows over panel_small_m_avx2.h, more by avx2_large_m_macrokernel_i8, as above
+//   avx512_slices_…               slices_TARGET.c, over slices_body.h; avx512_wide_slices_… wide_slices_TARGET.c amx_… panel_amx.c
+//   avx512_quantised_… quantised_TARGET.c, which says by whom avx512_across_…               rows_TARGET.c, over
+//   unpacked_n_major_body.h; avx512bf16's, avx512vnni's and avx2's int8 across_TARGET.c avx512_along_… along_TARGET.c, over
+//   unpacked_k_major_avx512_body.h; avx2's panel_avx2.c, over unpacked_k_major_avx2.h avx512_decode, _pack_…        pack_TARGET.c,
+//   over pack_body.h; also _quad_offsets, _place_codes avx512_widen, …               rows_TARGET.c, over row_body.h
 #include "kernels/cpu/backends.h"
 
 #define BACKEND_ROWS(target)                                                                                                       \
     .widen = target##_widen, .narrow = target##_narrow, .from_i32 = target##_from_i32, .activation = target##_activation,          \
     .combine = target##_combine, .exp_minus = target##_exp_minus, .sigmoid = target##_sigmoid,                                     \
     .sqrt_softplus = target##_sqrt_softplus, .softcap = target##_softcap, .add_scaled = target##_add_scaled,                       \
-    .finish = target##_finish, .decode = target##_decode, .pack_along = target##_pack_along, .pack_across = target##_pack_across,  \
-    .quad_offsets = target##_quad_offsets, .place_codes = target##_place_codes
+    .epilogue = target##_epilogue, .decode = target##_decode, .pack_k_major = target##_pack_k_major,                               \
+    .pack_n_major = target##_pack_n_major, .quad_offsets = target##_quad_offsets, .place_codes = target##_place_codes
 
 // The kernels of one element, by whom: those of most sets are of one target, `panel` and `group`, `quantised`, `across` alike. A
 // kernel that another set shares is named by the target that it is compiled for.
@@ -58,27 +58,27 @@ const struct kernel_backend backend_scalar_sm90 = {
 const struct kernel_backend backend_avx2 = {
     .name = "avx2",
     .f32 = {.panel = avx2_panel_f32,
-            .group = avx2_group_f32,
+            .group = avx2_macrokernel_f32,
             .slices = {[EXPERTD_PACKED_SLICES] = {.group = avx2_slices_f32, .panel = avx2_slices_panel_f32}},
             .quantised = avx2_quantised_f32,
-            .across = avx2_across_f32,
-            .along = avx2_along_f32,
-            .along_rows = 16,
-            .along_widened_rows = 16},
+            .n_major = avx2_n_major_f32,
+            .k_major = avx2_k_major_f32,
+            .k_major_rows = 16,
+            .k_major_widened_rows = 16},
     .bf16 = {.panel = avx2_panel_bf16,
-             .group = avx2_group_bf16,
+             .group = avx2_macrokernel_bf16,
              .slices = {[EXPERTD_PACKED_SLICES] = {.group = avx2_slices_bf16, .panel = avx2_slices_panel_bf16, .widened = 2}},
              .quantised = avx2_quantised_bf16,
-             .quantised_group = avx2_quantised_group_bf16,
-             .across = avx2_across_bf16,
-             .along = avx2_along_bf16,
-             .along_rows = 16},
+             .quantised_macrokernel_of = avx2_quantised_macrokernel_bf16,
+             .n_major = avx2_n_major_bf16,
+             .k_major = avx2_k_major_bf16,
+             .k_major_rows = 16},
     .i8 = {.panel = avx2_panel_i8,
-           .group = avx2_group_i8,
-           .across = avx2_across_i8,
-           .across_rows = 8,
-           .along = avx2_along_i8,
-           .along_rows = 16},
+           .group = avx2_macrokernel_i8,
+           .n_major = avx2_n_major_i8,
+           .n_major_rows = 8,
+           .k_major = avx2_k_major_i8,
+           .k_major_rows = 16},
     BACKEND_ROWS(avx2),
 };
 
@@ -90,37 +90,38 @@ const struct kernel_backend backend_avx2 = {
 // Of f32, and of bf16 that is widened to it.
 #define AVX512_F32(by)                                                                                                             \
     {                                                                                                                              \
-        .panel = avx512_panel_f32, .group = avx512_group_f32, .keeps = {AVX512_ROWS_KEPT, 1}, .few = PANEL_TILE,                   \
-        .slices = AVX512_SLICES_F32, .quantised = by##_quantised_f32, .across = avx512_across_f32, .along = avx512_along_f32,      \
-        .along_rows = 8, .along_widened_rows = 32                                                                                  \
+        .panel = avx512_panel_f32, .group = avx512_macrokernel_f32, .caches = {AVX512_ROWS_CACHED, 1}, .small_m = PANEL_TILE,      \
+        .slices = AVX512_SLICES_F32, .quantised = by##_quantised_f32, .n_major = avx512_n_major_f32,                               \
+        .k_major = avx512_k_major_f32, .k_major_rows = 8, .k_major_widened_rows = 32                                               \
     }
 #define AVX512_BF16(...)                                                                                                           \
     {                                                                                                                              \
-        .panel = avx512_panel_bf16, .group = avx512_group_bf16, .all_scratch = true,                                               \
-        .keeps = {AVX512_ROWS_KEPT, sizeof(float) / sizeof(uint16_t)}, .few = PANEL_TILE, .quantised = avx512_quantised_bf16,      \
-        .across = avx512_across_bf16, __VA_ARGS__                                                                                  \
+        .panel = avx512_panel_bf16, .group = avx512_macrokernel_bf16, .all_scratch = true,                                         \
+        .caches = {AVX512_ROWS_CACHED, sizeof(float) / sizeof(uint16_t)}, .small_m = PANEL_TILE,                                   \
+        .quantised = avx512_quantised_bf16, .n_major = avx512_n_major_bf16, __VA_ARGS__                                            \
     }
 #define AVX512VNNI_CODES                                                                                                           \
-    .quantised_group = avx512vnni_quantised_group_bf16, .quantised_kept = KERNEL_CALL_ROWS,                                        \
+    .quantised_macrokernel_of = avx512vnni_quantised_macrokernel_bf16, .quantised_cached = KERNEL_CALL_ROWS,                       \
     .quantised_span = avx512vnni_quantised_span
 #define AMX_CODES                                                                                                                  \
-    .quantised_group = amx_quantised_group_bf16, .quantised_kept = KERNEL_CALL_ROWS, .quantised_span = amx_quantised_span
+    .quantised_macrokernel_of = amx_quantised_macrokernel_bf16, .quantised_cached = KERNEL_CALL_ROWS,                              \
+    .quantised_span = amx_quantised_span
 #define AVX512VNNI_I8                                                                                                              \
     {                                                                                                                              \
-        .panel = avx512vnni_panel_i8, .group = avx512vnni_group_i8, .few = PANEL_TILE, .across = avx512vnni_across_i8,             \
-        .across_rows = 2 * PANEL_TILE, .along = avx512vnni_along_i8, .along_rows = 32                                              \
+        .panel = avx512vnni_panel_i8, .group = avx512vnni_macrokernel_i8, .small_m = PANEL_TILE, .n_major = avx512vnni_n_major_i8, \
+        .n_major_rows = 2 * PANEL_TILE, .k_major = avx512vnni_k_major_i8, .k_major_rows = 32                                       \
     }
 #define AMX_I8                                                                                                                     \
     {                                                                                                                              \
-        .panel = avx512vnni_panel_i8, .group = amx_group_i8, .all_scratch = true, .keeps = {AMX_ROWS_KEPT, 1}, .few = 2,           \
-        .across = avx512vnni_across_i8, .across_rows = 8, .along = avx512vnni_along_i8, .along_rows = 8                            \
+        .panel = avx512vnni_panel_i8, .group = amx_macrokernel_i8, .all_scratch = true, .caches = {AMX_ROWS_CACHED, 1},            \
+        .small_m = 2, .n_major = avx512vnni_n_major_i8, .n_major_rows = 8, .k_major = avx512vnni_k_major_i8, .k_major_rows = 8     \
     } // every CPU with tiles has VNNI
 
 const struct kernel_backend backend_avx512 = {
     .name = "avx512",
     .f32 = AVX512_F32(avx512),
-    .bf16 = AVX512_BF16(.quantised_group = avx512_quantised_group_bf16),
-    .i8 = {.panel = avx512_panel_i8, .group = avx512_group_i8, .few = PANEL_TILE},
+    .bf16 = AVX512_BF16(.quantised_macrokernel_of = avx512_quantised_macrokernel_bf16),
+    .i8 = {.panel = avx512_panel_i8, .group = avx512_macrokernel_i8, .small_m = PANEL_TILE},
     BACKEND_ROWS(avx512),
 };
 
@@ -136,18 +137,18 @@ const struct kernel_backend backend_avx512bf16 = {
     .name = "avx512bf16",
     .f32 = AVX512_F32(avx512bf16),
     .bf16 = {.panel = avx512bf16_panel_bf16,
-             .group = avx512bf16_group_bf16,
-             .few = PANEL_TILE,
+             .group = avx512bf16_macrokernel_bf16,
+             .small_m = PANEL_TILE,
              .slices = {[EXPERTD_PACKED_SLICES] = {.group = avx512bf16_slices_bf16, .panel = avx512bf16_slices_panel_bf16},
                         [EXPERTD_PACKED_WIDE_SLICES] = {.group = avx512bf16_wide_slices_bf16,
                                                         .panel = avx512bf16_wide_slices_panel_bf16}},
              .quantised = avx512bf16_quantised_bf16,
-             .quantised_group = avx512bf16_quantised_group_bf16,
-             .quantised_kept = KERNEL_CODED_ROWS, // where the CPU has VBMI; else nothing is, and nobody fetches
-             .across = avx512bf16_across_bf16,
-             .across_rows = 2 * PANEL_TILE,
-             .along = avx512bf16_along_bf16,
-             .along_rows = 32},
+             .quantised_macrokernel_of = avx512bf16_quantised_macrokernel_bf16,
+             .quantised_cached = KERNEL_CODED_ROWS, // where the CPU has VBMI; else nothing is, and nobody fetches
+             .n_major = avx512bf16_n_major_bf16,
+             .n_major_rows = 2 * PANEL_TILE,
+             .k_major = avx512bf16_k_major_bf16,
+             .k_major_rows = 32},
     .i8 = AVX512VNNI_I8,
     BACKEND_ROWS(avx512),
 };
@@ -165,12 +166,12 @@ const struct kernel_backend backend_amx = {
     .arithmetic = ARITHMETIC_CPU_AMX,
     .f32 = AVX512_F32(avx512),
     .bf16 = {.panel = amx_panel_bf16,
-             .group = amx_group_bf16,
+             .group = amx_macrokernel_bf16,
              .all_scratch = true,
-             .keeps = {AMX_ROWS_KEPT, 1},
+             .caches = {AMX_ROWS_CACHED, 1},
              .quantised = amxvbmi_quantised_bf16,
-             .quantised_group = amxvbmi_quantised_group_bf16,
-             .quantised_kept = KERNEL_CALL_ROWS,
+             .quantised_macrokernel_of = amxvbmi_quantised_macrokernel_bf16,
+             .quantised_cached = KERNEL_CALL_ROWS,
              .quantised_span = amxvbmi_quantised_span},
     .i8 = AMX_I8,
     BACKEND_ROWS(avx512),
@@ -180,19 +181,19 @@ const struct kernel_backend backend_amx = {
 #if defined(__aarch64__)
 #define NEON_F32                                                                                                                   \
     {                                                                                                                              \
-        .panel = neon_panel_f32, .group = neon_group_f32, .few = PANEL_TILE, .quantised = neon_quantised_f32,                      \
-        .across = neon_across_f32                                                                                                  \
+        .panel = neon_panel_f32, .group = neon_macrokernel_f32, .small_m = PANEL_TILE, .quantised = neon_quantised_f32,            \
+        .n_major = neon_n_major_f32                                                                                                \
     }
 #define NEON_BF16                                                                                                                  \
-    { .panel = neon_panel_bf16, .group = neon_group_bf16, .few = 2 * PANEL_TILE, .quantised = neon_quantised_bf16 }
+    { .panel = neon_panel_bf16, .group = neon_macrokernel_bf16, .small_m = 2 * PANEL_TILE, .quantised = neon_quantised_bf16 }
 #define NEONDOT_I8                                                                                                                 \
-    { .panel = neondot_panel_i8, .group = neondot_group_i8, .few = PANEL_TILE }
+    { .panel = neondot_panel_i8, .group = neondot_macrokernel_i8, .small_m = PANEL_TILE }
 
 const struct kernel_backend backend_neon = {
     .name = "neon",
     .f32 = NEON_F32,
     .bf16 = NEON_BF16,
-    .i8 = {.panel = neon_panel_i8, .group = neon_group_i8, .few = PANEL_TILE},
+    .i8 = {.panel = neon_panel_i8, .group = neon_macrokernel_i8, .small_m = PANEL_TILE},
     BACKEND_ROWS(neon),
 };
 
@@ -207,7 +208,10 @@ const struct kernel_backend backend_neondot = {
 const struct kernel_backend backend_neonbf16 = {
     .name = "neonbf16",
     .f32 = NEON_F32,
-    .bf16 = {.panel = neonbf16_panel_bf16, .group = neonbf16_group_bf16, .few = PANEL_TILE, .quantised = neon_quantised_bf16},
+    .bf16 = {.panel = neonbf16_panel_bf16,
+             .group = neonbf16_macrokernel_bf16,
+             .small_m = PANEL_TILE,
+             .quantised = neon_quantised_bf16},
     .i8 = NEONDOT_I8,
     BACKEND_ROWS(neon),
 };

@@ -48,8 +48,8 @@ static inline size_t panel_tile_rows(size_t rows, size_t row) {
     }
 
 // A group call's panels one by one, by the kernel of a single one.
-static inline void group_panel_by_panel(const struct panel_group_args *group, const struct expertd_quantised_format *format,
-                                        quantised_kernel *kernel) {
+static inline void macrokernel_panel_by_panel(const struct macrokernel_args *group, const struct expertd_quantised_format *format,
+                                              quantised_kernel *kernel) {
     for (size_t p = 0; p < group->count; p++) {
         struct panel_args args = {.x = group->x,
                                   .rows = group->rows,
@@ -74,20 +74,20 @@ static inline void group_panel_by_panel(const struct panel_group_args *group, co
     void target##_sqrt_softplus(const float *x, size_t count, float *out);                                                         \
     void target##_softcap(const float *x, float cap, size_t count, float *out);                                                    \
     void target##_add_scaled(const struct add_scaled_args *args);                                                                  \
-    void target##_finish(const struct finish_args *args);                                                                          \
+    void target##_epilogue(const struct epilogue_args *args);                                                                      \
     void target##_decode(const struct decode_args *args);                                                                          \
-    void target##_pack_along(const struct pack_args *args);                                                                        \
-    void target##_pack_across(const struct pack_args *args);                                                                       \
+    void target##_pack_k_major(const struct pack_args *args);                                                                      \
+    void target##_pack_n_major(const struct pack_args *args);                                                                      \
     void target##_quad_offsets(const struct offsets_args *args);                                                                   \
     void target##_place_codes(const struct place_args *args);                                                                      \
-    across_kernel target##_across_f32, target##_across_bf16
+    n_major_kernel target##_n_major_f32, target##_n_major_bf16
 
 // Those of panel_body.h or panel_small_m_avx2.h, of the quantised kernels, and of macrokernel_neon.h or macrokernel_avx2.h.
 #define BACKEND_DECLARE_PANELS(target)                                                                                             \
     panel_kernel target##_panel_f32, target##_panel_bf16;                                                                          \
     panel_kernel target##_panel_i8;                                                                                                \
     quantised_kernel target##_quantised_f32, target##_quantised_bf16
-#define BACKEND_DECLARE_GROUPS(target) panel_group_kernel target##_group_f32, target##_group_bf16, target##_group_i8
+#define BACKEND_DECLARE_GROUPS(target) macrokernel target##_macrokernel_f32, target##_macrokernel_bf16, target##_macrokernel_i8
 
 BACKEND_DECLARE_ROWS(scalar);
 BACKEND_DECLARE_PANELS(scalar);
@@ -99,62 +99,62 @@ extern const struct kernel_backend backend_scalar, backend_scalar_amx, backend_s
 BACKEND_DECLARE_ROWS(avx2);
 BACKEND_DECLARE_PANELS(avx2);
 BACKEND_DECLARE_GROUPS(avx2);
-panel_group_kernel avx2_many_group_i8; // avx2_group_i8's
-across_kernel avx2_across_i8;
-quantised_group_kernel avx2_quantised_group_bf16;
-along_kernel avx2_along_f32, avx2_along_bf16, avx2_along_i8;
+macrokernel avx2_large_m_macrokernel_i8; // avx2_macrokernel_i8's
+n_major_kernel avx2_n_major_i8;
+quantised_macrokernel avx2_quantised_macrokernel_bf16;
+k_major_kernel avx2_k_major_f32, avx2_k_major_bf16, avx2_k_major_i8;
 
 BACKEND_DECLARE_ROWS(avx512);
 BACKEND_DECLARE_PANELS(avx512);
 BACKEND_DECLARE_GROUPS(avx512);
-along_kernel avx512_along_f32;
-enum { AVX512_ROWS_KEPT = 1100 << 10 }; // bytes of rows, as f32, that a thread keeps in L2
-panel_group_kernel avx2_slices_f32, avx2_slices_bf16;
+k_major_kernel avx512_k_major_f32;
+enum { AVX512_ROWS_CACHED = 1100 << 10 }; // bytes of rows, as f32, that a thread keeps in L2
+macrokernel avx2_slices_f32, avx2_slices_bf16;
 panel_kernel avx2_slices_panel_f32, avx2_slices_panel_bf16;
-panel_group_kernel avx512_slices_f32, avx512_wide_slices_f32;
+macrokernel avx512_slices_f32, avx512_wide_slices_f32;
 panel_kernel avx512_slices_panel_f32, avx512_wide_slices_panel_f32;
-quantised_group_kernel avx512_quantised_group_bf16;
+quantised_macrokernel avx512_quantised_macrokernel_bf16;
 quantised_kernel avx512vbmi_quantised_f32, avx512vbmi_quantised_bf16; // avx512's, where the CPU has VBMI
-quantised_group_kernel avx512vbmi_quantised_group_bf16;
+quantised_macrokernel avx512vbmi_quantised_macrokernel_bf16;
 
 panel_kernel avx512vnni_panel_i8;
-panel_group_kernel avx512vnni_group_i8;
-across_kernel avx512vnni_across_i8;
-along_kernel avx512vnni_along_i8;
+macrokernel avx512vnni_macrokernel_i8;
+n_major_kernel avx512vnni_n_major_i8;
+k_major_kernel avx512vnni_k_major_i8;
 
 panel_kernel avx512bf16_panel_bf16;
-panel_group_kernel avx512bf16_group_bf16;
+macrokernel avx512bf16_macrokernel_bf16;
 quantised_kernel avx512bf16_quantised_f32, avx512bf16_quantised_bf16;
-quantised_group_kernel avx512bf16_quantised_group_bf16;
+quantised_macrokernel avx512bf16_quantised_macrokernel_bf16;
 quantised_kernel avx512bf16vbmi_quantised_bf16; // avx512bf16's by VDPBF16PS, where the CPU has VBMI
-quantised_group_kernel avx512bf16vbmi_quantised_group_bf16;
-across_kernel avx512bf16_across_bf16;
-along_kernel avx512bf16_along_bf16;
-panel_group_kernel avx512bf16_slices_bf16, avx512bf16_wide_slices_bf16;
+quantised_macrokernel avx512bf16vbmi_quantised_macrokernel_bf16;
+n_major_kernel avx512bf16_n_major_bf16;
+k_major_kernel avx512bf16_k_major_bf16;
+macrokernel avx512bf16_slices_bf16, avx512bf16_wide_slices_bf16;
 panel_kernel avx512bf16_slices_panel_bf16, avx512bf16_wide_slices_panel_bf16;
 
-enum { AMX_ROWS_KEPT = KERNEL_DIGITS_KEPT }; // bytes of rows that amx_group_bf16 and _i8 keep at most, beside their sums
+enum { AMX_ROWS_CACHED = KERNEL_DIGITS_CACHED }; // bytes of rows that amx_macrokernel_bf16 and _i8 keep at most, beside their sums
 panel_kernel amx_panel_bf16;
-panel_group_kernel amx_group_bf16, amx_group_i8;
+macrokernel amx_macrokernel_bf16, amx_macrokernel_i8;
 quantised_kernel amxvbmi_quantised_bf16;
-quantised_group_kernel amxvbmi_quantised_group_bf16;
+quantised_macrokernel amxvbmi_quantised_macrokernel_bf16;
 quantised_span_rows amxvbmi_quantised_span;
 
-quantised_group_kernel avx512vnni_quantised_group_bf16;
+quantised_macrokernel avx512vnni_quantised_macrokernel_bf16;
 quantised_span_rows avx512vnni_quantised_span;
 
 // Those of 4-bit codes in whole numbers, with VNNI, VBMI and BITALG: as many rows as are kept, 0 where format or k are not of those
 // that they take. False where a row is not: sums are nothing then.
-quantised_span_rows avx512vnni_whole_rows;
-bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct expertd_quantised_format *format);
-bool avx512vnni_quantised_whole_apart(const struct panel_group_args *group,
-                                      const struct expertd_quantised_format *format); // cpu_amx's bits
+quantised_span_rows avx512vnni_integer_rows;
+bool avx512vnni_quantised_integer(const struct macrokernel_args *group, const struct expertd_quantised_format *format);
+bool avx512vnni_quantised_integer_apart(const struct macrokernel_args *group,
+                                        const struct expertd_quantised_format *format); // cpu_amx's bits
 // The same of INT4 with coarser scales, with AMX besides, of a call whose blocks are whole for the most part. Where that is false
-// the first WHOLE_KEPT_BYTES of scratch must stay for the next call with the same rows.
-enum { WHOLE_KEPT_BYTES = 128 };
-quantised_span_rows amx_whole_rows;
-bool amx_quantised_whole(const struct panel_group_args *group, const struct expertd_quantised_format *format);
-quantised_group_kernel amx_quantised_group_bf16;
+// the first INTEGER_CACHED_BYTES of scratch must stay for the next call with the same rows.
+enum { INTEGER_CACHED_BYTES = 128 };
+quantised_span_rows amx_integer_rows;
+bool amx_quantised_integer(const struct macrokernel_args *group, const struct expertd_quantised_format *format);
+quantised_macrokernel amx_quantised_macrokernel_bf16;
 quantised_span_rows amx_quantised_span;
 
 extern const struct kernel_backend backend_avx2, backend_avx512, backend_avx512vnni, backend_avx512bf16, backend_amxint8,
@@ -166,9 +166,9 @@ BACKEND_DECLARE_ROWS(neon);
 BACKEND_DECLARE_PANELS(neon);
 BACKEND_DECLARE_GROUPS(neon);
 panel_kernel neondot_panel_i8;
-panel_group_kernel neondot_group_i8;
+macrokernel neondot_macrokernel_i8;
 panel_kernel neonbf16_panel_bf16;
-panel_group_kernel neonbf16_group_bf16;
+macrokernel neonbf16_macrokernel_bf16;
 extern const struct kernel_backend backend_neon, backend_neondot, backend_neonbf16;
 #endif
 

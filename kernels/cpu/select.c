@@ -316,9 +316,9 @@ const char *expertd_kernel_selected_name(void) {
 
 // Of packed weights, that schedules are about.
 static bool same_packed_kernels(const struct element_kernels *a, const struct element_kernels *b) {
-    return a->panel == b->panel && a->group == b->group && a->few == b->few &&
+    return a->panel == b->panel && a->group == b->group && a->small_m == b->small_m &&
            memcmp(a->slices, b->slices, sizeof a->slices) == 0 && a->quantised == b->quantised &&
-           a->quantised_group == b->quantised_group;
+           a->quantised_macrokernel_of == b->quantised_macrokernel_of;
 }
 
 static bool same_float_kernels(const struct kernel_backend *a, const struct kernel_backend *b) {

@@ -85,13 +85,13 @@ static int same_sums(const float *sums, const struct panel_args *args) {
 
 // The same panel by the kernel for groups of them, where the backend has one: over the whole of K, and over its first k, then going
 // on from their sums. args->out holds what is right.
-static int same_by_group(panel_group_kernel *group, enum expertd_dtype dtype, size_t first_k, const struct panel_args *args) {
+static int same_by_macrokernel(macrokernel *group, enum expertd_dtype dtype, size_t first_k, const struct panel_args *args) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     _Alignas(64) float sums[CHECK_TILE_ROWS * KERNEL_SUMS];
     if (!group) {
         return 1;
     }
-    struct panel_group_args call = {
+    struct macrokernel_args call = {
         .x = args->x, .rows = args->rows, .panels = &args->panel, .count = 1, .k = args->k, .sums = sums, .scratch = scratch};
     group(&call);
     if (!same_sums(sums, args)) {
@@ -124,7 +124,7 @@ static int same_by_slices_as(const struct element_kernels *kernels, enum expertd
         memcpy(&slices[at], (const uint32_t *)args->panel + i, sizeof *slices);
     }
     const void *panel = slices;
-    kernels->slices[layout].group(&(struct panel_group_args){
+    kernels->slices[layout].group(&(struct macrokernel_args){
         .x = args->x, .rows = args->rows, .panels = &panel, .count = 1, .k = args->k, .sums = sums, .scratch = scratch});
     if (!same_sums(sums, args)) {
         return 0;
@@ -161,50 +161,50 @@ static void narrow_plain(enum expertd_dtype dtype, enum expertd_dtype lies_in, c
 }
 
 // The same columns as [k, columns] of `lies_in`, by the kernel that reads them so, where there is one.
-static int same_across(void (*across)(const struct across_args *), enum expertd_dtype dtype, enum expertd_dtype lies_in,
-                       const struct panel_args *args) {
+static int same_n_major(void (*n_major)(const struct n_major_args *), enum expertd_dtype dtype, enum expertd_dtype lies_in,
+                        const struct panel_args *args) {
     _Alignas(64) check_plain plain;
-    float sums[ACROSS_ROWS * CHECK_COLUMNS];
+    float sums[N_MAJOR_ROWS * CHECK_COLUMNS];
     size_t size = expertd_dtype_size(lies_in);
-    if (!across) {
+    if (!n_major) {
         return 1;
     }
     unpack(args, expertd_dtype_size(dtype), CHECK_COLUMNS, 1, plain);
     narrow_plain(dtype, lies_in, plain);
-    struct across_args call = {.x = args->x,
-                               .rows = args->rows < ACROSS_ROWS ? args->rows : ACROSS_ROWS,
-                               .dtype = lies_in,
-                               .weights = plain,
-                               .stride = CHECK_COLUMNS * size,
-                               .k = CHECK_K,
-                               .columns = CHECK_COLUMNS,
-                               .sums = sums,
-                               .sums_stride = CHECK_COLUMNS,
-                               .shares = 1};
-    across(&call);
+    struct n_major_args call = {.x = args->x,
+                                .rows = args->rows < N_MAJOR_ROWS ? args->rows : N_MAJOR_ROWS,
+                                .dtype = lies_in,
+                                .weights = plain,
+                                .stride = CHECK_COLUMNS * size,
+                                .k = CHECK_K,
+                                .columns = CHECK_COLUMNS,
+                                .sums = sums,
+                                .sums_stride = CHECK_COLUMNS,
+                                .shares = 1};
+    n_major(&call);
     return same_bits(sums, args->out, call.rows * CHECK_COLUMNS);
 }
 
 // The same as [columns, k].
-static int same_along(void (*along)(const struct along_args *), enum expertd_dtype dtype, enum expertd_dtype lies_in,
-                      const struct panel_args *args) {
+static int same_k_major(void (*k_major)(const struct k_major_args *), enum expertd_dtype dtype, enum expertd_dtype lies_in,
+                        const struct panel_args *args) {
     _Alignas(64) check_plain plain;
     float sums[CHECK_ROWS * CHECK_COLUMNS];
     size_t size = expertd_dtype_size(lies_in);
-    if (!along) {
+    if (!k_major) {
         return 1;
     }
     unpack(args, expertd_dtype_size(dtype), 1, CHECK_K, plain);
     narrow_plain(dtype, lies_in, plain);
-    along(&(struct along_args){.x = args->x,
-                               .rows = args->rows,
-                               .dtype = lies_in,
-                               .weights = plain,
-                               .stride = CHECK_K * size,
-                               .k = CHECK_K,
-                               .columns = CHECK_COLUMNS,
-                               .sums = sums,
-                               .sums_stride = CHECK_COLUMNS});
+    k_major(&(struct k_major_args){.x = args->x,
+                                   .rows = args->rows,
+                                   .dtype = lies_in,
+                                   .weights = plain,
+                                   .stride = CHECK_K * size,
+                                   .k = CHECK_K,
+                                   .columns = CHECK_COLUMNS,
+                                   .sums = sums,
+                                   .sums_stride = CHECK_COLUMNS});
     return same_bits(sums, args->out, args->rows * CHECK_COLUMNS);
 }
 
@@ -231,10 +231,10 @@ static int check_bf16(struct check *check, int round) {
     args.out = want;
     check->twin->bf16.panel(&args);
     return same_bits(got, want, count * CHECK_COLUMNS) &&
-           same_by_group(check->backend->bf16.group, EXPERTD_DTYPE_BF16, unit, &args) &&
+           same_by_macrokernel(check->backend->bf16.group, EXPERTD_DTYPE_BF16, unit, &args) &&
            same_by_slices(&check->backend->bf16, EXPERTD_DTYPE_BF16, &args) &&
-           same_across(check->backend->bf16.across, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, &args) &&
-           same_along(check->backend->bf16.along, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, &args);
+           same_n_major(check->backend->bf16.n_major, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, &args) &&
+           same_k_major(check->backend->bf16.k_major, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_BF16, &args);
 }
 
 // Any bit pattern at all, or the widened bf16 of the round.
@@ -268,10 +268,11 @@ static int check_f32(struct check *check, int round) {
     check->backend->f32.panel(&args);
     args.out = want;
     check->twin->f32.panel(&args);
-    return same_bits(got, want, count * CHECK_COLUMNS) && same_by_group(check->backend->f32.group, EXPERTD_DTYPE_F32, 4, &args) &&
+    return same_bits(got, want, count * CHECK_COLUMNS) &&
+           same_by_macrokernel(check->backend->f32.group, EXPERTD_DTYPE_F32, 4, &args) &&
            same_by_slices(&check->backend->f32, EXPERTD_DTYPE_F32, &args) &&
-           same_across(check->backend->f32.across, EXPERTD_DTYPE_F32, lies_in, &args) &&
-           same_along(check->backend->f32.along, EXPERTD_DTYPE_F32, lies_in, &args);
+           same_n_major(check->backend->f32.n_major, EXPERTD_DTYPE_F32, lies_in, &args) &&
+           same_k_major(check->backend->f32.k_major, EXPERTD_DTYPE_F32, lies_in, &args);
 }
 
 enum { CHECK_I8_PANEL = (1 + (CHECK_K + PACKED_I8_K - 1) / PACKED_I8_K) * EXPERTD_KERNEL_PANEL }; // words: the offsets, then quads
@@ -283,8 +284,8 @@ struct check_i8 {
 };
 
 // k of [first, first + count): of another panel than the others'.
-static void add_group_i8(const struct kernel_backend *backend, const struct check_i8 *c, size_t first, size_t count,
-                         int32_t *sums) {
+static void add_macrokernel_i8(const struct kernel_backend *backend, const struct check_i8 *c, size_t first, size_t count,
+                               int32_t *sums) {
     _Alignas(64) int32_t panel[CHECK_I8_PANEL];
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     struct expertd_weight_source source = {c->w + first, EXPERTD_DTYPE_I8, CHECK_K, 1};
@@ -293,7 +294,7 @@ static void add_group_i8(const struct kernel_backend *backend, const struct chec
     for (size_t r = 0; r < CHECK_TILE_ROWS; r++) {
         rows[r] = c->x[r] + first;
     }
-    backend->i8.group(&(struct panel_group_args){.x = rows,
+    backend->i8.group(&(struct macrokernel_args){.x = rows,
                                                  .rows = CHECK_TILE_ROWS,
                                                  .panels = &panels,
                                                  .count = 1,
@@ -304,11 +305,11 @@ static void add_group_i8(const struct kernel_backend *backend, const struct chec
 }
 
 // Over the whole of K, and in two pieces.
-static int same_by_group_i8(const struct kernel_backend *backend, const struct check_i8 *c) {
+static int same_by_macrokernel_i8(const struct kernel_backend *backend, const struct check_i8 *c) {
     _Alignas(64) int32_t sums[2][CHECK_TILE_ROWS * KERNEL_SUMS];
-    add_group_i8(backend, c, 0, CHECK_K, sums[0]);
-    add_group_i8(backend, c, 0, CHECK_FIRST_I8_K, sums[1]);
-    add_group_i8(backend, c, CHECK_FIRST_I8_K, CHECK_K - CHECK_FIRST_I8_K, sums[1]);
+    add_macrokernel_i8(backend, c, 0, CHECK_K, sums[0]);
+    add_macrokernel_i8(backend, c, 0, CHECK_FIRST_I8_K, sums[1]);
+    add_macrokernel_i8(backend, c, CHECK_FIRST_I8_K, CHECK_K - CHECK_FIRST_I8_K, sums[1]);
     for (size_t r = 0; r < 2 * CHECK_TILE_ROWS; r++) {
         const int32_t *got = sums[r / CHECK_TILE_ROWS] + r % CHECK_TILE_ROWS * KERNEL_SUMS;
         if (memcmp(got, c->want + r % CHECK_TILE_ROWS * CHECK_COLUMNS, CHECK_COLUMNS * sizeof *got) != 0) {
@@ -320,35 +321,35 @@ static int same_by_group_i8(const struct kernel_backend *backend, const struct c
 
 // Where the columns lie: as [columns, k] in c, or turned.
 static int same_where_it_lies_i8(const struct element_kernels *kernels, const struct check_i8 *c, const void *const *rows) {
-    int8_t turned[CHECK_K][CHECK_COLUMNS];
+    int8_t transposed[CHECK_K][CHECK_COLUMNS];
     int32_t sums[CHECK_TILE_ROWS * CHECK_COLUMNS];
     int same = 1;
-    for (size_t i = 0; i < sizeof turned; i++) {
-        turned[i % CHECK_K][i / CHECK_K] = c->w[i];
+    for (size_t i = 0; i < sizeof transposed; i++) {
+        transposed[i % CHECK_K][i / CHECK_K] = c->w[i];
     }
-    if (kernels->across) {
-        kernels->across(&(struct across_args){.x = rows,
-                                              .rows = ACROSS_ROWS,
-                                              .dtype = EXPERTD_DTYPE_I8,
-                                              .weights = turned,
-                                              .stride = CHECK_COLUMNS,
-                                              .k = CHECK_K,
-                                              .columns = CHECK_COLUMNS,
-                                              .sums = (float *)sums,
-                                              .sums_stride = CHECK_COLUMNS,
-                                              .shares = 1});
-        same = memcmp(sums, c->want, ACROSS_ROWS * CHECK_COLUMNS * sizeof *sums) == 0;
+    if (kernels->n_major) {
+        kernels->n_major(&(struct n_major_args){.x = rows,
+                                                .rows = N_MAJOR_ROWS,
+                                                .dtype = EXPERTD_DTYPE_I8,
+                                                .weights = transposed,
+                                                .stride = CHECK_COLUMNS,
+                                                .k = CHECK_K,
+                                                .columns = CHECK_COLUMNS,
+                                                .sums = (float *)sums,
+                                                .sums_stride = CHECK_COLUMNS,
+                                                .shares = 1});
+        same = memcmp(sums, c->want, N_MAJOR_ROWS * CHECK_COLUMNS * sizeof *sums) == 0;
     }
-    if (kernels->along) {
-        kernels->along(&(struct along_args){.x = rows,
-                                            .rows = CHECK_TILE_ROWS,
-                                            .dtype = EXPERTD_DTYPE_I8,
-                                            .weights = c->w,
-                                            .stride = CHECK_K,
-                                            .k = CHECK_K,
-                                            .columns = CHECK_COLUMNS,
-                                            .sums = (float *)sums,
-                                            .sums_stride = CHECK_COLUMNS});
+    if (kernels->k_major) {
+        kernels->k_major(&(struct k_major_args){.x = rows,
+                                                .rows = CHECK_TILE_ROWS,
+                                                .dtype = EXPERTD_DTYPE_I8,
+                                                .weights = c->w,
+                                                .stride = CHECK_K,
+                                                .k = CHECK_K,
+                                                .columns = CHECK_COLUMNS,
+                                                .sums = (float *)sums,
+                                                .sums_stride = CHECK_COLUMNS});
         same = same && memcmp(sums, c->want, sizeof sums) == 0;
     }
     return same;
@@ -375,7 +376,7 @@ static int check_i8(struct check *check) {
     check->backend->i8.panel(&args);
     args.out = (float *)c.want;
     check->twin->i8.panel(&args);
-    return memcmp(got, c.want, sizeof got) == 0 && (!check->backend->i8.group || same_by_group_i8(check->backend, &c)) &&
+    return memcmp(got, c.want, sizeof got) == 0 && (!check->backend->i8.group || same_by_macrokernel_i8(check->backend, &c)) &&
            same_where_it_lies_i8(&check->backend->i8, &c, rows);
 }
 
@@ -456,18 +457,18 @@ static int check_combine(struct check *check, int round) {
     return same_bits(wide_got, wide_want, CHECK_ROW);
 }
 
-static int same_finish(const struct check *check, struct finish_args args) {
+static int same_epilogue(const struct check *check, struct epilogue_args args) {
     float out[EXPERTD_KERNEL_PANEL], got[EXPERTD_KERNEL_PANEL], want[EXPERTD_KERNEL_PANEL];
     args.out = out;
-    check->backend->finish(&args);
+    check->backend->epilogue(&args);
     expertd_dtype_widen(args.dtype, out, EXPERTD_KERNEL_PANEL, got);
-    backend_scalar.finish(&args);
+    backend_scalar.epilogue(&args);
     expertd_dtype_widen(args.dtype, out, EXPERTD_KERNEL_PANEL, want);
     return same_bits(got, want, EXPERTD_KERNEL_PANEL);
 }
 
 // A K block's share, then a product's last step, to each type of output in turn.
-static int check_finish(struct check *check, int round) {
+static int check_epilogue(struct check *check, int round) {
     static const enum expertd_dtype OUTPUTS[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_BF16, EXPERTD_DTYPE_F16};
     float partial[EXPERTD_KERNEL_PANEL], columns[EXPERTD_KERNEL_PANEL], got[EXPERTD_KERNEL_PANEL], want[EXPERTD_KERNEL_PANEL];
     for (size_t i = 0; i < EXPERTD_KERNEL_PANEL; i++) {
@@ -483,17 +484,17 @@ static int check_finish(struct check *check, int round) {
     if (!same_bits(got, want, EXPERTD_KERNEL_PANEL)) {
         return 0;
     }
-    struct finish_args args = {.sums = got,
-                               .count = EXPERTD_KERNEL_PANEL,
-                               .alpha = 0.75f,
-                               .beta = (float)(round % 2),
-                               .c = columns,
-                               .dtype = OUTPUTS[round % 3]};
-    if (!same_finish(check, args)) {
+    struct epilogue_args args = {.sums = got,
+                                 .count = EXPERTD_KERNEL_PANEL,
+                                 .alpha = 0.75f,
+                                 .beta = (float)(round % 2),
+                                 .c = columns,
+                                 .dtype = OUTPUTS[round % 3]};
+    if (!same_epilogue(check, args)) {
         return 0;
     }
     args.integers = true, args.beta = 1.0f; // the sums' bits as int32
-    return same_finish(check, args);
+    return same_epilogue(check, args);
 }
 
 // Codes to f32 in each dtype, sums of int8 on their way to each, f32 to each 16-bit one.
@@ -559,7 +560,7 @@ static const char *find_difference(const struct kernel_backend *backend) {
         if (!check_combine(&check, round)) {
             return "combine";
         }
-        if (!check_finish(&check, round)) {
+        if (!check_epilogue(&check, round)) {
             return "finish";
         }
     }

@@ -34,18 +34,18 @@ static bool is_same(const struct check *check) {
 }
 
 // Elements of a tensor that may begin anywhere.
-static bool packs_alike(struct check *check, size_t element, bool along) {
+static bool packs_alike(struct check *check, size_t element, bool k_major) {
     struct pack_args args = {.src = check->source + 1,
-                             .stride = (along ? LINE_K : LINES) * element,
+                             .stride = (k_major ? LINE_K : LINES) * element,
                              .element = element,
                              .lines = LINES,
                              .k = LINE_K,
                              .panels = check->got,
                              .panel_bytes = sizeof check->got};
     clear(check);
-    (along ? check->backend->pack_along : check->backend->pack_across)(&args);
+    (k_major ? check->backend->pack_k_major : check->backend->pack_n_major)(&args);
     args.panels = check->want;
-    (along ? check->twin->pack_along : check->twin->pack_across)(&args);
+    (k_major ? check->twin->pack_k_major : check->twin->pack_n_major)(&args);
     return is_same(check);
 }
 

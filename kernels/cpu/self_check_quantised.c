@@ -63,16 +63,16 @@ static int same(const float *got, const float *want, size_t count) {
 }
 
 // The rows of `want` by the kernel for groups of panels, where the backend has one: the panel twice, and once more with rows kept.
-static int same_by_group(struct check *check, const struct kernel_backend *backend, const struct expertd_quantised_format *format,
-                         const void *const *rows, size_t count) {
+static int same_by_macrokernel(struct check *check, const struct kernel_backend *backend,
+                               const struct expertd_quantised_format *format, const void *const *rows, size_t count) {
     _Alignas(64) char scratch[KERNEL_SCRATCH_BYTES];
     _Alignas(64) float sums[CHECK_ROWS * KERNEL_SUMS];
     const void *panels[CHECK_PANELS] = {check->panel, check->panel};
-    struct panel_group_args call = {
+    struct macrokernel_args call = {
         .x = rows, .rows = count, .panels = panels, .count = CHECK_PANELS, .k = check->k, .sums = sums, .scratch = scratch};
-    for (size_t calls = 0; backend->bf16.quantised_group && calls < 2; calls++) {
-        backend->bf16.quantised_group(&call, format);
-        call.rows_kept = true;
+    for (size_t calls = 0; backend->bf16.quantised_macrokernel_of && calls < 2; calls++) {
+        backend->bf16.quantised_macrokernel_of(&call, format);
+        call.rows_cached = true;
         for (size_t i = 0; i < count * CHECK_PANELS; i++) {
             size_t r = i / CHECK_PANELS, panel = i % CHECK_PANELS;
             memcpy(check->got, sums + r * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL, EXPERTD_KERNEL_PANEL * sizeof *sums);
@@ -117,7 +117,8 @@ static int check_format(struct check *check, const struct kernel_backend *backen
         backend->bf16.quantised(&args, format);
         args.out = check->want;
         backend_twin(backend)->bf16.quantised(&args, format);
-        if (!same(check->got, check->want, count * EXPERTD_KERNEL_PANEL) || !same_by_group(check, backend, format, rows, count)) {
+        if (!same(check->got, check->want, count * EXPERTD_KERNEL_PANEL) ||
+            !same_by_macrokernel(check, backend, format, rows, count)) {
             return 0;
         }
     }

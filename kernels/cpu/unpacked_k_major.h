@@ -8,17 +8,17 @@
 
 #include "expertd/base/dtype.h"
 
-struct along_args {
-    const void *const *x;     // [rows] pointers to k elements: of along_f32 F32, of along_bf16 BF16, of along_i8 I8
+struct k_major_args {
+    const void *const *x;     // [rows] pointers to k elements: of k_major_f32 F32, of k_major_bf16 BF16, of k_major_i8 I8
     size_t rows;              // 1 to KERNEL_CALL_ROWS
-    enum expertd_dtype dtype; // of the weights: of along_f32 F32, F16 or BF16, else x's
+    enum expertd_dtype dtype; // of the weights: of k_major_f32 F32, F16 or BF16, else x's
     const void *weights;      // [columns, k]; aligned as an element
     size_t stride;            // bytes from column to column
     size_t k, columns;        // at least 1
-    float *sums;              // [rows, columns]; of along_i8 int32 that wrap
+    float *sums;              // [rows, columns]; of k_major_i8 int32 that wrap
     size_t sums_stride;
-    bool goes_on; // sums are added to what is there, the sums over the k before (of along_bf16 an even number)
+    bool goes_on; // sums are added to what is there, the sums over the k before (of k_major_bf16 an even number)
 };
-typedef void along_kernel(const struct along_args *args);
+typedef void k_major_kernel(const struct k_major_args *args);
 
 #endif

@@ -8,12 +8,12 @@
 
 #include "expertd/base/dtype.h"
 
-enum { ACROSS_ROWS = 4 };
+enum { N_MAJOR_ROWS = 4 };
 
-struct across_args {
-    const void *const *x;     // [rows] pointers to k elements: of across_f32 F32, of across_bf16 BF16, of across_i8 I8
-    size_t rows;              // 1 to ACROSS_ROWS
-    enum expertd_dtype dtype; // of the weights: of across_f32 F32, F16 or BF16, else x's
+struct n_major_args {
+    const void *const *x;     // [rows] pointers to k elements: of n_major_f32 F32, of n_major_bf16 BF16, of across_i8 I8
+    size_t rows;              // 1 to N_MAJOR_ROWS
+    enum expertd_dtype dtype; // of the weights: of n_major_f32 F32, F16 or BF16, else x's
     const void *weights;      // [k, columns]; aligned as an element
     size_t stride;            // bytes from k to k + 1
     size_t k, columns;
@@ -21,8 +21,8 @@ struct across_args {
     size_t sums_stride;
     size_t ahead;         // weights so many k on are fetched meanwhile,
     size_t share, shares; // of which this call fetches part `share` of `shares`
-    bool goes_on;         // sums are added to what is there, the sums over the k before (of across_bf16 an even number)
+    bool goes_on;         // sums are added to what is there, the sums over the k before (of n_major_bf16 an even number)
 };
-typedef void across_kernel(const struct across_args *args);
+typedef void n_major_kernel(const struct n_major_args *args);
 
 #endif

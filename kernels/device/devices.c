@@ -53,13 +53,13 @@ static bool parse(const char *text, struct expertd_devices_request *out) {
         return false;
     }
     memcpy(out->kind, "sim", sizeof "sim");
-    struct expertd_devices_request many = {.numbers = {1}, .count = !colon};
-    bool numbers = !colon || parse_numbers(colon + 1, &many);
-    out->count = many.numbers[0];
+    struct expertd_devices_request large_m = {.numbers = {1}, .count = !colon};
+    bool numbers = !colon || parse_numbers(colon + 1, &large_m);
+    out->count = large_m.numbers[0];
     for (uint32_t i = 0; i < EXPERTD_DEVICES_MAX; i++) {
         out->numbers[i] = i;
     }
-    return numbers && many.count == 1 && out->count >= 1 && out->count <= EXPERTD_DEVICES_MAX;
+    return numbers && large_m.count == 1 && out->count >= 1 && out->count <= EXPERTD_DEVICES_MAX;
 }
 
 FALLIBLE expertd_devices_parse(const char *text, struct expertd_devices_request *out) {

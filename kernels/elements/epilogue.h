@@ -23,7 +23,7 @@ struct add_scaled_args {
 // t = alpha * (sum + bias); out = t where beta is 0, else fma(beta, c, t); rounded once. One row, or part of one.
 //
 // integers: alpha * sum + beta * c of int32 sums, in double, which holds sums and c exactly; fp32 would round the sum too.
-struct finish_args {
+struct epilogue_args {
     const float *sums; // [count]; integers: int32, without bias, beta not 0
     bool integers;
     const float *bias; // [count], or NULL: none is added

@@ -20,7 +20,7 @@ struct decode_args {
 // in one word, a short last one padded with 0. Columns that are not there are left alone.
 struct pack_args {
     const void *src; // the first line's first k; any alignment, as tensors of files have it
-    size_t stride;   // bytes: pack_along, whose k are neighbours, from line to line; pack_across, whose lines are, from k to k
+    size_t stride;   // bytes: pack_k_major, whose k are neighbours, from line to line; pack_n_major, whose lines are, from k to k
     size_t element;  // bytes: 1, 2 or 4
     size_t lines, k;
     void *panels; // 64-byte aligned

@@ -137,7 +137,7 @@ FALLIBLE expertd_expert_gate_up(const struct expertd_gate_up_args *args, struct 
         .rhs = {[OPERAND_UP] = args->product.rhs.packed, [OPERAND_GATE] = args->gate},
         .operands = args->gate ? 2 : 1,
         .out_element = expertd_dtype_size(args->product.rhs.packed->dtype),
-        .finish = activate,
+        .epilogue = activate,
         .zero = zero_activated,
         .context = args,
     };
@@ -147,7 +147,7 @@ FALLIBLE expertd_expert_gate_up(const struct expertd_gate_up_args *args, struct 
 
 // ---- down
 
-static void finish_rows(const void *context, const struct walk_sums *sums) {
+static void epilogue_rows(const void *context, const struct walk_sums *sums) {
     const struct expertd_down_args *args = context;
     const struct walk_results results = {&args->product, args->product.rhs.packed->dtype, args->row_scale};
     walk_results_store(&results, sums, bias_at(args->bias, sums->group, sums->column));
@@ -171,7 +171,7 @@ FALLIBLE expertd_expert_down(const struct expertd_down_args *args, struct expert
         .rhs = {args->product.rhs.packed},
         .operands = 1,
         .out_element = walk_results_stream(&args->product, dtype) ? 0 : expertd_dtype_size(dtype),
-        .finish = finish_rows,
+        .epilogue = epilogue_rows,
         .zero = zero_finished,
         .context = args,
     };

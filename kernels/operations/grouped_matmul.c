@@ -46,7 +46,7 @@ FALLIBLE expertd_grouped_matmul(const struct expertd_grouped_matmul_args *args, 
         .rhs = {args->rhs.packed},
         .operands = 1,
         .out_element = walk_results_stream(args, results.dtype) ? 0 : expertd_dtype_size(results.dtype),
-        .finish = store,
+        .epilogue = store,
         .zero = zero_rows,
         .context = &results,
     };

@@ -88,8 +88,8 @@ static FALLIBLE check_lhs(const struct expertd_grouped_matmul_args *args, size_t
                    args->lhs_k_stride);
     }
     // Each way has a step of its own, so that neither must clear the other's length.
-    struct matmul_rows across = {"lhs", args->lhs, dtype, k, rows.rows != 0, args->lhs_k_stride};
-    TRY(matmul_check_rows(&across));
+    struct matmul_rows n_major = {"lhs", args->lhs, dtype, k, rows.rows != 0, args->lhs_k_stride};
+    TRY(matmul_check_rows(&n_major));
     rows.columns = rows.columns != 0;
     return args->lhs_stride ? matmul_check_rows(&rows) : OK;
 }

@@ -40,7 +40,7 @@ size_t matmul_walk_scratch_bytes(size_t m, size_t num_groups) {
 }
 
 static size_t panels_per_call(const struct walk_work *work) {
-    return KERNEL_GROUP / work->walk->operands;
+    return KERNEL_PANELS_MAX / work->walk->operands;
 }
 
 static void cut(struct walk_work *work, unsigned threads, struct walk_span *spans) {
@@ -85,7 +85,7 @@ static size_t list_panels(const struct walk_work *work, size_t group, size_t fir
 // A call: a span against a few neighbouring panels of each operand.
 struct walk_call {
     const struct walk_span *span;
-    bool rows_kept;            // the thread's last call was for these rows
+    bool rows_cached;          // the thread's last call was for these rows
     size_t panel, count;       // of each operand
     const void *const *x;      // [span->rows]
     const void *const *next;   // the panels after these; NULL: none
@@ -96,7 +96,7 @@ struct walk_call {
     size_t scratch_more; // beyond KERNEL_SCRATCH_BYTES
 };
 
-static void multiply_few(const struct walk_work *work, const struct walk_call *call) {
+static void multiply_small_m(const struct walk_work *work, const struct walk_call *call) {
     for (size_t i = 0; i < work->walk->operands; i++) {
         for (size_t p = 0; p < call->count; p++) {
             struct panel_args args = {
@@ -113,9 +113,9 @@ static void multiply_few(const struct walk_work *work, const struct walk_call *c
     }
 }
 
-static void multiply_many(const struct walk_work *work, const struct walk_call *call) {
-    const void *panels[KERNEL_GROUP];
-    struct panel_group_args args = {
+static void multiply_large_m(const struct walk_work *work, const struct walk_call *call) {
+    const void *panels[KERNEL_PANELS_MAX];
+    struct macrokernel_args args = {
         .x = call->x,
         .rows = call->span->rows,
         .panels = panels,
@@ -124,7 +124,7 @@ static void multiply_many(const struct walk_work *work, const struct walk_call *
         .sums = call->sums,
         .scratch = call->scratch,
         .next = call->next,
-        .rows_kept = call->rows_kept,
+        .rows_cached = call->rows_cached,
         .scratch_more = call->scratch_more,
         .next_x = call->next_x,
         .next_rows = call->next_rows,
@@ -132,8 +132,8 @@ static void multiply_many(const struct walk_work *work, const struct walk_call *
     multiply_panels(&work->operand[0].kernels, &args);
 }
 
-static bool is_many(const struct panel_kernels *kernels, size_t rows) {
-    return panels_go_by_groups(kernels) && rows > panels_few_rows(kernels);
+static bool is_large_m(const struct panel_kernels *kernels, size_t rows) {
+    return panels_go_by_groups(kernels) && rows > panels_small_m_rows(kernels);
 }
 
 // Of few rows the lines that the sums go to are asked for while those are taken: they have left the caches, and whoever writes them
@@ -156,10 +156,10 @@ static void multiply(const struct walk_work *work, const struct walk_call *call)
     expect_out(work, call, columns_from(work, call->panel, call->count));
     if (work->k == 0) { // and panels that may be nowhere
         memset(call->sums, 0, call->span->rows * KERNEL_SUMS * sizeof *call->sums);
-    } else if (is_many(&work->operand[0].kernels, call->span->rows)) {
-        multiply_many(work, call);
+    } else if (is_large_m(&work->operand[0].kernels, call->span->rows)) {
+        multiply_large_m(work, call);
     } else {
-        multiply_few(work, call);
+        multiply_small_m(work, call);
     }
     struct walk_sums sums = {
         .first_row = call->span->first_row,
@@ -169,7 +169,7 @@ static void multiply(const struct walk_work *work, const struct walk_call *call)
         .columns = columns_from(work, call->panel, call->count),
         .sums = {call->sums, call->sums + call->count * EXPERTD_KERNEL_PANEL},
     };
-    work->walk->finish(work->walk->context, &sums);
+    work->walk->epilogue(work->walk->context, &sums);
 }
 
 static const void *lhs_row(const struct walk_work *work, size_t row) {
@@ -198,7 +198,7 @@ static bool next_panels(const struct walk_work *work, const struct walk_call *ca
 }
 
 // The rows that a thread's scratch holds something of.
-struct walk_kept_rows {
+struct walk_cached_rows {
     const void *x[KERNEL_CALL_ROWS];
     size_t rows;
 };
@@ -207,21 +207,21 @@ struct walk_kept_rows {
 struct walk_memory {
     char *sums;  // SUMS_BYTES, and the kernels' scratch behind them
     size_t more; // bytes of that beyond KERNEL_SCRATCH_BYTES
-    struct walk_kept_rows kept;
+    struct walk_cached_rows cached;
 };
 
 // Are they kept? They are from now on.
-static bool rows_kept(struct walk_kept_rows *kept, const void *const *x, size_t rows) {
-    if (kept->rows == rows && memcmp(kept->x, x, rows * sizeof *x) == 0) {
+static bool rows_cached(struct walk_cached_rows *cached, const void *const *x, size_t rows) {
+    if (cached->rows == rows && memcmp(cached->x, x, rows * sizeof *x) == 0) {
         return true;
     }
-    memcpy(kept->x, x, rows * sizeof *x);
-    kept->rows = rows;
+    memcpy(cached->x, x, rows * sizeof *x);
+    cached->rows = rows;
     return false;
 }
 
 // Where they stay in L2 beside the panels: the last product left them anywhere.
-static void fetch_rows(const struct walk_work *work, const void *const *x, size_t rows) {
+static void prefetch_rows(const struct walk_work *work, const void *const *x, size_t rows) {
     for (size_t r = 0; r < rows && rows * work->k * work->element <= FETCHED_ROWS_BYTES; r++) {
         for (size_t at = 0; at < work->k * work->element; at += STREAM_LINE) {
             __builtin_prefetch((const char *)x[r] + at, 0, 2);
@@ -239,15 +239,15 @@ static size_t list_rows(const struct walk_work *work, const struct walk_span *sp
 // next: what the thread takes after it; without a span: nothing.
 static void run_product(const struct walk_work *work, struct walk_product product, const struct walk_product *next,
                         struct walk_memory *memory) {
-    const void *x[KERNEL_CALL_ROWS], *next_x[KERNEL_CALL_ROWS], *next_list[KERNEL_GROUP];
+    const void *x[KERNEL_CALL_ROWS], *next_x[KERNEL_CALL_ROWS], *next_list[KERNEL_PANELS_MAX];
     const struct panel_kernels *kernels = &work->operand[0].kernels;
     const struct walk_span *span = product.span;
     size_t rows = list_rows(work, span, x), next_rows = 0;
-    if (is_many(kernels, rows) && next->span && next->span != span) {
+    if (is_large_m(kernels, rows) && next->span && next->span != span) {
         next_rows = list_rows(work, next->span, next_x);
     }
-    if (!panels_fetch_rows(kernels)) {
-        fetch_rows(work, next_x, next_rows);
+    if (!panels_prefetch_rows(kernels)) {
+        prefetch_rows(work, next_x, next_rows);
     }
     struct walk_call call = {.span = span,
                              .x = x,
@@ -259,7 +259,7 @@ static void run_product(const struct walk_work *work, struct walk_product produc
         call.panel = product.panel;
         call.count = call_panels(work, &product);
         call.next = next_panels(work, &call, &product, next, next_list) ? next_list : NULL;
-        call.rows_kept = rows_kept(&memory->kept, x, rows) && rows <= panels_kept_rows(kernels);
+        call.rows_cached = rows_cached(&memory->cached, x, rows) && rows <= panels_cached_rows(kernels);
         call.next_rows = product.panel + call.count == product.end ? next_rows : 0; // fetched sooner they would be gone again
         multiply(work, &call);
     }
@@ -278,7 +278,7 @@ static size_t claim(struct walk_work *work) {
 // A task beside the one at hand, so that it can be fetched meanwhile. But the last ones of few rows are for whoever is done first
 // (one row against two panels, a router's, 1.8 times as fast); with more, what is made of rows would be made by each thread.
 static bool claim_next(struct walk_work *work, size_t *task) {
-    if (work->tasks.few && atomic_load(&work->claimed) + work->threads > work->tasks.count) {
+    if (work->tasks.small_m && atomic_load(&work->claimed) + work->threads > work->tasks.count) {
         return false;
     }
     *task = claim(work);

@@ -24,8 +24,8 @@ struct matmul_walk {
         *rhs[WALK_OPERANDS]; // of one k, n and dtype; formats may differ, where both have one, which they do or neither does
     size_t operands;         // 1 or 2: both are multiplied by the same rows in one pass
     size_t out_element; // bytes of an element of out, which lines of few rows are asked for early; 0: it is written past the caches
-    void (*finish)(const void *context, const struct walk_sums *sums); // any thread; each element comes once
-    void (*zero)(const void *context, size_t begin, size_t end);       // rows that belong to no local group; any thread
+    void (*epilogue)(const void *context, const struct walk_sums *sums); // any thread; each element comes once
+    void (*zero)(const void *context, size_t begin, size_t end);         // rows that belong to no local group; any thread
     const void *context;
 };
 

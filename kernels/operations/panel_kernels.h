@@ -19,43 +19,44 @@ static inline struct panel_kernels panel_kernels_of(const struct expertd_packed_
 }
 
 // The kernel that takes several panels in a call, but for codes, whose call has another form; NULL: there is none.
-static inline panel_group_kernel *panels_group(const struct panel_kernels *kernels) {
+static inline macrokernel *panels_macrokernel(const struct panel_kernels *kernels) {
     return kernels->layout == EXPERTD_PACKED_PANELS ? kernels->of->group : kernels->of->slices[kernels->layout].group;
 }
 
 // Is there a kernel that takes several panels in a call?
 static inline bool panels_go_by_groups(const struct panel_kernels *kernels) {
-    return !kernels->one_by_one && (kernels->format ? kernels->of->quantised_group != NULL : panels_group(kernels) != NULL);
+    return !kernels->one_by_one &&
+           (kernels->format ? kernels->of->quantised_macrokernel_of != NULL : panels_macrokernel(kernels) != NULL);
 }
 
 // Rows up to which a panel at a time is the faster although there is one; 0: none.
-static inline size_t panels_few_rows(const struct panel_kernels *kernels) {
-    return panels_go_by_groups(kernels) && !kernels->format && kernels->layout == EXPERTD_PACKED_PANELS ? kernels->of->few : 0;
+static inline size_t panels_small_m_rows(const struct panel_kernels *kernels) {
+    return panels_go_by_groups(kernels) && !kernels->format && kernels->layout == EXPERTD_PACKED_PANELS ? kernels->of->small_m : 0;
 }
 
 // Rows that a call's kernel keeps for the next call with the same, at most.
-static inline size_t panels_kept_rows(const struct panel_kernels *kernels) {
+static inline size_t panels_cached_rows(const struct panel_kernels *kernels) {
     if (!kernels->format) {
         return KERNEL_CALL_ROWS;
     }
-    return kernels->of->quantised_kept ? kernels->of->quantised_kept : (size_t)KERNEL_QUANTISED_ROWS;
+    return kernels->of->quantised_cached ? kernels->of->quantised_cached : (size_t)KERNEL_QUANTISED_ROWS;
 }
 
 // What it keeps of a call's rows, but where quantised_span says how many.
-static inline struct group_keeping panels_keeping(const struct panel_kernels *kernels) {
+static inline struct macrokernel_caching panels_caching(const struct panel_kernels *kernels) {
     if (kernels->format) {
-        return (struct group_keeping){kernels->of->quantised_kept ? KERNEL_CODED_ROWS_KEPT : 0, 1};
+        return (struct macrokernel_caching){kernels->of->quantised_cached ? KERNEL_CODED_ROWS_CACHED : 0, 1};
     }
     if (kernels->layout == EXPERTD_PACKED_PANELS) {
-        return kernels->of->keeps;
+        return kernels->of->caches;
     }
     const size_t widened = kernels->of->slices[kernels->layout].widened;
-    return (struct group_keeping){KERNEL_ROWS_KEPT, widened ? widened : 1};
+    return (struct macrokernel_caching){KERNEL_ROWS_CACHED, widened ? widened : 1};
 }
 
 // Does it fetch the rows that come next? Else its caller does.
-static inline bool panels_fetch_rows(const struct panel_kernels *kernels) {
-    return kernels->format ? kernels->of->quantised_kept > 0 && !kernels->of->quantised_span
+static inline bool panels_prefetch_rows(const struct panel_kernels *kernels) {
+    return kernels->format ? kernels->of->quantised_cached > 0 && !kernels->of->quantised_span
                            : kernels->layout != EXPERTD_PACKED_PANELS;
 }
 
@@ -75,11 +76,11 @@ static inline void multiply_panel(const struct panel_kernels *kernels, const str
     }
 }
 
-static inline void multiply_panels(const struct panel_kernels *kernels, const struct panel_group_args *args) {
+static inline void multiply_panels(const struct panel_kernels *kernels, const struct macrokernel_args *args) {
     if (kernels->format) {
-        kernels->of->quantised_group(args, kernels->format);
+        kernels->of->quantised_macrokernel_of(args, kernels->format);
     } else {
-        panels_group(kernels)(args);
+        panels_macrokernel(kernels)(args);
     }
 }
 

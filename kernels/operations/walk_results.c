@@ -25,9 +25,10 @@ static const float *float_sums(const struct walk_results *results, const struct 
     return floats;
 }
 
-static void finish_row(const struct walk_results *results, const struct walk_sums *sums, size_t row, const float *bias, void *out) {
+static void epilogue_row(const struct walk_results *results, const struct walk_sums *sums, size_t row, const float *bias,
+                         void *out) {
     float floats[KERNEL_SUMS] __attribute__((aligned(64)));
-    kernel_selected()->finish(&(struct finish_args){
+    kernel_selected()->epilogue(&(struct epilogue_args){
         .sums = float_sums(results, sums, row, floats),
         .bias = bias,
         .count = sums->columns,
@@ -52,7 +53,7 @@ void walk_results_store(const struct walk_results *results, const struct walk_su
         char *out = out_at(product, results->dtype, sums->first_row + r, sums->column);
         const void *from = copied ? (const void *)(sums->sums[0] + r * KERNEL_SUMS) : line;
         if (!copied) {
-            finish_row(results, sums, r, bias, streamed ? line : out);
+            epilogue_row(results, sums, r, bias, streamed ? line : out);
         }
         if (streamed) {
             stream_bytes(out, from, bytes);

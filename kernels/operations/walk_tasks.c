@@ -12,7 +12,7 @@
 
 enum {
     SPAN_ROWS_MIN = EXPERTD_SCHEDULE_CALL_ROWS_MIN,
-    FEW_ROWS = 12, // are multiplied in one go, as fast as memory gives the panels, where there is no kernel for few
+    SMALL_M_ROWS = 12, // are multiplied in one go, as fast as memory gives the panels, where there is no kernel for few
     ZERO_ROWS = 48,
     LAST_SPANS = 2, // of each thread, that are not taken whole
 };
@@ -52,8 +52,8 @@ static size_t rows_of_groups(const struct expertd_grouped_matmul_args *args, siz
 }
 
 // Few enough for reading to be what counts; where group kernels take any number of rows, as few as elsewhere a panel kernel does.
-static bool is_few(const struct walk_shape *shape, const struct walk_tasks *tasks) {
-    size_t few = panels_few_rows(shape->kernels), most = few ? few : FEW_ROWS;
+static bool is_small_m(const struct walk_shape *shape, const struct walk_tasks *tasks) {
+    size_t small_m = panels_small_m_rows(shape->kernels), most = small_m ? small_m : SMALL_M_ROWS;
     for (size_t i = 0; i < tasks->num_spans; i++) {
         if (tasks->spans[i].rows > most) {
             return false;
@@ -65,8 +65,8 @@ static bool is_few(const struct walk_shape *shape, const struct walk_tasks *task
 // Panels of a task: what a call takes, or a long read where there are few rows; less where threads would have too few tasks.
 static size_t run_of(const struct walk_shape *shape, const struct walk_tasks *tasks, size_t wanted) {
     size_t run = shape->panels_per_call;
-    if (tasks->few && shape->panel_bytes > 0) {
-        bool by_groups = panels_go_by_groups(shape->kernels) && panels_few_rows(shape->kernels) == 0; // few rows too
+    if (tasks->small_m && shape->panel_bytes > 0) {
+        bool by_groups = panels_go_by_groups(shape->kernels) && panels_small_m_rows(shape->kernels) == 0; // few rows too
         size_t least = by_groups ? run : 1;
         run = div_up(shape->schedule->run_bytes, shape->panel_bytes);
         run = run < least ? least : run;
@@ -77,18 +77,18 @@ static size_t run_of(const struct walk_shape *shape, const struct walk_tasks *ta
 }
 
 // Rows that the kernel keeps from call to call over the whole of K; 0: so few that it reads weights too often, or it keeps none.
-static size_t rows_kept(const struct walk_shape *shape) {
+static size_t rows_cached(const struct walk_shape *shape) {
     const struct panel_kernels *kernels = shape->kernels;
-    const struct group_keeping keeping = panels_keeping(kernels);
-    const size_t most = panels_kept_rows(kernels);
-    size_t kept = 0;
+    const struct macrokernel_caching caching = panels_caching(kernels);
+    const size_t most = panels_cached_rows(kernels);
+    size_t cached = 0;
     if (kernels->format && kernels->of->quantised_span) {
-        kept = kernels->of->quantised_span(kernels->format, shape->row_bytes / sizeof(uint16_t));
-    } else if (keeping.bytes && shape->row_bytes) {
-        kept = keeping.bytes / (shape->row_bytes * keeping.times);
+        cached = kernels->of->quantised_span(kernels->format, shape->row_bytes / sizeof(uint16_t));
+    } else if (caching.bytes && shape->row_bytes) {
+        cached = caching.bytes / (shape->row_bytes * caching.times);
     }
-    kept = kept < most ? kept : most;
-    return kept >= SPAN_ROWS_MIN && !kernels->one_by_one ? kept : 0;
+    cached = cached < most ? cached : most;
+    return cached >= SPAN_ROWS_MIN && !kernels->one_by_one ? cached : 0;
 }
 
 // Spans that one thread each takes against all panels: but for the last ones, whose rows are as many as every thread's longest
@@ -106,19 +106,19 @@ static size_t whole_spans(const struct walk_tasks *tasks, size_t threads) {
 
 void walk_tasks_make(const struct walk_shape *shape, struct walk_span *spans, struct walk_tasks *out) {
     const struct expertd_grouped_matmul_args *args = shape->args;
-    size_t wanted = shape->threads > 1 ? shape->threads * shape->schedule->tasks_per_thread : 1, kept = rows_kept(shape);
-    size_t limit = kept && kept < shape->schedule->call_rows ? kept : shape->schedule->call_rows;
+    size_t wanted = shape->threads > 1 ? shape->threads * shape->schedule->tasks_per_thread : 1, cached = rows_cached(shape);
+    size_t limit = cached && cached < shape->schedule->call_rows ? cached : shape->schedule->call_rows;
     *out = (struct walk_tasks){.spans = spans, .panels = shape->panels, .m = args->m};
     INVARIANT(expertd_schedule_is_valid(shape->schedule)); // else there are more spans than there is room for
     out->zero_before = rows_of_groups(args, 0, args->group_offset);
-    out->num_spans = make_spans(args, out->zero_before, limit, kept > 0, spans);
+    out->num_spans = make_spans(args, out->zero_before, limit, cached > 0, spans);
     if (out->num_spans * out->panels < wanted * shape->panels_per_call) {
-        out->num_spans = make_spans(args, out->zero_before, SPAN_ROWS_MIN, kept > 0, spans);
+        out->num_spans = make_spans(args, out->zero_before, SPAN_ROWS_MIN, cached > 0, spans);
     }
-    out->few = is_few(shape, out);
+    out->small_m = is_small_m(shape, out);
     out->panels_per_run = run_of(shape, out, wanted);
     out->runs = div_up(out->panels, out->panels_per_run);
-    out->whole = kept && out->runs ? whole_spans(out, shape->threads) : 0;
+    out->whole = cached && out->runs ? whole_spans(out, shape->threads) : 0;
     out->products = out->whole + (out->num_spans - out->whole) * out->runs;
     out->zero_from = out->zero_before + rows_of_groups(args, args->group_offset, args->group_offset + args->num_actual_groups);
     out->zero_tasks_before = div_up(out->zero_before, ZERO_ROWS);

@@ -32,7 +32,7 @@ struct walk_tasks {
     const struct walk_span *spans;
     size_t num_spans;
     size_t panels, panels_per_run, runs;
-    bool few;                      // rows in every span: reading panels is what counts
+    bool small_m;                  // rows in every span: reading panels is what counts
     size_t whole;                  // spans that one task takes against all panels; the others' tasks follow
     size_t products;               // tasks that multiply
     size_t zero_before, zero_from; // rows [0, zero_before) and [zero_from, m) belong to no local group

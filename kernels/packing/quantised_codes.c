@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "kernels/layout/pack.h"
 
-enum { NIBBLES = 8, BLOCK_WORDS = 64, FEW_WORDS = 16, WORDS_AHEAD = 8, LINE = 64 };
+enum { NIBBLES = 8, BLOCK_WORDS = 64, SMALL_M_WORDS = 16, WORDS_AHEAD = 8, LINE = 64 };
 
 typedef uint32_t vector __attribute__((vector_size(16)));
 
@@ -62,7 +62,7 @@ static void rows_to_words(const struct codes_block *b, uint32_t *words) {
                              .k = (b->depth * c->bits + 7) / 8,
                              .panels = words,
                              .panel_bytes = BLOCK_WORDS * EXPERTD_KERNEL_PANEL * sizeof *words};
-    kernel_selected()->pack_along(&args);
+    kernel_selected()->pack_k_major(&args);
 }
 
 static size_t depth_stride(const struct expertd_code_words *c) {
@@ -134,7 +134,7 @@ static inline void exchange(vector *rows, size_t apart, int shift, uint32_t mask
 }
 
 // Nibble j of row i becomes nibble i of row j.
-static inline void turn_nibbles(vector rows[NIBBLES]) {
+static inline void transpose_nibbles(vector rows[NIBBLES]) {
     exchange(rows, 4, 16, 0x0000ffffu);
     exchange(rows, 2, 8, 0x00ff00ffu);
     exchange(rows, 1, 4, 0x0f0f0f0fu);
@@ -159,13 +159,13 @@ static void along_n_to_nibbles(const struct codes_block *b, uint32_t *words) {
             }
         }
         for (size_t j = 0; j < ROW; j += AT_ONCE) {
-            vector turned[NIBBLES];
+            vector transposed[NIBBLES];
             for (size_t i = 0; i < NIBBLES; i++) {
-                memcpy(&turned[i], rows[i] + j, sizeof turned[i]);
+                memcpy(&transposed[i], rows[i] + j, sizeof transposed[i]);
             }
-            turn_nibbles(turned);
+            transpose_nibbles(transposed);
             for (size_t i = 0; i < NIBBLES; i++) {
-                memcpy(words + i * ROW + j, &turned[i], sizeof turned[i]);
+                memcpy(words + i * ROW + j, &transposed[i], sizeof transposed[i]);
             }
         }
     }
@@ -253,11 +253,11 @@ static void turn(const void *words, size_t stride, size_t count, size_t columns,
                              .k = columns * sizeof *out,
                              .panels = out,
                              .panel_bytes = BLOCK_WORDS * EXPERTD_KERNEL_PANEL * sizeof *out};
-    kernel_selected()->pack_along(&args);
+    kernel_selected()->pack_k_major(&args);
 }
 
 // To out[EXPERTD_KERNEL_PANEL][BLOCK_WORDS]; place[column]: the row of it that is the column's.
-static void codes_to_turned(const struct codes_block *b, enum form form, uint32_t *out, size_t place[EXPERTD_KERNEL_PANEL]) {
+static void codes_to_transposed(const struct codes_block *b, enum form form, uint32_t *out, size_t place[EXPERTD_KERNEL_PANEL]) {
     _Alignas(64) uint32_t words[BLOCK_WORDS * EXPERTD_KERNEL_PANEL];
     const struct expertd_code_words *c = b->codes;
     bool along_n = form == FORM_ALONG_N;
@@ -279,18 +279,18 @@ static void codes_to_turned(const struct codes_block *b, enum form form, uint32_
 
 // rows: of the block's columns and k.
 static void put_rows(const struct codes_block *b, size_t row_bytes, uint8_t *rows) {
-    _Alignas(64) uint32_t turned[EXPERTD_KERNEL_PANEL][BLOCK_WORDS];
+    _Alignas(64) uint32_t transposed[EXPERTD_KERNEL_PANEL][BLOCK_WORDS];
     size_t place[EXPERTD_KERNEL_PANEL], bytes = (b->depth * b->codes->bits + 7) / 8;
-    codes_to_turned(b, form_of(b->codes), turned[0], place);
+    codes_to_transposed(b, form_of(b->codes), transposed[0], place);
     for (size_t column = 0; column < b->columns; column++) {
-        memcpy(rows + column * row_bytes, turned[place[column]], bytes);
+        memcpy(rows + column * row_bytes, transposed[place[column]], bytes);
     }
 }
 
 // Words along N: all columns of a few k, for half of a line is the next columns', and still in cache then.
 void expertd_quantised_codes_as_rows(const struct expertd_code_words *c, size_t n, size_t k, uint8_t *rows) {
     bool along_n = form_of(c) == FORM_ALONG_N;
-    size_t row_bytes = (k * c->bits + 7) / 8, block_k = (along_n ? FEW_WORDS : BLOCK_WORDS) * codes_of_word(c->bits);
+    size_t row_bytes = (k * c->bits + 7) / 8, block_k = (along_n ? SMALL_M_WORDS : BLOCK_WORDS) * codes_of_word(c->bits);
     size_t k_blocks = (k + block_k - 1) / block_k, n_blocks = (n + EXPERTD_KERNEL_PANEL - 1) / EXPERTD_KERNEL_PANEL;
     for (size_t i = 0; i < k_blocks * n_blocks; i++) {
         struct codes_block b = {.codes = c};
@@ -339,7 +339,7 @@ static void spread(const uint32_t *words, unsigned bits, uint8_t add, size_t cou
 }
 
 void expertd_quantised_codes_as_bytes(const struct expertd_code_words *c, size_t n, size_t k, uint8_t *bytes) {
-    _Alignas(64) uint32_t turned[EXPERTD_KERNEL_PANEL][BLOCK_WORDS];
+    _Alignas(64) uint32_t transposed[EXPERTD_KERNEL_PANEL][BLOCK_WORDS];
     struct expertd_code_words in_words = *c;
     in_words.add = 0; // whose carry a word has no room for
     enum form form = form_of(&in_words);
@@ -349,9 +349,9 @@ void expertd_quantised_codes_as_bytes(const struct expertd_code_words *c, size_t
         b.columns = n - b.n < EXPERTD_KERNEL_PANEL ? n - b.n : EXPERTD_KERNEL_PANEL;
         for (b.k = 0; b.k < k; b.k += b.depth) {
             b.depth = k - b.k < BLOCK_WORDS * word ? k - b.k : BLOCK_WORDS * word;
-            codes_to_turned(&b, form, turned[0], place);
+            codes_to_transposed(&b, form, transposed[0], place);
             for (size_t column = 0; column < b.columns; column++) {
-                spread(turned[place[column]], c->bits, c->add, b.depth, bytes + (b.n + column) * k + b.k);
+                spread(transposed[place[column]], c->bits, c->add, b.depth, bytes + (b.n + column) * k + b.k);
             }
         }
     }

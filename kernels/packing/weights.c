@@ -73,7 +73,7 @@ static void read_run(enum expertd_dtype from, const uint8_t *src, size_t stride,
     convert_narrow(wide, count, to, dst);
 }
 
-static void fetch_ahead(const uint8_t *run, size_t bytes) {
+static void prefetch_ahead(const uint8_t *run, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 64) {
         __builtin_prefetch((const void *)((uintptr_t)run + bytes + at));
     }
@@ -86,7 +86,7 @@ static void pack_block_by_k(const struct block *b, uint8_t *panel) {
     size_t size = expertd_dtype_size(s->dtype);
     for (size_t c = 0; c < b->columns; c++) {
         const uint8_t *run = b->origin + c * s->n_stride * size;
-        fetch_ahead(run, b->depth * s->k_stride * size);
+        prefetch_ahead(run, b->depth * s->k_stride * size);
         read_run(s->dtype, run, s->k_stride, b->depth, b->dtype, columns[c]);
     }
     struct pack_args args = {.src = columns,
@@ -96,7 +96,7 @@ static void pack_block_by_k(const struct block *b, uint8_t *panel) {
                              .k = b->depth,
                              .panels = panel,
                              .panel_bytes = expertd_packed_group_bytes(b->dtype, b->depth, EXPERTD_KERNEL_PANEL)};
-    kernel_selected()->pack_along(&args);
+    kernel_selected()->pack_k_major(&args);
 }
 
 // Runs along n.
@@ -131,11 +131,11 @@ static bool pack_as_it_lies(const struct kernel_backend *backend, const struct e
     if (source->k_stride != 1 && source->n_stride != 1) {
         return false;
     }
-    bool along = source->k_stride == 1;
+    bool k_major = source->k_stride == 1;
     args->src = source->data;
     args->element = expertd_dtype_size(source->dtype);
-    args->stride = (along ? source->n_stride : source->k_stride) * args->element;
-    (along ? backend->pack_along : backend->pack_across)(args);
+    args->stride = (k_major ? source->n_stride : source->k_stride) * args->element;
+    (k_major ? backend->pack_k_major : backend->pack_n_major)(args);
     return true;
 }
 
@@ -209,10 +209,10 @@ static void pack_slices(const struct expertd_weight_source *source, size_t k, si
 #endif
 
 enum expertd_packed_layout expertd_packed_layout_best(enum expertd_dtype dtype) {
-    enum expertd_packed_layout best = fetch_as_zen5()   ? EXPERTD_PACKED_WIDE_SLICES
-                                      : fetch_as_zen4() ? EXPERTD_PACKED_SLICES
-                                      : fetch_as_zen3() ? AVX2_READS_BEST
-                                                        : EXPERTD_PACKED_PANELS;
+    enum expertd_packed_layout best = prefetch_as_zen5()   ? EXPERTD_PACKED_WIDE_SLICES
+                                      : prefetch_as_zen4() ? EXPERTD_PACKED_SLICES
+                                      : prefetch_as_zen3() ? AVX2_READS_BEST
+                                                           : EXPERTD_PACKED_PANELS;
     return expertd_packed_layout_is_read(dtype, best) ? best : EXPERTD_PACKED_PANELS;
 }
 

@@ -33,10 +33,10 @@ static void pack_panel(const struct kernel_backend *backend, const struct panel_
     }
     if (p->k_stride == 1) {
         args.stride = p->n_stride;
-        backend->pack_along(&args);
+        backend->pack_k_major(&args);
     } else if (dense) {
         args.stride = p->k_stride;
-        backend->pack_across(&args);
+        backend->pack_n_major(&args);
     } else {
         gather_quads(p, panel);
     }

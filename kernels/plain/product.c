@@ -40,12 +40,12 @@ static struct panel_kernels kernels_of(const struct product *product) {
 }
 
 // Rows of a group that may multiply weights where they lie: none where tiling says how K is to be cut.
-static size_t rows_across(const struct product *product, const struct product_limits *limits, const struct product_holding *h) {
+static size_t rows_unpacked(const struct product *product, const struct product_limits *limits, const struct product_holding *h) {
     const struct element_kernels *kernels = backend_kernels(kernel_selected(), h->sum);
     bool plain = !product->b_is_packed && !product->a.scale_dtype && !product->b.scale_dtype && limits->tiling.tk == 0;
     bool read = h->sum == EXPERTD_DTYPE_F32 || product->b.dtype == h->sum; // as they lie
-    bool can = read && (kernels->across || kernels->along);
-    return plain && can ? at_most(h->rows, ACROSS_SPAN_ROWS) : 0;
+    bool can = read && (kernels->n_major || kernels->k_major);
+    return plain && can ? at_most(h->rows, N_MAJOR_SPAN_ROWS) : 0;
 }
 
 // k of a block: all of it for panel kernels and for panels packed at load, whose blocks are the group kernels' own business.
@@ -83,16 +83,16 @@ static struct product_holding holding_by(const struct product *product, const st
         h.rows = held > ROWS_MIN ? held : ROWS_MIN;
     }
     h.rows = at_most(at_most(h.rows, KERNEL_CALL_ROWS), limits->m ? limits->m : 1);
-    h.across_rows = rows_across(product, limits, &h);
+    h.n_major_rows = rows_unpacked(product, limits, &h);
     size_t whole = converted_bytes(limits->k, h.sum);
-    h.across_line_bytes = h.line_bytes && h.across_rows && whole <= LINES_BYTES / h.across_rows ? whole : 0;
+    h.n_major_line_bytes = h.line_bytes && h.n_major_rows && whole <= LINES_BYTES / h.n_major_rows ? whole : 0;
     h.held_rows = h.k_step < limits->k ? at_most(limits->m ? limits->m : 1, HELD_ROWS) : h.rows;
     size_t panels = div_up(limits->n, EXPERTD_KERNEL_PANEL);
     h.panels = options->input_buffer_count;
     if (!h.panels) {
-        h.panels = h.panel_bytes > BLOCK_BYTES ? PANELS_BYTES / h.panel_bytes : KERNEL_GROUP;
+        h.panels = h.panel_bytes > BLOCK_BYTES ? PANELS_BYTES / h.panel_bytes : KERNEL_PANELS_MAX;
     }
-    h.panels = at_most(at_most(h.panels ? h.panels : 1, KERNEL_GROUP), panels ? panels : 1);
+    h.panels = at_most(at_most(h.panels ? h.panels : 1, KERNEL_PANELS_MAX), panels ? panels : 1);
     h.sums_stride = grouped ? KERNEL_SUMS : h.panels * EXPERTD_KERNEL_PANEL;
     return h;
 }
@@ -100,7 +100,7 @@ static struct product_holding holding_by(const struct product *product, const st
 // Panels first give way to the limit, then rows.
 static void fit_limit(struct product_holding *h, size_t limit) {
     if (product_lane_bytes(h) > limit) {
-        h->across_rows = 0;
+        h->n_major_rows = 0;
     }
     while (h->panels > 1 && product_lane_bytes(h) > limit) {
         h->panels--;
@@ -263,7 +263,7 @@ static size_t split(struct product_work *work, const struct product_limits *limi
     bool n_in_order = options->compiler.dimension_semantics[0] == EXPERTD_DIMENSION_ARBITRARY;
     work->m_in_order = options->compiler.dimension_semantics[1] == EXPERTD_DIMENSION_ARBITRARY;
     work->span_rows = work->holding.k_step < limits->k ? at_most(all_rows, work->holding.held_rows) : all_rows;
-    work->run_panels = work->holding.across_rows ? ACROSS_COLUMNS / EXPERTD_KERNEL_PANEL : RUN_PANELS;
+    work->run_panels = work->holding.n_major_rows ? N_MAJOR_COLUMNS / EXPERTD_KERNEL_PANEL : RUN_PANELS;
     work->run_panels = limits->tiling.tn ? div_up(limits->tiling.tn, EXPERTD_KERNEL_PANEL) : work->run_panels;
     work->run_panels = n_in_order ? all_panels : work->run_panels;
     size_t tasks = count_tasks(work, work->first_task);

@@ -6,8 +6,8 @@
 #include "kernels/elements/epilogue.h"
 
 static size_t held_bytes(const struct product_holding *h) {
-    size_t held = h->held_rows * h->sums_stride, across = h->across_rows * ACROSS_STRIDE;
-    return (held > across ? held : across) * sizeof(float);
+    size_t held = h->held_rows * h->sums_stride, n_major = h->n_major_rows * N_MAJOR_STRIDE;
+    return (held > n_major ? held : n_major) * sizeof(float);
 }
 
 static size_t partial_bytes(const struct product_holding *h) {
@@ -15,8 +15,8 @@ static size_t partial_bytes(const struct product_holding *h) {
 }
 
 static size_t lines_bytes(const struct product_holding *h) {
-    size_t lines = h->rows * h->line_bytes, across = h->across_rows * h->across_line_bytes;
-    return lines > across ? lines : across;
+    size_t lines = h->rows * h->line_bytes, n_major = h->n_major_rows * h->n_major_line_bytes;
+    return lines > n_major ? lines : n_major;
 }
 
 size_t product_lane_bytes(const struct product_holding *h) {
@@ -85,7 +85,7 @@ static void scale_i32(const int32_t *sums, const int32_t *more, uint32_t alpha, 
     }
 }
 
-static void finish_i32(const struct product_call *c) {
+static void epilogue_i32(const struct product_call *c) {
     const float alpha = c->group->alpha, beta = c->group->beta;
     size_t columns = at_most(c->group->n - c->panel * EXPERTD_KERNEL_PANEL, c->count * EXPERTD_KERNEL_PANEL);
     for (size_t r = 0; r < c->rows; r++) {
@@ -111,15 +111,15 @@ static void finish_i32(const struct product_call *c) {
 }
 
 // Past the caches, by way of the first one where the sums are not yet the results.
-static void finish_streamed(const struct product_call *c, const struct finish_args *args) {
+static void epilogue_streamed(const struct product_call *c, const struct epilogue_args *args) {
     _Alignas(STREAM_LINE) float row[KERNEL_SUMS];
-    struct finish_args staged = *args;
+    struct epilogue_args staged = *args;
     staged.out = row;
     if (args->dtype == EXPERTD_DTYPE_F32 && args->alpha == 1.0f && args->beta == 0.0f) {
         stream_copy(args->out, args->sums, args->count);
         return;
     }
-    c->work->backend->finish(&staged);
+    c->work->backend->epilogue(&staged);
     stream_bytes(args->out, row, args->count * expertd_dtype_size(args->dtype));
 }
 
@@ -130,7 +130,7 @@ static void convert_sums(const struct product_call *c, enum expertd_dtype to) {
     }
 }
 
-static void finish_float(const struct product_call *c) {
+static void epilogue_float(const struct product_call *c) {
     enum expertd_dtype dtype = c->work->product->out_dtype;
     size_t size = expertd_dtype_size(dtype), column = c->panel * EXPERTD_KERNEL_PANEL;
     const struct product_group *g = c->group;
@@ -139,7 +139,7 @@ static void finish_float(const struct product_call *c) {
         convert_sums(c, dtype);
     }
     for (size_t r = 0; r < c->rows; r++) {
-        struct finish_args args = {
+        struct epilogue_args args = {
             .sums = c->sums + r * c->stride,
             .integers = integers,
             .count = at_most(g->n - column, c->count * EXPERTD_KERNEL_PANEL),
@@ -150,9 +150,9 @@ static void finish_float(const struct product_call *c) {
             .out = (char *)g->out + ((c->row + r) * g->out_stride + column) * size,
         };
         if (c->work->streams) {
-            finish_streamed(c, &args);
+            epilogue_streamed(c, &args);
         } else {
-            c->work->backend->finish(&args);
+            c->work->backend->epilogue(&args);
         }
     }
 }
@@ -177,7 +177,7 @@ static void write_zeros(const struct product_call *c) {
     }
 }
 
-void call_finish(struct product_call *c) {
+void call_epilogue(struct product_call *c) {
     const struct product_holding *h = &c->work->holding;
     const struct product *p = c->work->product;
     if (is_zero(c->group)) {
@@ -196,8 +196,8 @@ void call_finish(struct product_call *c) {
         }
     }
     if (p->out_dtype == EXPERTD_DTYPE_I32) {
-        finish_i32(c);
+        epilogue_i32(c);
         return;
     }
-    finish_float(c);
+    epilogue_float(c);
 }

@@ -19,9 +19,9 @@ struct product_call {
     const struct product_work *work;
     const struct product_group *group;
     const struct product_lane *lane;
-    const void *x[KERNEL_CALL_ROWS];  // [rows] the rows' k on, in the dtype of the sums' operands
-    const void *panels[KERNEL_GROUP]; // [count] the panels' k on
-    const void *next[KERNEL_GROUP];   // [count] where has_next: what the thread multiplies after these, to be fetched meanwhile
+    const void *x[KERNEL_CALL_ROWS];       // [rows] the rows' k on, in the dtype of the sums' operands
+    const void *panels[KERNEL_PANELS_MAX]; // [count] the panels' k on
+    const void *next[KERNEL_PANELS_MAX]; // [count] where has_next: what the thread multiplies after these, to be fetched meanwhile
     bool has_next;
     struct memory_ahead ahead; // of weights that are packed next, fetched while these rows are multiplied
     bool grouped;              // by the group kernels, else panel by panel
@@ -41,8 +41,8 @@ void call_point_to_rows(struct product_call *c);
 // sums = fma(partial, the product of the scales of this block of K, sums).
 void call_add_scaled(const struct product_call *c, size_t k_block, const float *partial, float *sums);
 
-// From sums to results, of at most KERNEL_GROUP panels.
-void call_finish(struct product_call *c);
+// From sums to results, of at most KERNEL_PANELS_MAX panels.
+void call_epilogue(struct product_call *c);
 
 // What the next call takes of what is `left`, so that calls are as even as can be.
 static inline size_t call_part(size_t left, size_t most) {

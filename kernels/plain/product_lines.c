@@ -7,11 +7,11 @@
 #include "kernels/layout/packed_i8.h"
 
 enum {
-    TILE = 64,   // lines and k of a turned block: 16 KiB of f32
-    LINES = 16,  // of a converted block, which divide a panel's
-    RUN = 256,   // k of a converted block: 16 KiB of f32
-    ACROSS = 16, // k of a block of converted rows that lie across K
-    LINE = 64,   // bytes of a cache line
+    TILE = 64,    // lines and k of a turned block: 16 KiB of f32
+    LINES = 16,   // of a converted block, which divide a panel's
+    RUN = 256,    // k of a converted block: 16 KiB of f32
+    N_MAJOR = 16, // k of a block of converted rows that lie across K
+    LINE = 64,    // bytes of a cache line
 };
 
 float scale_read(enum expertd_dtype dtype, const void *scales, size_t index) {
@@ -47,21 +47,22 @@ static void read_run(const struct line_reader *reader, const char *src, size_t c
 }
 
 // A block of lines that lie side by side, at most TILE by TILE: first words of neighbouring k, line beside line, then those turned.
-static void turn_block(const struct line_reader *reader, const struct line_range *block, char *dst, size_t dst_bytes) {
+static void transpose_block(const struct line_reader *reader, const struct line_range *block, char *dst, size_t dst_bytes) {
     size_t size = expertd_dtype_size(reader->to), words = (block->depth * size + 3) / 4;
-    _Alignas(64) uint32_t rows[TILE * TILE], woven[TILE * EXPERTD_KERNEL_PANEL], turned[TILE * EXPERTD_KERNEL_PANEL];
+    _Alignas(64) uint32_t rows[TILE * TILE], interleaved[TILE * EXPERTD_KERNEL_PANEL], transposed[TILE * EXPERTD_KERNEL_PANEL];
     for (size_t i = 0; i < block->depth; i++) {
         read_run(reader, element_at(reader, block, block->first, block->k + i), block->count, (char *)rows + i * TILE * size);
     }
-    reader->backend->pack_across(&(struct pack_args){rows, TILE * size, size, block->count, block->depth, woven, sizeof woven});
-    reader->backend->pack_along(&(struct pack_args){woven, EXPERTD_KERNEL_PANEL * sizeof *woven, sizeof *woven, words, block->count,
-                                                    turned, sizeof turned});
+    reader->backend->pack_n_major(
+        &(struct pack_args){rows, TILE * size, size, block->count, block->depth, interleaved, sizeof interleaved});
+    reader->backend->pack_k_major(&(struct pack_args){interleaved, EXPERTD_KERNEL_PANEL * sizeof *interleaved, sizeof *interleaved,
+                                                      words, block->count, transposed, sizeof transposed});
     for (size_t line = 0; line < block->count; line++) {
-        memcpy(dst + line * dst_bytes, turned + line * EXPERTD_KERNEL_PANEL, block->depth * size);
+        memcpy(dst + line * dst_bytes, transposed + line * EXPERTD_KERNEL_PANEL, block->depth * size);
     }
 }
 
-static void read_across(const struct line_reader *reader, const struct line_range *range, char *dst, size_t dst_bytes) {
+static void read_n_major(const struct line_reader *reader, const struct line_range *range, char *dst, size_t dst_bytes) {
     size_t size = expertd_dtype_size(reader->to);
     for (size_t line = 0; line < range->count; line += TILE) {
         for (size_t k = 0; k < range->depth; k += TILE) {
@@ -69,12 +70,12 @@ static void read_across(const struct line_reader *reader, const struct line_rang
             block.first += line, block.k += k;
             block.count = range->count - line < TILE ? range->count - line : TILE;
             block.depth = range->depth - k < TILE ? range->depth - k : TILE;
-            turn_block(reader, &block, dst + line * dst_bytes + k * size, dst_bytes);
+            transpose_block(reader, &block, dst + line * dst_bytes + k * size, dst_bytes);
         }
     }
 }
 
-static void read_along(const struct line_reader *reader, const struct line_range *range, char *dst, size_t dst_bytes) {
+static void read_k_major(const struct line_reader *reader, const struct line_range *range, char *dst, size_t dst_bytes) {
     size_t size = expertd_dtype_size(reader->to);
     for (size_t i = 0; i < range->count; i++) {
         size_t line = range->rows ? range->rows[range->first + i] : range->first + i;
@@ -88,33 +89,33 @@ static void read_along(const struct line_reader *reader, const struct line_range
     }
 }
 
-static bool lies_across(const struct line_range *range) {
+static bool is_n_major(const struct line_range *range) {
     return range->operand->line_stride == 1 && range->operand->k_stride != 1 && !range->rows;
 }
 
 struct memory_ahead lines_memory(const struct line_reader *reader, const struct line_range *range) {
     const struct product_operand *o = range->operand;
-    bool across = lies_across(range);
-    if (range->rows || range->depth == 0 || range->count == 0 || (!across && o->k_stride != 1)) {
+    bool n_major = is_n_major(range);
+    if (range->rows || range->depth == 0 || range->count == 0 || (!n_major && o->k_stride != 1)) {
         return (struct memory_ahead){0};
     }
     const char *from = element_at(reader, range, range->first, range->k);
-    size_t length = across ? range->count : range->depth, stride = across ? o->k_stride : o->line_stride;
+    size_t length = n_major ? range->count : range->depth, stride = n_major ? o->k_stride : o->line_stride;
     bool codes = reader->from == EXPERTD_DTYPE_U8; // two a byte
     size_t size = expertd_dtype_size(reader->from);
     return (struct memory_ahead){.from = from,
-                                 .runs = across ? range->depth : range->count,
+                                 .runs = n_major ? range->depth : range->count,
                                  .bytes = codes ? (length + 1) / 2 : length * size,
                                  .stride = codes ? stride / 2 : stride * size};
 }
 
 void lines_read(const struct line_reader *reader, const struct line_range *range, void *dst, size_t dst_stride) {
-    (lies_across(range) ? read_across : read_along)(reader, range, dst, dst_stride * expertd_dtype_size(reader->to));
+    (is_n_major(range) ? read_n_major : read_k_major)(reader, range, dst, dst_stride * expertd_dtype_size(reader->to));
 }
 
 // What comes after this run of each line, which are more streams than the hardware follows; to the second cache, for lines that
 // are a power of two apart share sets of the first.
-static void fetch_runs(const struct line_reader *reader, const struct line_range *runs) {
+static void prefetch_runs(const struct line_reader *reader, const struct line_range *runs) {
     size_t bytes = runs->depth * expertd_dtype_size(reader->from);
     for (size_t line = 0; line < runs->count; line++) {
         uintptr_t next = (uintptr_t)element_at(reader, runs, runs->first + line, runs->k + runs->depth);
@@ -135,53 +136,53 @@ static void pack_converted(const struct line_reader *reader, const struct line_r
             part.first += line, part.k += k;
             part.count = range->count - line < LINES ? range->count - line : LINES;
             part.depth = range->depth - k < RUN ? range->depth - k : RUN;
-            fetch_runs(reader, &part);
-            read_along(reader, &part, (char *)block, RUN * size);
-            reader->backend->pack_along(&(struct pack_args){block, RUN * size, size, part.count, part.depth,
-                                                            columns + k * EXPERTD_KERNEL_PANEL * size, panel_bytes});
+            prefetch_runs(reader, &part);
+            read_k_major(reader, &part, (char *)block, RUN * size);
+            reader->backend->pack_k_major(&(struct pack_args){block, RUN * size, size, part.count, part.depth,
+                                                              columns + k * EXPERTD_KERNEL_PANEL * size, panel_bytes});
         }
     }
 }
 
-static void fetch_row(const struct line_reader *reader, const char *row, size_t count) {
+static void prefetch_row(const struct line_reader *reader, const char *row, size_t count) {
     for (size_t at = 0; at < count * expertd_dtype_size(reader->from); at += LINE) {
         __builtin_prefetch((const void *)((uintptr_t)row + at));
     }
 }
 
 // Lines side by side, converted a few k at a time.
-static void pack_converted_across(const struct line_reader *reader, const struct line_range *range, char *panels,
-                                  size_t panel_bytes) {
+static void pack_converted_n_major(const struct line_reader *reader, const struct line_range *range, char *panels,
+                                   size_t panel_bytes) {
     size_t size = expertd_dtype_size(reader->to);
-    _Alignas(64) float block[ACROSS * KERNEL_SUMS];
-    for (size_t k = 0; k < range->depth; k += ACROSS) {
-        size_t depth = range->depth - k < ACROSS ? range->depth - k : ACROSS;
+    _Alignas(64) float block[N_MAJOR * KERNEL_SUMS];
+    for (size_t k = 0; k < range->depth; k += N_MAJOR) {
+        size_t depth = range->depth - k < N_MAJOR ? range->depth - k : N_MAJOR;
         for (size_t i = 0; i < depth; i++) {
-            fetch_row(reader, element_at(reader, range, range->first, range->k + k + i + ACROSS), range->count);
+            prefetch_row(reader, element_at(reader, range, range->first, range->k + k + i + N_MAJOR), range->count);
             read_run(reader, element_at(reader, range, range->first, range->k + k + i), range->count,
                      (char *)block + i * KERNEL_SUMS * size);
         }
-        reader->backend->pack_across(&(struct pack_args){block, KERNEL_SUMS * size, size, range->count, depth,
-                                                         panels + k * EXPERTD_KERNEL_PANEL * size, panel_bytes});
+        reader->backend->pack_n_major(&(struct pack_args){block, KERNEL_SUMS * size, size, range->count, depth,
+                                                          panels + k * EXPERTD_KERNEL_PANEL * size, panel_bytes});
     }
 }
 
 static void pack_words(const struct line_reader *reader, const struct line_range *range, char *panels, size_t panel_bytes) {
     const struct product_operand *o = range->operand;
-    bool across = lies_across(range), along = o->k_stride == 1;
-    if (reader->from != reader->to || (!across && !along)) {
-        (across ? pack_converted_across : pack_converted)(reader, range, panels, panel_bytes);
+    bool n_major = is_n_major(range), k_major = o->k_stride == 1;
+    if (reader->from != reader->to || (!n_major && !k_major)) {
+        (n_major ? pack_converted_n_major : pack_converted)(reader, range, panels, panel_bytes);
         return;
     }
     size_t size = expertd_dtype_size(reader->to);
     struct pack_args args = {.src = element_at(reader, range, range->first, range->k),
-                             .stride = (across ? o->k_stride : o->line_stride) * size,
+                             .stride = (n_major ? o->k_stride : o->line_stride) * size,
                              .element = size,
                              .lines = range->count,
                              .k = range->depth,
                              .panels = panels,
                              .panel_bytes = panel_bytes};
-    (across ? reader->backend->pack_across : reader->backend->pack_along)(&args);
+    (n_major ? reader->backend->pack_n_major : reader->backend->pack_k_major)(&args);
 }
 
 void lines_pack(const struct line_reader *reader, const struct line_range *range, void *panels, size_t panel_bytes) {

@@ -60,10 +60,10 @@ static struct memory_ahead share_of(const struct memory_ahead *ahead, size_t beg
     return share;
 }
 
-// The call's sums to `out`. goes_on: added to what is there. rows_kept: panel_group_args'.
-static void multiply(const struct product_call *c, float *out, bool goes_on, bool rows_kept) {
+// The call's sums to `out`. goes_on: added to what is there. rows_cached: macrokernel_args'.
+static void multiply(const struct product_call *c, float *out, bool goes_on, bool rows_cached) {
     if (c->grouped) {
-        struct panel_group_args args = {.x = c->x,
+        struct macrokernel_args args = {.x = c->x,
                                         .rows = c->rows,
                                         .panels = c->panels,
                                         .count = c->count,
@@ -72,7 +72,7 @@ static void multiply(const struct product_call *c, float *out, bool goes_on, boo
                                         .scratch = c->lane->kernel,
                                         .next = c->has_next ? c->next : NULL,
                                         .goes_on = goes_on,
-                                        .rows_kept = rows_kept,
+                                        .rows_cached = rows_cached,
                                         .ahead = c->ahead};
         multiply_panels(&c->work->kernels, &args);
         return;
@@ -136,11 +136,11 @@ static void pass_rows(struct product_call *c, const struct product_span *span, b
         } else if (h->scaled_blocks) {
             multiply_scaled(c);
         } else {
-            bool kept = rows <= panels_kept_rows(&c->work->kernels);
-            multiply(c, c->sums, !first, kept && !new_rows && c->rows == rows);
+            bool cached = rows <= panels_cached_rows(&c->work->kernels);
+            multiply(c, c->sums, !first, cached && !new_rows && c->rows == rows);
         }
         if (last) {
-            call_finish(c);
+            call_epilogue(c);
         }
     }
 }
@@ -168,7 +168,7 @@ static struct memory_ahead next_block(const struct product_call *c, const struct
     size_t panel = c->panel, count = c->count, k = c->k + c->depth;
     if (k >= g->k) {
         const struct product_span *next = panel + count < span->panel_end ? span : after;
-        if (!next || product_goes_across(c->work, next)) {
+        if (!next || product_stays_unpacked(c->work, next)) {
             return (struct memory_ahead){0};
         }
         k = 0, panel = next == span ? panel + count : next->panel;
@@ -188,7 +188,7 @@ static void run_packed(struct product_call c, const struct product_span *span, c
     const struct product_holding *h = &work->holding;
     const struct product_group *g = c.group;
     c.stride = h->sums_stride;
-    c.grouped = h->grouped && (!g->b_packed || span->end - span->row > panels_few_rows(&work->kernels));
+    c.grouped = h->grouped && (!g->b_packed || span->end - span->row > panels_small_m_rows(&work->kernels));
     for (; c.panel < span->panel_end; c.panel += c.count) {
         c.count = call_part(span->panel_end - c.panel, h->panels);
         find_next(&c, span, after);
@@ -214,8 +214,8 @@ void product_run_span(const struct product_work *work, const struct product_span
                              .panel = span->panel,
                              .line_bytes = work->holding.line_bytes,
                              .sums = lane.sums};
-    if (product_goes_across(work, span)) {
-        product_run_across(c, span);
+    if (product_stays_unpacked(work, span)) {
+        product_run_unpacked(c, span);
     } else {
         run_packed(c, span, after);
     }

@@ -6,9 +6,9 @@
 #include "kernels/plain/product_call.h"
 
 // Do the span's rows multiply their weights where they lie?
-bool product_goes_across(const struct product_work *work, const struct product_span *span);
+bool product_stays_unpacked(const struct product_work *work, const struct product_span *span);
 
 // The same for all of its rows and panels, by a call that knows its work, group, lane and first panel.
-void product_run_across(struct product_call c, const struct product_span *span);
+void product_run_unpacked(struct product_call c, const struct product_span *span);
 
 #endif

@@ -12,23 +12,24 @@
 // How much a thread holds, and in which pieces it works.
 struct product_holding {
     enum expertd_dtype sum;
-    bool grouped;             // by the kernels for groups of panels: K may go in blocks
-    bool scaled_blocks;       // partial sums of blocks of K, each closed with its scales
-    size_t panels;            // of a call at most
-    size_t panel_bytes;       // of a panel's block, packed by the thread; 0: packed at load
-    size_t k_step;            // k of a block
-    size_t line_bytes;        // of a converted row's block; 0: rows are read in place
-    size_t rows;              // of a call at most
-    size_t held_rows;         // whose sums are kept while the panels' blocks pass
-    size_t sums_stride;       // of a row
-    size_t across_rows;       // of a span, up to which they multiply weights where these lie; 0: never
-    size_t across_line_bytes; // of such a row, converted, all of K; 0: there is no room, or no need
+    bool grouped;              // by the kernels for groups of panels: K may go in blocks
+    bool scaled_blocks;        // partial sums of blocks of K, each closed with its scales
+    size_t panels;             // of a call at most
+    size_t panel_bytes;        // of a panel's block, packed by the thread; 0: packed at load
+    size_t k_step;             // k of a block
+    size_t line_bytes;         // of a converted row's block; 0: rows are read in place
+    size_t rows;               // of a call at most
+    size_t held_rows;          // whose sums are kept while the panels' blocks pass
+    size_t sums_stride;        // of a row
+    size_t n_major_rows;       // of a span, up to which they multiply weights where these lie; 0: never
+    size_t n_major_line_bytes; // of such a row, converted, all of K; 0: there is no room, or no need
 };
 
 enum {
-    ACROSS_SPAN_ROWS = 32,               // more of them are worth packing for
-    ACROSS_COLUMNS = 1024,               // of their sums: the longer the runs of memory, the better it follows
-    ACROSS_STRIDE = ACROSS_COLUMNS + 80, // of their rows, floats: a page apart, each load would wait for the stores of another row
+    N_MAJOR_SPAN_ROWS = 32, // more of them are worth packing for
+    N_MAJOR_COLUMNS = 1024, // of their sums: the longer the runs of memory, the better it follows
+    N_MAJOR_STRIDE =
+        N_MAJOR_COLUMNS + 80, // of their rows, floats: a page apart, each load would wait for the stores of another row
 };
 
 struct product_work {

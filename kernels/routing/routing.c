@@ -105,7 +105,7 @@ static void normalise(const struct expertd_routing *routing, const int32_t *ids,
 void expertd_routing_row(const struct expertd_routing *routing, const float *logits, int32_t *ids, float *weights, void *memory) {
     struct routing_scratch scratch;
     float_mode before = float_mode_set_ieee();
-    routing_lay_scratch(routing, memory, &scratch);
+    routing_divide_scratch(routing, memory, &scratch);
     logits = capped(routing, logits, &scratch);
     if (routing->score == EXPERTD_SCORE_SPARSEMIXER) {
         routing_sparsemixer(routing, logits, &scratch, ids, weights);
@@ -122,7 +122,7 @@ void expertd_routing_row_chosen(const struct expertd_routing *routing, const flo
                                 void *memory) {
     struct routing_scratch scratch;
     float_mode before = float_mode_set_ieee();
-    routing_lay_scratch(routing, memory, &scratch);
+    routing_divide_scratch(routing, memory, &scratch);
     logits = capped(routing, logits, &scratch);
     if (routing->order == EXPERTD_ORDER_SCORE_TOPK) {
         score(routing, logits, routing->num_experts, scratch.scores);

@@ -6,16 +6,16 @@
 #include "kernels/routing/routing_rank.h"
 
 struct routing_scratch {
-    float *scores;         // [num_experts] S
-    float *selecting;      // [num_experts] C: S, or the logits, + the bias
-    uint32_t *chosen_rank; // [top_k], or [num_groups] while groups are chosen
-    float *group_scores;   // [num_groups]
-    int32_t *groups;       // [num_groups] the kept ones first, falling
-    bool *group_kept;      // [num_groups]
-    float *logits;         // [num_experts] capped; none without a softcap
+    float *scores;                 // [num_experts] S
+    float *selecting;              // [num_experts] C: S, or the logits, + the bias
+    uint32_t *chosen_rank;         // [top_k], or [num_groups] while groups are chosen
+    float *group_scores;           // [num_groups]
+    int32_t *groups;               // [num_groups] the kept ones first, falling
+    bool *macrokernel_cached_rows; // [num_groups]
+    float *logits;                 // [num_experts] capped; none without a softcap
 };
 
-void routing_lay_scratch(const struct expertd_routing *routing, void *memory, struct routing_scratch *out);
+void routing_divide_scratch(const struct expertd_routing *routing, void *memory, struct routing_scratch *out);
 
 // The `want` indices of greatest values, falling, ties to the lowest index. `allowed` (may be NULL) says for each run of run_length
 // indices whether they take part; at least `want` do. ranks: [want] of scratch.

@@ -24,7 +24,7 @@ static void *take(char **at, size_t bytes) {
     return piece;
 }
 
-void routing_lay_scratch(const struct expertd_routing *routing, void *memory, struct routing_scratch *out) {
+void routing_divide_scratch(const struct expertd_routing *routing, void *memory, struct routing_scratch *out) {
     size_t experts = routing->num_experts, groups = groups_of(routing);
     char *at = memory;
     out->scores = take(&at, experts * sizeof(float));
@@ -32,7 +32,7 @@ void routing_lay_scratch(const struct expertd_routing *routing, void *memory, st
     out->chosen_rank = take(&at, ranks_of(routing) * sizeof(uint32_t));
     out->group_scores = take(&at, groups * sizeof(float));
     out->groups = take(&at, groups * sizeof(int32_t));
-    out->group_kept = take(&at, groups * sizeof(bool));
+    out->macrokernel_cached_rows = take(&at, groups * sizeof(bool));
     out->logits = take(&at, routing->softcap > 0 ? experts * sizeof(float) : 0);
 }
 
@@ -74,19 +74,19 @@ static void keep_groups(const struct expertd_routing *routing, const struct rout
     size_t length = routing->num_experts / routing->num_groups;
     for (size_t g = 0; g < routing->num_groups; g++) {
         scratch->group_scores[g] = score_group(routing, scratch->selecting + g * length, length);
-        scratch->group_kept[g] = false;
+        scratch->macrokernel_cached_rows[g] = false;
     }
     struct routing_choice choice = {.values = scratch->group_scores, .count = routing->num_groups, .want = routing->top_groups};
     routing_choose(&choice, scratch->chosen_rank, scratch->groups);
     for (size_t i = 0; i < routing->top_groups; i++) {
-        scratch->group_kept[scratch->groups[i]] = true;
+        scratch->macrokernel_cached_rows[scratch->groups[i]] = true;
     }
 }
 
 static void clear_masked(const struct expertd_routing *routing, const struct routing_scratch *scratch) {
     size_t length = routing->num_experts / routing->num_groups;
     for (size_t e = 0; e < routing->num_experts; e++) {
-        scratch->selecting[e] = scratch->group_kept[e / length] ? scratch->selecting[e] : 0.0f;
+        scratch->selecting[e] = scratch->macrokernel_cached_rows[e / length] ? scratch->selecting[e] : 0.0f;
     }
 }
 
@@ -98,7 +98,7 @@ void routing_select(const struct expertd_routing *routing, const struct routing_
     if (routing->num_groups > 1 && routing->masked_groups_are_zero) {
         clear_masked(routing, scratch);
     } else if (routing->num_groups > 1) {
-        choice.allowed = scratch->group_kept;
+        choice.allowed = scratch->macrokernel_cached_rows;
         choice.run_length = routing->num_experts / routing->num_groups;
     }
     routing_choose(&choice, scratch->chosen_rank, ids);

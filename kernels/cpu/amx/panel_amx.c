@@ -56,7 +56,7 @@ struct tile_call {
     uint32_t *sums;               // [rows][stride], EXPERTD_KERNEL_PANEL of each panel
     size_t stride;
     const uint8_t *next; // panel, or NULL
-    bool goes_on, rows_kept;
+    bool goes_on, rows_cached;
     struct tile_scratch scratch;
 };
 
@@ -79,7 +79,7 @@ struct tile_sums {
 };
 
 // What is fetched meanwhile, so many lines a step. It may lie past a panel's end.
-struct tile_fetch {
+struct tile_prefetch {
     uintptr_t ahead;
     size_t lines;
 };
@@ -90,13 +90,13 @@ struct tile_pass {
     size_t steps;                    // whole
     bool begins;                     // at +0
     struct tile_sums from, to;
-    struct tile_fetch fetch;
+    struct tile_prefetch prefetch;
 };
 
 // Into L2. A loop whose count a CPU can learn: a misprediction would end what is begun of the products that follow.
-PANEL_INLINE void fetch_lines(struct tile_fetch *fetch, size_t lines) {
-    for (size_t i = 0; i < lines; i++, fetch->ahead += 64) {
-        fetch_into((const void *)fetch->ahead, true);
+PANEL_INLINE void prefetch_lines(struct tile_prefetch *prefetch, size_t lines) {
+    for (size_t i = 0; i < lines; i++, prefetch->ahead += 64) {
+        prefetch_into((const void *)prefetch->ahead, true);
     }
 }
 
@@ -121,7 +121,7 @@ PANEL_INLINE void zero_sums(void) {
     }                                                                                                                              \
     static uintptr_t name##_wide(const struct tile_pass *pass) {                                                                   \
         const uint8_t *x = pass->x, *panel = pass->panel, *end = x + pass->steps * BLOCK_BYTES;                                    \
-        struct tile_fetch fetch = pass->fetch;                                                                                     \
+        struct tile_prefetch prefetch = pass->prefetch;                                                                            \
         const struct tile_sums *sums = &pass->from;                                                                                \
         TILES_SEE_MEMORY;                                                                                                          \
         if (pass->begins) {                                                                                                        \
@@ -134,7 +134,7 @@ PANEL_INLINE void zero_sums(void) {
         }                                                                                                                          \
         for (; x < end; x += BLOCK_BYTES, panel += STEP_BYTES) {                                                                   \
             name##_wide_step(x, panel);                                                                                            \
-            fetch_lines(&fetch, fetch.lines);                                                                                      \
+            prefetch_lines(&prefetch, prefetch.lines);                                                                             \
         }                                                                                                                          \
         if (pass->last) {                                                                                                          \
             name##_wide_step(x, pass->last);                                                                                       \
@@ -145,27 +145,27 @@ PANEL_INLINE void zero_sums(void) {
         _tile_stored(2, sums->first + sums->right, sums->row_bytes);                                                               \
         _tile_stored(3, sums->below + sums->right, sums->row_bytes);                                                               \
         TILES_SEE_MEMORY;                                                                                                          \
-        return fetch.ahead;                                                                                                        \
+        return prefetch.ahead;                                                                                                     \
     }                                                                                                                              \
     /* One tile of rows along the whole panel. */                                                                                  \
-    PANEL_INLINE void name##_flat_step(const uint8_t *x, const uint8_t *panel, struct tile_fetch *fetch) {                         \
+    PANEL_INLINE void name##_flat_step(const uint8_t *x, const uint8_t *panel, struct tile_prefetch *prefetch) {                   \
         _tile_loadd(4, x, AMX_STEP_BYTES);                                                                                         \
-        fetch_lines(fetch, fetch->lines / 4);                                                                                      \
+        prefetch_lines(prefetch, prefetch->lines / 4);                                                                             \
         _tile_stream_loadd(5, panel, ROW_BYTES);                                                                                   \
         product(0, 4, 5);                                                                                                          \
-        fetch_lines(fetch, fetch->lines / 4);                                                                                      \
+        prefetch_lines(prefetch, prefetch->lines / 4);                                                                             \
         _tile_stream_loadd(6, panel + AMX_STEP_BYTES, ROW_BYTES);                                                                  \
         product(1, 4, 6);                                                                                                          \
-        fetch_lines(fetch, fetch->lines / 4);                                                                                      \
+        prefetch_lines(prefetch, prefetch->lines / 4);                                                                             \
         _tile_stream_loadd(7, panel + 2 * AMX_STEP_BYTES, ROW_BYTES);                                                              \
         product(2, 4, 7);                                                                                                          \
-        fetch_lines(fetch, fetch->lines / 4);                                                                                      \
+        prefetch_lines(prefetch, prefetch->lines / 4);                                                                             \
         _tile_stream_loadd(5, panel + 3 * AMX_STEP_BYTES, ROW_BYTES);                                                              \
         product(3, 4, 5);                                                                                                          \
     }                                                                                                                              \
     static uintptr_t name##_flat(const struct tile_pass *pass) {                                                                   \
         const uint8_t *x = pass->x, *panel = pass->panel, *end = x + pass->steps * BLOCK_BYTES;                                    \
-        struct tile_fetch fetch = pass->fetch;                                                                                     \
+        struct tile_prefetch prefetch = pass->prefetch;                                                                            \
         const struct tile_sums *sums = &pass->from;                                                                                \
         TILES_SEE_MEMORY;                                                                                                          \
         if (pass->begins) {                                                                                                        \
@@ -177,10 +177,10 @@ PANEL_INLINE void zero_sums(void) {
             _tile_loadd(3, sums->first + 3 * sums->right, sums->row_bytes);                                                        \
         }                                                                                                                          \
         for (; x < end; x += BLOCK_BYTES, panel += STEP_BYTES) {                                                                   \
-            name##_flat_step(x, panel, &fetch);                                                                                    \
+            name##_flat_step(x, panel, &prefetch);                                                                                 \
         }                                                                                                                          \
         if (pass->last) {                                                                                                          \
-            name##_flat_step(x, pass->last, &fetch);                                                                               \
+            name##_flat_step(x, pass->last, &prefetch);                                                                            \
         }                                                                                                                          \
         sums = &pass->to;                                                                                                          \
         _tile_stored(0, sums->first, sums->row_bytes);                                                                             \
@@ -188,7 +188,7 @@ PANEL_INLINE void zero_sums(void) {
         _tile_stored(2, sums->first + 2 * sums->right, sums->row_bytes);                                                           \
         _tile_stored(3, sums->first + 3 * sums->right, sums->row_bytes);                                                           \
         TILES_SEE_MEMORY;                                                                                                          \
-        return fetch.ahead;                                                                                                        \
+        return prefetch.ahead;                                                                                                     \
     }
 
 TILE_PASSES(bf16, _tile_dpbf16ps)
@@ -284,8 +284,8 @@ static uintptr_t run_pass(const struct tile_call *call, const struct tile_chunk 
     pass.begins = chunk->first == 0 && !call->goes_on;
     pass.from = between && chunk->first > 0 ? sums_between(call, place->pass) : sums_asked(call, place);
     pass.to = between && !ends ? sums_between(call, place->pass) : sums_asked(call, place);
-    pass.fetch.ahead = ahead;
-    pass.fetch.lines = chunk->lines << flat; // one pass, not two
+    pass.prefetch.ahead = ahead;
+    pass.prefetch.lines = chunk->lines << flat; // one pass, not two
     return flat ? passes->flat(&pass) : passes->wide(&pass);
 }
 
@@ -343,7 +343,7 @@ static void multiply(const struct tile_call *call, const struct tile_passes *pas
     for (size_t begin = 0, end; begin < steps; begin = end) {
         end = steps - begin < room ? steps : begin + room;
         struct tile_chunk chunk = {.held = begin, .held_end = end};
-        if (!call->rows_kept || steps > room) {
+        if (!call->rows_cached || steps > room) {
             gather_rows(call, &chunk);
         }
         multiply_held(call, passes, chunk);
@@ -355,18 +355,18 @@ static void multiply(const struct tile_call *call, const struct tile_passes *pas
 // ---- groups of panels
 
 enum {
-    GROUP_LAST = KERNEL_GROUP * STEP_BYTES,
-    GROUP_LAST_SUMS = AMX_ROWS * KERNEL_SUMS * 4,
-    GROUP_ROOM = KERNEL_SCRATCH_BYTES - GROUP_LAST - GROUP_LAST_SUMS, // and scratch_more
+    MACRO_LAST = KERNEL_PANELS_MAX * STEP_BYTES,
+    MACRO_LAST_SUMS = AMX_ROWS * KERNEL_SUMS * 4,
+    MACRO_ROOM = KERNEL_SCRATCH_BYTES - MACRO_LAST - MACRO_LAST_SUMS, // and scratch_more
 };
 
 // Sums lie between chunks where a thread's scratch has room for them beside rows; how much depends on nothing but those, so that
 // kept ones are found again.
-static struct tile_scratch group_scratch(const struct panel_group_args *args) {
+static struct tile_scratch macro_scratch(const struct macrokernel_args *args) {
     uint8_t *at = args->scratch;
-    struct tile_scratch scratch = {.last = at, .sums = (uint32_t *)(at + GROUP_LAST), .x = at + GROUP_LAST + GROUP_LAST_SUMS};
-    size_t between = div_up(args->rows, BLOCK_ROWS) * KERNEL_GROUP * 2 * SUMS_BYTES;
-    scratch.x_bytes = GROUP_ROOM + args->scratch_more;
+    struct tile_scratch scratch = {.last = at, .sums = (uint32_t *)(at + MACRO_LAST), .x = at + MACRO_LAST + MACRO_LAST_SUMS};
+    size_t between = div_up(args->rows, BLOCK_ROWS) * KERNEL_PANELS_MAX * 2 * SUMS_BYTES;
+    scratch.x_bytes = MACRO_ROOM + args->scratch_more;
     if (args->rows > NEAR_ROWS && args->scratch_more >= between) {
         scratch.between = (uint32_t *)scratch.x;
         scratch.x += between;
@@ -375,8 +375,8 @@ static struct tile_scratch group_scratch(const struct panel_group_args *args) {
     return scratch;
 }
 
-static void multiply_group(const struct panel_group_args *args, size_t element, size_t header, const struct tile_passes *passes) {
-    const uint8_t *panels[KERNEL_GROUP];
+static void multiply_group(const struct macrokernel_args *args, size_t element, size_t header, const struct tile_passes *passes) {
+    const uint8_t *panels[KERNEL_PANELS_MAX];
     for (size_t p = 0; p < args->count; p++) {
         panels[p] = (const uint8_t *)args->panels[p] + header;
     }
@@ -391,8 +391,8 @@ static void multiply_group(const struct panel_group_args *args, size_t element, 
         .stride = KERNEL_SUMS,
         .next = args->next ? (const uint8_t *)args->next[0] + header : NULL,
         .goes_on = args->goes_on,
-        .rows_kept = args->rows_kept,
-        .scratch = group_scratch(args),
+        .rows_cached = args->rows_cached,
+        .scratch = macro_scratch(args),
     };
     if (args->k == 0) {
         group_clear(args);
@@ -401,11 +401,11 @@ static void multiply_group(const struct panel_group_args *args, size_t element, 
     multiply(&call, passes);
 }
 
-void amx_group_bf16(const struct panel_group_args *args) {
+void amx_macrokernel_bf16(const struct macrokernel_args *args) {
     multiply_group(args, sizeof(uint16_t), 0, &BF16_PASSES);
 }
 
-void amx_group_i8(const struct panel_group_args *args) {
+void amx_macrokernel_i8(const struct macrokernel_args *args) {
     multiply_group(args, sizeof(int8_t), sizeof(struct packed_i8), &I8_PASSES);
 }
 

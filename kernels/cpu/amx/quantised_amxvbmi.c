@@ -54,7 +54,7 @@ struct tiles_call {
     uint8_t *tiles;        // [CHUNK_STEPS][CODE_STEP_BYTES] of codes
     panel_tiles *partials; // [CHUNK_STEPS] of scales
     panel_row *factors;    // [CHUNK_STEPS]
-    panel_tiles *kept;     // [tiles of rows]: partial sums of a scale between chunks
+    panel_tiles *cached;   // [tiles of rows]: partial sums of a scale between chunks
     uint8_t *x_tiles;      // [tiles of rows][held] of a step
     size_t held;           // steps, from held_first on
     size_t held_first;
@@ -241,15 +241,15 @@ static uintptr_t multiply_tile(const struct tiles_call *c, const struct tiles_ch
         if (chunk->begins) {
             zero_sums();
         } else {
-            load_sums((const panel_tiles *)&c->kept[tile]);
+            load_sums((const panel_tiles *)&c->cached[tile]);
         }
         for (size_t s = 0; s < chunk->of_scale; s++, x += x_bytes, codes += CODE_STEP_BYTES) {
             multiply_step(x, x_row, codes);
             for (size_t l = 0; l < lines; l++, ahead += 64) {
-                fetch_into((const void *)ahead, true);
+                prefetch_into((const void *)ahead, true);
             }
         }
-        store_sums(chunk->ends ? &c->partials[i] : &c->kept[tile]);
+        store_sums(chunk->ends ? &c->partials[i] : &c->cached[tile]);
     }
     TILES_SEE_MEMORY;
     if (chunk->ends) {
@@ -288,7 +288,7 @@ static void configure_at(struct tiles_call *c, size_t step) {
     configure(c, (step < c->whole ? c->step_k : c->k - step * c->step_k + 1) / 2);
 }
 
-static void multiply_many(struct tiles_call *c, bool gathered) {
+static void multiply_large_m(struct tiles_call *c, bool gathered) {
     const size_t tiles = row_tiles(c);
     for (struct tiles_place at = first_place(c); at.step < c->steps;) {
         if (!gathered && (at.step == 0 || at.step + CHUNK_STEPS > c->held_first + c->held)) {
@@ -311,7 +311,7 @@ static void multiply_many(struct tiles_call *c, bool gathered) {
 
 // One tile of rows, step by step: while a step is multiplied the next one is decoded, sums stay in tiles over a scale, and are
 // closed when the next step's have been begun, for what a tile stores is not there at once.
-static void multiply_few(struct tiles_call *c, bool gathered) {
+static void multiply_small_m(struct tiles_call *c, bool gathered) {
     struct tiles_place at = first_place(c), decoded = at;
     const panel_tiles *unclosed = NULL;
     const panel_row *factors = NULL;
@@ -330,11 +330,11 @@ static void multiply_few(struct tiles_call *c, bool gathered) {
         if (at.step == 0 || at.step == c->whole) { // tiles change, and lose what they have
             const bool begun = at.within > 0;
             if (begun) {
-                store_sums(c->kept);
+                store_sums(c->cached);
             }
             configure_at(c, at.step);
             if (begun) {
-                load_sums((const panel_tiles *)c->kept);
+                load_sums((const panel_tiles *)c->cached);
             }
         }
         if (at.within == 0) {
@@ -361,7 +361,7 @@ static void multiply_panel(struct tiles_call *c, bool gathered) {
         memset(c->sums + r * c->stride, 0, EXPERTD_KERNEL_PANEL * sizeof *c->sums);
     }
     if (c->steps > 0) {
-        (c->rows <= AMX_ROWS ? multiply_few : multiply_many)(c, gathered);
+        (c->rows <= AMX_ROWS ? multiply_small_m : multiply_large_m)(c, gathered);
     }
 }
 
@@ -372,9 +372,9 @@ static tile_codes_decoder *decoder_of(const struct expertd_quantised_format *for
     case EXPERTD_CODE_E2M1:
         return tile_codes_nibble;
     case EXPERTD_CODE_INT4:
-        return format->zero_points ? tile_codes_nibble_less_zero : tile_codes_nibble;
+        return format->zero_points ? tile_codes_nibble_zero_point : tile_codes_nibble;
     case EXPERTD_CODE_INT8:
-        return format->zero_points ? tile_codes_int8_less_zero : tile_codes_int8;
+        return format->zero_points ? tile_codes_int8_zero_point : tile_codes_int8;
     default:
         return tile_codes_float8;
     }
@@ -408,8 +408,8 @@ static bool place(struct tiles_call *c, uint8_t *scratch, size_t bytes) {
     c->tiles = scratch;
     c->partials = (panel_tiles *)(c->tiles + CHUNK_STEPS * CODE_STEP_BYTES);
     c->factors = (panel_row *)(c->partials + CHUNK_STEPS);
-    c->kept = (panel_tiles *)(c->factors + CHUNK_STEPS);
-    c->x_tiles = (uint8_t *)(c->kept + row_tiles(c));
+    c->cached = (panel_tiles *)(c->factors + CHUNK_STEPS);
+    c->x_tiles = (uint8_t *)(c->cached + row_tiles(c));
     const size_t room = (bytes - (size_t)(c->x_tiles - scratch)) / x_tile_bytes(c) / row_tiles(c);
     c->held = room < c->steps ? room : c->steps;
     return room >= c->steps;
@@ -420,9 +420,9 @@ _Static_assert(FIXED_SCRATCH + KERNEL_CALL_ROWS / AMX_ROWS * (sizeof(panel_tiles
                "a chunk of all rows");
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
-static __attribute__((noinline)) void multiply_group(struct tiles_call *c, const struct panel_group_args *group) {
+static __attribute__((noinline)) void multiply_group(struct tiles_call *c, const struct macrokernel_args *group) {
     const bool fits = place(c, group->scratch, KERNEL_SCRATCH_BYTES + group->scratch_more);
-    if (fits && !group->rows_kept) {
+    if (fits && !group->rows_cached) {
         gather_rows(c, 0);
     }
     c->stride = KERNEL_SUMS;
@@ -436,36 +436,36 @@ static __attribute__((noinline)) void multiply_group(struct tiles_call *c, const
 
 // Rows so few that tiles, which take as long for one as for 16, are slower than other ways to the same bits. INT8 is dear to
 // decode, and steps of 16 k leave tiles half empty.
-static size_t few_rows(const struct expertd_quantised_format *format, bool whole) {
-    enum { WHOLE_ROWS_OF_16 = 5 };
+static size_t small_m_rows(const struct expertd_quantised_format *format, bool whole) {
+    enum { INTEGER_ROWS_OF_16 = 5 };
     const bool half_empty = quantised_tile_k(format) < CODE_STEP_K;
     if (half_empty && whole) {
-        return WHOLE_ROWS_OF_16;
+        return INTEGER_ROWS_OF_16;
     }
-    return half_empty || format->code == EXPERTD_CODE_INT8 ? FEW_APART_ROWS : FEW_APART_ROWS - 1;
+    return half_empty || format->code == EXPERTD_CODE_INT8 ? SMALL_M_APART_ROWS : SMALL_M_APART_ROWS - 1;
 }
 
-void amxvbmi_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+void amxvbmi_quantised_macrokernel_bf16(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
     if (group->k == 0) {
         group_clear(group);
         return;
     }
-    const bool whole = avx512vnni_whole_rows(format, group->k) > 0;
-    if (group->rows > few_rows(format, whole)) {
+    const bool whole = avx512vnni_integer_rows(format, group->k) > 0;
+    if (group->rows > small_m_rows(format, whole)) {
         struct tiles_call c = call_of(format, group->x, group->rows, group->k);
         float_mode before = float_mode_set_ieee();
         multiply_group(&c, group);
         float_mode_restore(before);
-    } else if (!(whole ? avx512vnni_quantised_whole_apart : avx512vbmi_quantised_few_apart)(group, format)) {
-        group_panel_by_panel(group, format,
-                             amxvbmi_quantised_bf16); // scratch stays what it was made, for a call with the same rows
+    } else if (!(whole ? avx512vnni_quantised_integer_apart : avx512vbmi_quantised_small_m_apart)(group, format)) {
+        macrokernel_panel_by_panel(group, format,
+                                   amxvbmi_quantised_bf16); // scratch stays what it was made, for a call with the same rows
     }
 }
 
 size_t amxvbmi_quantised_span(const struct expertd_quantised_format *format, size_t k) {
     const struct tiles_call one = call_of(format, NULL, AMX_ROWS, k);
     const size_t tile_bytes = sizeof(panel_tiles) + one.steps * x_tile_bytes(&one);
-    return (KERNEL_DIGITS_KEPT - FIXED_SCRATCH) / tile_bytes * AMX_ROWS;
+    return (KERNEL_DIGITS_CACHED - FIXED_SCRATCH) / tile_bytes * AMX_ROWS;
 }
 
 enum { ONE_SCRATCH = FIXED_SCRATCH + sizeof(panel_tiles) + 8 * CODE_TILE_BYTES };

@@ -27,6 +27,6 @@ struct tile_codes {
 };
 typedef void tile_codes_decoder(const struct tile_codes *codes);
 
-tile_codes_decoder tile_codes_nibble, tile_codes_nibble_less_zero, tile_codes_float8, tile_codes_int8, tile_codes_int8_less_zero;
+tile_codes_decoder tile_codes_nibble, tile_codes_nibble_zero_point, tile_codes_float8, tile_codes_int8, tile_codes_int8_zero_point;
 
 #endif

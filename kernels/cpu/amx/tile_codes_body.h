@@ -17,9 +17,9 @@ void TILE_CODES(const struct tile_codes *c) {
     }
     for (size_t l = 0; l < c->lines; l++, codes += LINES_BYTES, to += LINE_PAIRS * 64) {
         PANEL_UNROLL for (size_t j = 0; j < CODE_TILES; j++) {
-            fetch_into((const void *)((uintptr_t)codes + j * QUANTISED_LINE + NEAR_BYTES), false);
+            prefetch_into((const void *)((uintptr_t)codes + j * QUANTISED_LINE + NEAR_BYTES), false);
             if (c->ahead) {
-                fetch_into((const void *)((uintptr_t)codes + j * QUANTISED_LINE + c->ahead), true);
+                prefetch_into((const void *)((uintptr_t)codes + j * QUANTISED_LINE + c->ahead), true);
             }
             const struct line line = line_open(codes + j * QUANTISED_LINE, &t, zero[j]);
             PANEL_UNROLL for (size_t pair = 0; pair < LINE_PAIRS; pair++) {

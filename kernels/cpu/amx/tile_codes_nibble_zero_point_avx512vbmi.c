@@ -2,6 +2,6 @@
 #if defined(__x86_64__)
 #include "kernels/cpu/avx512/quantised_pairs/pairs_nibble_zero_point_avx512.h"
 
-#define TILE_CODES tile_codes_nibble_less_zero
+#define TILE_CODES tile_codes_nibble_zero_point
 #include "kernels/cpu/amx/tile_codes_body.h"
 #endif

@@ -12,7 +12,7 @@ enum {
     TILE_SUMS = 16,          // rows of a tile
     // Of a code less its zero point; other columns go by fmas. Zero points are about the middle, where weights are.
     TILE_CODE_MAX = 8,
-    TILE_CODE_MAX_LESS_ZERO = 12,
+    TILE_CODE_MAX_ZERO_POINT = 12,
 };
 
 // A scale's codes less their zero points, as a tile's right operand.
@@ -20,7 +20,7 @@ typedef int8_t digit_codes[TILE_BLOCKS][TILE_VECS][TILE_WORDS][TILE_COLUMNS][4] 
 
 // Rows are those of struct tile_rows, from the scale on.
 struct tile_scale {
-    bool less_zero;               // else codes are offset by 8
+    bool zero_point;              // else codes are offset by 8
     size_t depth;                 // k of the scale
     const uint8_t *stored;        // codes as they lie in the panel
     const float *factors, *zeros; // [EXPERTD_KERNEL_PANEL]: scales, zero points; 64-byte aligned
@@ -55,6 +55,6 @@ struct tile_pending {
 
 // Scales ascending. `scale` must stay, but for `stored`, until another has been multiplied after it or it is finished.
 void tile_scale_multiply(const struct tile_scale *scale, digit_codes codes, struct tile_pending *pending);
-void tile_scale_finish(struct tile_pending *pending);
+void tile_scale_epilogue(struct tile_pending *pending);
 
 #endif

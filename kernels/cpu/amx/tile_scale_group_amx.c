@@ -20,7 +20,7 @@ enum {
     HALF = TILE_VECS / 2,    // of the columns that codes are widened of at a time
     WIDE_ROWS = 32,          // that are widened at once
     FMA_ROWS = 8,            // at a time
-    FEW_ROWS = 4,            // codes are widened in registers for
+    SMALL_M_ROWS = 4,        // codes are widened in registers for
     RIGHT = 5,               // tiles: 0 to 3 are sums of each vector of columns, 4 digits, 5 to 7 codes
 };
 
@@ -32,10 +32,10 @@ void tile_scales_end(void) {
     _tile_release();
 }
 
-PANEL_INLINE void decode_line(const uint8_t *stored, bool less_zero, __m512i zero, void *low, void *high) {
+PANEL_INLINE void decode_line(const uint8_t *stored, bool zero_point, __m512i zero, void *low, void *high) {
     const __m512i nibble = _mm512_set1_epi8(15), line = _mm512_loadu_si512(stored);
-    fetch_line(stored, FETCH_CODES_INTEL);
-    (void)less_zero;
+    prefetch_line(stored, PREFETCH_CODES_INTEL);
+    (void)zero_point;
     _mm512_store_si512(low, _mm512_sub_epi8(_mm512_and_si512(line, nibble), zero));
     _mm512_store_si512(high, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(line, 4), nibble), zero));
 }
@@ -44,13 +44,14 @@ void tile_scale_decode(const struct tile_scale *s, digit_codes to) {
     const uint8_t *stored = s->stored;
     __m512i zero[TILE_VECS];
     PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
-        const __m512i words = s->less_zero ? _mm512_cvtps_epi32(_mm512_load_ps(s->zeros + v * TILE_COLUMNS)) : _mm512_set1_epi32(8);
+        const __m512i words =
+            s->zero_point ? _mm512_cvtps_epi32(_mm512_load_ps(s->zeros + v * TILE_COLUMNS)) : _mm512_set1_epi32(8);
         zero[v] = _mm512_mullo_epi32(words, _mm512_set1_epi32(0x01010101));
     }
     for (size_t k = 0; k < s->depth; k += LINE_K) {
         const size_t block = k / TILE_K, word = k % TILE_K / 4;
         PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++, stored += QUANTISED_LINE) {
-            decode_line(stored, s->less_zero, zero[v], to[block][v][word], to[block][v][word + 1]);
+            decode_line(stored, s->zero_point, zero[v], to[block][v][word], to[block][v][word + 1]);
         }
     }
 }
@@ -82,34 +83,34 @@ PANEL_INLINE struct line line_load(const uint8_t *stored) {
 }
 
 // k = 2i is nibble i of the lower half of a column's word, 2i + 1 that of the upper one.
-PANEL_INLINE __m512 line_value(const struct line *line, size_t k, bool less_zero, __m512 values, __m512 zero) {
+PANEL_INLINE __m512 line_value(const struct line *line, size_t k, bool zero_point, __m512 values, __m512 zero) {
     const __m512i words = line->from[k % 2 * 2 + k / 4], index = k / 2 % 2 ? _mm512_srli_epi32(words, 4) : words;
     const __m512 value = _mm512_permutexvar_ps(index, values);
-    return less_zero ? _mm512_sub_ps(value, zero) : value;
+    return zero_point ? _mm512_sub_ps(value, zero) : value;
 }
 
-PANEL_INLINE __m512 code_values(bool less_zero) {
+PANEL_INLINE __m512 code_values(bool zero_point) {
     static const float UINT4[TILE_COLUMNS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     static const float INT4[TILE_COLUMNS] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-    return _mm512_loadu_ps(less_zero ? UINT4 : INT4);
+    return _mm512_loadu_ps(zero_point ? UINT4 : INT4);
 }
 
-PANEL_INLINE void widen(const struct tile_scale *s, size_t block, size_t first, bool less_zero, wide_codes wide) {
-    const __m512 values = code_values(less_zero);
+PANEL_INLINE void widen(const struct tile_scale *s, size_t block, size_t first, bool zero_point, wide_codes wide) {
+    const __m512 values = code_values(zero_point);
     const uint8_t *stored = s->stored + (block * LINES * TILE_VECS + first) * QUANTISED_LINE;
     for (size_t i = 0; i < block_depth(s, block); i += LINE_K, stored += TILE_VECS * QUANTISED_LINE) {
         PANEL_UNROLL for (size_t v = 0; v < HALF; v++) {
-            const __m512 zero = less_zero ? _mm512_load_ps(s->zeros + (first + v) * TILE_COLUMNS) : _mm512_setzero_ps();
+            const __m512 zero = zero_point ? _mm512_load_ps(s->zeros + (first + v) * TILE_COLUMNS) : _mm512_setzero_ps();
             const struct line line = line_load(stored + v * QUANTISED_LINE);
             PANEL_UNROLL for (size_t k = 0; k < LINE_K; k++) {
-                _mm512_store_ps(&wide[i + k][v * TILE_COLUMNS], line_value(&line, k, less_zero, values, zero));
+                _mm512_store_ps(&wide[i + k][v * TILE_COLUMNS], line_value(&line, k, zero_point, values, zero));
             }
         }
     }
 }
 
 static void widen_codes(const struct tile_scale *s, size_t block, size_t first, wide_codes wide) {
-    if (s->less_zero) {
+    if (s->zero_point) {
         widen(s, block, first, true, wide);
     } else {
         widen(s, block, first, false, wide);
@@ -174,14 +175,14 @@ PANEL_INLINE void fma_step(size_t rows, size_t vecs, const wide_rows x, size_t k
 }
 
 // A line of codes along two vectors of columns, pairs of k, the odd one first.
-PANEL_INLINE void fma_line(size_t rows, bool less_zero, const uint8_t *stored, const wide_rows x, size_t k, __m512 values,
+PANEL_INLINE void fma_line(size_t rows, bool zero_point, const uint8_t *stored, const wide_rows x, size_t k, __m512 values,
                            const __m512 *zero, size_t first, fma_sums sums) {
     const struct line line[HALF] = {line_load(stored), line_load(stored + QUANTISED_LINE)};
     PANEL_UNROLL for (size_t i = 0; i < LINE_K; i++) {
         const size_t odd = i ^ 1;
         __m512 code[HALF];
         PANEL_UNROLL for (size_t v = 0; v < HALF; v++) {
-            code[v] = line_value(&line[v], odd, less_zero, values, zero[v]);
+            code[v] = line_value(&line[v], odd, zero_point, values, zero[v]);
         }
         fma_step(rows, HALF, x, k + odd, code, first, sums);
     }
@@ -189,25 +190,27 @@ PANEL_INLINE void fma_line(size_t rows, bool less_zero, const uint8_t *stored, c
 }
 
 // Few rows: codes are widened in registers.
-PANEL_INLINE void fma_few(size_t rows, bool less_zero, const struct tile_scale *s, const struct fma_at *at, const wide_rows x) {
-    const __m512 values = code_values(less_zero);
+PANEL_INLINE void fma_small_m(size_t rows, bool zero_point, const struct tile_scale *s, const struct fma_at *at,
+                              const wide_rows x) {
+    const __m512 values = code_values(zero_point);
     const uint8_t *stored = s->stored + at->block * LINES * TILE_VECS * QUANTISED_LINE;
     __m512 zero[TILE_VECS];
     fma_sums sums;
     PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
-        zero[v] = less_zero ? _mm512_load_ps(s->zeros + v * TILE_COLUMNS) : _mm512_setzero_ps();
+        zero[v] = zero_point ? _mm512_load_ps(s->zeros + v * TILE_COLUMNS) : _mm512_setzero_ps();
     }
     fma_begin(rows, TILE_VECS, s, at, sums);
     for (size_t k = 0; k < block_depth(s, at->block); k += LINE_K) {
         PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v += HALF, stored += HALF * QUANTISED_LINE) {
-            fma_line(rows, less_zero, stored, x, k, values, zero + v, v, sums);
+            fma_line(rows, zero_point, stored, x, k, values, zero + v, v, sums);
         }
     }
     fma_end(rows, TILE_VECS, s, at, sums);
 }
 
 // More: they have been widened into L1, of half of the columns.
-PANEL_INLINE void fma_many(size_t rows, const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes) {
+PANEL_INLINE void fma_large_m(size_t rows, const struct tile_scale *s, const struct fma_at *at, const wide_rows x,
+                              wide_codes codes) {
     fma_sums sums;
     fma_begin(rows, HALF, s, at, sums);
     for (size_t pair = 0; pair < block_depth(s, at->block); pair += 2) {
@@ -224,43 +227,43 @@ PANEL_INLINE void fma_many(size_t rows, const struct tile_scale *s, const struct
 }
 
 // By the copy for its number of rows.
-#define FMA_FEW(rows)                                                                                                              \
-    static void fma_few_##rows(const struct tile_scale *s, const struct fma_at *at, const wide_rows x) {                           \
-        if (s->less_zero) {                                                                                                        \
-            fma_few(rows, true, s, at, x);                                                                                         \
+#define FMA_SMALL_M(rows)                                                                                                          \
+    static void fma_small_m_##rows(const struct tile_scale *s, const struct fma_at *at, const wide_rows x) {                       \
+        if (s->zero_point) {                                                                                                       \
+            fma_small_m(rows, true, s, at, x);                                                                                     \
         } else {                                                                                                                   \
-            fma_few(rows, false, s, at, x);                                                                                        \
+            fma_small_m(rows, false, s, at, x);                                                                                    \
         }                                                                                                                          \
     }
-#define FMA_MANY(rows)                                                                                                             \
-    static void fma_many_##rows(const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes) {        \
-        fma_many(rows, s, at, x, codes);                                                                                           \
+#define FMA_LARGE_M(rows)                                                                                                          \
+    static void fma_large_m_##rows(const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes) {     \
+        fma_large_m(rows, s, at, x, codes);                                                                                        \
     }
-FMA_FEW(1)
-FMA_FEW(2)
-FMA_FEW(3)
-FMA_FEW(4)
-FMA_MANY(1)
-FMA_MANY(2)
-FMA_MANY(3)
-FMA_MANY(4)
-FMA_MANY(5)
-FMA_MANY(6)
-FMA_MANY(7)
-FMA_MANY(8)
+FMA_SMALL_M(1)
+FMA_SMALL_M(2)
+FMA_SMALL_M(3)
+FMA_SMALL_M(4)
+FMA_LARGE_M(1)
+FMA_LARGE_M(2)
+FMA_LARGE_M(3)
+FMA_LARGE_M(4)
+FMA_LARGE_M(5)
+FMA_LARGE_M(6)
+FMA_LARGE_M(7)
+FMA_LARGE_M(8)
 
-typedef void fma_few_kernel(const struct tile_scale *s, const struct fma_at *at, const wide_rows x);
-typedef void fma_many_kernel(const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes);
+typedef void fma_small_m_kernel(const struct tile_scale *s, const struct fma_at *at, const wide_rows x);
+typedef void fma_large_m_kernel(const struct tile_scale *s, const struct fma_at *at, const wide_rows x, wide_codes codes);
 
 // Up to WIDE_ROWS rows.
 static void fma_some(const struct tile_scale *s, size_t block, size_t place, size_t count, const wide_rows x) {
-    static fma_few_kernel *const FEW[] = {fma_few_1, fma_few_2, fma_few_3, fma_few_4};
-    static fma_many_kernel *const MANY[] = {fma_many_1, fma_many_2, fma_many_3, fma_many_4,
-                                            fma_many_5, fma_many_6, fma_many_7, fma_many_8};
+    static fma_small_m_kernel *const SMALL_M[] = {fma_small_m_1, fma_small_m_2, fma_small_m_3, fma_small_m_4};
+    static fma_large_m_kernel *const LARGE_M[] = {fma_large_m_1, fma_large_m_2, fma_large_m_3, fma_large_m_4,
+                                                  fma_large_m_5, fma_large_m_6, fma_large_m_7, fma_large_m_8};
     wide_codes codes;
-    if (count <= FEW_ROWS) {
+    if (count <= SMALL_M_ROWS) {
         const struct fma_at at = {block, 0, place};
-        FEW[count - 1](s, &at, x);
+        SMALL_M[count - 1](s, &at, x);
         return;
     }
     for (size_t first = 0; first < TILE_VECS; first += HALF) {
@@ -269,7 +272,7 @@ static void fma_some(const struct tile_scale *s, size_t block, size_t place, siz
         for (size_t done = 0, rows; done < count; done += rows, parts--) {
             rows = div_up(count - done, parts);
             const struct fma_at at = {block, first * TILE_COLUMNS, place + done};
-            MANY[rows - 1](s, &at, x + done, codes);
+            LARGE_M[rows - 1](s, &at, x + done, codes);
         }
     }
 }
@@ -378,7 +381,7 @@ PANEL_INLINE void store_unit(int32_t (*sums)[TILE_SUMS][TILE_COLUMNS]) {
 
 // Are codes less these zero points of a magnitude that was reckoned with?
 PANEL_INLINE bool zeros_are_taken(const struct tile_scale *s) {
-    const __m512 most = _mm512_set1_ps(TILE_CODE_MAX_LESS_ZERO), least = _mm512_set1_ps(15 - TILE_CODE_MAX_LESS_ZERO);
+    const __m512 most = _mm512_set1_ps(TILE_CODE_MAX_ZERO_POINT), least = _mm512_set1_ps(15 - TILE_CODE_MAX_ZERO_POINT);
     __mmask16 out = 0;
     PANEL_UNROLL for (size_t v = 0; v < TILE_VECS; v++) {
         const __m512 zero = _mm512_load_ps(s->zeros + v * TILE_COLUMNS);
@@ -404,7 +407,7 @@ static void multiply_units(const struct tile_scale *s, const size_t whole[TILE_B
 }
 
 void tile_scale_multiply(const struct tile_scale *s, digit_codes codes, struct tile_pending *pending) {
-    const bool taken = !s->less_zero || zeros_are_taken(s);
+    const bool taken = !s->zero_point || zeros_are_taken(s);
     const size_t whole[TILE_BLOCKS] = {taken ? s->count[0] : 0, taken ? s->count[1] : 0};
     multiply_units(s, whole, codes, pending);
     if (pending->scale != s) {
@@ -418,7 +421,7 @@ void tile_scale_multiply(const struct tile_scale *s, digit_codes codes, struct t
     }
 }
 
-void tile_scale_finish(struct tile_pending *pending) {
+void tile_scale_epilogue(struct tile_pending *pending) {
     add_pending(pending);
 }
 #endif

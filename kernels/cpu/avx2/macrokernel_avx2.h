@@ -14,16 +14,16 @@
 #include "kernels/cpu/common/macrokernel_words_body.h"
 
 enum {
-    WIDENED_BLOCK = 256,   // k; even
-    WIDENED_FEW_PARTS = 2, // of few rows such a block is one of several parts
-    WIDENED_FEW_ROWS = 4 * PANEL_TILE,
+    WIDENED_BLOCK = 256,       // k; even
+    WIDENED_SMALL_M_PARTS = 2, // of few rows such a block is one of several parts
+    WIDENED_SMALL_M_ROWS = 4 * PANEL_TILE,
     WIDENED_ROWS = 120,                      // more are cut: rows, sums and panel would leave L2
     WIDENED_ROW = WIDENED_BLOCK + 2 * LANES, // floats of a widened row; not a power of two, which would share cache sets
     WIDENED_SLICE = WIDENED_BLOCK * WORDS_PASS,
     WIDENED_RUN = 2 * LANES, // k of a run of the inner loop
 };
 _Static_assert((WIDENED_ROWS * WIDENED_ROW + WIDENED_SLICE) * sizeof(float) <= KERNEL_SCRATCH_BYTES, "scratch");
-_Static_assert(WIDENED_ROWS >= WIDENED_FEW_ROWS * (size_t)WIDENED_FEW_PARTS, "scratch");
+_Static_assert(WIDENED_ROWS >= WIDENED_SMALL_M_ROWS * (size_t)WIDENED_SMALL_M_PARTS, "scratch");
 _Static_assert(!FLUSHES_BEFORE_ROUNDING, "no sum is checked for what the machine flushed");
 
 // What a tile finds of a panel's columns and leaves: nothing at all (few rows: it costs more than it saves), the odd k widened by
@@ -39,8 +39,8 @@ struct widened_pass {
     float *slice;          // [depth][WORDS_PASS]: the pass's columns widened, in the order of the sums
     float *sums;           // of the first row and column
     bool begins;           // K: sums begin at +0
-    struct group_ahead ahead;
-    struct group_ahead *elsewhere; // what is fetched besides, once a run; NULL: nothing
+    struct macrokernel_prefetch ahead;
+    struct macrokernel_prefetch *elsewhere; // what is fetched besides, once a run; NULL: nothing
 };
 
 // Loads the tile's sums, and fetches the next one's.
@@ -99,7 +99,7 @@ PANEL_INLINE void widened_pair(vec sums[][PANEL_VECS], size_t rows, const float 
 // `rows` and `state` are constants in each copy of the passes, so that the sums are registers.
 PANEL_INLINE void widened_rows(struct widened_pass *pass, enum widened_state state, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = pass->ahead;
+    struct macrokernel_prefetch ahead = pass->ahead;
     const float *part = pass->x;
     const uint16_t *pairs = pass->pairs;
     float *slice = pass->slice;
@@ -109,10 +109,10 @@ PANEL_INLINE void widened_rows(struct widened_pass *pass, enum widened_state sta
         const float *x = part, *end = x + (depth + 1) / 2 * 2, *runs_end = x + depth / WIDENED_RUN * WIDENED_RUN;
         for (; x < runs_end; x += WIDENED_RUN, pairs += WIDENED_RUN * EXPERTD_KERNEL_PANEL, slice += WIDENED_RUN * WORDS_PASS) {
             if (pass->elsewhere) {
-                group_fetch(pass->elsewhere);
+                macro_prefetch(pass->elsewhere);
             }
             PANEL_UNROLL for (size_t i = 0; i < LANES; i++) {
-                words_fetch(&ahead);
+                words_prefetch(&ahead);
                 widened_pair(sums, rows, x + i, LANES, pairs + 2 * i * EXPERTD_KERNEL_PANEL, slice + 2 * i * WORDS_PASS, state);
             }
         }
@@ -144,30 +144,30 @@ static void widened_row(const uint16_t *x, size_t depth, float *to) {
         vec_store(to + i + LANES, vec_even(x + i));
     }
     if (i < depth) {
-        few_widen((const char *)(x + i), (depth - i) * sizeof *x, to + i, FEW_PAIRS);
+        small_m_widen((const char *)(x + i), (depth - i) * sizeof *x, to + i, SMALL_M_PAIRS);
     }
 }
 
 // A block of K of some of the call's rows against one of its panels.
 struct widened_block {
-    const struct panel_group_args *args;
+    const struct macrokernel_args *args;
     size_t row, rows, begin, depth, panel;
-    struct group_ahead *elsewhere; // widened_pass's
+    struct macrokernel_prefetch *elsewhere; // widened_pass's
 };
 
-static bool widened_is_few(const struct widened_block *block) {
-    return block->rows <= WIDENED_FEW_ROWS;
+static bool widened_is_small_m(const struct widened_block *block) {
+    return block->rows <= WIDENED_SMALL_M_ROWS;
 }
 
 // The depth of the block that begins there.
 static size_t widened_depth(const struct widened_block *block, size_t begin) {
-    size_t left = block->args->k - begin, most = widened_is_few(block) ? WIDENED_FEW_PARTS * WIDENED_BLOCK : WIDENED_BLOCK;
+    size_t left = block->args->k - begin, most = widened_is_small_m(block) ? WIDENED_SMALL_M_PARTS * WIDENED_BLOCK : WIDENED_BLOCK;
     return left < most ? left : most;
 }
 
 // What is multiplied next: of the next panel, of the next block, or of the panels that the thread takes next.
 static const uint16_t *widened_next(const struct widened_block *block) {
-    const struct panel_group_args *args = block->args;
+    const struct macrokernel_args *args = block->args;
     size_t end = block->begin + block->depth;
     if (block->panel + 1 < args->count) {
         return (const uint16_t *)args->panels[block->panel + 1] + block->begin * EXPERTD_KERNEL_PANEL;
@@ -179,8 +179,8 @@ static const uint16_t *widened_next(const struct widened_block *block) {
 }
 
 // A pass's share of the rows' next block: they come from everywhere, and would be waited for where they are widened.
-static void widened_fetch_rows(const struct widened_block *block, size_t pass) {
-    const struct panel_group_args *args = block->args;
+static void widened_prefetch_rows(const struct widened_block *block, size_t pass) {
+    const struct macrokernel_args *args = block->args;
     size_t begin = block->begin + block->depth, bytes = widened_depth(block, begin) * sizeof(uint16_t);
     size_t passes = EXPERTD_KERNEL_PANEL / WORDS_PASS;
     for (size_t r = block->panel * passes + pass; r < block->rows; r += args->count * passes) {
@@ -193,19 +193,19 @@ static void widened_fetch_rows(const struct widened_block *block, size_t pass) {
 
 // All rows against the pass's columns.
 static void widened_columns(struct widened_pass *pass, size_t rows) {
-    bool few = rows <= WIDENED_FEW_ROWS;
-    widened_tile_function *run = few ? widened_never : widened_first;
+    bool small_m = rows <= WIDENED_SMALL_M_ROWS;
+    widened_tile_function *run = small_m ? widened_never : widened_first;
     for (size_t row = 0, tile; row < rows; row += tile) {
         tile = panel_tile_rows(rows, row);
         run(pass, tile);
-        run = few ? widened_never : row == 0 ? widened_second : widened_both;
+        run = small_m ? widened_never : row == 0 ? widened_second : widened_both;
         pass->x += tile * WIDENED_ROW;
         pass->sums += tile * KERNEL_SUMS;
     }
 }
 
 static void widened_panel(const struct widened_block *block) {
-    const struct panel_group_args *args = block->args;
+    const struct macrokernel_args *args = block->args;
     float *slice = args->scratch;
     const uint16_t *pairs = (const uint16_t *)args->panels[block->panel] + block->begin * EXPERTD_KERNEL_PANEL;
     size_t tiles = (block->rows + PANEL_TILE - 1) / PANEL_TILE, passes = EXPERTD_KERNEL_PANEL / WORDS_PASS;
@@ -216,10 +216,10 @@ static void widened_panel(const struct widened_block *block) {
         .slice = slice,
         .begins = block->begin == 0 && !args->goes_on,
         .elsewhere = block->elsewhere,
-        .ahead = group_ahead_over(widened_next(block), block->depth * EXPERTD_KERNEL_PANEL * sizeof *pairs, fetches),
+        .ahead = macrokernel_prefetch_over(widened_next(block), block->depth * EXPERTD_KERNEL_PANEL * sizeof *pairs, fetches),
     };
     for (size_t i = 0; i < passes; i++) {
-        widened_fetch_rows(block, i);
+        widened_prefetch_rows(block, i);
         pass.pairs = pairs + 2 * i * WORDS_PASS;
         pass.x = slice + WIDENED_SLICE;
         pass.sums = args->sums + block->row * KERNEL_SUMS + block->panel * EXPERTD_KERNEL_PANEL + i * WORDS_PASS;
@@ -238,13 +238,13 @@ static void widened_block_rows(const struct widened_block *block, float *to) {
 }
 
 // What all blocks of a call fetch beside panels, which its caller packs next.
-static struct group_ahead widened_elsewhere(const struct panel_group_args *args) {
+static struct macrokernel_prefetch widened_elsewhere(const struct macrokernel_args *args) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
     size_t runs = args->count * tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (args->k / WIDENED_RUN);
-    return args->ahead.runs == 0 ? (struct group_ahead){0} : group_ahead_of(&args->ahead, runs, false);
+    return args->ahead.runs == 0 ? (struct macrokernel_prefetch){0} : macrokernel_prefetch_of(&args->ahead, runs, false);
 }
 
-static void widened_blocks(const struct panel_group_args *args, size_t row, size_t rows, struct group_ahead *elsewhere) {
+static void widened_blocks(const struct macrokernel_args *args, size_t row, size_t rows, struct macrokernel_prefetch *elsewhere) {
     struct widened_block block = {.args = args, .row = row, .rows = rows, .elsewhere = elsewhere->step ? elsewhere : NULL};
     for (; block.begin < args->k; block.begin += block.depth) {
         block.depth = widened_depth(&block, block.begin);
@@ -255,18 +255,18 @@ static void widened_blocks(const struct panel_group_args *args, size_t row, size
     }
 }
 
-void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
+void PANEL_TARGET(macrokernel_bf16)(const struct macrokernel_args *args) {
     size_t calls = (args->rows + WIDENED_ROWS - 1) / WIDENED_ROWS;
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-    if (args->rows <= FEW_ROWS_PAIRS) {
-        few_group(args, FEW_PAIRS);
+    if (args->rows <= SMALL_M_ROWS_PAIRS) {
+        small_m_macrokernel(args, SMALL_M_PAIRS);
         float_mode_restore(before);
         return;
     }
     if (args->k == 0) {
         group_clear(args);
     }
-    struct group_ahead elsewhere = widened_elsewhere(args);
+    struct macrokernel_prefetch elsewhere = widened_elsewhere(args);
     for (size_t row = 0, rows; row < args->rows; row += rows, calls--) {
         rows = (args->rows - row + calls - 1) / calls;
         widened_blocks(args, row, rows, &elsewhere);
@@ -274,19 +274,19 @@ void PANEL_TARGET(group_bf16)(const struct panel_group_args *args) {
     float_mode_restore(before);
 }
 
-void PANEL_TARGET(group_f32)(const struct panel_group_args *args) {
-    if (args->rows <= FEW_ROWS_F32) {
-        few_group(args, FEW_F32);
+void PANEL_TARGET(macrokernel_f32)(const struct macrokernel_args *args) {
+    if (args->rows <= SMALL_M_ROWS_F32) {
+        small_m_macrokernel(args, SMALL_M_F32);
     } else {
-        words_group(args, args->k);
+        words_macrokernel(args, args->k);
     }
 }
 
 // More rows than are taken in turns: panel_i8_avx2.c.
-void PANEL_TARGET(group_i8)(const struct panel_group_args *args) {
-    if (args->rows <= FEW_ROWS_QUADS) {
-        few_group(args, FEW_QUADS);
+void PANEL_TARGET(macrokernel_i8)(const struct macrokernel_args *args) {
+    if (args->rows <= SMALL_M_ROWS_QUADS) {
+        small_m_macrokernel(args, SMALL_M_QUADS);
     } else {
-        PANEL_TARGET(many_group_i8)(args);
+        PANEL_TARGET(large_m_macrokernel_i8)(args);
     }
 }

@@ -70,8 +70,8 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 #define WORDS_TUNED
 enum {
     WORDS_BLOCK = 256,
-    WORDS_FEW_BLOCK = 64,
-    WORDS_FEW_ROWS = 8,
+    WORDS_SMALL_M_BLOCK = 64,
+    WORDS_SMALL_M_ROWS = 8,
     WORDS_INTO_L2 = 0, // measured on Zen 3 alone
     WORDS_NEAR = 0,
     WORDS_WAITING_ROWS = 0,

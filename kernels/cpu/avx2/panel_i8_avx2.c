@@ -34,7 +34,7 @@ PANEL_INLINE vec quad_dot(const uint32_t *words, quad_vec w, vec sum) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_set1_epi32((int)words[1]), w.odd));
 }
 
-#define PANEL_TARGET(name) avx2_many_##name
+#define PANEL_TARGET(name) avx2_large_m_##name
 #include "kernels/cpu/common/quad_pass.h"
 // After it:
 #include "kernels/cpu/common/macrokernel_i8_body.h"

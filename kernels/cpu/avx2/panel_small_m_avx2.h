@@ -27,110 +27,111 @@
 #include "kernels/layout/packed_i8.h"
 
 enum {
-    FEW_ROWS_F32 = PANEL_TILE,   // that are taken in turns. More are as fast or faster where a panel is taken after the other
-    FEW_ROWS_PAIRS = 4,          // the same of bf16
-    FEW_ROWS_QUADS = PANEL_TILE, // and of int8
-    FEW_WORDS = 32,              // of a block of K, f32's k, bf16's pairs or int8's quads
-    FEW_ROW = 2 * FEW_WORDS,     // floats of a row's block
-    FEW_WORD = EXPERTD_KERNEL_PANEL * sizeof(float), // bytes of a panel
-    FEW_VECS = EXPERTD_KERNEL_PANEL / LANES,
-    FEW_FACTORS = 3, // rows whose factors are kept in registers while vectors of a word are widened one by one
-    TURN_WORDS = 4,
+    SMALL_M_ROWS_F32 = PANEL_TILE,   // that are taken in turns. More are as fast or faster where a panel is taken after the other
+    SMALL_M_ROWS_PAIRS = 4,          // the same of bf16
+    SMALL_M_ROWS_QUADS = PANEL_TILE, // and of int8
+    SMALL_M_WORDS = 32,              // of a block of K, f32's k, bf16's pairs or int8's quads
+    SMALL_M_ROW = 2 * SMALL_M_WORDS, // floats of a row's block
+    SMALL_M_WORD = EXPERTD_KERNEL_PANEL * sizeof(float), // bytes of a panel
+    SMALL_M_VECS = EXPERTD_KERNEL_PANEL / LANES,
+    SMALL_M_FACTORS = 3, // rows whose factors are kept in registers while vectors of a word are widened one by one
+    TRANSPOSE_WORDS = 4,
     TURN_AHEAD = 2, // turns that fetches are ahead
 };
 _Static_assert(!FLUSHES_BEFORE_ROUNDING, "no sum is checked for what the machine flushed");
 
 // What a word is: an f32, a pair of bf16, a quad of int8.
-enum few_kind { FEW_F32, FEW_PAIRS, FEW_QUADS };
+enum small_m_kind { SMALL_M_F32, SMALL_M_PAIRS, SMALL_M_QUADS };
 
 // What of a word is multiplied at once; a factor is a float, or two int16.
-enum few_part { FEW_WHOLE, FEW_ODD, FEW_EVEN, FEW_ODD_I8, FEW_EVEN_I8 };
+enum small_m_part { FEW_WHOLE, SMALL_M_ODD, SMALL_M_EVEN, SMALL_M_ODD_I8, SMALL_M_EVEN_I8 };
 
 // In a row's block.
-static inline size_t few_factors(enum few_kind kind) {
-    return kind == FEW_F32 ? 1 : 2;
+static inline size_t small_m_factors(enum small_m_kind kind) {
+    return kind == SMALL_M_F32 ? 1 : 2;
 }
 
-static inline size_t few_word_k(enum few_kind kind) {
-    return kind == FEW_F32 ? 1 : kind == FEW_PAIRS ? 2 : PACKED_I8_K;
+static inline size_t small_m_word_k(enum small_m_kind kind) {
+    return kind == SMALL_M_F32 ? 1 : kind == SMALL_M_PAIRS ? 2 : PACKED_I8_K;
 }
 
 // A block of K of some of a call's rows.
-struct few_block {
-    const struct panel_group_args *args;
+struct small_m_block {
+    const struct macrokernel_args *args;
     size_t row, rows; // of the call
-    enum few_kind kind;
+    enum small_m_kind kind;
     size_t begin, words, end; // of K; where it ends
-    float *x;                 // [rows][FEW_ROW]
+    float *x;                 // [rows][SMALL_M_ROW]
 };
 
 // The rows against some columns of a panel's turn.
-struct few_pass {
-    const float *x;    // of the first row and word; rows are FEW_ROW apart
+struct small_m_pass {
+    const float *x;    // of the first row and word; rows are SMALL_M_ROW apart
     const char *panel; // the first word, first column of the pass
     float *sums;       // of the first row and column; rows are KERNEL_SUMS apart
     uintptr_t ahead;   // the next line to fetch
 };
 
-PANEL_INLINE vec few_load(const char *word, size_t v, enum few_part part) {
+PANEL_INLINE vec small_m_load(const char *word, size_t v, enum small_m_part part) {
     const char *from = word + v * LANES * sizeof(float);
     switch (part) {
-    case FEW_ODD:
+    case SMALL_M_ODD:
         return vec_odd((const uint16_t *)(const void *)from);
-    case FEW_EVEN:
+    case SMALL_M_EVEN:
         return vec_even((const uint16_t *)(const void *)from);
-    case FEW_ODD_I8:
+    case SMALL_M_ODD_I8:
         return vec_odd_i8(from);
-    case FEW_EVEN_I8:
+    case SMALL_M_EVEN_I8:
         return vec_even_i8(from);
     default:
         return vec_load((const float *)(const void *)from);
     }
 }
 
-PANEL_INLINE vec few_multiply(vec factor, vec w, vec sum, enum few_part part) {
-    return part >= FEW_ODD_I8 ? vec_add_pairs(factor, w, sum) : vec_fma_in_order(factor, w, sum);
+PANEL_INLINE vec small_m_multiply(vec factor, vec w, vec sum, enum small_m_part part) {
+    return part >= SMALL_M_ODD_I8 ? vec_add_pairs(factor, w, sum) : vec_fma_in_order(factor, w, sum);
 }
 
 // One k. What there is less of stays in registers: the rows' factors or the columns'.
-PANEL_INLINE void few_step(vec sums[][FEW_VECS], size_t rows, size_t vecs, const float *x, size_t x_stride, const char *word,
-                           enum few_part part) {
-    if (rows <= FEW_FACTORS) {
-        vec factors[FEW_FACTORS];
+PANEL_INLINE void small_m_step(vec sums[][SMALL_M_VECS], size_t rows, size_t vecs, const float *x, size_t x_stride,
+                               const char *word, enum small_m_part part) {
+    if (rows <= SMALL_M_FACTORS) {
+        vec factors[SMALL_M_FACTORS];
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             factors[r] = vec_broadcast(x + r * x_stride);
         }
         PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
-            vec w = few_load(word, v, part);
+            vec w = small_m_load(word, v, part);
             PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-                sums[r][v] = few_multiply(factors[r], w, sums[r][v], part);
+                sums[r][v] = small_m_multiply(factors[r], w, sums[r][v], part);
             }
         }
         return;
     }
     vec w[PANEL_VECS];
     PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
-        w[v] = few_load(word, v, part);
+        w[v] = small_m_load(word, v, part);
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         vec factor = vec_broadcast(x + r * x_stride);
         PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
-            sums[r][v] = few_multiply(factor, w[v], sums[r][v], part);
+            sums[r][v] = small_m_multiply(factor, w[v], sums[r][v], part);
         }
     }
 }
 
-PANEL_INLINE void few_word(vec sums[][FEW_VECS], size_t rows, size_t vecs, const float *x, size_t x_stride, const char *word,
-                           enum few_kind kind) {
-    const enum few_part first[] = {FEW_WHOLE, FEW_ODD, FEW_EVEN_I8}, second[] = {FEW_WHOLE, FEW_EVEN, FEW_ODD_I8};
-    few_step(sums, rows, vecs, x, x_stride, word, first[kind]);
-    if (kind != FEW_F32) {
-        few_step(sums, rows, vecs, x + 1, x_stride, word, second[kind]);
+PANEL_INLINE void small_m_word(vec sums[][SMALL_M_VECS], size_t rows, size_t vecs, const float *x, size_t x_stride,
+                               const char *word, enum small_m_kind kind) {
+    const enum small_m_part first[] = {FEW_WHOLE, SMALL_M_ODD, SMALL_M_EVEN_I8},
+                            second[] = {FEW_WHOLE, SMALL_M_EVEN, SMALL_M_ODD_I8};
+    small_m_step(sums, rows, vecs, x, x_stride, word, first[kind]);
+    if (kind != SMALL_M_F32) {
+        small_m_step(sums, rows, vecs, x + 1, x_stride, word, second[kind]);
     }
 }
 
 // As many lines as `bytes` hold.
-PANEL_INLINE uintptr_t few_fetch(uintptr_t ahead, size_t bytes) {
+PANEL_INLINE uintptr_t small_m_prefetch(uintptr_t ahead, size_t bytes) {
     PANEL_UNROLL for (size_t at = 0; at < bytes; at += 64) {
         vec_prefetch_in_order((const void *)(ahead + at));
     }
@@ -139,24 +140,24 @@ PANEL_INLINE uintptr_t few_fetch(uintptr_t ahead, size_t bytes) {
 
 // Some columns of a turn. Lines ahead are fetched, as many as the columns have, word by word: of f32 all at once, since its words
 // are too few fmas to hide between. Every parameter but the pass is a constant in each copy, so that the sums are registers; of the
-// last words of K fewer than TURN_WORDS may be left.
-PANEL_INLINE void few_columns(struct few_pass *pass, size_t words, size_t rows, size_t vecs, enum few_kind kind) {
-    vec sums[PANEL_TILE][FEW_VECS];
-    const size_t step = few_factors(kind), bytes = vecs * LANES * sizeof(float);
-    const bool fetches = words == TURN_WORDS && rows > 1;
+// last words of K fewer than TRANSPOSE_WORDS may be left.
+PANEL_INLINE void small_m_columns(struct small_m_pass *pass, size_t words, size_t rows, size_t vecs, enum small_m_kind kind) {
+    vec sums[PANEL_TILE][SMALL_M_VECS];
+    const size_t step = small_m_factors(kind), bytes = vecs * LANES * sizeof(float);
+    const bool fetches = words == TRANSPOSE_WORDS && rows > 1;
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
             sums[r][v] = vec_load(pass->sums + r * KERNEL_SUMS + v * LANES);
         }
     }
-    if (fetches && kind == FEW_F32) {
-        pass->ahead = few_fetch(pass->ahead, TURN_WORDS * bytes);
+    if (fetches && kind == SMALL_M_F32) {
+        pass->ahead = small_m_prefetch(pass->ahead, TRANSPOSE_WORDS * bytes);
     }
     PANEL_UNROLL for (size_t i = 0; i < words; i++) {
-        if (fetches && kind != FEW_F32) {
-            pass->ahead = few_fetch(pass->ahead, bytes);
+        if (fetches && kind != SMALL_M_F32) {
+            pass->ahead = small_m_prefetch(pass->ahead, bytes);
         }
-        few_word(sums, rows, vecs, pass->x + i * step, FEW_ROW, pass->panel + i * FEW_WORD, kind);
+        small_m_word(sums, rows, vecs, pass->x + i * step, SMALL_M_ROW, pass->panel + i * SMALL_M_WORD, kind);
     }
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
@@ -167,171 +168,173 @@ PANEL_INLINE void few_columns(struct few_pass *pass, size_t words, size_t rows, 
 
 // Where each panel's words of a block begin, and what is fetched while its first turn is taken: the turn that comes TURN_AHEAD
 // later.
-struct few_streams {
-    const char *panel[KERNEL_GROUP];
-    uintptr_t ahead[KERNEL_GROUP];
+struct small_m_streams {
+    const char *panel[KERNEL_PANELS_MAX];
+    uintptr_t ahead[KERNEL_PANELS_MAX];
 };
 
-static inline struct few_streams few_streams(const struct few_block *block) {
-    const struct panel_group_args *args = block->args;
-    const size_t skip = block->kind == FEW_QUADS ? offsetof(struct packed_i8, quads) : 0;
-    struct few_streams streams = {{NULL}, {0}};
+static inline struct small_m_streams small_m_streams(const struct small_m_block *block) {
+    const struct macrokernel_args *args = block->args;
+    const size_t skip = block->kind == SMALL_M_QUADS ? offsetof(struct packed_i8, quads) : 0;
+    struct small_m_streams streams = {{NULL}, {0}};
     for (size_t p = 0; p < args->count; p++) {
         size_t turn = p + TURN_AHEAD;
-        streams.panel[p] = (const char *)args->panels[p] + skip + block->begin * FEW_WORD;
-        streams.ahead[p] =
-            (uintptr_t)args->panels[turn % args->count] + skip + (block->begin + turn / args->count * TURN_WORDS) * FEW_WORD;
+        streams.panel[p] = (const char *)args->panels[p] + skip + block->begin * SMALL_M_WORD;
+        streams.ahead[p] = (uintptr_t)args->panels[turn % args->count] + skip +
+                           (block->begin + turn / args->count * TRANSPOSE_WORDS) * SMALL_M_WORD;
     }
     return streams;
 }
 
 // A turn of each panel.
-PANEL_INLINE void few_round(const struct few_block *block, const struct few_streams *streams, size_t at, size_t words, size_t rows,
-                            size_t vecs, enum few_kind kind) {
+PANEL_INLINE void small_m_round(const struct small_m_block *block, const struct small_m_streams *streams, size_t at, size_t words,
+                                size_t rows, size_t vecs, enum small_m_kind kind) {
     float *sums = block->args->sums + block->row * KERNEL_SUMS;
     for (size_t p = 0; p < block->args->count; p++) {
-        struct few_pass pass = {
-            .x = block->x + at * few_factors(kind),
-            .panel = streams->panel[p] + at * FEW_WORD,
+        struct small_m_pass pass = {
+            .x = block->x + at * small_m_factors(kind),
+            .panel = streams->panel[p] + at * SMALL_M_WORD,
             .sums = sums + p * EXPERTD_KERNEL_PANEL,
-            .ahead = streams->ahead[p] + at * FEW_WORD,
+            .ahead = streams->ahead[p] + at * SMALL_M_WORD,
         };
         for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += vecs * LANES) {
-            few_columns(&pass, words, rows, vecs, kind);
+            small_m_columns(&pass, words, rows, vecs, kind);
             pass.panel += vecs * LANES * sizeof(float);
             pass.sums += vecs * LANES;
         }
     }
 }
 
-PANEL_INLINE void few_turns(const struct few_block *block, size_t rows, size_t vecs, enum few_kind kind) {
-    struct few_streams streams = few_streams(block);
+PANEL_INLINE void small_m_turns(const struct small_m_block *block, size_t rows, size_t vecs, enum small_m_kind kind) {
+    struct small_m_streams streams = small_m_streams(block);
     size_t at = 0;
-    for (; at + TURN_WORDS <= block->words; at += TURN_WORDS) {
-        few_round(block, &streams, at, TURN_WORDS, rows, vecs, kind);
+    for (; at + TRANSPOSE_WORDS <= block->words; at += TRANSPOSE_WORDS) {
+        small_m_round(block, &streams, at, TRANSPOSE_WORDS, rows, vecs, kind);
     }
     for (; at < block->words; at++) {
-        few_round(block, &streams, at, 1, rows, vecs, kind);
+        small_m_round(block, &streams, at, 1, rows, vecs, kind);
     }
 }
 
 // A copy for each number of rows: one row takes 64 columns in one pass, two 32, more 16, but three of f32 32 too. 8 chains of fmas
 // at least, or their latency is waited for. Not inlined: no fma may move across a change of the floating-point mode in the caller.
-#define FEW_TURNS_FUNCTION(name, kind, vecs_of_three)                                                                              \
-    static __attribute__((noinline)) void name(const struct few_block *block) {                                                    \
+#define SMALL_M_TURNS_FUNCTION(name, kind, vecs_of_three)                                                                          \
+    static __attribute__((noinline)) void name(const struct small_m_block *block) {                                                \
         switch (block->rows) {                                                                                                     \
         case 1:                                                                                                                    \
-            few_turns(block, 1, FEW_VECS, kind);                                                                                   \
+            small_m_turns(block, 1, SMALL_M_VECS, kind);                                                                           \
             return;                                                                                                                \
         case 2:                                                                                                                    \
-            few_turns(block, 2, FEW_VECS / 2, kind);                                                                               \
+            small_m_turns(block, 2, SMALL_M_VECS / 2, kind);                                                                       \
             return;                                                                                                                \
         case 3:                                                                                                                    \
-            few_turns(block, 3, vecs_of_three, kind);                                                                              \
+            small_m_turns(block, 3, vecs_of_three, kind);                                                                          \
             return;                                                                                                                \
         case 4:                                                                                                                    \
-            few_turns(block, 4, PANEL_VECS, kind);                                                                                 \
+            small_m_turns(block, 4, PANEL_VECS, kind);                                                                             \
             return;                                                                                                                \
         case 5:                                                                                                                    \
-            few_turns(block, 5, PANEL_VECS, kind);                                                                                 \
+            small_m_turns(block, 5, PANEL_VECS, kind);                                                                             \
             return;                                                                                                                \
         default:                                                                                                                   \
-            few_turns(block, PANEL_TILE, PANEL_VECS, kind);                                                                        \
+            small_m_turns(block, PANEL_TILE, PANEL_VECS, kind);                                                                    \
             return;                                                                                                                \
         }                                                                                                                          \
     }
 
-_Static_assert((int)FEW_ROWS_F32 == (int)PANEL_TILE && (int)FEW_ROWS_QUADS == (int)PANEL_TILE, "a copy for each number of rows");
-FEW_TURNS_FUNCTION(few_turns_f32, FEW_F32, FEW_VECS / 2)
-FEW_TURNS_FUNCTION(few_turns_quads, FEW_QUADS, PANEL_VECS)
+_Static_assert((int)SMALL_M_ROWS_F32 == (int)PANEL_TILE && (int)SMALL_M_ROWS_QUADS == (int)PANEL_TILE,
+               "a copy for each number of rows");
+SMALL_M_TURNS_FUNCTION(small_m_turns_f32, SMALL_M_F32, SMALL_M_VECS / 2)
+SMALL_M_TURNS_FUNCTION(small_m_turns_quads, SMALL_M_QUADS, PANEL_VECS)
 
-static __attribute__((noinline)) void few_turns_pairs(const struct few_block *block) {
+static __attribute__((noinline)) void small_m_turns_pairs(const struct small_m_block *block) {
     switch (block->rows) {
     case 1:
-        few_turns(block, 1, FEW_VECS, FEW_PAIRS);
+        small_m_turns(block, 1, SMALL_M_VECS, SMALL_M_PAIRS);
         return;
     case 2:
-        few_turns(block, 2, FEW_VECS / 2, FEW_PAIRS);
+        small_m_turns(block, 2, SMALL_M_VECS / 2, SMALL_M_PAIRS);
         return;
     case 3:
-        few_turns(block, 3, PANEL_VECS, FEW_PAIRS);
+        small_m_turns(block, 3, PANEL_VECS, SMALL_M_PAIRS);
         return;
     default:
-        few_turns(block, FEW_ROWS_PAIRS, PANEL_VECS, FEW_PAIRS);
+        small_m_turns(block, SMALL_M_ROWS_PAIRS, PANEL_VECS, SMALL_M_PAIRS);
         return;
     }
 }
 
 // The two factors of each of a row's words, in the order of the sums. What is missing of the last vectors, and of an odd tail, is
 // +0.
-PANEL_INLINE void few_widen_words(const char *words, float *to, enum few_kind kind) {
+PANEL_INLINE void small_m_widen_words(const char *words, float *to, enum small_m_kind kind) {
     const uint16_t *pairs = (const uint16_t *)(const void *)words;
-    if (kind == FEW_PAIRS) {
+    if (kind == SMALL_M_PAIRS) {
         vec_interleave(vec_odd(pairs), vec_even(pairs), to);
     } else {
         vec_interleave(vec_even_i8(words), vec_odd_i8(words), to);
     }
 }
 
-PANEL_INLINE void few_widen(const char *x, size_t bytes, float *to, enum few_kind kind) {
+PANEL_INLINE void small_m_widen(const char *x, size_t bytes, float *to, enum small_m_kind kind) {
     const size_t step = LANES * sizeof(float);
     size_t at = 0;
     for (; at + step <= bytes; at += step, to += 2 * LANES) {
-        few_widen_words(x + at, to, kind);
+        small_m_widen_words(x + at, to, kind);
     }
     if (at < bytes) {
         char tail[LANES * sizeof(float)] __attribute__((aligned(4))) = {0};
         memcpy(tail, x + at, bytes - at);
-        few_widen_words(tail, to, kind);
+        small_m_widen_words(tail, to, kind);
     }
 }
 
 // Of `depth` k.
-static void few_row(const char *x, size_t depth, float *to, enum few_kind kind) {
-    if (kind == FEW_PAIRS) {
-        few_widen(x, depth * sizeof(uint16_t), to, FEW_PAIRS);
-    } else if (kind == FEW_QUADS) {
-        few_widen(x, depth, to, FEW_QUADS);
+static void small_m_row(const char *x, size_t depth, float *to, enum small_m_kind kind) {
+    if (kind == SMALL_M_PAIRS) {
+        small_m_widen(x, depth * sizeof(uint16_t), to, SMALL_M_PAIRS);
+    } else if (kind == SMALL_M_QUADS) {
+        small_m_widen(x, depth, to, SMALL_M_QUADS);
     } else {
         memcpy(to, x, depth * sizeof(float));
     }
 }
 
-static void few_block_rows(const struct few_block *block) {
-    const struct panel_group_args *args = block->args;
-    size_t k = block->begin * few_word_k(block->kind), most = block->words * few_word_k(block->kind);
+static void small_m_block_rows(const struct small_m_block *block) {
+    const struct macrokernel_args *args = block->args;
+    size_t k = block->begin * small_m_word_k(block->kind), most = block->words * small_m_word_k(block->kind);
     size_t depth = args->k - k < most ? args->k - k : most; // the last word may not be full
     for (size_t r = 0; r < block->rows; r++) {
-        few_row((const char *)args->x[block->row + r] + block->begin * sizeof(float), depth, block->x + r * FEW_ROW, block->kind);
+        small_m_row((const char *)args->x[block->row + r] + block->begin * sizeof(float), depth, block->x + r * SMALL_M_ROW,
+                    block->kind);
     }
 }
 
 // Any number of rows, some at a time.
-static void few_group(const struct panel_group_args *args, enum few_kind kind) {
-    static void (*const turns[])(const struct few_block *) = {few_turns_f32, few_turns_pairs, few_turns_quads};
-    static const size_t rows_most[] = {FEW_ROWS_F32, FEW_ROWS_PAIRS, FEW_ROWS_QUADS};
-    float x[PANEL_TILE * FEW_ROW] __attribute__((aligned(64)));
-    const size_t most = rows_most[kind], word = few_word_k(kind);
-    struct few_block block = {.args = args, .kind = kind, .end = (args->k + word - 1) / word, .x = x};
+static void small_m_macrokernel(const struct macrokernel_args *args, enum small_m_kind kind) {
+    static void (*const turns[])(const struct small_m_block *) = {small_m_turns_f32, small_m_turns_pairs, small_m_turns_quads};
+    static const size_t rows_most[] = {SMALL_M_ROWS_F32, SMALL_M_ROWS_PAIRS, SMALL_M_ROWS_QUADS};
+    float x[PANEL_TILE * SMALL_M_ROW] __attribute__((aligned(64)));
+    const size_t most = rows_most[kind], word = small_m_word_k(kind);
+    struct small_m_block block = {.args = args, .kind = kind, .end = (args->k + word - 1) / word, .x = x};
     group_clear(args);
     for (; block.row < args->rows; block.row += block.rows) {
         block.rows = args->rows - block.row < most ? args->rows - block.row : most;
         for (block.begin = 0; block.begin < block.end; block.begin += block.words) {
-            block.words = block.end - block.begin < FEW_WORDS ? block.end - block.begin : FEW_WORDS;
-            few_block_rows(&block);
+            block.words = block.end - block.begin < SMALL_M_WORDS ? block.end - block.begin : SMALL_M_WORDS;
+            small_m_block_rows(&block);
             turns[kind](&block);
         }
     }
 }
 
 // One panel.
-static void few_call(const struct panel_args *args, enum few_kind kind) {
+static void small_m_call(const struct panel_args *args, enum small_m_kind kind) {
     float sums[PANEL_TILE * KERNEL_SUMS] __attribute__((aligned(64)));
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = args->rows - row < PANEL_TILE ? args->rows - row : PANEL_TILE;
-        struct panel_group_args group = {
+        struct macrokernel_args group = {
             .x = args->x + row, .rows = rows, .panels = &args->panel, .count = 1, .k = args->k, .sums = sums};
-        few_group(&group, kind);
+        small_m_macrokernel(&group, kind);
         for (size_t r = 0; r < rows; r++) {
             memcpy(args->out + (row + r) * args->out_stride, sums + r * KERNEL_SUMS, args->columns * sizeof(float));
         }
@@ -339,15 +342,15 @@ static void few_call(const struct panel_args *args, enum few_kind kind) {
 }
 
 void PANEL_TARGET(panel_f32)(const struct panel_args *args) {
-    few_call(args, FEW_F32);
+    small_m_call(args, SMALL_M_F32);
 }
 
 void PANEL_TARGET(panel_bf16)(const struct panel_args *args) {
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-    few_call(args, FEW_PAIRS);
+    small_m_call(args, SMALL_M_PAIRS);
     float_mode_restore(before);
 }
 
 void PANEL_TARGET(panel_i8)(const struct panel_args *args) {
-    few_call(args, FEW_QUADS);
+    small_m_call(args, SMALL_M_QUADS);
 }

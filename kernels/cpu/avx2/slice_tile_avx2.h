@@ -1,7 +1,7 @@
 // A tile of up to 6 rows against a slice of 16 columns, by vectors of 8 floats and 16 registers. The including file defines first
 //   SLICE_ROW_WORDS, _BYTES, _LINE   as slice_pack_rows_avx512.h does
 // and then
-//   slice_lay, slice_lay_part        likewise
+//   slice_pack_rows, slice_pack_rows_part        likewise
 //   slice_word
 //
 // Few rows take the slices of a panel in turns, since memory gives several streams faster than one. Of more the first tile reads a
@@ -16,11 +16,11 @@ enum {
     SLICE_LANES = SLICE_VEC / SLICE_HALVES,
     SLICE_TILE = 6,        // rows at once: sums in 12 of 16 registers
     SLICE_BESIDE_MOST = 4, // slices at once
-    SLICE_TURN = 1024,    // words that a tile takes before the next one does: 64 KiB, which stay in L2 with as much that comes next
-    SLICE_AHEAD = 4096,   // bytes behind a turn that lines are fetched
-    SLICE_FEW_TURN = 64,  // words that few rows take of a slice before the next one: 4 KiB, while the next turn's are fetched
-    SLICE_LAID = 1 << 30, // bytes of a row that are laid in one go: all
-    SLICE_FETCHES_ROWS = 0, // the rows that come next are fetched between tiles
+    SLICE_TURN = 1024,  // words that a tile takes before the next one does: 64 KiB, which stay in L2 with as much that comes next
+    SLICE_AHEAD = 4096, // bytes behind a turn that lines are fetched
+    SLICE_SMALL_M_TURN = 64, // words that few rows take of a slice before the next one: 4 KiB, while the next turn's are fetched
+    SLICE_PACKED_ROWS = 1 << 30, // bytes of a row that are laid in one go: all
+    SLICE_FETCHES_ROWS = 0,      // the rows that come next are fetched between tiles
 };
 
 // Of each slice's rows, one slice after another.
@@ -76,13 +76,13 @@ PANEL_INLINE void slice_begin_fetches(struct slice_pass *pass, size_t rows, stru
 }
 
 // The lines that are due with a line of a row.
-PANEL_INLINE void slice_fetch(struct slice_ahead *ahead) {
+PANEL_INLINE void slice_prefetch(struct slice_ahead *ahead) {
     if (ahead->at >= ahead->end) {
-        slice_fetch_on(ahead);
+        slice_prefetch_on(ahead);
     }
     ahead->until += SLICE_ROW_WORDS * ahead->step;
     for (; ahead->at < ahead->until; ahead->at += SLICE_LINE) {
-        fetch_into((const void *)ahead->at, ahead->far);
+        prefetch_into((const void *)ahead->at, ahead->far);
     }
 }
 
@@ -123,13 +123,13 @@ PANEL_INLINE void slice_line(slice_sums sums, size_t rows, size_t beside, const 
 // `rows` is a constant in each copy, so that the sums are registers.
 PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
     enum { STEP = SLICE_ROW_WORDS * SLICE_LINE };
-    const size_t beside = slice_beside(rows), between = pass->slice_bytes, laid = rows * SLICE_ROW_LINE;
+    const size_t beside = slice_beside(rows), between = pass->slice_bytes, packed_rows = rows * SLICE_ROW_LINE;
     const char *slice = pass->slice, *x = pass->x, *end = slice + pass->words * SLICE_LINE;
     const char *lines_end = slice + pass->words / SLICE_ROW_WORDS * STEP;
     slice_sums sums;
     slice_load(sums, rows, beside, pass);
     if (pass->each) {
-        for (const char *each = pass->each; slice < lines_end; slice += STEP, x += laid, each += STEP) {
+        for (const char *each = pass->each; slice < lines_end; slice += STEP, x += packed_rows, each += STEP) {
             slice_line(sums, rows, beside, x, slice, between, each);
         }
     } else {
@@ -139,8 +139,8 @@ PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
                                     .end = pass->ahead.end,
                                     .next = pass->ahead.next,
                                     .far = pass->ahead.far};
-        for (; slice < lines_end; slice += STEP, x += laid) {
-            slice_fetch(&ahead);
+        for (; slice < lines_end; slice += STEP, x += packed_rows) {
+            slice_prefetch(&ahead);
             slice_line(sums, rows, beside, x, slice, between, NULL);
         }
         pass->ahead.at = ahead.at;

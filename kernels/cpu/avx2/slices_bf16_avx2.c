@@ -24,15 +24,15 @@ enum {
 };
 #include "kernels/cpu/avx2/slice_tile_avx2.h"
 
-PANEL_INLINE void slice_lay(const char *from, char *to) {
+PANEL_INLINE void slice_pack_rows(const char *from, char *to) {
     _mm256_store_ps((float *)to, vec_odd((const uint16_t *)from));
     _mm256_store_ps((float *)to + SLICE_LANES, vec_even((const uint16_t *)from));
 }
 
-static void slice_lay_part(const char *from, size_t bytes, char *to) {
+static void slice_pack_rows_part(const char *from, size_t bytes, char *to) {
     char words[SLICE_ROW_BYTES] = {0};
     memcpy(words, from, bytes);
-    slice_lay(words, to);
+    slice_pack_rows(words, to);
 }
 
 // The odd k first.
@@ -45,9 +45,9 @@ PANEL_INLINE void slice_word(slice_sums sums, size_t rows, const char *x, const 
 #include "kernels/cpu/common/slices_body.h"
 
 // No fma moves across a change of the mode: tiles are not inlined.
-void avx2_slices_bf16(const struct panel_group_args *args) {
+void avx2_slices_bf16(const struct macrokernel_args *args) {
     const float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-    slices_group(args);
+    slices_macrokernel(args);
     float_mode_restore(before);
 }
 

@@ -15,11 +15,11 @@ enum {
 };
 #include "kernels/cpu/avx2/slice_tile_avx2.h"
 
-PANEL_INLINE void slice_lay(const char *from, char *to) {
+PANEL_INLINE void slice_pack_rows(const char *from, char *to) {
     _mm256_store_ps((float *)to, _mm256_loadu_ps((const float *)from));
 }
 
-static void slice_lay_part(const char *from, size_t bytes, char *to) {
+static void slice_pack_rows_part(const char *from, size_t bytes, char *to) {
     memcpy(to, from, bytes);
     memset(to + bytes, 0, SLICE_ROW_LINE - bytes);
 }
@@ -31,8 +31,8 @@ PANEL_INLINE void slice_word(slice_sums sums, size_t rows, const char *x, const 
 
 #include "kernels/cpu/common/slices_body.h"
 
-void avx2_slices_f32(const struct panel_group_args *args) {
-    slices_group(args);
+void avx2_slices_f32(const struct macrokernel_args *args) {
+    slices_macrokernel(args);
 }
 
 void avx2_slices_panel_f32(const struct panel_args *args) {

@@ -11,17 +11,17 @@
 #include "expertd/base/dtype.h"
 #include "kernels/cpu/backends.h"
 
-enum { TURN_LINES = 8, TURN_LINE_WORDS = 4, TURN_HALVES = 16 };
+enum { TRANSPOSE_LINES = 8, TRANSPOSE_LINE_WORDS = 4, TRANSPOSE_HALVES = 16 };
 
-PANEL_INLINE __m256i turn_load(const char *src, size_t stride) {
+PANEL_INLINE __m256i transpose_load(const char *src, size_t stride) {
     __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const void *)src));
     return _mm256_inserti128_si256(v, _mm_loadu_si128((const void *)(src + 4 * stride)), 1);
 }
 
-// TURN_LINE_WORDS words of TURN_LINES lines, `stride` bytes apart, to dst[word][line], words dst_stride apart.
-PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
-    __m256i a = turn_load(src, stride), b = turn_load(src + stride, stride);
-    __m256i c = turn_load(src + 2 * stride, stride), d = turn_load(src + 3 * stride, stride);
+// TRANSPOSE_LINE_WORDS words of TRANSPOSE_LINES lines, `stride` bytes apart, to dst[word][line], words dst_stride apart.
+PANEL_INLINE void transpose_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
+    __m256i a = transpose_load(src, stride), b = transpose_load(src + stride, stride);
+    __m256i c = transpose_load(src + 2 * stride, stride), d = transpose_load(src + 3 * stride, stride);
     __m256i ab_low = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
     __m256i cd_low = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
     _mm256_storeu_si256((void *)dst, _mm256_unpacklo_epi64(ab_low, cd_low));
@@ -31,16 +31,16 @@ PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, s
 }
 
 // The f32 of 8 F16 or BF16.
-PANEL_INLINE __m256 turn_widen(enum expertd_dtype dtype, __m128i halves) {
+PANEL_INLINE __m256 transpose_widen(enum expertd_dtype dtype, __m128i halves) {
     return dtype == EXPERTD_DTYPE_F16 ? _mm256_cvtph_ps(halves)
                                       : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
-// TURN_HALVES elements of TURN_LINES lines, F16 or BF16, `stride` bytes apart, to dst[element][line] as f32, elements dst_stride
-// apart.
-PANEL_INLINE void turn_halves_to(enum expertd_dtype dtype, const char *src, size_t stride, float *dst, size_t dst_stride) {
-    __m256i v[TURN_LINES], pairs[TURN_LINES], fours[TURN_LINES];
-    PANEL_UNROLL for (size_t i = 0; i < TURN_LINES; i++) {
+// TRANSPOSE_HALVES elements of TRANSPOSE_LINES lines, F16 or BF16, `stride` bytes apart, to dst[element][line] as f32, elements
+// dst_stride apart.
+PANEL_INLINE void transpose_halves_to(enum expertd_dtype dtype, const char *src, size_t stride, float *dst, size_t dst_stride) {
+    __m256i v[TRANSPOSE_LINES], pairs[TRANSPOSE_LINES], fours[TRANSPOSE_LINES];
+    PANEL_UNROLL for (size_t i = 0; i < TRANSPOSE_LINES; i++) {
         v[i] = _mm256_loadu_si256((const void *)(src + i * stride));
     }
     // In each half of a vector, whose first element is 0 or 8: of lines 2 i and 2 i + 1 elements 0 to 3, and 4 to 7;
@@ -54,11 +54,11 @@ PANEL_INLINE void turn_halves_to(enum expertd_dtype dtype, const char *src, size
         fours[2 * i + 1] = _mm256_unpackhi_epi32(pairs[2 * i], pairs[2 * i + 1]);
     }
     // of all lines element i.
-    PANEL_UNROLL for (size_t i = 0; i < TURN_LINES; i++) {
+    PANEL_UNROLL for (size_t i = 0; i < TRANSPOSE_LINES; i++) {
         __m256i low = fours[i / 4 * 4 + i / 2 % 2], high = fours[i / 4 * 4 + 2 + i / 2 % 2];
         __m256i all = i % 2 == 0 ? _mm256_unpacklo_epi64(low, high) : _mm256_unpackhi_epi64(low, high);
-        _mm256_storeu_ps(dst + i * dst_stride, turn_widen(dtype, _mm256_castsi256_si128(all)));
-        _mm256_storeu_ps(dst + (i + TURN_HALVES / 2) * dst_stride, turn_widen(dtype, _mm256_extracti128_si256(all, 1)));
+        _mm256_storeu_ps(dst + i * dst_stride, transpose_widen(dtype, _mm256_castsi256_si128(all)));
+        _mm256_storeu_ps(dst + (i + TRANSPOSE_HALVES / 2) * dst_stride, transpose_widen(dtype, _mm256_extracti128_si256(all, 1)));
     }
 }
 

@@ -9,7 +9,7 @@
 #include "kernels/cpu/common/prefetch_distance.h"
 #include "kernels/cpu/unpacked_n_major.h"
 
-enum { PAIR_K = 2, FEW_PAIRS = 2, PAIRS = 4, COLUMNS = 16, LINE = 64 }; // of a pass; bytes
+enum { PAIR_K = 2, SMALL_M_PAIRS = 2, PAIRS = 4, COLUMNS = 16, LINE = 64 }; // of a pass; bytes
 
 // Sums of COLUMNS columns as interleaving within halves of a vector leaves them: columns 0 to 3 and 8 to 11, 4 to 7 and 12 to 15.
 struct column_sums {
@@ -45,22 +45,22 @@ PANEL_INLINE uint32_t pair_of(const int8_t *x, size_t count) {
 }
 
 // `pairs` of k along all whole vectors of columns. `rows` and `pairs` are constants in each copy.
-PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t pairs, size_t k) {
+PANEL_INLINE void n_major_pass(const struct n_major_args *a, size_t rows, size_t pairs, size_t k) {
     const size_t step = pairs * PAIR_K;
     const char *weights = (const char *)a->weights + k * a->stride;
-    const uintptr_t fetch = (uintptr_t)weights + (a->ahead + step * a->share / a->shares) * a->stride;
+    const uintptr_t prefetch = (uintptr_t)weights + (a->ahead + step * a->share / a->shares) * a->stride;
     const uintptr_t end = (uintptr_t)weights + (a->ahead + step * (a->share + 1) / a->shares) * a->stride;
-    uint32_t x[ACROSS_ROWS][PAIRS];
+    uint32_t x[N_MAJOR_ROWS][PAIRS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t i = 0; i < pairs; i++) {
             x[r][i] = pair_of((const int8_t *)a->x[r] + k + i * PAIR_K, PAIR_K);
         }
     }
     for (size_t column = 0; column + COLUMNS <= a->columns; column += COLUMNS) {
-        struct column_sums sums[ACROSS_ROWS];
+        struct column_sums sums[N_MAJOR_ROWS];
         if (column % LINE == 0) {
-            for (uintptr_t at = fetch + column; at < end; at += a->stride) {
-                fetch_into((const void *)at, false);
+            for (uintptr_t at = prefetch + column; at < end; at += a->stride) {
+                prefetch_into((const void *)at, false);
             }
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -80,7 +80,7 @@ PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t p
 }
 
 // What passes leave over: n columns, at most COLUMNS, over k [first, a->k).
-static void across_rest(const struct across_args *a, size_t first, size_t column, size_t n) {
+static void n_major_rest(const struct n_major_args *a, size_t first, size_t column, size_t n) {
     for (size_t r = 0; r < a->rows; r++) {
         float *to = a->sums + r * a->sums_stride + column, block[COLUMNS] = {0};
         memcpy(block, to, n * sizeof *to);
@@ -99,37 +99,37 @@ static void across_rest(const struct across_args *a, size_t first, size_t column
 }
 
 // Returns the k that are done.
-PANEL_INLINE size_t across_passes(const struct across_args *args, size_t rows, size_t pairs) {
-    const struct across_args a = *args; // which no store can change
+PANEL_INLINE size_t n_major_passes(const struct n_major_args *args, size_t rows, size_t pairs) {
+    const struct n_major_args a = *args; // which no store can change
     size_t k = 0;
     for (; k + pairs * PAIR_K <= a.k; k += pairs * PAIR_K) {
-        across_pass(&a, rows, pairs, k);
+        n_major_pass(&a, rows, pairs, k);
     }
     return k;
 }
 
-static size_t across_by_rows(const struct across_args *args) {
+static size_t n_major_by_rows(const struct n_major_args *args) {
     switch (args->rows) {
     case 1:
-        return across_passes(args, 1, FEW_PAIRS);
+        return n_major_passes(args, 1, SMALL_M_PAIRS);
     case 2:
-        return across_passes(args, 2, FEW_PAIRS);
+        return n_major_passes(args, 2, SMALL_M_PAIRS);
     case 3:
-        return across_passes(args, 3, PAIRS);
+        return n_major_passes(args, 3, PAIRS);
     default:
-        return across_passes(args, ACROSS_ROWS, PAIRS);
+        return n_major_passes(args, N_MAJOR_ROWS, PAIRS);
     }
 }
 
-void avx2_across_i8(const struct across_args *args) {
+void avx2_n_major_i8(const struct n_major_args *args) {
     for (size_t r = 0; r < args->rows && !args->goes_on; r++) {
         memset(args->sums + r * args->sums_stride, 0, args->columns * sizeof *args->sums);
     }
-    const size_t taken = across_by_rows(args);
+    const size_t taken = n_major_by_rows(args);
     for (size_t column = 0, n; column < args->columns; column += n) {
         n = args->columns - column < COLUMNS ? args->columns - column : COLUMNS;
         if (n < COLUMNS || taken < args->k) {
-            across_rest(args, n < COLUMNS ? 0 : taken, column, n);
+            n_major_rest(args, n < COLUMNS ? 0 : taken, column, n);
         }
     }
 }

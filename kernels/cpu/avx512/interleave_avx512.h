@@ -9,10 +9,10 @@
 
 #include "kernels/cpu/backends.h"
 
-enum { WEAVE_PAIR = 2, WEAVE_QUAD = 4 }; // lines, and vectors of words that they give
+enum { INTERLEAVE_PAIR = 2, INTERLEAVE_QUAD = 4 }; // lines, and vectors of words that they give
 
 // 32 columns of two k.
-PANEL_INLINE void weave_pair(__m512i even, __m512i odd, __m512i words[WEAVE_PAIR]) {
+PANEL_INLINE void interleave_pair(__m512i even, __m512i odd, __m512i words[INTERLEAVE_PAIR]) {
 #define FOUR_PAIRS(c) (c), 32 + (c), (c) + 1, 33 + (c), (c) + 2, 34 + (c), (c) + 3, 35 + (c)
     static const uint16_t LOW[32] = {FOUR_PAIRS(0), FOUR_PAIRS(4), FOUR_PAIRS(8), FOUR_PAIRS(12)};
     static const uint16_t HIGH[32] = {FOUR_PAIRS(16), FOUR_PAIRS(20), FOUR_PAIRS(24), FOUR_PAIRS(28)};
@@ -22,10 +22,10 @@ PANEL_INLINE void weave_pair(__m512i even, __m512i odd, __m512i words[WEAVE_PAIR
 }
 
 // 64 columns of four k. Words are put where interleaving within quarters of a vector leaves columns in order.
-PANEL_INLINE void weave_quad(const __m512i lines[WEAVE_QUAD], __m512i words[WEAVE_QUAD]) {
+PANEL_INLINE void interleave_quad(const __m512i lines[INTERLEAVE_QUAD], __m512i words[INTERLEAVE_QUAD]) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i put[WEAVE_QUAD];
-    PANEL_UNROLL for (size_t i = 0; i < WEAVE_QUAD; i++) {
+    __m512i put[INTERLEAVE_QUAD];
+    PANEL_UNROLL for (size_t i = 0; i < INTERLEAVE_QUAD; i++) {
         put[i] = _mm512_permutexvar_epi32(order, lines[i]);
     }
     __m512i low_first = _mm512_unpacklo_epi8(put[0], put[1]), low_last = _mm512_unpacklo_epi8(put[2], put[3]);

@@ -12,16 +12,16 @@
 
 enum {
     HALF_VECS = 2,
-    HALF = HALF_VECS * LANES,      // columns
-    HALF_TILE = 14,                // rows
-    HALF_UNIT = LANES,             // k of a row that lie side by side
-    HALF_BLOCK = 512,              // k at most: 64 KiB of half a panel, widened
-    HALF_FEW_BLOCK = 128,          // of up to two tiles, which wait for memory: it stays in L1 and leaves room for what comes
-    HALF_FEW_ROWS = 2 * HALF_TILE, // of those
-    HALF_STEP = 4,                 // k of a run of the inner loop
-    HALF_FETCHES = HALF_STEP / 2,  // places in it where lines are fetched
-    HALF_NEAR = 2048,              // bytes ahead that lines come from L2
-    HALF_LAID_AHEAD = 24 * LANES,  // floats ahead that lines are asked for before they are written: they come from L2
+    HALF = HALF_VECS * LANES,          // columns
+    HALF_TILE = 14,                    // rows
+    HALF_UNIT = LANES,                 // k of a row that lie side by side
+    HALF_BLOCK = 512,                  // k at most: 64 KiB of half a panel, widened
+    HALF_SMALL_M_BLOCK = 128,          // of up to two tiles, which wait for memory: it stays in L1 and leaves room for what comes
+    HALF_SMALL_M_ROWS = 2 * HALF_TILE, // of those
+    HALF_STEP = 4,                     // k of a run of the inner loop
+    HALF_FETCHES = HALF_STEP / 2,      // places in it where lines are fetched
+    HALF_NEAR = 2048,                  // bytes ahead that lines come from L2
+    HALF_PACK_AHEAD = 24 * LANES,      // floats ahead that lines are asked for before they are written: they come from L2
 };
 
 #if defined(__clang__)
@@ -38,7 +38,7 @@ struct half_scratch {
     half_row wide[HALF_BLOCK]; // of half a panel, by k
     float x[] __attribute__((aligned(64)));
 };
-_Static_assert(sizeof(struct half_scratch) + KERNEL_CALL_ROWS * HALF_FEW_BLOCK * sizeof(float) <= KERNEL_SCRATCH_BYTES,
+_Static_assert(sizeof(struct half_scratch) + KERNEL_CALL_ROWS * HALF_SMALL_M_BLOCK * sizeof(float) <= KERNEL_SCRATCH_BYTES,
                "a block of all rows");
 
 // Lines that are fetched as others are multiplied, as many at each place: what is due would be a branch that no one foresees.
@@ -64,9 +64,9 @@ enum half_source {
     HALF_ALONE,   // half_pass.pairs: no tile comes after it
 };
 
-PANEL_INLINE void half_fetch(struct half_ahead *ahead, size_t place) {
+PANEL_INLINE void half_prefetch(struct half_ahead *ahead, size_t place) {
     for (size_t n = ahead->lines[place]; n > 0; n--) {
-        fetch_into((const void *)ahead->at, true);
+        prefetch_into((const void *)ahead->at, true);
         ahead->at = ahead->at < ahead->last ? ahead->at + 64 : ahead->at;
     }
 }
@@ -102,8 +102,8 @@ PANEL_INLINE void half_pair(vec sums[][HALF_VECS], size_t rows, const float *x, 
         half_widened(sums, rows, x, wide[0]);
         return;
     }
-    fetch_into((const void *)((uintptr_t)pairs + HALF_NEAR), false);
-    fetch_into((const void *)((uintptr_t)pairs + HALF_NEAR + 64), false);
+    prefetch_into((const void *)((uintptr_t)pairs + HALF_NEAR), false);
+    prefetch_into((const void *)((uintptr_t)pairs + HALF_NEAR + 64), false);
     vec low = half_odd(pairs), high = half_odd(pairs + 2 * LANES);
     if (source == HALF_WIDENS) {
         half_leave(wide[1], low, high);
@@ -133,7 +133,7 @@ PANEL_INLINE void half_rows(struct half_pass *pass, size_t rows, enum half_sourc
         const float *at = x, *end = x + count / HALF_STEP * HALF_STEP;
         for (; at < end; at += HALF_STEP) {
             HALF_UNROLL for (size_t i = 0; i < HALF_FETCHES; i++, pairs += PAIR, wide += 2) {
-                half_fetch(&ahead, i);
+                half_prefetch(&ahead, i);
                 half_pair(sums, rows, at + 2 * i, pairs, wide, source);
             }
         }
@@ -178,24 +178,24 @@ HALF_TILE_FUNCTION(half_tile_widens, HALF_WIDENS)
 HALF_TILE_FUNCTION(half_tile_alone, HALF_ALONE)
 
 // Of the tile that begins at `row`: tiles are as even as can be.
-static size_t half_tile_rows(const struct panel_group_args *args, size_t row) {
+static size_t half_tile_rows(const struct macrokernel_args *args, size_t row) {
     const size_t left = args->rows - row;
     return div_up(left, div_up(left, HALF_TILE));
 }
 
 // Floats of a row's `depth` k as they are laid.
-static size_t half_laid(size_t depth) {
+static size_t half_packed_rows(size_t depth) {
     return div_up(depth, HALF_UNIT) * HALF_UNIT;
 }
 
 // `depth` k of all rows from `begin` on, tile by tile, +0 up to whole units.
-static void half_lay(const struct panel_group_args *args, size_t begin, size_t depth, float *to) {
+static void half_pack_rows(const struct macrokernel_args *args, size_t begin, size_t depth, float *to) {
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = half_tile_rows(args, row);
         for (size_t k = 0; k < depth; k += HALF_UNIT) {
             const __mmask16 there = depth - k < HALF_UNIT ? (__mmask16)((1u << (depth - k)) - 1) : UINT16_MAX;
             for (size_t r = 0; r < rows; r++, to += HALF_UNIT) {
-                __builtin_prefetch(to + HALF_LAID_AHEAD, 1);
+                __builtin_prefetch(to + HALF_PACK_AHEAD, 1);
                 const __m256i elements = _mm256_maskz_loadu_epi16(there, (const uint16_t *)args->x[row + r] + begin + k);
                 _mm512_store_si512(to, _mm512_slli_epi32(_mm512_cvtepu16_epi32(elements), 16));
             }
@@ -204,7 +204,7 @@ static void half_lay(const struct panel_group_args *args, size_t begin, size_t d
 }
 
 // What is fetched while panel `panel` is multiplied by a block: the panel's next block, or what the thread takes next.
-static struct half_ahead half_ahead_of(const struct panel_group_args *args, size_t panel, size_t begin, size_t depth) {
+static struct half_ahead half_ahead_of(const struct macrokernel_args *args, size_t panel, size_t begin, size_t depth) {
     const bool ends = begin + depth == args->k;
     const void *const *next = ends ? args->next : args->panels;
     const size_t steps = div_up(args->rows, HALF_TILE) * (EXPERTD_KERNEL_PANEL / HALF) * (depth / HALF_STEP);
@@ -216,16 +216,16 @@ static struct half_ahead half_ahead_of(const struct panel_group_args *args, size
     return (struct half_ahead){(uintptr_t)from, (uintptr_t)from + bytes - 64, {div_up(lines, 2), lines / 2}};
 }
 
-static void half_block(const struct panel_group_args *args, size_t begin, size_t depth) {
+static void half_block(const struct macrokernel_args *args, size_t begin, size_t depth) {
     struct half_scratch *scratch = args->scratch;
-    const size_t laid = half_laid(scratch->all ? args->k : depth);
+    const size_t packed_rows = half_packed_rows(scratch->all ? args->k : depth);
     for (size_t p = 0; p < args->count; p++) {
         struct half_pass pass = {.wide = scratch->wide, .depth = depth, .ahead = half_ahead_of(args, p, begin, depth)};
         for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += HALF) {
             pass.pairs = (const uint16_t *)args->panels[p] + begin * EXPERTD_KERNEL_PANEL + 2 * column;
             for (size_t row = 0, rows; row < args->rows; row += rows) {
                 rows = half_tile_rows(args, row);
-                pass.x = scratch->x + row * laid + (scratch->all ? begin * rows : 0);
+                pass.x = scratch->x + row * packed_rows + (scratch->all ? begin * rows : 0);
                 pass.sums = args->sums + row * KERNEL_SUMS + p * EXPERTD_KERNEL_PANEL + column;
                 if (rows == args->rows) {
                     half_tile_alone(&pass, rows);
@@ -238,37 +238,37 @@ static void half_block(const struct panel_group_args *args, size_t begin, size_t
 }
 
 // Bytes of a call's scratch for rows.
-static size_t half_room(const struct panel_group_args *args) {
+static size_t half_room(const struct macrokernel_args *args) {
     return KERNEL_SCRATCH_BYTES + args->scratch_more - sizeof(struct half_scratch);
 }
 
 // k of a block: even.
-static size_t half_block_k(const struct panel_group_args *args, bool all) {
+static size_t half_block_k(const struct macrokernel_args *args, bool all) {
     const size_t room = half_room(args) / (args->rows * HALF_UNIT * sizeof(float)) * HALF_UNIT;
-    const size_t most = args->rows <= HALF_FEW_ROWS ? HALF_FEW_BLOCK : HALF_BLOCK;
+    const size_t most = args->rows <= HALF_SMALL_M_ROWS ? HALF_SMALL_M_BLOCK : HALF_BLOCK;
     return all || room > most ? most : room;
 }
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
-static __attribute__((noinline)) void half_blocks(const struct panel_group_args *args) {
+static __attribute__((noinline)) void half_blocks(const struct macrokernel_args *args) {
     struct half_scratch *scratch = args->scratch;
     const size_t block = half_block_k(args, scratch->all);
     for (size_t begin = 0; begin < args->k; begin += block) {
         const size_t depth = args->k - begin < block ? args->k - begin : block;
         if (!scratch->all) {
-            half_lay(args, begin, depth, scratch->x);
+            half_pack_rows(args, begin, depth, scratch->x);
         }
         half_block(args, begin, depth);
     }
 }
 
-void avx512_group_bf16(const struct panel_group_args *args) {
+void avx512_macrokernel_bf16(const struct macrokernel_args *args) {
     struct half_scratch *scratch = args->scratch;
-    const size_t bytes = args->rows * half_laid(args->k) * sizeof(float);
-    if (!args->rows_kept) {
-        scratch->all = bytes <= half_room(args) && bytes <= AVX512_ROWS_KEPT;
+    const size_t bytes = args->rows * half_packed_rows(args->k) * sizeof(float);
+    if (!args->rows_cached) {
+        scratch->all = bytes <= half_room(args) && bytes <= AVX512_ROWS_CACHED;
         if (scratch->all) {
-            half_lay(args, 0, args->k, scratch->x);
+            half_pack_rows(args, 0, args->k, scratch->x);
         }
     }
     group_clear(args);

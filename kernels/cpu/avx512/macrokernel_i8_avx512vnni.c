@@ -68,7 +68,7 @@ static void prepare_row(const struct prepared *to, const int8_t *x, size_t k, ui
     }
 }
 
-static void prepare_rows(const struct panel_group_args *args, const struct prepared *to) {
+static void prepare_rows(const struct macrokernel_args *args, const struct prepared *to) {
     for (size_t r = 0; r < args->rows; r++) {
         prepare_row(to, args->x[r], args->k, to->words + r * to->stride);
     }
@@ -76,7 +76,7 @@ static void prepare_rows(const struct panel_group_args *args, const struct prepa
 
 // Quads of a block: all of K or as many as there is room for, in blocks as even as can be. Room is a multiple of WORDS_WHOLE, so
 // that a block rounded up to one is still within it.
-static size_t block_depth(const struct panel_group_args *args, size_t quads) {
+static size_t block_depth(const struct macrokernel_args *args, size_t quads) {
     size_t words = (KERNEL_SCRATCH_BYTES + args->scratch_more) / sizeof(uint32_t) / args->rows;
     size_t room = (words - WORDS_APART) / WORDS_WHOLE * WORDS_WHOLE, blocks = (quads + room - 1) / room;
     if (blocks <= 1) {
@@ -87,7 +87,7 @@ static size_t block_depth(const struct panel_group_args *args, size_t quads) {
 }
 
 // Sums begin at the panels' offsets, or these are added to those of the k before.
-static void begin_sums(const struct panel_group_args *args) {
+static void begin_sums(const struct macrokernel_args *args) {
     for (size_t r = 0; r < args->rows; r++) {
         for (size_t p = 0; p < args->count; p++) {
             const int32_t *offsets = ((const struct packed_i8 *)args->panels[p])->offsets;
@@ -105,8 +105,8 @@ static void list_quads(const void *const *panels, size_t count, size_t first, co
     }
 }
 
-static void multiply_block(const struct panel_group_args *args, const struct prepared *block, size_t quads) {
-    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP], *next[KERNEL_GROUP];
+static void multiply_block(const struct macrokernel_args *args, const struct prepared *block, size_t quads) {
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_PANELS_MAX], *next[KERNEL_PANELS_MAX];
     const bool ends = block->first + block->depth == quads;
     for (size_t r = 0; r < args->rows; r++) {
         x[r] = block->words + r * block->stride;
@@ -117,24 +117,24 @@ static void multiply_block(const struct panel_group_args *args, const struct pre
     } else if (args->next) {
         list_quads(args->next, args->count, 0, next);
     }
-    words_group(&(struct panel_group_args){.x = x,
-                                           .rows = args->rows,
-                                           .panels = panels,
-                                           .count = args->count,
-                                           .sums = args->sums,
-                                           .next = ends && !args->next ? NULL : next,
-                                           .goes_on = true,
-                                           .ahead = ends ? args->ahead : (struct memory_ahead){0}},
-                block->depth);
+    words_macrokernel(&(struct macrokernel_args){.x = x,
+                                                 .rows = args->rows,
+                                                 .panels = panels,
+                                                 .count = args->count,
+                                                 .sums = args->sums,
+                                                 .next = ends && !args->next ? NULL : next,
+                                                 .goes_on = true,
+                                                 .ahead = ends ? args->ahead : (struct memory_ahead){0}},
+                      block->depth);
 }
 
-void avx512vnni_group_i8(const struct panel_group_args *args) {
+void avx512vnni_macrokernel_i8(const struct macrokernel_args *args) {
     const size_t quads = (args->k + PACKED_I8_K - 1) / PACKED_I8_K, most = block_depth(args, quads);
     struct prepared block = {.words = args->scratch, .stride = most + WORDS_APART};
     begin_sums(args);
     for (; block.first < quads; block.first += block.depth) {
         block.depth = quads - block.first < most ? quads - block.first : most;
-        if (!args->rows_kept || block.depth < quads) {
+        if (!args->rows_cached || block.depth < quads) {
             prepare_rows(args, &block);
         }
         multiply_block(args, &block, quads);

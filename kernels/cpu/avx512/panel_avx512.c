@@ -8,7 +8,7 @@ enum { PANEL_VECS = 4 };
 
 #include "kernels/cpu/common/macrokernel_words_body.h"
 
-void avx512_group_f32(const struct panel_group_args *args) {
-    words_group(args, args->k);
+void avx512_macrokernel_f32(const struct macrokernel_args *args) {
+    words_macrokernel(args, args->k);
 }
 #endif

@@ -16,9 +16,9 @@ PANEL_INLINE __m512bh pair_load(const uint16_t *pairs) {
     return (__m512bh)_mm512_loadu_si512(pairs);
 }
 
-PANEL_INLINE void pair_fetch_ahead(const uint16_t *pairs, struct fetch_stream ahead) {
+PANEL_INLINE void pair_prefetch_ahead(const uint16_t *pairs, struct prefetch_stream ahead) {
     PANEL_UNROLL for (size_t v = 0; v < PAIR_VECS; v++) {
-        fetch_streamed(pairs + 2 * v * LANES, ahead);
+        prefetch_streamed(pairs + 2 * v * LANES, ahead);
     }
 }
 
@@ -62,9 +62,9 @@ PANEL_INLINE void pair_rows(const struct panel_args *a, size_t row, size_t rows)
         }
     }
     const uint16_t *panel = a->panel;
-    const struct fetch_stream ahead = fetch_stream_ahead();
+    const struct prefetch_stream ahead = prefetch_stream_ahead();
     for (size_t i = 0; i + 1 < a->k; i += 2) {
-        pair_fetch_ahead(panel, ahead);
+        pair_prefetch_ahead(panel, ahead);
         pair_step(sums, rows, x, i, panel);
         panel += 2 * EXPERTD_KERNEL_PANEL;
     }
@@ -121,7 +121,7 @@ static inline __attribute__((always_inline)) void vec_prefetch(const void *p) {
 #include "kernels/cpu/common/macrokernel_words_body.h"
 
 // The odd last k of a tile's rows is a pair with +0.
-static void pair_last(const struct panel_group_args *args, size_t row, size_t rows) {
+static void pair_last(const struct macrokernel_args *args, size_t row, size_t rows) {
     uint16_t last[PANEL_TILE][2];
     size_t pairs = args->k / 2;
     struct words_pass pass = {.words = 1, .begins = pairs == 0 && !args->goes_on};
@@ -137,8 +137,8 @@ static void pair_last(const struct panel_group_args *args, size_t row, size_t ro
     }
 }
 
-void avx512bf16_group_bf16(const struct panel_group_args *args) {
-    words_group(args, args->k / 2);
+void avx512bf16_macrokernel_bf16(const struct macrokernel_args *args) {
+    words_macrokernel(args, args->k / 2);
     for (size_t row = 0, rows; args->k % 2 && row < args->rows; row += rows) {
         rows = panel_tile_rows(args->rows, row);
         pair_last(args, row, rows);

@@ -10,10 +10,10 @@
 
 #include "kernels/cpu/backends.h"
 
-enum { TURN_LINES = 16, TURN_WORDS = 16, TURN_HALF = TURN_LINES / 2 };
+enum { TRANSPOSE_LINES = 16, TRANSPOSE_WORDS = 16, TRANSPOSE_HALF = TRANSPOSE_LINES / 2 };
 
 // Words of four lines, turned within their quarters: rows[j] holds words j, j + 4, j + 8 and j + 12 of those lines.
-PANEL_INLINE void turn_quarters(const __m512i *lines, __m512i *rows) {
+PANEL_INLINE void transpose_quarters(const __m512i *lines, __m512i *rows) {
     __m512i ab_low = _mm512_unpacklo_epi32(lines[0], lines[1]), ab_high = _mm512_unpackhi_epi32(lines[0], lines[1]);
     __m512i cd_low = _mm512_unpacklo_epi32(lines[2], lines[3]), cd_high = _mm512_unpackhi_epi32(lines[2], lines[3]);
     rows[0] = _mm512_unpacklo_epi64(ab_low, cd_low);
@@ -23,7 +23,7 @@ PANEL_INLINE void turn_quarters(const __m512i *lines, __m512i *rows) {
 }
 
 // rows[i] of lines 4i to 4i + 3: word w of line l to dst[w][l], words dst_stride apart.
-PANEL_INLINE void turn_rows_to(__m512i rows[4][4], uint32_t *dst, size_t dst_stride) {
+PANEL_INLINE void transpose_rows_to(__m512i rows[4][4], uint32_t *dst, size_t dst_stride) {
     enum { EVEN = 0x88, ODD = 0xdd };
     PANEL_UNROLL for (size_t j = 0; j < 4; j++) {
         __m512i low_even = _mm512_shuffle_i32x4(rows[0][j], rows[1][j], EVEN);
@@ -38,7 +38,7 @@ PANEL_INLINE void turn_rows_to(__m512i rows[4][4], uint32_t *dst, size_t dst_str
 }
 
 // The same of half the lines: rows[0] and rows[1] alone.
-PANEL_INLINE void turn_half_rows_to(__m512i rows[][4], uint32_t *dst, size_t dst_stride) {
+PANEL_INLINE void transpose_half_rows_to(__m512i rows[][4], uint32_t *dst, size_t dst_stride) {
     const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     PANEL_UNROLL for (size_t j = 0; j < 4; j++) {
         __m512i first = _mm512_permutex2var_epi64(rows[0][j], low, rows[1][j]);
@@ -50,22 +50,22 @@ PANEL_INLINE void turn_half_rows_to(__m512i rows[][4], uint32_t *dst, size_t dst
     }
 }
 
-// TURN_WORDS words of TURN_LINES lines, `stride` bytes apart.
-PANEL_INLINE void turn_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
+// TRANSPOSE_WORDS words of TRANSPOSE_LINES lines, `stride` bytes apart.
+PANEL_INLINE void transpose_words_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
     __m512i rows[4][4];
     PANEL_UNROLL for (size_t i = 0; i < 4; i++) {
         __m512i lines[4];
         PANEL_UNROLL for (size_t l = 0; l < 4; l++) {
             lines[l] = _mm512_loadu_si512(src + (4 * i + l) * stride);
         }
-        turn_quarters(lines, rows[i]);
+        transpose_quarters(lines, rows[i]);
     }
-    turn_rows_to(rows, dst, dst_stride);
+    transpose_rows_to(rows, dst, dst_stride);
 }
 
-// 2 x TURN_WORDS words of TURN_HALF lines, with the next 2 x TURN_WORDS of each fetched into L1, where `fetches`. Runs of lines
-// come from L2 in 3.1 cycles each, where they are a power of two apart, single ones in 6.7 (Zen 4).
-PANEL_INLINE void turn_runs_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
+// 2 x TRANSPOSE_WORDS words of TRANSPOSE_HALF lines, with the next 2 x TRANSPOSE_WORDS of each fetched into L1, where `fetches`.
+// Runs of lines come from L2 in 3.1 cycles each, where they are a power of two apart, single ones in 6.7 (Zen 4).
+PANEL_INLINE void transpose_runs_to(const char *src, size_t stride, uint32_t *dst, size_t dst_stride) {
     enum { LINE = sizeof(__m512i) };
     __m512i rows[2][2][4];
     PANEL_UNROLL for (size_t i = 0; i < 2; i++) {
@@ -77,15 +77,16 @@ PANEL_INLINE void turn_runs_to(const char *src, size_t stride, uint32_t *dst, si
                 __asm__("" : "+v"(lines[half][l])); // gcc 12 would load it twice
             }
         }
-        turn_quarters(lines[0], rows[0][i]);
-        turn_quarters(lines[1], rows[1][i]);
+        transpose_quarters(lines[0], rows[0][i]);
+        transpose_quarters(lines[1], rows[1][i]);
     }
-    turn_half_rows_to(rows[0], dst, dst_stride);
-    turn_half_rows_to(rows[1], dst + TURN_WORDS * dst_stride, dst_stride);
+    transpose_half_rows_to(rows[0], dst, dst_stride);
+    transpose_half_rows_to(rows[1], dst + TRANSPOSE_WORDS * dst_stride, dst_stride);
 }
 
-// TURN_WORDS words of TURN_HALF lines, of which only `count` are there, and of each `bytes` bytes, at least 1: the rest is 0.
-static inline void turn_some_to(const char *src, size_t stride, size_t count, size_t bytes, uint32_t *dst, size_t dst_stride) {
+// TRANSPOSE_WORDS words of TRANSPOSE_HALF lines, of which only `count` are there, and of each `bytes` bytes, at least 1: the rest
+// is 0.
+static inline void transpose_some_to(const char *src, size_t stride, size_t count, size_t bytes, uint32_t *dst, size_t dst_stride) {
     const __mmask64 there = bytes < sizeof(__m512i) ? ((__mmask64)1 << bytes) - 1 : ~(__mmask64)0;
     __m512i rows[2][4];
     for (size_t i = 0; i < 2; i++) {
@@ -94,9 +95,9 @@ static inline void turn_some_to(const char *src, size_t stride, size_t count, si
             size_t line = 4 * i + l;
             lines[l] = line < count ? _mm512_maskz_loadu_epi8(there, src + line * stride) : _mm512_setzero_si512();
         }
-        turn_quarters(lines, rows[i]);
+        transpose_quarters(lines, rows[i]);
     }
-    turn_half_rows_to(rows, dst, dst_stride);
+    transpose_half_rows_to(rows, dst, dst_stride);
 }
 
 #endif

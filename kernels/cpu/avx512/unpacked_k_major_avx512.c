@@ -7,12 +7,12 @@
 #include "kernels/cpu/avx512/transpose_avx512.h"
 #include "kernels/cpu/backends.h"
 
-enum { ALONG_X_SIZE = sizeof(float) };
+enum { K_MAJOR_X_SIZE = sizeof(float) };
 
 // The k of a word of 16 columns.
 PANEL_INLINE void word_values(enum expertd_dtype dtype, const uint32_t *words, __m512 values[2]) {
-    static const uint16_t APART[2 * TURN_LINES] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
-                                                   1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+    static const uint16_t APART[2 * TRANSPOSE_LINES] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                                                        1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
     const __m512i word = _mm512_load_si512(words);
     switch (dtype) {
     case EXPERTD_DTYPE_F16: {
@@ -34,11 +34,11 @@ PANEL_INLINE void word_multiply(enum expertd_dtype dtype, __m512 sums[][2], size
                                 size_t count, const uint32_t *words) {
     __m512 low[2], high[2];
     word_values(dtype, words, low);
-    word_values(dtype, words + TURN_LINES, high);
+    word_values(dtype, words + TRANSPOSE_LINES, high);
     PANEL_UNROLL for (size_t i = 0; i < count; i++) {
         PANEL_UNROLL_16 for (size_t r = 0; r < rows; r++) {
             float value;
-            memcpy(&value, x[r] + (k + i) * ALONG_X_SIZE, sizeof value);
+            memcpy(&value, x[r] + (k + i) * K_MAJOR_X_SIZE, sizeof value);
             sums[r][0] = _mm512_fmadd_ps(_mm512_set1_ps(value), low[i], sums[r][0]);
             sums[r][1] = _mm512_fmadd_ps(_mm512_set1_ps(value), high[i], sums[r][1]);
         }
@@ -47,21 +47,21 @@ PANEL_INLINE void word_multiply(enum expertd_dtype dtype, __m512 sums[][2], size
 
 #include "kernels/cpu/avx512/unpacked_k_major_avx512_body.h"
 
-ALONG_FUNCTION(along_f32, EXPERTD_DTYPE_F32)
-ALONG_FUNCTION(along_f16, EXPERTD_DTYPE_F16)
-ALONG_FUNCTION(along_bf16, EXPERTD_DTYPE_BF16)
+K_MAJOR_FUNCTION(k_major_f32, EXPERTD_DTYPE_F32)
+K_MAJOR_FUNCTION(k_major_f16, EXPERTD_DTYPE_F16)
+K_MAJOR_FUNCTION(k_major_bf16, EXPERTD_DTYPE_BF16)
 
-void avx512_along_f32(const struct along_args *args) {
+void avx512_k_major_f32(const struct k_major_args *args) {
     switch (args->dtype) {
     case EXPERTD_DTYPE_F32:
-        along_f32(args, NULL);
+        k_major_f32(args, NULL);
         return;
     case EXPERTD_DTYPE_F16:
-        along_f16(args, NULL);
+        k_major_f16(args, NULL);
         return;
     default:
         INVARIANT(args->dtype == EXPERTD_DTYPE_BF16);
-        along_bf16(args, NULL);
+        k_major_bf16(args, NULL);
         return;
     }
 }

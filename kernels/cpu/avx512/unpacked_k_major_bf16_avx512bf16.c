@@ -6,14 +6,14 @@
 #include "kernels/cpu/avx512/transpose_avx512.h"
 #include "kernels/cpu/backends.h"
 
-enum { ALONG_X_SIZE = sizeof(uint16_t) };
+enum { K_MAJOR_X_SIZE = sizeof(uint16_t) };
 
 PANEL_INLINE void word_multiply(enum expertd_dtype dtype, __m512 sums[][2], size_t rows, const char *const *x, size_t k,
                                 size_t count, const uint32_t *words) {
-    __m512bh low = (__m512bh)_mm512_load_si512(words), high = (__m512bh)_mm512_load_si512(words + TURN_LINES);
+    __m512bh low = (__m512bh)_mm512_load_si512(words), high = (__m512bh)_mm512_load_si512(words + TRANSPOSE_LINES);
     (void)dtype;
     PANEL_UNROLL_16 for (size_t r = 0; r < rows; r++) {
-        const char *at = x[r] + k * ALONG_X_SIZE;
+        const char *at = x[r] + k * K_MAJOR_X_SIZE;
         __m512bh value = count == 1 ? pair_broadcast_last(at) : pair_broadcast(at);
         sums[r][0] = _mm512_dpbf16_ps(sums[r][0], value, low);
         sums[r][1] = _mm512_dpbf16_ps(sums[r][1], value, high);
@@ -22,9 +22,9 @@ PANEL_INLINE void word_multiply(enum expertd_dtype dtype, __m512 sums[][2], size
 
 #include "kernels/cpu/avx512/unpacked_k_major_avx512_body.h"
 
-ALONG_FUNCTION(along_pairs, EXPERTD_DTYPE_BF16)
+K_MAJOR_FUNCTION(k_major_pairs, EXPERTD_DTYPE_BF16)
 
-void avx512bf16_along_bf16(const struct along_args *args) {
-    along_pairs(args, NULL);
+void avx512bf16_k_major_bf16(const struct k_major_args *args) {
+    k_major_pairs(args, NULL);
 }
 #endif

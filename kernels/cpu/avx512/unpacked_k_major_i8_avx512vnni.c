@@ -7,11 +7,11 @@
 #include "kernels/cpu/avx512/transpose_avx512.h"
 #include "kernels/cpu/backends.h"
 
-enum { ALONG_X_SIZE = sizeof(int8_t) };
+enum { K_MAJOR_X_SIZE = sizeof(int8_t) };
 
 PANEL_INLINE void word_multiply(enum expertd_dtype dtype, __m512 sums[][2], size_t rows, const char *const *x, size_t k,
                                 size_t count, const uint32_t *words) {
-    const __m512i low = quad_flip(_mm512_load_si512(words)), high = quad_flip(_mm512_load_si512(words + TURN_LINES));
+    const __m512i low = quad_flip(_mm512_load_si512(words)), high = quad_flip(_mm512_load_si512(words + TRANSPOSE_LINES));
     (void)dtype;
     PANEL_UNROLL_16 for (size_t r = 0; r < rows; r++) {
         __m512i value = quad_broadcast(x[r] + k, count);
@@ -22,13 +22,13 @@ PANEL_INLINE void word_multiply(enum expertd_dtype dtype, __m512 sums[][2], size
 
 #include "kernels/cpu/avx512/unpacked_k_major_avx512_body.h"
 
-ALONG_FUNCTION(along_quads, EXPERTD_DTYPE_I8)
+K_MAJOR_FUNCTION(k_major_quads, EXPERTD_DTYPE_I8)
 
-void avx512vnni_along_i8(const struct along_args *args) {
+void avx512vnni_k_major_i8(const struct k_major_args *args) {
     int32_t begin[KERNEL_CALL_ROWS];
     for (size_t r = 0; r < args->rows; r++) {
         begin[r] = quad_offset(args->x[r], args->k);
     }
-    along_quads(args, begin);
+    k_major_quads(args, begin);
 }
 #endif

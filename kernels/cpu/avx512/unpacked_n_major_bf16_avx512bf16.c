@@ -19,18 +19,18 @@ struct pair {
 };
 
 PANEL_INLINE struct pair pair_of(__m512i even, __m512i odd) {
-    __m512i words[WEAVE_PAIR];
-    weave_pair(even, odd, words);
+    __m512i words[INTERLEAVE_PAIR];
+    interleave_pair(even, odd, words);
     return (struct pair){(__m512bh)words[0], (__m512bh)words[1]};
 }
 
 // STEP k along all whole vectors of columns. `rows` is a constant in each copy.
-PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k) {
+PANEL_INLINE void n_major_pass(const struct n_major_args *a, size_t rows, size_t k) {
     const char *weights = (const char *)a->weights + k * a->stride;
-    const uintptr_t fetch = (uintptr_t)weights + (a->ahead + STEP * a->share / a->shares) * a->stride;
+    const uintptr_t prefetch = (uintptr_t)weights + (a->ahead + STEP * a->share / a->shares) * a->stride;
     const uintptr_t end = (uintptr_t)weights + (a->ahead + STEP * (a->share + 1) / a->shares) * a->stride;
-    const bool far = fetch_as_zen4();
-    __m512bh x[ACROSS_ROWS][PAIRS];
+    const bool far = prefetch_as_zen4();
+    __m512bh x[N_MAJOR_ROWS][PAIRS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t i = 0; i < PAIRS; i++) {
             x[r][i] = pair_broadcast((const uint16_t *)a->x[r] + k + 2 * i);
@@ -39,9 +39,9 @@ PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k
     for (size_t column = 0; column + COLUMNS <= a->columns; column += COLUMNS) {
         const char *from = weights + column * sizeof(uint16_t);
         float *sums = a->sums + column;
-        __m512 low[ACROSS_ROWS], high[ACROSS_ROWS];
-        for (uintptr_t at = fetch + column * sizeof(uint16_t); at < end; at += a->stride) {
-            fetch_into((const void *)at, far);
+        __m512 low[N_MAJOR_ROWS], high[N_MAJOR_ROWS];
+        for (uintptr_t at = prefetch + column * sizeof(uint16_t); at < end; at += a->stride) {
+            prefetch_into((const void *)at, far);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             low[r] = _mm512_loadu_ps(sums + r * a->sums_stride);
@@ -63,7 +63,7 @@ PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k
 }
 
 // What passes leave over: n columns, at most COLUMNS, over k [first, a->k). An odd last k is the even one of a pair with +0.
-static void across_rest(const struct across_args *a, size_t first, size_t column, size_t n) {
+static void n_major_rest(const struct n_major_args *a, size_t first, size_t column, size_t n) {
     const __mmask32 taken = n < COLUMNS ? ((__mmask32)1 << n) - 1 : ~(__mmask32)0;
     const __mmask16 low_taken = (__mmask16)taken, high_taken = (__mmask16)(taken >> LANES);
     for (size_t r = 0; r < a->rows; r++) {
@@ -84,36 +84,36 @@ static void across_rest(const struct across_args *a, size_t first, size_t column
     }
 }
 
-PANEL_INLINE void across_passes(const struct across_args *args, size_t rows) {
-    const struct across_args a = *args; // which no store can change
+PANEL_INLINE void n_major_passes(const struct n_major_args *args, size_t rows) {
+    const struct n_major_args a = *args; // which no store can change
     for (size_t k = 0; k + STEP <= a.k; k += STEP) {
-        across_pass(&a, rows, k);
+        n_major_pass(&a, rows, k);
     }
 }
 
-void avx512bf16_across_bf16(const struct across_args *args) {
+void avx512bf16_n_major_bf16(const struct n_major_args *args) {
     const size_t taken = args->k / STEP * STEP;
     for (size_t r = 0; r < args->rows && !args->goes_on; r++) {
         memset(args->sums + r * args->sums_stride, 0, args->columns * sizeof *args->sums);
     }
     switch (args->rows) {
     case 1:
-        across_passes(args, 1);
+        n_major_passes(args, 1);
         break;
     case 2:
-        across_passes(args, 2);
+        n_major_passes(args, 2);
         break;
     case 3:
-        across_passes(args, 3);
+        n_major_passes(args, 3);
         break;
     default:
-        across_passes(args, ACROSS_ROWS);
+        n_major_passes(args, N_MAJOR_ROWS);
         break;
     }
     for (size_t column = 0, n; column < args->columns; column += n) {
         n = args->columns - column < COLUMNS ? args->columns - column : COLUMNS;
         if (n < COLUMNS || taken < args->k) {
-            across_rest(args, n < COLUMNS ? 0 : taken, column, n);
+            n_major_rest(args, n < COLUMNS ? 0 : taken, column, n);
         }
     }
 }

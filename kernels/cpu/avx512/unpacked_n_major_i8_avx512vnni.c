@@ -19,16 +19,16 @@ PANEL_INLINE void quads_of(const __m512i lines[QUAD_K], __m512i w[VECS]) {
     PANEL_UNROLL for (size_t i = 0; i < QUAD_K; i++) {
         flipped[i] = quad_flip(lines[i]);
     }
-    weave_quad(flipped, w);
+    interleave_quad(flipped, w);
 }
 
 // STEP k along all whole vectors of columns. `rows` is a constant in each copy.
-PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k) {
+PANEL_INLINE void n_major_pass(const struct n_major_args *a, size_t rows, size_t k) {
     const char *weights = (const char *)a->weights + k * a->stride;
-    const uintptr_t fetch = (uintptr_t)weights + (a->ahead + STEP * a->share / a->shares) * a->stride;
+    const uintptr_t prefetch = (uintptr_t)weights + (a->ahead + STEP * a->share / a->shares) * a->stride;
     const uintptr_t end = (uintptr_t)weights + (a->ahead + STEP * (a->share + 1) / a->shares) * a->stride;
-    const bool far = fetch_as_zen4();
-    __m512i x[ACROSS_ROWS][QUADS], offset[ACROSS_ROWS];
+    const bool far = prefetch_as_zen4();
+    __m512i x[N_MAJOR_ROWS][QUADS], offset[N_MAJOR_ROWS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         const char *row = (const char *)a->x[r] + k;
         offset[r] = _mm512_set1_epi32(quad_offset(row, STEP));
@@ -39,9 +39,9 @@ PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k
     for (size_t column = 0; column + COLUMNS <= a->columns; column += COLUMNS) {
         const char *from = weights + column;
         float *sums_at = a->sums + column;
-        __m512i sums[ACROSS_ROWS][VECS];
-        for (uintptr_t at = fetch + column; at < end; at += a->stride) {
-            fetch_into((const void *)at, far);
+        __m512i sums[N_MAJOR_ROWS][VECS];
+        for (uintptr_t at = prefetch + column; at < end; at += a->stride) {
+            prefetch_into((const void *)at, far);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
@@ -69,7 +69,7 @@ PANEL_INLINE void across_pass(const struct across_args *a, size_t rows, size_t k
 }
 
 // What passes leave over: n columns, at most COLUMNS, over k [first, a->k).
-static void across_rest(const struct across_args *a, size_t first, size_t column, size_t n) {
+static void n_major_rest(const struct n_major_args *a, size_t first, size_t column, size_t n) {
     const __mmask64 taken = n < COLUMNS ? ((__mmask64)1 << n) - 1 : ~(__mmask64)0;
     for (size_t r = 0; r < a->rows; r++) {
         float *to = a->sums + r * a->sums_stride + column;
@@ -98,36 +98,36 @@ static void across_rest(const struct across_args *a, size_t first, size_t column
     }
 }
 
-PANEL_INLINE void across_passes(const struct across_args *args, size_t rows) {
-    const struct across_args a = *args; // which no store can change
+PANEL_INLINE void n_major_passes(const struct n_major_args *args, size_t rows) {
+    const struct n_major_args a = *args; // which no store can change
     for (size_t k = 0; k + STEP <= a.k; k += STEP) {
-        across_pass(&a, rows, k);
+        n_major_pass(&a, rows, k);
     }
 }
 
-void avx512vnni_across_i8(const struct across_args *args) {
+void avx512vnni_n_major_i8(const struct n_major_args *args) {
     const size_t taken = args->k / STEP * STEP;
     for (size_t r = 0; r < args->rows && !args->goes_on; r++) {
         memset(args->sums + r * args->sums_stride, 0, args->columns * sizeof *args->sums);
     }
     switch (args->rows) {
     case 1:
-        across_passes(args, 1);
+        n_major_passes(args, 1);
         break;
     case 2:
-        across_passes(args, 2);
+        n_major_passes(args, 2);
         break;
     case 3:
-        across_passes(args, 3);
+        n_major_passes(args, 3);
         break;
     default:
-        across_passes(args, ACROSS_ROWS);
+        n_major_passes(args, N_MAJOR_ROWS);
         break;
     }
     for (size_t column = 0, n; column < args->columns; column += n) {
         n = args->columns - column < COLUMNS ? args->columns - column : COLUMNS;
         if (n < COLUMNS || taken < args->k) {
-            across_rest(args, n < COLUMNS ? 0 : taken, column, n);
+            n_major_rest(args, n < COLUMNS ? 0 : taken, column, n);
         }
     }
 }

@@ -12,7 +12,7 @@
 #include "kernels/cpu/common/prefetch_distance.h"
 
 enum {
-    WORDS_FETCH = 2,                // words of the inner loop, between which lines are fetched
+    WORDS_PREFETCH = 2,             // words of the inner loop, between which lines are fetched
     WORDS_PASS = PANEL_VECS * LANES // columns of a pass
 };
 
@@ -21,13 +21,13 @@ enum {
     WORDS_BLOCK = 512, // words: 128 KiB of a panel, which with the next one and the rows' stays in L2
     // Where memory is as slow as the multiplication, fetches wait for it in the same buffers that misses of L1 need: the block and
     // the next stay in L1, 16 KiB each. More tiles hide that, and would pay for more passes.
-    WORDS_FEW_BLOCK = 64,
-    WORDS_FEW_ROWS = 16,
-    WORDS_INTO_L2 = 1,       // blocks go by way of L2 where prefetch_distance.h says so, on Zen 4 all of them long ones,
-    WORDS_NEAR = 4096,       // from there into L1 so many bytes ahead,
-    WORDS_WAITING_ROWS = 24, // on Intel's up to so many rows: with more it costs 6 % of what L1's own prefetcher does as well
-    WORDS_RUN = WORDS_FETCH, // words of a run of the inner loop, between two of its branches
-    WORDS_ONE_LINE = 0,      // a fetch is of one line at most, without a branch, and not of as many as are due
+    WORDS_SMALL_M_BLOCK = 64,
+    WORDS_SMALL_M_ROWS = 16,
+    WORDS_INTO_L2 = 1,          // blocks go by way of L2 where prefetch_distance.h says so, on Zen 4 all of them long ones,
+    WORDS_NEAR = 4096,          // from there into L1 so many bytes ahead,
+    WORDS_WAITING_ROWS = 24,    // on Intel's up to so many rows: with more it costs 6 % of what L1's own prefetcher does as well
+    WORDS_RUN = WORDS_PREFETCH, // words of a run of the inner loop, between two of its branches
+    WORDS_ONE_LINE = 0,         // a fetch is of one line at most, without a branch, and not of as many as are due
 };
 #endif
 
@@ -38,7 +38,7 @@ struct words_pass {
     size_t words;
     float *sums; // of the first row and column
     bool begins; // K: sums begin at +0
-    struct group_ahead ahead;
+    struct macrokernel_prefetch ahead;
 };
 
 PANEL_INLINE void words_load(vec sums[][PANEL_VECS], size_t rows, const struct words_pass *pass) {
@@ -80,26 +80,26 @@ PANEL_INLINE void words_step(vec sums[][PANEL_VECS], size_t rows, const char *co
     }
 }
 
-PANEL_INLINE void words_fetch(struct group_ahead *ahead) {
+PANEL_INLINE void words_prefetch(struct macrokernel_prefetch *ahead) {
     if (WORDS_ONE_LINE) {
         vec_prefetch((const void *)ahead->at);
         ahead->at += ahead->step;
         return;
     }
-    group_fetch(ahead);
+    macro_prefetch(ahead);
 }
 
 // Lines of a word of the pass, from L2.
-PANEL_INLINE void words_fetch_near(const float *panel) {
+PANEL_INLINE void words_prefetch_near(const float *panel) {
     PANEL_UNROLL for (size_t column = 0; column < WORDS_PASS; column += 64 / sizeof *panel) {
-        fetch_into((const void *)((uintptr_t)(panel + column) + WORDS_NEAR), false);
+        prefetch_into((const void *)((uintptr_t)(panel + column) + WORDS_NEAR), false);
     }
 }
 
 // `rows` is a constant in each copy, so that the sums are registers.
 PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = pass->ahead;
+    struct macrokernel_prefetch ahead = pass->ahead;
     const float *panel = pass->panel;
     size_t words = pass->words, word = 0;
     if (pass->begins) {
@@ -109,11 +109,11 @@ PANEL_INLINE void words_rows(struct words_pass *pass, size_t rows) {
     }
     for (; word + WORDS_RUN <= words; word += WORDS_RUN) {
         PANEL_UNROLL for (size_t i = 0; i < WORDS_RUN; i++, panel += EXPERTD_KERNEL_PANEL) {
-            if (i % WORDS_FETCH == 0) {
-                words_fetch(&ahead);
+            if (i % WORDS_PREFETCH == 0) {
+                words_prefetch(&ahead);
             }
             if (ahead.far && ahead.again) {
-                words_fetch_near(panel);
+                words_prefetch_near(panel);
             }
             words_step(sums, rows, pass->x, word + i, panel);
         }
@@ -147,7 +147,7 @@ struct words_block {
 };
 
 // Where the block after this one begins: NULL where the thread knows of none.
-static const float *words_next(const struct panel_group_args *args, const struct words_block *block, size_t words) {
+static const float *words_next(const struct macrokernel_args *args, const struct words_block *block, size_t words) {
     if (block->begin + block->words < words) {
         return (const float *)args->panels[block->panel] + (block->begin + block->words) * EXPERTD_KERNEL_PANEL;
     }
@@ -162,24 +162,24 @@ static size_t words_again(size_t rows) {
     if (!WORDS_INTO_L2) {
         return 0;
     }
-    if (fetch_blocks_into_l2()) {
-        return fetch_as_zen4() || rows <= WORDS_WAITING_ROWS ? FETCH_AGAIN : 0;
+    if (prefetch_blocks_into_l2()) {
+        return prefetch_as_zen4() || rows <= WORDS_WAITING_ROWS ? PREFETCH_AGAIN : 0;
     }
-    return fetch_as_zen5() ? FETCH_AGAIN_NEAR : 0;
+    return prefetch_as_zen5() ? PREFETCH_AGAIN_NEAR : 0;
 }
 
 // elsewhere: what is fetched in place of the next block, or NULL.
-static void words_block(const struct panel_group_args *args, const struct words_block *block, const float *next,
-                        struct group_ahead *elsewhere) {
+static void words_block(const struct macrokernel_args *args, const struct words_block *block, const float *next,
+                        struct macrokernel_prefetch *elsewhere) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
-    size_t fetches = tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_FETCH);
+    size_t fetches = tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (block->words / WORDS_PREFETCH);
     struct words_pass pass = {
         .panel = (const float *)args->panels[block->panel] + block->begin * EXPERTD_KERNEL_PANEL,
         .words = block->words,
         .begins = block->begin == 0 && !args->goes_on,
-        .ahead = group_ahead_over(next, block->words * EXPERTD_KERNEL_PANEL * sizeof *next, fetches),
+        .ahead = macrokernel_prefetch_over(next, block->words * EXPERTD_KERNEL_PANEL * sizeof *next, fetches),
     };
-    pass.ahead.far = WORDS_INTO_L2 && fetch_blocks_into_l2();
+    pass.ahead.far = WORDS_INTO_L2 && prefetch_blocks_into_l2();
     pass.ahead.again = words_again(args->rows);
     if (elsewhere) {
         pass.ahead = *elsewhere;
@@ -205,27 +205,27 @@ static size_t words_of_block(size_t words, size_t limit) {
 }
 
 static size_t words_block_limit(size_t rows) {
-    if (WORDS_INTO_L2 && fetch_as_intel()) {
-        return rows > WORDS_WAITING_ROWS ? WORDS_BLOCK : rows > 2 * PANEL_TILE ? WORDS_FEW_BLOCK : WORDS_BLOCK / 2;
+    if (WORDS_INTO_L2 && prefetch_as_intel()) {
+        return rows > WORDS_WAITING_ROWS ? WORDS_BLOCK : rows > 2 * PANEL_TILE ? WORDS_SMALL_M_BLOCK : WORDS_BLOCK / 2;
     }
-    bool few = rows <= WORDS_FEW_ROWS && !(WORDS_INTO_L2 && fetch_as_zen4());
-    return few ? WORDS_FEW_BLOCK : WORDS_BLOCK;
+    bool small_m = rows <= WORDS_SMALL_M_ROWS && !(WORDS_INTO_L2 && prefetch_as_zen4());
+    return small_m ? WORDS_SMALL_M_BLOCK : WORDS_BLOCK;
 }
 
 // What all blocks of a call fetch in place of panels.
-static struct group_ahead words_elsewhere(const struct panel_group_args *args, size_t words) {
+static struct macrokernel_prefetch words_elsewhere(const struct macrokernel_args *args, size_t words) {
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
-    size_t fetches = args->count * tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (words / WORDS_FETCH);
+    size_t fetches = args->count * tiles * (EXPERTD_KERNEL_PANEL / WORDS_PASS) * (words / WORDS_PREFETCH);
     if (WORDS_ONE_LINE || args->ahead.runs == 0) {
-        return (struct group_ahead){0};
+        return (struct macrokernel_prefetch){0};
     }
-    return group_ahead_of(&args->ahead, fetches, words_again(args->rows) > 0);
+    return macrokernel_prefetch_of(&args->ahead, fetches, words_again(args->rows) > 0);
 }
 
 // `words` whole words of K. What is left of K, the caller adds.
-static void words_group(const struct panel_group_args *args, size_t words) {
+static void words_macrokernel(const struct macrokernel_args *args, size_t words) {
     size_t most = words_of_block(words, words_block_limit(args->rows));
-    struct group_ahead elsewhere = words_elsewhere(args, words);
+    struct macrokernel_prefetch elsewhere = words_elsewhere(args, words);
     for (size_t p = 0; p < args->count; p++) {
         struct words_block block = {.panel = p};
         do {

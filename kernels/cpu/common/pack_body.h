@@ -1,6 +1,6 @@
 // Decoding and packing on the fly, compiled once per instruction set. The including file defines PACK_TARGET(name), PACK_LANES
-// and turn_words(src, stride, dst): PACK_WORDS neighbouring words of PACK_LANES lines, `stride` bytes apart, to dst[word][line],
-// words EXPERTD_KERNEL_PANEL apart. The rest is plain C that the compiler vectorises.
+// and transpose_words(src, stride, dst): PACK_WORDS neighbouring words of PACK_LANES lines, `stride` bytes apart, to
+// dst[word][line], words EXPERTD_KERNEL_PANEL apart. The rest is plain C that the compiler vectorises.
 #include <string.h>
 
 #include "base/err.h"
@@ -87,7 +87,7 @@ static void pack_lines(const char *src, size_t stride, size_t lines, size_t byte
                 __builtin_prefetch((const void *)((uintptr_t)src + (PACK_LANES + l) * stride + w * 4), 0, 2);
             }
         }
-        turn_words(src + w * 4, stride, panel + w * EXPERTD_KERNEL_PANEL);
+        transpose_words(src + w * 4, stride, panel + w * EXPERTD_KERNEL_PANEL);
     }
     for (size_t l = 0; l < lines; l++) {
         for (size_t w = whole; w < words; w++) {
@@ -96,7 +96,7 @@ static void pack_lines(const char *src, size_t stride, size_t lines, size_t byte
     }
 }
 
-void PACK_TARGET(pack_along)(const struct pack_args *args) {
+void PACK_TARGET(pack_k_major)(const struct pack_args *args) {
     for (size_t line = 0; line < args->lines; line += PACK_LANES) {
         uint32_t *panel =
             (uint32_t *)((char *)args->panels + line / EXPERTD_KERNEL_PANEL * args->panel_bytes) + line % EXPERTD_KERNEL_PANEL;
@@ -112,14 +112,14 @@ static inline uint32_t half_at(const char *row, size_t index) {
     return half;
 }
 
-PANEL_INLINE void weave_2(const char *restrict a, const char *restrict b, size_t count, uint32_t *restrict dst) {
+PANEL_INLINE void interleave_2(const char *restrict a, const char *restrict b, size_t count, uint32_t *restrict dst) {
     for (size_t i = 0; i < count; i++) {
         dst[i] = half_at(a, i) | half_at(b, i) << 16;
     }
 }
 
-PANEL_INLINE void weave_4(const uint8_t *restrict a, const uint8_t *restrict b, const uint8_t *restrict c,
-                          const uint8_t *restrict d, size_t count, uint32_t *restrict dst) {
+PANEL_INLINE void interleave_4(const uint8_t *restrict a, const uint8_t *restrict b, const uint8_t *restrict c,
+                               const uint8_t *restrict d, size_t count, uint32_t *restrict dst) {
     for (size_t i = 0; i < count; i++) {
         dst[i] = (uint32_t)a[i] | (uint32_t)b[i] << 8 | (uint32_t)c[i] << 16 | (uint32_t)d[i] << 24;
     }
@@ -127,7 +127,8 @@ PANEL_INLINE void weave_4(const uint8_t *restrict a, const uint8_t *restrict b, 
 
 // A row of words of one panel from the k that it is made of; those past K are 0. Of a whole panel `lines` is a constant, as
 // `element` always is: loops become a few vectors.
-PANEL_INLINE void pack_weave(const struct pack_args *args, size_t element, size_t k, size_t line, size_t lines, uint32_t *dst) {
+PANEL_INLINE void pack_interleave(const struct pack_args *args, size_t element, size_t k, size_t line, size_t lines,
+                                  uint32_t *dst) {
     static const uint8_t ZEROS[EXPERTD_KERNEL_PANEL * sizeof(uint32_t)];
     const void *rows[4] = {ZEROS, ZEROS, ZEROS, ZEROS};
     for (size_t i = 0; i < 4 / element && k + i < args->k; i++) {
@@ -136,9 +137,9 @@ PANEL_INLINE void pack_weave(const struct pack_args *args, size_t element, size_
 #if defined(PACK_WEAVES_PANELS)
     if (lines == EXPERTD_KERNEL_PANEL && element < 4) {
         if (element == 2) {
-            weave_panel_2(rows, dst);
+            interleave_panel_2(rows, dst);
         } else {
-            weave_panel_4(rows, dst);
+            interleave_panel_4(rows, dst);
         }
         return;
     }
@@ -146,45 +147,45 @@ PANEL_INLINE void pack_weave(const struct pack_args *args, size_t element, size_
     if (element == 4) {
         memcpy(dst, rows[0], lines * sizeof *dst);
     } else if (element == 2) {
-        weave_2(rows[0], rows[1], lines, dst);
+        interleave_2(rows[0], rows[1], lines, dst);
     } else {
-        weave_4(rows[0], rows[1], rows[2], rows[3], lines, dst);
+        interleave_4(rows[0], rows[1], rows[2], rows[3], lines, dst);
     }
 }
 
-static void fetch_row(const char *row, size_t bytes) {
+static void prefetch_row(const char *row, size_t bytes) {
     for (size_t i = 0; i < bytes; i += PACK_LINE) {
         __builtin_prefetch(row + i, 0, 2);
     }
 }
 
-PANEL_INLINE void pack_across_of(const struct pack_args *args, size_t element) {
+PANEL_INLINE void pack_n_major_of(const struct pack_args *args, size_t element) {
     size_t step = 4 / element;
     for (size_t k = 0, word = 0; k < args->k; k += step, word++) {
         for (size_t i = 0; i < step && k + PACK_ROWS_AHEAD + i < args->k; i++) {
-            fetch_row((const char *)args->src + (k + PACK_ROWS_AHEAD + i) * args->stride, args->lines * element);
+            prefetch_row((const char *)args->src + (k + PACK_ROWS_AHEAD + i) * args->stride, args->lines * element);
         }
         char *row = (char *)args->panels + word * EXPERTD_KERNEL_PANEL * sizeof(uint32_t);
         size_t line = 0;
         for (; line + EXPERTD_KERNEL_PANEL <= args->lines; line += EXPERTD_KERNEL_PANEL, row += args->panel_bytes) {
-            pack_weave(args, element, k, line, EXPERTD_KERNEL_PANEL, (uint32_t *)(void *)row);
+            pack_interleave(args, element, k, line, EXPERTD_KERNEL_PANEL, (uint32_t *)(void *)row);
         }
         if (line < args->lines) {
-            pack_weave(args, element, k, line, args->lines - line, (uint32_t *)(void *)row);
+            pack_interleave(args, element, k, line, args->lines - line, (uint32_t *)(void *)row);
         }
     }
 }
 
-void PACK_TARGET(pack_across)(const struct pack_args *args) {
+void PACK_TARGET(pack_n_major)(const struct pack_args *args) {
     switch (args->element) {
     case 4:
-        pack_across_of(args, 4);
+        pack_n_major_of(args, 4);
         return;
     case 2:
-        pack_across_of(args, 2);
+        pack_n_major_of(args, 2);
         return;
     default:
-        pack_across_of(args, 1);
+        pack_n_major_of(args, 1);
         return;
     }
 }

@@ -61,15 +61,15 @@ struct panel_ahead {
     uintptr_t at;      // where the first step fetches
     size_t first_step; // of this tile, in steps of all tiles
     unsigned shift;    // 0: one tile, 1: two
-    size_t more;       // fetch_stream's
+    size_t more;       // prefetch_stream's
 };
 
 // A step fetches the PANEL_PASS columns of its share; `step_bytes` of a panel are multiplied in a step.
-PANEL_INLINE void panel_fetch_ahead(struct panel_ahead ahead, size_t step, size_t step_bytes, size_t column) {
+PANEL_INLINE void panel_prefetch_ahead(struct panel_ahead ahead, size_t step, size_t step_bytes, size_t column) {
     uintptr_t at =
         ahead.at + ((ahead.first_step + step) >> ahead.shift) * step_bytes + column * (step_bytes / EXPERTD_KERNEL_PANEL);
     PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * (step_bytes / EXPERTD_KERNEL_PANEL); line += 64) {
-        fetch_streamed((const void *)(at + line), (struct fetch_stream){0, ahead.more});
+        prefetch_streamed((const void *)(at + line), (struct prefetch_stream){0, ahead.more});
     }
 }
 
@@ -80,7 +80,7 @@ PANEL_INLINE void panel_pass_f32(panel_row *block, const float *const *x, const 
     panel_load(sums, rows, block, column);
     for (size_t i = 0; i < depth; i++) {
         vec w[PANEL_VECS];
-        panel_fetch_ahead(ahead, i, EXPERTD_KERNEL_PANEL * sizeof *panel, column);
+        panel_prefetch_ahead(ahead, i, EXPERTD_KERNEL_PANEL * sizeof *panel, column);
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             w[v] = vec_load(panel + i * EXPERTD_KERNEL_PANEL + column + v * LANES);
         }
@@ -97,7 +97,7 @@ PANEL_INLINE void panel_pass_bf16(panel_row *block, const float *const *x, const
     for (size_t i = 0; i < depth; i += 2) {
         const uint16_t *pairs = panel + i * EXPERTD_KERNEL_PANEL + 2 * column;
         vec w[PANEL_VECS];
-        panel_fetch_ahead(ahead, i / 2, 2 * EXPERTD_KERNEL_PANEL * sizeof *panel, column);
+        panel_prefetch_ahead(ahead, i / 2, 2 * EXPERTD_KERNEL_PANEL * sizeof *panel, column);
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             w[v] = vec_odd(pairs + 2 * v * LANES);
         }
@@ -142,8 +142,8 @@ static void panel_widen(const uint16_t *x, size_t depth, float *wide) {
 #define PANEL_TILES_FUNCTION(name, chunk_function, element, k_of_step)                                                             \
     static void name(panel_row *block, size_t rows, const float *const *x, const element *chunk, size_t depth) {                   \
         bool two = rows > PANEL_TILE;                                                                                              \
-        struct fetch_stream stream =                                                                                               \
-            two ? (struct fetch_stream){depth * EXPERTD_KERNEL_PANEL * sizeof *chunk, 0} : fetch_stream_ahead();                   \
+        struct prefetch_stream stream =                                                                                            \
+            two ? (struct prefetch_stream){depth * EXPERTD_KERNEL_PANEL * sizeof *chunk, 0} : prefetch_stream_ahead();             \
         struct panel_ahead ahead = {(uintptr_t)chunk + stream.near, 0, two, stream.more};                                          \
         for (size_t row = 0, tile; row < rows; row += tile) {                                                                      \
             tile = panel_tile_rows(rows, row);                                                                                     \

@@ -13,16 +13,16 @@ typedef int32_t panel_row[EXPERTD_KERNEL_PANEL] __attribute__((aligned(64)));
 typedef uint32_t quad_row[QUAD_CHUNK * QUAD_WORDS] __attribute__((aligned(64)));
 
 // `rows` is a constant in each copy of the passes, so that the sums are registers.
-PANEL_INLINE void quad_pass_few(const struct quad_pass *p, size_t rows) {
+PANEL_INLINE void quad_pass_small_m(const struct quad_pass *p, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
     quad_load(sums, rows, p);
     for (size_t q = 0; q < p->depth; q++) {
-        uintptr_t ahead = (uintptr_t)p->few_ahead + ((p->step + q) >> p->shift) * QUAD_BYTES + p->column * PACKED_I8_K;
+        uintptr_t ahead = (uintptr_t)p->small_m_ahead + ((p->step + q) >> p->shift) * QUAD_BYTES + p->column * PACKED_I8_K;
         PANEL_UNROLL for (size_t line = 0; line < PANEL_PASS * PACKED_I8_K; line += 64) {
-            if (rows > QUAD_READ_ROWS && p->few_as_codes) {
-                fetch_line((const void *)(ahead + line), FETCH_CODES_ZEN4);
+            if (rows > QUAD_READ_ROWS && p->small_m_as_codes) {
+                prefetch_line((const void *)(ahead + line), PREFETCH_CODES_ZEN4);
             } else {
-                fetch_streamed((const void *)(ahead + line), (struct fetch_stream){0, p->few_more});
+                prefetch_streamed((const void *)(ahead + line), (struct prefetch_stream){0, p->small_m_more});
             }
         }
         quad_step(sums, rows, p, q);
@@ -30,7 +30,7 @@ PANEL_INLINE void quad_pass_few(const struct quad_pass *p, size_t rows) {
     quad_store(sums, rows, p);
 }
 
-QUAD_TILE_FUNCTION(quad_tile_few, quad_pass_few)
+QUAD_TILE_FUNCTION(quad_tile_small_m, quad_pass_small_m)
 
 // Rows [row, row + rows) of the call, at most QUAD_ROWS, whole K.
 static void panel_rows_i8(const struct panel_args *args, size_t row, size_t rows) {
@@ -50,10 +50,10 @@ static void panel_rows_i8(const struct panel_args *args, size_t row, size_t rows
                                  .depth = quads - q < QUAD_CHUNK ? quads - q : QUAD_CHUNK,
                                  .sums_stride = EXPERTD_KERNEL_PANEL};
         pass.shift = rows > PANEL_TILE;
-        pass.few_as_codes = !pass.shift && fetch_as_zen4();
-        struct fetch_stream stream = pass.shift ? (struct fetch_stream){pass.depth * QUAD_BYTES, 0} : fetch_stream_ahead();
-        pass.few_ahead = (const char *)((uintptr_t)pass.panel + stream.near);
-        pass.few_more = stream.more;
+        pass.small_m_as_codes = !pass.shift && prefetch_as_zen4();
+        struct prefetch_stream stream = pass.shift ? (struct prefetch_stream){pass.depth * QUAD_BYTES, 0} : prefetch_stream_ahead();
+        pass.small_m_ahead = (const char *)((uintptr_t)pass.panel + stream.near);
+        pass.small_m_more = stream.more;
         for (size_t at = 0, tile; at < rows; at += tile, pass.step += pass.depth) {
             tile = panel_tile_rows(rows, at);
             for (size_t r = 0; r < tile; r++) {
@@ -61,7 +61,7 @@ static void panel_rows_i8(const struct panel_args *args, size_t row, size_t rows
                 pass.x[r] = x[r];
             }
             pass.sums = block[at];
-            quad_tile_few(&pass, tile);
+            quad_tile_small_m(&pass, tile);
         }
     }
     for (size_t r = 0; r < rows; r++) {

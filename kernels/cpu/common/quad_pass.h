@@ -30,12 +30,12 @@ struct quad_pass {
     size_t depth, column; // quads; the pass's first column
     int32_t *sums;        // of the first row, the panel's first column
     size_t sums_stride;
-    const char *few_ahead;     // few: what the first step fetches,
-    size_t few_more;           // few: and into L2, so many bytes further; 0: not
-    bool few_as_codes;         // few: more than QUAD_READ_ROWS fetch as codes are fetched
-    size_t step;               // few: of all tiles' steps, the first
-    unsigned shift;            // few: 0: one tile, 1: two share the fetches
-    struct group_ahead *ahead; // many
+    const char *small_m_ahead;          // few: what the first step fetches,
+    size_t small_m_more;                // few: and into L2, so many bytes further; 0: not
+    bool small_m_as_codes;              // few: more than QUAD_READ_ROWS fetch as codes are fetched
+    size_t step;                        // few: of all tiles' steps, the first
+    unsigned shift;                     // few: 0: one tile, 1: two share the fetches
+    struct macrokernel_prefetch *ahead; // many
 };
 
 PANEL_INLINE void quad_load(vec sums[][PANEL_VECS], size_t rows, const struct quad_pass *p) {

@@ -4,7 +4,7 @@
 //   vec_mul, vec_div, vec_least(a, b) = min(|a|, b), b where a is NaN; vec_any_tiny(a): any |a| < 2^-126
 //   quantised_widen(format, codes, zeros, depth, wide)  wide[i][c] = the value of code (i, c), for all 64 columns; may write on to
 //                            the end of the last line of codes; zeros: 64 bytes or NULL
-//   QUANTISED_UNFLUSHED      quantised_unflushed(args, format) is asked first for rows of bf16; false: it has done nothing
+//   QUANTISED_IEEE      quantised_ieee(args, format) is asked first for rows of bf16; false: it has done nothing
 // and names the results by PANEL_TARGET(name).
 //
 // K goes in chunks. A chunk's partial sums are made first, under the flush where activations are bf16, and stored; then they are
@@ -18,8 +18,8 @@
 #include "kernels/cpu/common/float_mode.h"
 #include "kernels/cpu/common/quantised_chunk.h"
 
-#ifndef QUANTISED_UNFLUSHED
-static inline bool quantised_unflushed(const struct panel_args *args, const struct expertd_quantised_format *format) {
+#ifndef QUANTISED_IEEE
+static inline bool quantised_ieee(const struct panel_args *args, const struct expertd_quantised_format *format) {
     (void)args, (void)format;
     return false;
 }
@@ -265,7 +265,7 @@ PANEL_INLINE void wide_panel(const struct panel_args *args, const struct expertd
 }
 
 void PANEL_TARGET(quantised_bf16)(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    if (quantised_unflushed(args, format)) {
+    if (quantised_ieee(args, format)) {
         return;
     }
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);

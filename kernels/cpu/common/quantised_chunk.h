@@ -12,7 +12,7 @@
 typedef float panel_row[EXPERTD_KERNEL_PANEL] __attribute__((aligned(64)));
 
 // A panel's sums of a group call, into rows of their own, +0 at first, and back.
-static inline void panel_sums_load(const struct panel_group_args *group, size_t panel, bool first, panel_row *sums) {
+static inline void panel_sums_load(const struct macrokernel_args *group, size_t panel, bool first, panel_row *sums) {
     for (size_t r = 0; r < group->rows; r++) {
         if (first) {
             memset(sums[r], 0, sizeof sums[r]);
@@ -21,7 +21,7 @@ static inline void panel_sums_load(const struct panel_group_args *group, size_t 
         }
     }
 }
-static inline void panel_sums_store(const struct panel_group_args *group, size_t panel, panel_row *sums) {
+static inline void panel_sums_store(const struct macrokernel_args *group, size_t panel, panel_row *sums) {
     for (size_t r = 0; r < group->rows; r++) {
         memcpy(group->sums + r * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL, sums[r], sizeof sums[r]);
     }

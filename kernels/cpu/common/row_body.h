@@ -453,7 +453,7 @@ void ROW_TARGET(add_scaled)(const struct add_scaled_args *args) {
     }
 }
 
-PANEL_INLINE void row_finish_at(const struct finish_args *a, enum expertd_dtype dtype, size_t at, size_t n) {
+PANEL_INLINE void row_epilogue_at(const struct epilogue_args *a, enum expertd_dtype dtype, size_t at, size_t n) {
     vec x;
     row_sums(a->sums, a->bias, at, 1, n, &x);
     x = vec_mul(vec_set(a->alpha), x);
@@ -464,18 +464,18 @@ PANEL_INLINE void row_finish_at(const struct finish_args *a, enum expertd_dtype 
 }
 
 // `dtype` is a constant in each copy.
-PANEL_INLINE void row_finish(const struct finish_args *args, enum expertd_dtype dtype) {
-    const struct finish_args a = *args;
+PANEL_INLINE void row_epilogue(const struct epilogue_args *args, enum expertd_dtype dtype) {
+    const struct epilogue_args a = *args;
     size_t at = 0;
     for (; at + LANES <= a.count; at += LANES) {
-        row_finish_at(&a, dtype, at, LANES);
+        row_epilogue_at(&a, dtype, at, LANES);
     }
     if (at < a.count) {
-        row_finish_at(&a, dtype, at, a.count - at);
+        row_epilogue_at(&a, dtype, at, a.count - at);
     }
 }
 
-PANEL_INLINE void row_finish_integers(const struct finish_args *a, enum expertd_dtype dtype) {
+PANEL_INLINE void row_epilogue_integers(const struct epilogue_args *a, enum expertd_dtype dtype) {
     enum { PART = 64 };
     const size_t size = expertd_dtype_size(dtype);
     const double alpha = (double)a->alpha, beta = (double)a->beta;
@@ -492,16 +492,16 @@ PANEL_INLINE void row_finish_integers(const struct finish_args *a, enum expertd_
     }
 }
 
-void ROW_TARGET(finish)(const struct finish_args *args) {
+void ROW_TARGET(epilogue)(const struct epilogue_args *args) {
     if (args->integers && args->dtype == EXPERTD_DTYPE_F32) {
-        row_finish_integers(args, EXPERTD_DTYPE_F32);
+        row_epilogue_integers(args, EXPERTD_DTYPE_F32);
     } else if (args->integers && args->dtype == EXPERTD_DTYPE_BF16) {
-        row_finish_integers(args, EXPERTD_DTYPE_BF16);
+        row_epilogue_integers(args, EXPERTD_DTYPE_BF16);
     } else if (args->integers) {
-        row_finish_integers(args, EXPERTD_DTYPE_F16);
+        row_epilogue_integers(args, EXPERTD_DTYPE_F16);
     } else if (args->dtype == EXPERTD_DTYPE_BF16) {
-        row_finish(args, EXPERTD_DTYPE_BF16);
+        row_epilogue(args, EXPERTD_DTYPE_BF16);
     } else {
-        row_finish(args, args->dtype);
+        row_epilogue(args, args->dtype);
     }
 }

@@ -32,7 +32,7 @@ struct slice_ahead {
 };
 
 // Behind the stream's end comes what is read after it, where that is known.
-PANEL_INLINE void slice_fetch_on(struct slice_ahead *ahead) {
+PANEL_INLINE void slice_prefetch_on(struct slice_ahead *ahead) {
     ahead->at = ahead->until = ahead->next + (ahead->at - ahead->end);
     ahead->step = ahead->next ? ahead->step : 0;
     ahead->end = UINTPTR_MAX;

@@ -1,6 +1,6 @@
 // Any number of rows against panels that are packed as slices (weights.h). The including file defines SLICES_TOGETHER, k of a word,
 // and includes a tile's kernel first, slice_tile_narrow_avx512.h, slice_tile_wide_avx512.h or slice_tile_avx2.h. It finds
-//   slices_group             the kernel of several panels
+//   slices_macrokernel             the kernel of several panels
 //   slices_panel             that of one panel, for callers without scratch
 //
 // A tile's rows are laid side by side: a line of each, then the next line of each. So one register addresses all of them. Weights
@@ -37,27 +37,27 @@ static size_t slice_tile_rows(size_t left) {
 }
 
 // Of a row's words as they are laid, in whole lines.
-static size_t laid_bytes(size_t words) {
+static size_t packed_rows_bytes(size_t words) {
     return div_up(words, SLICE_ROW_WORDS) * SLICE_ROW_LINE;
 }
 
 // A part of a row, to lines `step` bytes apart; 0 to the end of the last line.
-PANEL_INLINE void lay_row(const char *from, size_t bytes, char *to, size_t step) {
+PANEL_INLINE void pack_row(const char *from, size_t bytes, char *to, size_t step) {
     for (; bytes >= SLICE_ROW_BYTES; bytes -= SLICE_ROW_BYTES, from += SLICE_ROW_BYTES, to += step) {
-        slice_lay(from, to);
+        slice_pack_rows(from, to);
     }
     if (bytes) {
-        slice_lay_part(from, bytes, to);
+        slice_pack_rows_part(from, bytes, to);
     }
 }
 
 // `bytes` of each of a tile's rows from byte `at` on.
-static void lay_tile(const void *const *x, size_t rows, size_t at, size_t bytes, char *to) {
-    for (size_t laid = 0; laid < bytes; laid += SLICE_LAID) {
-        const size_t part = bytes - laid < SLICE_LAID ? bytes - laid : SLICE_LAID;
+static void pack_tile_rows(const void *const *x, size_t rows, size_t at, size_t bytes, char *to) {
+    for (size_t packed_rows = 0; packed_rows < bytes; packed_rows += SLICE_PACKED_ROWS) {
+        const size_t part = bytes - packed_rows < SLICE_PACKED_ROWS ? bytes - packed_rows : SLICE_PACKED_ROWS;
         for (size_t r = 0; r < rows; r++) {
-            lay_row((const char *)x[r] + at + laid, part, to + (laid / SLICE_ROW_BYTES * rows + r) * SLICE_ROW_LINE,
-                    rows * SLICE_ROW_LINE);
+            pack_row((const char *)x[r] + at + packed_rows, part, to + (packed_rows / SLICE_ROW_BYTES * rows + r) * SLICE_ROW_LINE,
+                     rows * SLICE_ROW_LINE);
         }
     }
 }
@@ -65,19 +65,19 @@ static void lay_tile(const void *const *x, size_t rows, size_t at, size_t bytes,
 // ---- panels
 
 struct slices {
-    const struct panel_group_args *args;
+    const struct macrokernel_args *args;
     size_t words;      // of K
     size_t begin, end; // words that are multiplied: all of them, or a block
     const char *x;     // by tiles
 };
 
-static void lay_rows(const struct slices *s, char *to) {
-    const struct panel_group_args *args = s->args;
+static void pack_rows(const struct slices *s, char *to) {
+    const struct macrokernel_args *args = s->args;
     const size_t row_bytes = args->k * (WORD_BYTES / SLICES_TOGETHER), at = s->begin * WORD_BYTES, end = s->end * WORD_BYTES;
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = slice_tile_rows(args->rows - row);
-        lay_tile(args->x + row, rows, at, (end < row_bytes ? end : row_bytes) - at, to);
-        to += rows * laid_bytes(s->end - s->begin);
+        pack_tile_rows(args->x + row, rows, at, (end < row_bytes ? end : row_bytes) - at, to);
+        to += rows * packed_rows_bytes(s->end - s->begin);
     }
 }
 
@@ -87,7 +87,7 @@ static const char *slice_at(const struct slices *s, const void *panel, size_t sl
 
 // What is read after a panel's words: of the next panel, the next block, or the next call.
 static uintptr_t after_panel(const struct slices *s, size_t panel) {
-    const struct panel_group_args *args = s->args;
+    const struct macrokernel_args *args = s->args;
     if (panel + 1 < args->count) {
         return (uintptr_t)slice_at(s, args->panels[panel + 1], 0, s->begin);
     }
@@ -109,7 +109,7 @@ static struct slice_stream stream_of(const struct slices *s, size_t panel, size_
 
 // All rows against a slice, a turn of its words after the other.
 static void multiply_slice(const struct slices *s, size_t panel, size_t slice, struct rows_walk *next_rows) {
-    const struct panel_group_args *args = s->args;
+    const struct macrokernel_args *args = s->args;
     const size_t words = s->end - s->begin, turn = slice_turn(args->rows, words);
     const struct slice_stream stream = stream_of(s, panel, slice);
     for (size_t word = 0; word < words; word += turn) {
@@ -124,7 +124,7 @@ static void multiply_slice(const struct slices *s, size_t panel, size_t slice, s
             pass.x = x + word / SLICE_ROW_WORDS * rows * SLICE_ROW_LINE;
             pass.sums = args->sums + row * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL + slice * SLICE_VECS * SLICE_VEC;
             SLICE_COPIES[rows - 1](&pass);
-            x += rows * laid_bytes(words);
+            x += rows * packed_rows_bytes(words);
         }
     }
 }
@@ -141,13 +141,13 @@ static bool multiply_in_turns(const struct slices *s, const struct rows_ahead *a
 // ahead: rows that are laid next, in even shares.
 static void multiply_panels(const struct slices *s, const struct rows_ahead *ahead) {
     const size_t slices = s->args->count * SLICES, tiles = div_up(s->args->rows, SLICE_TILE);
-    struct rows_walk walk = fetch_rows_begin(*ahead, slices * tiles * div_up(s->end - s->begin, SLICE_ROW_WORDS));
+    struct rows_walk walk = prefetch_rows_begin(*ahead, slices * tiles * div_up(s->end - s->begin, SLICE_ROW_WORDS));
     if (multiply_in_turns(s, ahead)) {
         return;
     }
     for (size_t i = 0; i < slices; i++) {
         if (!SLICE_FETCHES_ROWS) {
-            fetch_rows_share(ahead, i, slices);
+            prefetch_rows_share(ahead, i, slices);
         }
         multiply_slice(s, i / SLICES, i % SLICES, &walk);
     }
@@ -160,10 +160,10 @@ static void multiply_whole(const struct slices *s) {
 
 // Rows are laid a block of K at a time, which all panels take before the next.
 static void multiply_blocks(struct slices *s, size_t words, char *scratch) {
-    const struct panel_group_args *args = s->args;
+    const struct macrokernel_args *args = s->args;
     for (s->begin = 0; s->begin < s->words; s->begin = s->end) {
         s->end = s->words - s->begin < words ? s->words : s->begin + words;
-        lay_rows(s, scratch);
+        pack_rows(s, scratch);
         struct rows_ahead ahead = {args->x, args->rows, s->end * WORD_BYTES, (s->end - s->begin) * WORD_BYTES};
         if (s->end == s->words) { // the next call's first
             ahead = (struct rows_ahead){args->x, args->next ? args->rows : 0, 0, words * WORD_BYTES};
@@ -175,16 +175,16 @@ static void multiply_blocks(struct slices *s, size_t words, char *scratch) {
     }
 }
 
-static void slices_group(const struct panel_group_args *args) {
+static void slices_macrokernel(const struct macrokernel_args *args) {
     const size_t words = div_up(args->k, SLICES_TOGETHER), room = KERNEL_SCRATCH_BYTES + args->scratch_more;
     struct slices s = {.args = args, .words = words, .end = words, .x = args->scratch};
     INVARIANT(args->rows > 0 && args->count > 0 && args->k > 0 && !args->goes_on);
     if ((int)SLICE_ROW_BYTES == (int)SLICE_ROW_LINE && args->rows == 1 && args->k % SLICES_TOGETHER == 0) {
         s.x = args->x[0];
         multiply_whole(&s);
-    } else if (args->rows * laid_bytes(words) <= (room < KERNEL_ROWS_KEPT ? room : KERNEL_ROWS_KEPT)) {
-        if (!args->rows_kept) {
-            lay_rows(&s, args->scratch);
+    } else if (args->rows * packed_rows_bytes(words) <= (room < KERNEL_ROWS_CACHED ? room : KERNEL_ROWS_CACHED)) {
+        if (!args->rows_cached) {
+            pack_rows(&s, args->scratch);
         }
         multiply_whole(&s);
     } else {
@@ -198,7 +198,7 @@ static void slices_panel(const struct panel_args *args) {
     _Alignas(64) float sums[SLICE_TILE * KERNEL_SUMS];
     for (size_t row = 0, rows; row < args->rows; row += rows) {
         rows = slice_tile_rows(args->rows - row);
-        struct panel_group_args group = {
+        struct macrokernel_args group = {
             .x = args->x + row, .rows = rows, .panels = &args->panel, .count = 1, .k = args->k, .sums = sums};
         struct slices s = {.args = &group, .words = div_up(args->k, SLICES_TOGETHER), .x = scratch};
         multiply_blocks(&s, BLOCK_WORDS, scratch);

@@ -5,9 +5,9 @@
 #include "kernels/cpu/common/prefetch_distance.h"
 #include "kernels/cpu/unpacked_n_major.h"
 
-enum { ACROSS_STEP = 4, ACROSS_LINE = 64 }; // k of a pass along the columns, even; bytes
+enum { N_MAJOR_STEP = 4, N_MAJOR_LINE = 64 }; // k of a pass along the columns, even; bytes
 
-PANEL_INLINE float across_x(const struct across_args *a, size_t row, size_t k, bool pairs) {
+PANEL_INLINE float n_major_x(const struct n_major_args *a, size_t row, size_t k, bool pairs) {
     float value;
     uint16_t half;
     if (pairs) {
@@ -18,33 +18,33 @@ PANEL_INLINE float across_x(const struct across_args *a, size_t row, size_t k, b
     return value;
 }
 
-// ACROSS_STEP k along all whole vectors of columns. pairs: bf16's order, the odd k first.
-PANEL_INLINE void across_pass(struct across_args a, size_t rows, enum expertd_dtype dtype, bool pairs, size_t k) {
+// N_MAJOR_STEP k along all whole vectors of columns. pairs: bf16's order, the odd k first.
+PANEL_INLINE void n_major_pass(struct n_major_args a, size_t rows, enum expertd_dtype dtype, bool pairs, size_t k) {
     const char *weights = (const char *)a.weights + k * a.stride;
-    vec x[ACROSS_ROWS][ACROSS_STEP];
+    vec x[N_MAJOR_ROWS][N_MAJOR_STEP];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        PANEL_UNROLL for (size_t i = 0; i < ACROSS_STEP; i++) {
-            x[r][i] = vec_set(across_x(&a, r, k + (pairs ? i ^ 1 : i), pairs));
+        PANEL_UNROLL for (size_t i = 0; i < N_MAJOR_STEP; i++) {
+            x[r][i] = vec_set(n_major_x(&a, r, k + (pairs ? i ^ 1 : i), pairs));
         }
     }
-    uintptr_t fetch = (uintptr_t)weights + (a.ahead + ACROSS_STEP * a.share / a.shares) * a.stride;
-    uintptr_t end = (uintptr_t)weights + (a.ahead + ACROSS_STEP * (a.share + 1) / a.shares) * a.stride;
+    uintptr_t prefetch = (uintptr_t)weights + (a.ahead + N_MAJOR_STEP * a.share / a.shares) * a.stride;
+    uintptr_t end = (uintptr_t)weights + (a.ahead + N_MAJOR_STEP * (a.share + 1) / a.shares) * a.stride;
     size_t size = dtype == EXPERTD_DTYPE_F32 ? 4 : 2;
-    const bool far = fetch_as_zen4();
+    const bool far = prefetch_as_zen4();
     for (size_t column = 0; column + LANES <= a.columns; column += LANES) {
-        if (column % (ACROSS_LINE / size) == 0) {
-            for (uintptr_t at = fetch + column * size; at < end; at += a.stride) {
-                fetch_into((const void *)at, far);
+        if (column % (N_MAJOR_LINE / size) == 0) {
+            for (uintptr_t at = prefetch + column * size; at < end; at += a.stride) {
+                prefetch_into((const void *)at, far);
             }
         }
-        vec w[ACROSS_STEP];
-        PANEL_UNROLL for (size_t i = 0; i < ACROSS_STEP; i++) {
+        vec w[N_MAJOR_STEP];
+        PANEL_UNROLL for (size_t i = 0; i < N_MAJOR_STEP; i++) {
             w[i] = row_load(dtype, weights + (pairs ? i ^ 1 : i) * a.stride, column, LANES);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             float *at = a.sums + r * a.sums_stride + column;
             vec sum = vec_load(at, LANES);
-            PANEL_UNROLL for (size_t i = 0; i < ACROSS_STEP; i++) {
+            PANEL_UNROLL for (size_t i = 0; i < N_MAJOR_STEP; i++) {
                 sum = vec_fma(x[r][i], w[i], sum);
             }
             vec_store(at, sum, LANES);
@@ -53,78 +53,78 @@ PANEL_INLINE void across_pass(struct across_args a, size_t rows, enum expertd_dt
 }
 
 // What passes leave over: n columns over k [first, a.k). An odd last k of pairs is the even one of a pair with +0.
-PANEL_INLINE void across_rest(const struct across_args *a, enum expertd_dtype dtype, bool pairs, size_t first, size_t column,
-                              size_t n) {
+PANEL_INLINE void n_major_rest(const struct n_major_args *a, enum expertd_dtype dtype, bool pairs, size_t first, size_t column,
+                               size_t n) {
     for (size_t r = 0; r < a->rows; r++) {
         float *at = a->sums + r * a->sums_stride + column;
         vec sum = vec_load(at, n);
         for (size_t i = first; i < (pairs ? (a->k + 1) / 2 * 2 : a->k); i++) {
             size_t k = pairs ? i ^ 1 : i;
             vec w = k < a->k ? row_load(dtype, (const char *)a->weights + k * a->stride, column, n) : vec_set(0.0f);
-            sum = vec_fma(vec_set(k < a->k ? across_x(a, r, k, pairs) : 0.0f), w, sum);
+            sum = vec_fma(vec_set(k < a->k ? n_major_x(a, r, k, pairs) : 0.0f), w, sum);
         }
         vec_store(at, sum, n);
     }
 }
 
-PANEL_INLINE void across_passes(struct across_args a, size_t rows, enum expertd_dtype dtype, bool pairs) {
-    for (size_t k = 0; k + ACROSS_STEP <= a.k; k += ACROSS_STEP) {
-        across_pass(a, rows, dtype, pairs, k);
+PANEL_INLINE void n_major_passes(struct n_major_args a, size_t rows, enum expertd_dtype dtype, bool pairs) {
+    for (size_t k = 0; k + N_MAJOR_STEP <= a.k; k += N_MAJOR_STEP) {
+        n_major_pass(a, rows, dtype, pairs, k);
     }
 }
 
-PANEL_INLINE void across_any_rows(const struct across_args *args, enum expertd_dtype dtype, bool pairs) {
-    const struct across_args a = *args; // which no store can change
+PANEL_INLINE void n_major_any_rows(const struct n_major_args *args, enum expertd_dtype dtype, bool pairs) {
+    const struct n_major_args a = *args; // which no store can change
     for (size_t r = 0; r < a.rows && !a.goes_on; r++) {
         memset(a.sums + r * a.sums_stride, 0, a.columns * sizeof *a.sums);
     }
     switch (a.rows) {
     case 1:
-        across_passes(a, 1, dtype, pairs);
+        n_major_passes(a, 1, dtype, pairs);
         break;
     case 2:
-        across_passes(a, 2, dtype, pairs);
+        n_major_passes(a, 2, dtype, pairs);
         break;
     case 3:
-        across_passes(a, 3, dtype, pairs);
+        n_major_passes(a, 3, dtype, pairs);
         break;
     default:
-        across_passes(a, ACROSS_ROWS, dtype, pairs);
+        n_major_passes(a, N_MAJOR_ROWS, dtype, pairs);
         break;
     }
-    size_t taken = a.k / ACROSS_STEP * ACROSS_STEP;
+    size_t taken = a.k / N_MAJOR_STEP * N_MAJOR_STEP;
     for (size_t column = 0, n; column < a.columns; column += n) {
         n = a.columns - column < LANES ? a.columns - column : LANES;
         if (n < LANES || taken < a.k) {
-            across_rest(args, dtype, pairs, n < LANES ? 0 : taken, column, n);
+            n_major_rest(args, dtype, pairs, n < LANES ? 0 : taken, column, n);
         }
     }
 }
 
-void ROW_TARGET(across_f32)(const struct across_args *args) {
+void ROW_TARGET(n_major_f32)(const struct n_major_args *args) {
     switch (args->dtype) {
     case EXPERTD_DTYPE_F32:
-        across_any_rows(args, EXPERTD_DTYPE_F32, false);
+        n_major_any_rows(args, EXPERTD_DTYPE_F32, false);
         return;
     case EXPERTD_DTYPE_F16:
-        across_any_rows(args, EXPERTD_DTYPE_F16, false);
+        n_major_any_rows(args, EXPERTD_DTYPE_F16, false);
         return;
     default:
         INVARIANT(args->dtype == EXPERTD_DTYPE_BF16);
-        across_any_rows(args, EXPERTD_DTYPE_BF16, false);
+        n_major_any_rows(args, EXPERTD_DTYPE_BF16, false);
         return;
     }
 }
 
 #if defined(__x86_64__) // whose flush is the contract's
 // Not inlined: no fma may move across a change of the floating-point mode.
-static __attribute__((noinline)) void across_pairs(const struct across_args *args) {
-    across_any_rows(args, EXPERTD_DTYPE_BF16, true);
+static __attribute__((noinline)) void n_major_pairs(const struct n_major_args *args) {
+    n_major_any_rows(args, EXPERTD_DTYPE_BF16, true);
 }
 
-void ROW_TARGET(across_bf16)(const struct across_args *args) {
+void ROW_TARGET(n_major_bf16)(const struct n_major_args *args) {
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
-    across_pairs(args);
+    n_major_pairs(args);
     float_mode_restore(before);
 }
 #endif

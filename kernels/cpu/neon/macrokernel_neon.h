@@ -9,17 +9,18 @@
 
 enum {
     WIDEN_RUN = 2 * LANES,           // k of a vector of pairs
-    GROUP_BLOCK = 256,               // k, many rows: 4 widened panels stay in L2, 256 KiB; a tile of rows, 6 KiB, in L1 over them
-    GROUP_FEW_BLOCK = 128,           // k, few rows: one widened panel, 32 KiB, stays in L1 over the tiles
-    GROUP_FEW_ROWS = 48,             // few
-    GROUP_ROW = GROUP_BLOCK + LANES, // floats of a widened row; not a power of two, which would share cache sets
-    GROUP_FEW_ROW = GROUP_FEW_BLOCK + LANES,
-    GROUP_RUN = WIDEN_RUN,                            // k of a run of the inner loop: of one vector of widened pairs
-    GROUP_PANEL = GROUP_BLOCK * EXPERTD_KERNEL_PANEL, // floats of a widened panel's block
-    GROUP_WIDE = KERNEL_GROUP * GROUP_PANEL,          // of all
+    MACRO_BLOCK = 256,               // k, many rows: 4 widened panels stay in L2, 256 KiB; a tile of rows, 6 KiB, in L1 over them
+    MACRO_SMALL_M_BLOCK = 128,       // k, few rows: one widened panel, 32 KiB, stays in L1 over the tiles
+    MACRO_SMALL_M_ROWS = 48,         // few
+    MACRO_ROW = MACRO_BLOCK + LANES, // floats of a widened row; not a power of two, which would share cache sets
+    MACRO_SMALL_M_ROW = MACRO_SMALL_M_BLOCK + LANES,
+    MACRO_RUN = WIDEN_RUN,                            // k of a run of the inner loop: of one vector of widened pairs
+    MACRO_PANEL = MACRO_BLOCK * EXPERTD_KERNEL_PANEL, // floats of a widened panel's block
+    MACRO_WIDE = KERNEL_PANELS_MAX * MACRO_PANEL,     // of all
 };
-_Static_assert((GROUP_WIDE + PANEL_TILE * GROUP_ROW) * sizeof(float) <= KERNEL_SCRATCH_BYTES, "many rows' scratch");
-_Static_assert(GROUP_FEW_BLOCK *EXPERTD_KERNEL_PANEL + GROUP_FEW_ROWS * GROUP_FEW_ROW <= GROUP_WIDE, "few rows' scratch");
+_Static_assert((MACRO_WIDE + PANEL_TILE * MACRO_ROW) * sizeof(float) <= KERNEL_SCRATCH_BYTES, "many rows' scratch");
+_Static_assert(MACRO_SMALL_M_BLOCK *EXPERTD_KERNEL_PANEL + MACRO_SMALL_M_ROWS * MACRO_SMALL_M_ROW <= MACRO_WIDE,
+               "few rows' scratch");
 
 // A row as it is multiplied, `depth` of k; wide has room for whole runs: an odd tail and what is missing of the last vector is +0.
 static void widen_row(const uint16_t *x, size_t depth, float *wide) {
@@ -36,16 +37,16 @@ static void widen_row(const uint16_t *x, size_t depth, float *wide) {
 }
 
 // One tile of rows against PANEL_PASS columns of one panel, over a block of K.
-struct group_pass {
+struct macro_pass {
     const float *x[PANEL_TILE]; // to the block's first k, widened
     size_t depth;               // k of the block
     float *panel;               // the block's first k, first column of the pass, widened
     const uint16_t *pairs;      // what it is to be widened from in this pass, or NULL: it is done
     float *sums;                // of the first row and column
-    struct group_ahead *ahead;
+    struct macrokernel_prefetch *ahead;
 };
 
-PANEL_INLINE void group_load(vec sums[][PANEL_VECS], size_t rows, const float *from) {
+PANEL_INLINE void macro_load(vec sums[][PANEL_VECS], size_t rows, const float *from) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             sums[r][v] = vec_load(from + r * KERNEL_SUMS + v * LANES);
@@ -53,7 +54,7 @@ PANEL_INLINE void group_load(vec sums[][PANEL_VECS], size_t rows, const float *f
     }
 }
 
-PANEL_INLINE void group_store(vec sums[][PANEL_VECS], size_t rows, float *to) {
+PANEL_INLINE void macro_store(vec sums[][PANEL_VECS], size_t rows, float *to) {
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
             vec_store(to + r * KERNEL_SUMS + v * LANES, sums[r][v]);
@@ -61,7 +62,7 @@ PANEL_INLINE void group_store(vec sums[][PANEL_VECS], size_t rows, float *to) {
     }
 }
 
-PANEL_INLINE void group_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const float *panel) {
+PANEL_INLINE void macro_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const float *panel) {
     vec w[PANEL_VECS];
     PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
         w[v] = vec_load(panel + v * LANES);
@@ -70,7 +71,7 @@ PANEL_INLINE void group_step(vec sums[][PANEL_VECS], size_t rows, const float *c
 }
 
 // A pair, whose columns are widened on the way.
-PANEL_INLINE void group_widen_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const uint16_t *pairs,
+PANEL_INLINE void macro_widen_step(vec sums[][PANEL_VECS], size_t rows, const float *const *x, size_t i, const uint16_t *pairs,
                                    float *panel) {
     vec w[PANEL_VECS];
     PANEL_UNROLL for (size_t v = 0; v < PANEL_VECS; v++) {
@@ -86,86 +87,87 @@ PANEL_INLINE void group_widen_step(vec sums[][PANEL_VECS], size_t rows, const fl
 }
 
 // Pairs from `begin` on of a run: all, or what is left, an odd last k padded.
-PANEL_INLINE size_t group_pairs(const struct group_pass *pass, size_t begin) {
-    return pass->depth - begin < GROUP_RUN ? (pass->depth - begin + 1) / 2 : LANES;
+PANEL_INLINE size_t macro_pairs(const struct macro_pass *pass, size_t begin) {
+    return pass->depth - begin < MACRO_RUN ? (pass->depth - begin + 1) / 2 : LANES;
 }
 
 // `rows` is a constant in each copy of the passes, so that the sums are registers.
-PANEL_INLINE void group_pass_bf16(const struct group_pass *pass, size_t rows) {
+PANEL_INLINE void macro_pass_bf16(const struct macro_pass *pass, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = *pass->ahead;
+    struct macrokernel_prefetch ahead = *pass->ahead;
     const float *panel = pass->panel;
-    group_load(sums, rows, pass->sums);
-    for (size_t begin = 0; begin < pass->depth; begin += GROUP_RUN) {
-        size_t end = begin + group_pairs(pass, begin);
-        words_fetch(&ahead);
+    macro_load(sums, rows, pass->sums);
+    for (size_t begin = 0; begin < pass->depth; begin += MACRO_RUN) {
+        size_t end = begin + macro_pairs(pass, begin);
+        words_prefetch(&ahead);
         for (size_t i = begin; i < end; i++, panel += 2 * EXPERTD_KERNEL_PANEL) {
-            group_step(sums, rows, pass->x, i, panel);
-            group_step(sums, rows, pass->x, i + LANES, panel + EXPERTD_KERNEL_PANEL);
+            macro_step(sums, rows, pass->x, i, panel);
+            macro_step(sums, rows, pass->x, i + LANES, panel + EXPERTD_KERNEL_PANEL);
         }
     }
-    group_store(sums, rows, pass->sums);
+    macro_store(sums, rows, pass->sums);
     *pass->ahead = ahead;
 }
 
-PANEL_INLINE void group_pass_widen(const struct group_pass *pass, size_t rows) {
+PANEL_INLINE void macro_pass_widen(const struct macro_pass *pass, size_t rows) {
     vec sums[PANEL_TILE][PANEL_VECS];
-    struct group_ahead ahead = *pass->ahead;
+    struct macrokernel_prefetch ahead = *pass->ahead;
     const uint16_t *pairs = pass->pairs;
     float *panel = pass->panel;
-    group_load(sums, rows, pass->sums);
-    for (size_t begin = 0; begin < pass->depth; begin += GROUP_RUN) {
-        size_t end = begin + group_pairs(pass, begin);
-        words_fetch(&ahead);
+    macro_load(sums, rows, pass->sums);
+    for (size_t begin = 0; begin < pass->depth; begin += MACRO_RUN) {
+        size_t end = begin + macro_pairs(pass, begin);
+        words_prefetch(&ahead);
         for (size_t i = begin; i < end; i++, pairs += 2 * EXPERTD_KERNEL_PANEL, panel += 2 * EXPERTD_KERNEL_PANEL) {
-            group_widen_step(sums, rows, pass->x, i, pairs, panel);
+            macro_widen_step(sums, rows, pass->x, i, pairs, panel);
         }
     }
-    group_store(sums, rows, pass->sums);
+    macro_store(sums, rows, pass->sums);
     *pass->ahead = ahead;
 }
 
-static void group_next_columns(struct group_pass *pass) {
+static void macro_next_columns(struct macro_pass *pass) {
     pass->panel += PANEL_PASS;
     pass->pairs += pass->pairs ? 2 * PANEL_PASS : 0;
     pass->sums += PANEL_PASS;
 }
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
-#define GROUP_TILE_FUNCTION(name, run)                                                                                             \
-    static __attribute__((noinline)) void name(struct group_pass *pass, size_t rows) {                                             \
-        for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += PANEL_PASS, group_next_columns(pass)) {                   \
+#define MACRO_TILE_FUNCTION(name, run)                                                                                             \
+    static __attribute__((noinline)) void name(struct macro_pass *pass, size_t rows) {                                             \
+        for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += PANEL_PASS, macro_next_columns(pass)) {                   \
             PANEL_BY_ROWS(rows, run, pass);                                                                                        \
         }                                                                                                                          \
     }
 
-GROUP_TILE_FUNCTION(group_tile_bf16, group_pass_bf16)
-GROUP_TILE_FUNCTION(group_tile_widen, group_pass_widen)
+MACRO_TILE_FUNCTION(macro_tile_bf16, macro_pass_bf16)
+MACRO_TILE_FUNCTION(macro_tile_widen, macro_pass_widen)
 
 // A block of K of the call.
-struct group_block {
-    const struct panel_group_args *args;
+struct macro_block {
+    const struct macrokernel_args *args;
     size_t begin, depth;
-    struct group_ahead ahead[KERNEL_GROUP]; // of each panel: its next block, or the first of the panel that the thread takes next
+    struct macrokernel_prefetch
+        ahead[KERNEL_PANELS_MAX]; // of each panel: its next block, or the first of the panel that the thread takes next
 };
 
-static struct group_block group_begin(const struct panel_group_args *args, size_t begin, size_t block_max) {
-    struct group_block block = {.args = args, .begin = begin};
+static struct macro_block macro_begin(const struct macrokernel_args *args, size_t begin, size_t block_max) {
+    struct macro_block block = {.args = args, .begin = begin};
     block.depth = args->k - begin < block_max ? args->k - begin : block_max;
     bool ends = begin + block.depth == args->k;
     const void *const *next = ends ? args->next : args->panels;
     size_t tiles = (args->rows + PANEL_TILE - 1) / PANEL_TILE;
-    size_t runs = tiles * (EXPERTD_KERNEL_PANEL / PANEL_PASS) * ((block.depth + GROUP_RUN - 1) / GROUP_RUN);
+    size_t runs = tiles * (EXPERTD_KERNEL_PANEL / PANEL_PASS) * ((block.depth + MACRO_RUN - 1) / MACRO_RUN);
     for (size_t p = 0; next && p < args->count; p++) {
         const uint16_t *from = (const uint16_t *)next[p] + (ends ? 0 : (begin + block.depth) * EXPERTD_KERNEL_PANEL);
-        block.ahead[p] = group_ahead_over(from, block.depth * EXPERTD_KERNEL_PANEL * sizeof *from, runs);
+        block.ahead[p] = macrokernel_prefetch_over(from, block.depth * EXPERTD_KERNEL_PANEL * sizeof *from, runs);
     }
     return block;
 }
 
 // Fetches panel `panel`'s share of the rows of the next tile, or of the next block's first: they come from everywhere.
-static void group_fetch_rows(const struct group_block *block, size_t row, size_t panel) {
-    const struct panel_group_args *args = block->args;
+static void macro_prefetch_rows(const struct macro_block *block, size_t row, size_t panel) {
+    const struct macrokernel_args *args = block->args;
     size_t begin = block->begin;
     if (row >= args->rows) {
         row = 0;
@@ -182,27 +184,27 @@ static void group_fetch_rows(const struct group_block *block, size_t row, size_t
 }
 
 // What of the pass belongs to a tile and a panel.
-static void group_aim(struct group_block *block, size_t row, size_t panel, struct group_pass *pass) {
+static void macro_aim(struct macro_block *block, size_t row, size_t panel, struct macro_pass *pass) {
     pass->sums = block->args->sums + row * KERNEL_SUMS + panel * EXPERTD_KERNEL_PANEL;
     pass->ahead = &block->ahead[panel];
 }
 
-static const uint16_t *group_row_at(const struct group_block *block, size_t row) {
+static const uint16_t *macro_row_at(const struct macro_block *block, size_t row) {
     return (const uint16_t *)block->args->x[row] + block->begin;
 }
 
-static void group_multiply_bf16(const struct group_block *block, size_t panel, size_t tile, size_t rows, struct group_pass *pass) {
+static void macro_multiply_bf16(const struct macro_block *block, size_t panel, size_t tile, size_t rows, struct macro_pass *pass) {
     if (tile > 0) {
         pass->pairs = NULL;
-        group_tile_bf16(pass, rows);
+        macro_tile_bf16(pass, rows);
     } else {
         pass->pairs = (const uint16_t *)block->args->panels[panel] + block->begin * EXPERTD_KERNEL_PANEL;
-        group_tile_widen(pass, rows);
+        macro_tile_widen(pass, rows);
     }
 }
 
 // One row's pass over the widened columns with every fma flushed as it must be, whatever the machine's flush.
-static __attribute__((noinline)) void group_exact_bf16(const struct group_pass *pass, size_t row) {
+static __attribute__((noinline)) void macro_exact_bf16(const struct macro_pass *pass, size_t row) {
     const float *x = pass->x[row];
     float *sums = pass->sums + row * KERNEL_SUMS;
     for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += PANEL_PASS) {
@@ -225,78 +227,78 @@ static __attribute__((noinline)) void group_exact_bf16(const struct group_pass *
     }
 }
 
-static void group_copy_sums(size_t rows, const float *from, size_t from_stride, float *to, size_t to_stride) {
+static void macro_copy_sums(size_t rows, const float *from, size_t from_stride, float *to, size_t to_stride) {
     for (size_t r = 0; r < rows; r++) {
         memcpy(to + r * to_stride, from + r * from_stride, EXPERTD_KERNEL_PANEL * sizeof *to);
     }
 }
 
-// group_multiply_bf16, and once more where the machine's flush may have been the wrong one.
-static void group_checked_bf16(const struct group_block *block, size_t panel, size_t tile, size_t rows, struct group_pass *pass) {
-    struct group_pass first = *pass;
+// macro_multiply_bf16, and once more where the machine's flush may have been the wrong one.
+static void macro_checked_bf16(const struct macro_block *block, size_t panel, size_t tile, size_t rows, struct macro_pass *pass) {
+    struct macro_pass first = *pass;
     float before[PANEL_TILE * EXPERTD_KERNEL_PANEL];
     if (FLUSHES_BEFORE_ROUNDING) {
-        group_copy_sums(rows, first.sums, KERNEL_SUMS, before, EXPERTD_KERNEL_PANEL);
+        macro_copy_sums(rows, first.sums, KERNEL_SUMS, before, EXPERTD_KERNEL_PANEL);
         float_flush_watch();
     }
-    group_multiply_bf16(block, panel, tile, rows, pass);
+    macro_multiply_bf16(block, panel, tile, rows, pass);
     if (float_flush_seen()) {
-        group_copy_sums(rows, before, EXPERTD_KERNEL_PANEL, first.sums, KERNEL_SUMS);
+        macro_copy_sums(rows, before, EXPERTD_KERNEL_PANEL, first.sums, KERNEL_SUMS);
         for (size_t r = 0; r < rows; r++) {
-            group_exact_bf16(&first, r);
+            macro_exact_bf16(&first, r);
         }
     }
 }
 
 // Tile by tile, each against all panels.
-static void group_many_bf16(struct group_block *block) {
-    const struct panel_group_args *args = block->args;
-    float *panels = args->scratch, *wide = panels + GROUP_WIDE;
-    struct group_pass pass = {.depth = block->depth};
+static void macro_large_m_bf16(struct macro_block *block) {
+    const struct macrokernel_args *args = block->args;
+    float *panels = args->scratch, *wide = panels + MACRO_WIDE;
+    struct macro_pass pass = {.depth = block->depth};
     for (size_t row = 0, rows, tile = 0; row < args->rows; row += rows, tile++) {
         rows = panel_tile_rows(args->rows, row);
         for (size_t r = 0; r < rows; r++) {
-            widen_row(group_row_at(block, row + r), block->depth, wide + r * GROUP_ROW);
-            pass.x[r] = wide + r * GROUP_ROW;
+            widen_row(macro_row_at(block, row + r), block->depth, wide + r * MACRO_ROW);
+            pass.x[r] = wide + r * MACRO_ROW;
         }
         for (size_t p = 0; p < args->count; p++) {
-            group_aim(block, row, p, &pass);
-            group_fetch_rows(block, row + rows, p);
-            pass.panel = panels + p * GROUP_PANEL;
-            group_checked_bf16(block, p, tile, rows, &pass);
+            macro_aim(block, row, p, &pass);
+            macro_prefetch_rows(block, row + rows, p);
+            pass.panel = panels + p * MACRO_PANEL;
+            macro_checked_bf16(block, p, tile, rows, &pass);
         }
     }
 }
 
 // Panel by panel, each against all tiles: a panel is used so few times that it must not leave L1 meanwhile.
-static void group_few_bf16(struct group_block *block) {
-    const struct panel_group_args *args = block->args;
-    float *panel = args->scratch, *wide = panel + GROUP_FEW_BLOCK * EXPERTD_KERNEL_PANEL;
-    struct group_pass pass = {.depth = block->depth};
+static void macro_small_m_bf16(struct macro_block *block) {
+    const struct macrokernel_args *args = block->args;
+    float *panel = args->scratch, *wide = panel + MACRO_SMALL_M_BLOCK * EXPERTD_KERNEL_PANEL;
+    struct macro_pass pass = {.depth = block->depth};
     for (size_t r = 0; r < args->rows; r++) {
-        widen_row(group_row_at(block, r), block->depth, wide + r * GROUP_FEW_ROW);
+        widen_row(macro_row_at(block, r), block->depth, wide + r * MACRO_SMALL_M_ROW);
     }
     for (size_t p = 0; p < args->count; p++) {
         for (size_t row = 0, rows, tile = 0; row < args->rows; row += rows, tile++) {
             rows = panel_tile_rows(args->rows, row);
             for (size_t r = 0; r < rows; r++) {
-                pass.x[r] = wide + (row + r) * GROUP_FEW_ROW;
+                pass.x[r] = wide + (row + r) * MACRO_SMALL_M_ROW;
             }
-            group_aim(block, row, p, &pass);
+            macro_aim(block, row, p, &pass);
             pass.panel = panel;
-            group_checked_bf16(block, p, tile, rows, &pass);
+            macro_checked_bf16(block, p, tile, rows, &pass);
         }
     }
 }
 
-static void group_widened(const struct panel_group_args *args) {
-    bool few = args->rows <= GROUP_FEW_ROWS;
-    size_t step = few ? GROUP_FEW_BLOCK : GROUP_BLOCK;
+static void group_widened(const struct macrokernel_args *args) {
+    bool small_m = args->rows <= MACRO_SMALL_M_ROWS;
+    size_t step = small_m ? MACRO_SMALL_M_BLOCK : MACRO_BLOCK;
     group_clear(args);
     float_mode before = float_mode_set(FLOAT_MODE_FLUSHED);
     for (size_t begin = 0; begin < args->k; begin += step) {
-        struct group_block block = group_begin(args, begin, step);
-        (few ? group_few_bf16 : group_many_bf16)(&block);
+        struct macro_block block = macro_begin(args, begin, step);
+        (small_m ? macro_small_m_bf16 : macro_large_m_bf16)(&block);
     }
     float_mode_restore(before);
 }

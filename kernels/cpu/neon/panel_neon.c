@@ -7,11 +7,11 @@
 
 #include "kernels/cpu/neon/macrokernel_neon.h"
 
-void neon_group_f32(const struct panel_group_args *args) {
-    words_group(args, args->k);
+void neon_macrokernel_f32(const struct macrokernel_args *args) {
+    words_macrokernel(args, args->k);
 }
 
-void neon_group_bf16(const struct panel_group_args *args) {
+void neon_macrokernel_bf16(const struct macrokernel_args *args) {
     group_widened(args);
 }
 #endif

@@ -57,7 +57,7 @@ PANEL_INLINE void pair_pass(const struct pair_block *b, size_t column, size_t ro
     }
     const uint16_t *pairs = b->pairs + 2 * column;
     for (size_t i = 0; i + 1 < b->depth; i += 2, pairs += 2 * EXPERTD_KERNEL_PANEL) {
-        fetch_streamed(pairs, fetch_stream_ahead());
+        prefetch_streamed(pairs, prefetch_stream_ahead());
         pair_step(sums, rows, b->x, i, pairs);
     }
     if (b->depth % 2) {
@@ -155,7 +155,7 @@ void neonbf16_panel_bf16(const struct panel_args *args) {
     float_mode_restore(before);
 }
 
-void neonbf16_group_bf16(const struct panel_group_args *args) {
+void neonbf16_macrokernel_bf16(const struct macrokernel_args *args) {
     struct pair_block b = {.stride = KERNEL_SUMS};
     for (size_t r = 0; !args->goes_on && r < args->rows; r++) {
         memset(args->sums + r * KERNEL_SUMS, 0, args->count * EXPERTD_KERNEL_PANEL * sizeof *args->sums);

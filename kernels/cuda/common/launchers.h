@@ -13,7 +13,7 @@ struct CUstream_st;
 
 // Has the calling thread's device code in this module? Every source is built for the same ones, but for those that say sm90.
 int cuda_has_code(void);
-int cuda_take_in(const struct expertd_device_take_in *args, struct CUstream_st *stream);
+int cuda_convert_input(const struct expertd_device_convert_input *args, struct CUstream_st *stream);
 int cuda_logits(const struct expertd_device_logits *args, struct CUstream_st *stream);
 int cuda_choose(const struct expertd_device_choose *args, struct CUstream_st *stream);
 int cuda_weigh(const struct expertd_device_weigh *args, struct CUstream_st *stream);

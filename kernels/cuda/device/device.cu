@@ -412,7 +412,7 @@ extern "C" __attribute__((visibility("default"))) const struct expertd_device_ta
     mark,
     finished,
     finished_behind,
-    launch<expertd_device_take_in, cuda_take_in>,
+    launch<expertd_device_convert_input, cuda_convert_input>,
     launch<expertd_device_logits, cuda_logits>,
     launch<expertd_device_choose, cuda_choose>,
     launch<expertd_device_weigh, cuda_weigh>,

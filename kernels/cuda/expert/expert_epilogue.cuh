@@ -24,7 +24,7 @@ __device__ __forceinline__ void store(char *row, int column, float value, half_b
 }
 
 // sum[0] is up's, sum[1] gate's.
-template <typename D> struct finish_gate_up {
+template <typename D> struct epilogue_gate_up {
     const float *gate_bias, *up_bias;
     expertd_activation_kind kind;
     activation_limits limits;
@@ -41,7 +41,7 @@ template <typename D> struct finish_gate_up {
     }
 };
 
-template <typename D> struct finish_down {
+template <typename D> struct epilogue_down {
     const float *bias, *row_scale;
     char *out;
     size_t stride;
@@ -52,10 +52,10 @@ template <typename D> struct finish_down {
     }
 };
 
-template <typename D> __host__ __forceinline__ finish_gate_up<D> finish_of(const expertd_device_gate_up &a) {
+template <typename D> __host__ __forceinline__ epilogue_gate_up<D> epilogue_of(const expertd_device_gate_up &a) {
     return {a.gate_bias, a.up_bias, a.activation.kind, activation_limits_of(&a.activation), (char *)a.out, a.out_stride};
 }
-template <typename D> __host__ __forceinline__ finish_down<D> finish_of(const expertd_device_down &a) {
+template <typename D> __host__ __forceinline__ epilogue_down<D> epilogue_of(const expertd_device_down &a) {
     return {a.bias, a.row_scale, (char *)a.out, a.out_stride};
 }
 
@@ -65,23 +65,23 @@ template <typename D> __host__ __forceinline__ finish_down<D> finish_of(const ex
 template <int OPERANDS, int ROWS, int COLUMNS, int PITCH = COLUMNS + 1> struct block_sums { float of[OPERANDS][ROWS][PITCH]; };
 
 // By all threads of a block that has met since the last sum was put there.
-template <int THREADS, int OPERANDS, int ROWS, int COLUMNS, int PITCH, typename Finish>
-__device__ __forceinline__ void finish_block(const block_sums<OPERANDS, ROWS, COLUMNS, PITCH> &sums, uint32_t group, size_t row0,
-                                             int rows, int column0, int n, const Finish &finish) {
+template <int THREADS, int OPERANDS, int ROWS, int COLUMNS, int PITCH, typename Epilogue>
+__device__ __forceinline__ void epilogue_block(const block_sums<OPERANDS, ROWS, COLUMNS, PITCH> &sums, uint32_t group, size_t row0,
+                                               int rows, int column0, int n, const Epilogue &epilogue) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < rows * COLUMNS; i += THREADS) {
         const int y = i / COLUMNS, x = i % COLUMNS;
         if (column0 + x < n) {
             const float both[2] = {sums.of[0][y][x], sums.of[OPERANDS - 1][y][x]};
-            finish(both, group, row0 + y, column0 + x, n);
+            epilogue(both, group, row0 + y, column0 + x, n);
         }
     }
 }
 
 // Of one operand: down, or up where there is no gate. One kernel for both.
-template <typename D> struct finish_single {
-    finish_gate_up<D> up;
-    finish_down<D> down;
+template <typename D> struct epilogue_single {
+    epilogue_gate_up<D> up;
+    epilogue_down<D> down;
     int is_down;
     __device__ void operator()(const float (&sum)[2], uint32_t group, size_t row, int column, int n) const {
         if (is_down) {

@@ -88,9 +88,9 @@ __device__ __forceinline__ void put_sums(const sums<BM, OPERANDS> &acc, sums_of_
     }
 }
 
-template <typename A, int BM, int OPERANDS, typename Finish>
-__global__ void __launch_bounds__(THREADS, 2)
-    fma_matmul(const __grid_constant__ product p, const void *first, const void *second, const __grid_constant__ Finish finish) {
+template <typename A, int BM, int OPERANDS, typename Epilogue>
+__global__ void __launch_bounds__(THREADS, 2) fma_matmul(const __grid_constant__ product p, const void *first, const void *second,
+                                                         const __grid_constant__ Epilogue epilogue) {
     auto *stages = (stage<A, BM, OPERANDS> *)ptx::shared_base();
     work w;
     if (!find_work(p, blockIdx.x, BM, &w)) {
@@ -139,10 +139,10 @@ __global__ void __launch_bounds__(THREADS, 2)
     auto &all = *(sums_of_block<BM, OPERANDS> *)ptx::shared_base();
     put_sums<BM, OPERANDS>(acc, all);
     ptx::sync_block();
-    finish_block<THREADS>(all, w.group, w.row, w.rows, w.column, p.n, finish);
+    epilogue_block<THREADS>(all, w.group, w.row, w.rows, w.column, p.n, epilogue);
 }
 
-struct finish_logits {
+struct epilogue_logits {
     const float *bias;
     int sigmoid;
     float *out;
@@ -156,8 +156,8 @@ struct finish_logits {
 
 // Grid: a block for each tile and as many columns. Shared memory, with one operand and two: 48 and 72 KiB for tiles of 64 (36 where
 // rows are bf16), 32 and 48 for 16 (24): 2 to 6 blocks in the 164 KiB of sm_80, 1 to 4 in the 100 of sm_86 and sm_120.
-template <typename A, int BM, int OPERANDS, typename Finish>
-int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Finish &finish,
+template <typename A, int BM, int OPERANDS, typename Epilogue>
+int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Epilogue &epilogue,
            cudaStream_t stream) {
     const long work = work_of(rows, first, BM);
     if (work == 0) {
@@ -166,25 +166,25 @@ int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, 
     if (work > INT32_MAX) {
         return cudaErrorInvalidConfiguration;
     }
-    auto *kernel = fma_matmul<A, BM, OPERANDS, Finish>;
+    auto *kernel = fma_matmul<A, BM, OPERANDS, Epilogue>;
     constexpr int bytes = STAGES<BM> * sizeof(stage<A, BM, OPERANDS>);
     static_assert(sizeof(sums_of_block<BM, OPERANDS>) <= bytes, "the sums take the stages' place");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) {
         return error;
     }
-    LAUNCH(kernel, dim3((unsigned)work), dim3(THREADS), bytes, stream, product_of(rows, first), first.data, second, finish);
+    LAUNCH(kernel, dim3((unsigned)work), dim3(THREADS), bytes, stream, product_of(rows, first), first.data, second, epilogue);
     return cudaGetLastError();
 }
 
-template <typename A, int OPERANDS, typename Finish>
-int choose(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Finish &finish,
+template <typename A, int OPERANDS, typename Epilogue>
+int choose(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Epilogue &epilogue,
            cudaStream_t stream) {
     switch (rows.variant) {
     case EXPERTD_DEVICE_FMA_16:
-        return launch<A, 16, OPERANDS>(rows, first, second, finish, stream);
+        return launch<A, 16, OPERANDS>(rows, first, second, epilogue, stream);
     case EXPERTD_DEVICE_FMA_64:
-        return launch<A, 64, OPERANDS>(rows, first, second, finish, stream);
+        return launch<A, 64, OPERANDS>(rows, first, second, epilogue, stream);
     default:
         return cudaErrorInvalidValue;
     }
@@ -193,17 +193,17 @@ int choose(const expertd_device_rows &rows, const expertd_device_matrix &first, 
 } // namespace
 
 int cuda_logits(const struct expertd_device_logits *a, struct CUstream_st *stream) {
-    const finish_logits finish = {a->bias, a->sigmoid, a->out};
-    return a->rows.dtype == EXPERTD_DTYPE_BF16 ? choose<uint16_t, 1>(a->rows, a->weights, nullptr, finish, stream)
-                                               : choose<float, 1>(a->rows, a->weights, nullptr, finish, stream);
+    const epilogue_logits epilogue = {a->bias, a->sigmoid, a->out};
+    return a->rows.dtype == EXPERTD_DTYPE_BF16 ? choose<uint16_t, 1>(a->rows, a->weights, nullptr, epilogue, stream)
+                                               : choose<float, 1>(a->rows, a->weights, nullptr, epilogue, stream);
 }
 
 int cuda_gate_up_fma(const struct expertd_device_gate_up *a, struct CUstream_st *stream) {
-    const auto finish = finish_of<float>(*a);
-    return a->gate.data ? choose<float, 2>(a->rows, a->up, a->gate.data, finish, stream)
-                        : choose<float, 1>(a->rows, a->up, nullptr, finish_single<float>{finish, {}, 0}, stream);
+    const auto epilogue = epilogue_of<float>(*a);
+    return a->gate.data ? choose<float, 2>(a->rows, a->up, a->gate.data, epilogue, stream)
+                        : choose<float, 1>(a->rows, a->up, nullptr, epilogue_single<float>{epilogue, {}, 0}, stream);
 }
 
 int cuda_down_fma(const struct expertd_device_down *a, struct CUstream_st *stream) {
-    return choose<float, 1>(a->rows, a->down, nullptr, finish_single<float>{{}, finish_of<float>(*a), 1}, stream);
+    return choose<float, 1>(a->rows, a->down, nullptr, epilogue_single<float>{{}, epilogue_of<float>(*a), 1}, stream);
 }

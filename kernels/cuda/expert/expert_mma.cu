@@ -89,9 +89,9 @@ __device__ __forceinline__ void put_sums(const sums<BM, OPERANDS> &acc, sums_of_
     }
 }
 
-template <typename D, int BM, int OPERANDS, typename Finish>
-__global__ void __launch_bounds__(THREADS)
-    mma_matmul(const __grid_constant__ product p, const void *first, const void *second, const __grid_constant__ Finish finish) {
+template <typename D, int BM, int OPERANDS, typename Epilogue>
+__global__ void __launch_bounds__(THREADS) mma_matmul(const __grid_constant__ product p, const void *first, const void *second,
+                                                      const __grid_constant__ Epilogue epilogue) {
     auto *stages = (stage<BM, OPERANDS> *)ptx::shared_base();
     work w;
     if (!find_work(p, blockIdx.x, BN, &w)) {
@@ -135,15 +135,15 @@ __global__ void __launch_bounds__(THREADS)
     auto &all = *(sums_of_block<BM, OPERANDS> *)ptx::shared_base();
     put_sums<BM, OPERANDS>(acc, all);
     ptx::sync_block();
-    finish_block<THREADS>(all, w.group, w.row, w.rows, w.column, p.n, finish);
+    epilogue_block<THREADS>(all, w.group, w.row, w.rows, w.column, p.n, epilogue);
 }
 
 // ---- launches
 
 // Grid: a block for each tile and 64 columns. Shared memory of three stages with one operand and two: 30 and 54 KiB for 16 rows, 36
 // and 60 for 32, 48 and 72 for 64, so that 2 to 5 blocks fit the 164 KiB of sm_80 and 1 to 3 the 100 of sm_86 and sm_120.
-template <typename D, int BM, int OPERANDS, typename Finish>
-int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Finish &finish,
+template <typename D, int BM, int OPERANDS, typename Epilogue>
+int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Epilogue &epilogue,
            cudaStream_t stream) {
     const long work = work_of(rows, first, BN);
     if (work == 0) {
@@ -152,27 +152,27 @@ int launch(const expertd_device_rows &rows, const expertd_device_matrix &first, 
     if (work > INT32_MAX) {
         return cudaErrorInvalidConfiguration;
     }
-    auto *kernel = mma_matmul<D, BM, OPERANDS, Finish>;
+    auto *kernel = mma_matmul<D, BM, OPERANDS, Epilogue>;
     constexpr int bytes = STAGES * sizeof(stage<BM, OPERANDS>);
     static_assert(sizeof(sums_of_block<BM, OPERANDS>) <= bytes, "the sums take the stages' place");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) {
         return error;
     }
-    LAUNCH(kernel, dim3((unsigned)work), dim3(THREADS), bytes, stream, product_of(rows, first), first.data, second, finish);
+    LAUNCH(kernel, dim3((unsigned)work), dim3(THREADS), bytes, stream, product_of(rows, first), first.data, second, epilogue);
     return cudaGetLastError();
 }
 
-template <typename D, int OPERANDS, typename Finish>
-int choose(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Finish &finish,
+template <typename D, int OPERANDS, typename Epilogue>
+int choose(const expertd_device_rows &rows, const expertd_device_matrix &first, const void *second, const Epilogue &epilogue,
            cudaStream_t stream) {
     switch (rows.variant) {
     case EXPERTD_DEVICE_MMA_16:
-        return launch<D, 16, OPERANDS>(rows, first, second, finish, stream);
+        return launch<D, 16, OPERANDS>(rows, first, second, epilogue, stream);
     case EXPERTD_DEVICE_MMA_32:
-        return launch<D, 32, OPERANDS>(rows, first, second, finish, stream);
+        return launch<D, 32, OPERANDS>(rows, first, second, epilogue, stream);
     case EXPERTD_DEVICE_MMA_64:
-        return launch<D, 64, OPERANDS>(rows, first, second, finish, stream);
+        return launch<D, 64, OPERANDS>(rows, first, second, epilogue, stream);
     default:
         return cudaErrorInvalidValue;
     }
@@ -181,14 +181,14 @@ int choose(const expertd_device_rows &rows, const expertd_device_matrix &first, 
 } // namespace
 
 int cuda_gate_up_mma(const struct expertd_device_gate_up *a, struct CUstream_st *stream) {
-    const auto finish = finish_of<uint16_t>(*a);
-    return a->gate.data ? choose<uint16_t, 2>(a->rows, a->up, a->gate.data, finish, stream)
-                        : choose<uint16_t, 1>(a->rows, a->up, nullptr, finish_single<uint16_t>{finish, {}, 0}, stream);
+    const auto epilogue = epilogue_of<uint16_t>(*a);
+    return a->gate.data ? choose<uint16_t, 2>(a->rows, a->up, a->gate.data, epilogue, stream)
+                        : choose<uint16_t, 1>(a->rows, a->up, nullptr, epilogue_single<uint16_t>{epilogue, {}, 0}, stream);
 }
 
 int cuda_down_mma(const struct expertd_device_down *a, struct CUstream_st *stream) {
     if (a->rows.dtype == EXPERTD_DTYPE_F16) {
-        return choose<half_bits, 1>(a->rows, a->down, nullptr, finish_of<half_bits>(*a), stream);
+        return choose<half_bits, 1>(a->rows, a->down, nullptr, epilogue_of<half_bits>(*a), stream);
     }
-    return choose<uint16_t, 1>(a->rows, a->down, nullptr, finish_single<uint16_t>{{}, finish_of<uint16_t>(*a), 1}, stream);
+    return choose<uint16_t, 1>(a->rows, a->down, nullptr, epilogue_single<uint16_t>{{}, epilogue_of<uint16_t>(*a), 1}, stream);
 }

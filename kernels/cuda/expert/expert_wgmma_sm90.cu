@@ -100,9 +100,9 @@ template <typename Shared> __device__ __forceinline__ void last_step(Shared &s, 
 
 // A warp's 16 rows, 64 sums of each at a time: 64 columns, or 32 with both operands. Sum x of a row is kept at x ^ row % 4 * 8, so
 // that neither writing pairs nor reading rows meets a bank twice.
-template <int OPERANDS, typename Finish>
-__device__ __forceinline__ void finish_rows(const float (&acc)[128], float *sums, const work &w, int row0, int n,
-                                            const Finish &finish) {
+template <int OPERANDS, typename Epilogue>
+__device__ __forceinline__ void epilogue_rows(const float (&acc)[128], float *sums, const work &w, int row0, int n,
+                                              const Epilogue &epilogue) {
     const int lane = threadIdx.x % 32, y = lane / 4, shift = (y & 3) * 8;
     const int left = w.rows - row0, rows = left < 16 ? left : 16;
 #pragma unroll
@@ -123,15 +123,15 @@ __device__ __forceinline__ void finish_rows(const float (&acc)[128], float *sums
             const size_t row = w.row + row0 + r;
             if (OPERANDS == 2) {
                 if (column < n) {
-                    finish(both, w.group, row, column, n);
+                    epilogue(both, w.group, row, column, n);
                 }
             } else {
                 const float one[2] = {both[0], both[0]}, other[2] = {both[1], both[1]};
                 if (column < n) {
-                    finish(one, w.group, row, column, n);
+                    epilogue(one, w.group, row, column, n);
                 }
                 if (column + 32 < n) {
-                    finish(other, w.group, row, column + 32, n);
+                    epilogue(other, w.group, row, column + 32, n);
                 }
             }
         }
@@ -139,8 +139,8 @@ __device__ __forceinline__ void finish_rows(const float (&acc)[128], float *sums
     }
 }
 
-template <typename D, int OPERANDS, int STAGES, typename Shared, typename Finish>
-__device__ __forceinline__ void multiply_large(Shared &s, const product &p, const Finish &finish) {
+template <typename D, int OPERANDS, int STAGES, typename Shared, typename Epilogue>
+__device__ __forceinline__ void multiply_large(Shared &s, const product &p, const Epilogue &epilogue) {
     const int strip = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 - 4;
     ring<STAGES> at;
     work w;
@@ -158,7 +158,7 @@ __device__ __forceinline__ void multiply_large(Shared &s, const product &p, cons
         }
         last_step(s, under_way);
         if (w.rows > warp * 16) {
-            finish_rows<OPERANDS>(acc, s.sums[warp], w, warp * 16, p.n, finish);
+            epilogue_rows<OPERANDS>(acc, s.sums[warp], w, warp * 16, p.n, epilogue);
         }
     }
 }
@@ -167,17 +167,17 @@ constexpr int LARGE_STAGES = 4;
 using shared_large = shared<128, 256, 16 * 64, 8, LARGE_STAGES>;
 static_assert(sizeof(shared_large) <= SHARED_BYTES_MAX, "shared memory of one block");
 
-template <typename D, int OPERANDS, typename Finish>
+template <typename D, int OPERANDS, typename Epilogue>
 __global__ void __launch_bounds__(384, 1)
     wgmma_large(const __grid_constant__ CUtensorMap first, const __grid_constant__ CUtensorMap second,
-                const __grid_constant__ product p, const __grid_constant__ Finish finish) {
+                const __grid_constant__ product p, const __grid_constant__ Epilogue epilogue) {
     auto &s = begin<shared_large>(8);
     if (threadIdx.x < LOADERS) {
         ptx::registers_decrease<56>();
         load<128, 256, OPERANDS, LARGE_STAGES>(s, p, &first, &second);
     } else {
         ptx::registers_increase<224>();
-        multiply_large<D, OPERANDS, LARGE_STAGES>(s, p, finish);
+        multiply_large<D, OPERANDS, LARGE_STAGES>(s, p, epilogue);
     }
 }
 
@@ -188,9 +188,9 @@ constexpr int PITCH = 17; // of a column's sums: lanes that read one row's colum
 template <int ROWS> using shared_small = shared<ROWS, 128, 2 * 16 * PITCH, 4, SMALL_STAGES<ROWS>>;
 
 // A warp's 16 columns of either half of the weights, 16 rows at a time; lane l takes column l % 16 and every other row.
-template <int ROWS, int OPERANDS, typename Finish>
-__device__ __forceinline__ void finish_columns(const float (&low)[ROWS / 2], const float (&high)[ROWS / 2], float *sums,
-                                               const work &w, int n, const Finish &finish) {
+template <int ROWS, int OPERANDS, typename Epilogue>
+__device__ __forceinline__ void epilogue_columns(const float (&low)[ROWS / 2], const float (&high)[ROWS / 2], float *sums,
+                                                 const work &w, int n, const Epilogue &epilogue) {
     constexpr int CHUNK = ROWS < 16 ? ROWS : 16;
     const int lane = threadIdx.x % 32, x = lane / 4, pair = lane % 4 * 2;
     const int column = w.column + threadIdx.x / 32 % 4 * 16 + lane % 16;
@@ -213,15 +213,15 @@ __device__ __forceinline__ void finish_columns(const float (&low)[ROWS / 2], con
             const size_t row = w.row + c + r;
             if (OPERANDS == 2) {
                 if (column < n) {
-                    finish(both, w.group, row, column, n);
+                    epilogue(both, w.group, row, column, n);
                 }
             } else {
                 const float one[2] = {both[0], both[0]}, other[2] = {both[1], both[1]};
                 if (column < n) {
-                    finish(one, w.group, row, column, n);
+                    epilogue(one, w.group, row, column, n);
                 }
                 if (column + 64 < n) {
-                    finish(other, w.group, row, column + 64, n);
+                    epilogue(other, w.group, row, column + 64, n);
                 }
             }
         }
@@ -229,8 +229,8 @@ __device__ __forceinline__ void finish_columns(const float (&low)[ROWS / 2], con
     }
 }
 
-template <typename D, int ROWS, int OPERANDS, int STAGES, typename Shared, typename Finish>
-__device__ __forceinline__ void multiply_small(Shared &s, const product &p, const Finish &finish) {
+template <typename D, int ROWS, int OPERANDS, int STAGES, typename Shared, typename Epilogue>
+__device__ __forceinline__ void multiply_small(Shared &s, const product &p, const Epilogue &epilogue) {
     ring<STAGES> at;
     work w;
     for (int i = blockIdx.x; find_work(p, i, 128 / OPERANDS, &w); i += gridDim.x) {
@@ -247,21 +247,21 @@ __device__ __forceinline__ void multiply_small(Shared &s, const product &p, cons
             });
         }
         last_step(s, under_way);
-        finish_columns<ROWS, OPERANDS>(low, high, s.sums[threadIdx.x / 32 - 4], w, p.n, finish);
+        epilogue_columns<ROWS, OPERANDS>(low, high, s.sums[threadIdx.x / 32 - 4], w, p.n, epilogue);
     }
 }
 
-template <typename D, int ROWS, int OPERANDS, typename Finish>
+template <typename D, int ROWS, int OPERANDS, typename Epilogue>
 __global__ void __launch_bounds__(256, 1)
     wgmma_small(const __grid_constant__ CUtensorMap first, const __grid_constant__ CUtensorMap second,
-                const __grid_constant__ product p, const __grid_constant__ Finish finish) {
+                const __grid_constant__ product p, const __grid_constant__ Epilogue epilogue) {
     constexpr int STAGES = SMALL_STAGES<ROWS>;
     static_assert(sizeof(shared_small<ROWS>) <= SHARED_BYTES_MAX, "shared memory of one block");
     auto &s = begin<shared_small<ROWS>>(4);
     if (threadIdx.x < LOADERS) {
         load<ROWS, 128, OPERANDS, STAGES>(s, p, &first, &second);
     } else {
-        multiply_small<D, ROWS, OPERANDS, STAGES>(s, p, finish);
+        multiply_small<D, ROWS, OPERANDS, STAGES>(s, p, epilogue);
     }
 }
 
@@ -280,8 +280,8 @@ struct operands {
 // multiprocessor, and the ring of the small ones keeps 128 KiB of weights or more on their way, some four times what the memory's
 // rate takes at a latency of 1 us. Registers, large: 384 threads begin with 168, of which the loaders give 112 back each, so
 // that 128 sums and what surrounds them fit the others' 224. Small: 256 threads, no cap but 255.
-template <typename Kernel, typename Finish>
-int launch(const operands &o, Kernel *kernel, int threads, size_t bytes, int weights, const Finish &finish) {
+template <typename Kernel, typename Epilogue>
+int launch(const operands &o, Kernel *kernel, int threads, size_t bytes, int weights, const Epilogue &epilogue) {
     const int columns = o.second ? weights / 2 : weights;
     const long work = work_of(o.rows, o.first, columns);
     if (work == 0) {
@@ -300,26 +300,26 @@ int launch(const operands &o, Kernel *kernel, int threads, size_t bytes, int wei
     }
     const product p = product_of(o.rows, o.first);
     const int blocks = work < o.multiprocessors ? (int)work : o.multiprocessors;
-    LAUNCH(kernel, dim3(blocks), dim3(threads), bytes, o.stream, first, second, p, finish);
+    LAUNCH(kernel, dim3(blocks), dim3(threads), bytes, o.stream, first, second, p, epilogue);
     return cudaGetLastError();
 }
 
-template <typename D, int OPERANDS, int ROWS, typename Finish> int small(const operands &o, const Finish &finish) {
-    return launch(o, wgmma_small<D, ROWS, OPERANDS, Finish>, 256, sizeof(shared_small<ROWS>), 128, finish);
+template <typename D, int OPERANDS, int ROWS, typename Epilogue> int small(const operands &o, const Epilogue &epilogue) {
+    return launch(o, wgmma_small<D, ROWS, OPERANDS, Epilogue>, 256, sizeof(shared_small<ROWS>), 128, epilogue);
 }
 
-template <typename D, int OPERANDS, typename Finish> int choose(const operands &o, const Finish &finish) {
+template <typename D, int OPERANDS, typename Epilogue> int choose(const operands &o, const Epilogue &epilogue) {
     switch (o.rows.variant) {
     case EXPERTD_DEVICE_WGMMA_8:
-        return small<D, OPERANDS, 8>(o, finish);
+        return small<D, OPERANDS, 8>(o, epilogue);
     case EXPERTD_DEVICE_WGMMA_16:
-        return small<D, OPERANDS, 16>(o, finish);
+        return small<D, OPERANDS, 16>(o, epilogue);
     case EXPERTD_DEVICE_WGMMA_32:
-        return small<D, OPERANDS, 32>(o, finish);
+        return small<D, OPERANDS, 32>(o, epilogue);
     case EXPERTD_DEVICE_WGMMA_64:
-        return small<D, OPERANDS, 64>(o, finish);
+        return small<D, OPERANDS, 64>(o, epilogue);
     case EXPERTD_DEVICE_WGMMA_128:
-        return launch(o, wgmma_large<D, OPERANDS, Finish>, 384, sizeof(shared_large), 256, finish);
+        return launch(o, wgmma_large<D, OPERANDS, Epilogue>, 384, sizeof(shared_large), 256, epilogue);
     default:
         return cudaErrorInvalidValue;
     }
@@ -328,13 +328,13 @@ template <typename D, int OPERANDS, typename Finish> int choose(const operands &
 } // namespace
 
 int cuda_gate_up_wgmma(const struct expertd_device_gate_up *a, int multiprocessors, struct CUstream_st *stream) {
-    const auto finish = finish_of<uint16_t>(*a);
+    const auto epilogue = epilogue_of<uint16_t>(*a);
     const operands o = {a->rows, a->up, a->gate.data, multiprocessors, stream};
-    return a->gate.data ? choose<uint16_t, 2>(o, finish) : choose<uint16_t, 1>(o, finish);
+    return a->gate.data ? choose<uint16_t, 2>(o, epilogue) : choose<uint16_t, 1>(o, epilogue);
 }
 
 int cuda_down_wgmma(const struct expertd_device_down *a, int multiprocessors, struct CUstream_st *stream) {
     const operands o = {a->rows, a->down, nullptr, multiprocessors, stream};
-    return a->rows.dtype == EXPERTD_DTYPE_F16 ? choose<half_bits, 1>(o, finish_of<half_bits>(*a))
-                                              : choose<uint16_t, 1>(o, finish_of<uint16_t>(*a));
+    return a->rows.dtype == EXPERTD_DTYPE_F16 ? choose<half_bits, 1>(o, epilogue_of<half_bits>(*a))
+                                              : choose<uint16_t, 1>(o, epilogue_of<uint16_t>(*a));
 }

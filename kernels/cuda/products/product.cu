@@ -195,13 +195,13 @@ __device__ __forceinline__ void store(const expertd_device_product &p, const exp
     }
 }
 
-__device__ __forceinline__ void finish(const expertd_device_product &p, const expertd_device_product_group &g, uint32_t row,
-                                       uint32_t column, float sum) {
+__device__ __forceinline__ void epilogue(const expertd_device_product &p, const expertd_device_product_group &g, uint32_t row,
+                                         uint32_t column, float sum) {
     const float value = g.k ? g.alpha * sum : 0.0f; // of nothing, whatever alpha is
     store(p, g, row, column, g.beta != 0.0f ? ptx::fma(g.beta, existing_at(p, g, row, column), value) : value);
 }
-__device__ __forceinline__ void finish(const expertd_device_product &p, const expertd_device_product_group &g, uint32_t row,
-                                       uint32_t column, uint32_t sum) {
+__device__ __forceinline__ void epilogue(const expertd_device_product &p, const expertd_device_product_group &g, uint32_t row,
+                                         uint32_t column, uint32_t sum) {
     if (p.out_dtype == EXPERTD_DTYPE_I32) {
         uint32_t value = (uint32_t)(int32_t)g.alpha * sum;
         if (g.beta != 0.0f) {
@@ -209,7 +209,7 @@ __device__ __forceinline__ void finish(const expertd_device_product &p, const ex
         }
         ((uint32_t *)g.out)[row * g.out_stride + column] = value;
     } else if (g.beta == 0.0f) {
-        finish(p, g, row, column, expertd_f32_from_i32((int32_t)sum, p.out_dtype));
+        epilogue(p, g, row, column, expertd_f32_from_i32((int32_t)sum, p.out_dtype));
     } else { // in double, as epilogue.h says
         const double value = g.k ? (double)g.alpha * (int32_t)sum : 0.0;
         store(p, g, row, column, f32_from_sum(value, (double)g.beta * existing_at(p, g, row, column), p.out_dtype));
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ exper
         for (int i = 0; i < 4; i++) {
             const uint32_t row = t.row + row_of(i), column = t.column + column_of(f, i);
             if (row < g.m && column < g.n) {
-                finish(p, g, row, column, scaled ? all[f][i] : part[f][i]);
+                epilogue(p, g, row, column, scaled ? all[f][i] : part[f][i]);
             }
         }
     }

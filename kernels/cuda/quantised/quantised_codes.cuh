@@ -13,7 +13,7 @@ constexpr uint32_t MINUS_ZERO = 0x80008000u, ONE = 0x3f803f80u, MINUS_ONE = 0xbf
 constexpr uint32_t ONE_OF_EACH = 0x00010001u;
 
 // Both halves are -(128 + zero), the zero points of one column: exact, as 0 to 255 are.
-__device__ __forceinline__ uint32_t less_zero(int zero) {
+__device__ __forceinline__ uint32_t zero_point(int zero) {
     const float value = (float)-(128 + zero);
     return ptx::pack_bf16(value, value);
 }

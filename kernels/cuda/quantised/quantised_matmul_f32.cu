@@ -55,9 +55,9 @@ __device__ __forceinline__ void load(const quantised_product &p, const expertd_d
     }
 }
 
-template <int OPERANDS, typename Finish>
+template <int OPERANDS, typename Epilogue>
 __global__ void __launch_bounds__(THREADS)
-    quantised_matmul_f32(const __grid_constant__ quantised_product p, const __grid_constant__ Finish finish) {
+    quantised_matmul_f32(const __grid_constant__ quantised_product p, const __grid_constant__ Epilogue epilogue) {
     auto &s = *(shared<OPERANDS> *)ptx::shared_base();
     expertd_device_tile tile = p.tile_list[blockIdx.x];
     tile.rows = p.rows_all - tile.row < tile.rows ? p.rows_all - tile.row : tile.rows;
@@ -103,12 +103,12 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
     ptx::sync_block();
-    finish_block<THREADS>(sums, tile.group, tile.row, tile.rows, column0, p.n, finish);
+    epilogue_block<THREADS>(sums, tile.group, tile.row, tile.rows, column0, p.n, epilogue);
 }
 
-template <int OPERANDS, typename Finish>
-int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish, cudaStream_t stream) {
-    auto *kernel = quantised_matmul_f32<OPERANDS, Finish>;
+template <int OPERANDS, typename Epilogue>
+int launch(const quantised_product &p, uint32_t tile_count, const Epilogue &epilogue, cudaStream_t stream) {
+    auto *kernel = quantised_matmul_f32<OPERANDS, Epilogue>;
     constexpr int bytes = sizeof(shared<OPERANDS>);
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) {
@@ -117,20 +117,20 @@ int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish
     if (tile_count == 0 || p.n == 0) {
         return cudaSuccess;
     }
-    LAUNCH(kernel, dim3(tile_count, p.tiles / 2), dim3(THREADS), bytes, stream, p, finish);
+    LAUNCH(kernel, dim3(tile_count, p.tiles / 2), dim3(THREADS), bytes, stream, p, epilogue);
     return cudaGetLastError();
 }
 
 } // namespace
 
 int cuda_quantised_gate_up_f32(const struct expertd_device_gate_up *a, struct CUstream_st *stream) {
-    const auto finish = finish_of<float>(*a);
+    const auto epilogue = epilogue_of<float>(*a);
     quantised_product p;
     if (!quantised_product_of(a->rows, a->up, a->gate, &p)) {
         return cudaErrorInvalidValue;
     }
-    return a->gate.data ? launch<2>(p, a->rows.tile_count, finish, stream)
-                        : launch<1>(p, a->rows.tile_count, finish_single<float>{finish, {}, 0}, stream);
+    return a->gate.data ? launch<2>(p, a->rows.tile_count, epilogue, stream)
+                        : launch<1>(p, a->rows.tile_count, epilogue_single<float>{epilogue, {}, 0}, stream);
 }
 
 int cuda_quantised_down_f32(const struct expertd_device_down *a, struct CUstream_st *stream) {
@@ -138,5 +138,5 @@ int cuda_quantised_down_f32(const struct expertd_device_down *a, struct CUstream
     if (!quantised_product_of(a->rows, a->down, {}, &p)) {
         return cudaErrorInvalidValue;
     }
-    return launch<1>(p, a->rows.tile_count, finish_single<float>{{}, finish_of<float>(*a), 1}, stream);
+    return launch<1>(p, a->rows.tile_count, epilogue_single<float>{{}, epilogue_of<float>(*a), 1}, stream);
 }

@@ -228,8 +228,8 @@ __device__ __forceinline__ void read_zeros(const quantised_product &p, const sta
         for (int o = 0; o < OPERANDS; o++) {
             const uint8_t *column = at.zeros[o][threadIdx.x / 32] + scale * 16 + threadIdx.x % 32 / 4;
             const bool has = p.operands[o].zeros != nullptr;
-            less[o][0] = less_zero(zero_of(CODE, has ? column : nullptr));
-            less[o][1] = less_zero(zero_of(CODE, has ? column + 8 : nullptr));
+            less[o][0] = zero_point(zero_of(CODE, has ? column : nullptr));
+            less[o][1] = zero_point(zero_of(CODE, has ? column + 8 : nullptr));
         }
     }
 }
@@ -387,9 +387,9 @@ __device__ __forceinline__ void put_sums(const sums<OPERANDS, BT> &sum, sums_of_
     }
 }
 
-template <expertd_weight_code CODE, int OPERANDS, int BT, typename Finish>
+template <expertd_weight_code CODE, int OPERANDS, int BT, typename Epilogue>
 __global__ void __launch_bounds__(THREADS, 2)
-    quantised_matmul(const __grid_constant__ quantised_product p, const __grid_constant__ Finish finish) {
+    quantised_matmul(const __grid_constant__ quantised_product p, const __grid_constant__ Epilogue epilogue) {
     constexpr int BITS = CODE == EXPERTD_CODE_E2M1 || CODE == EXPERTD_CODE_INT4 ? 4 : 8, DEPTH = STAGES<BITS, OPERANDS, BT>;
     auto &s = *(shared<BITS, OPERANDS, BT> *)ptx::shared_base();
     const expertd_device_tile tile = p.tile_list[blockIdx.x];
@@ -419,7 +419,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     auto &all = *(sums_of_block<OPERANDS, BT> *)ptx::shared_base();
     put_sums(sum, all);
     ptx::sync_block();
-    finish_block<THREADS>(all, r.group, r.first, r.count, blockIdx.y * 64, p.n, finish);
+    epilogue_block<THREADS>(all, r.group, r.first, r.count, blockIdx.y * 64, p.n, epilogue);
 }
 
 // ---- launches
@@ -428,10 +428,10 @@ __global__ void __launch_bounds__(THREADS, 2)
 // with 4 bits and two operands, so that three blocks share a multiprocessor of sm_90 and keep 72 KiB of codes on their way; with 8
 // bits 78 KiB, two blocks, 64 KiB. Prefill: up to 92 KiB, two blocks. Registers, sm_90a: 75 to 128 for decode, four blocks or more;
 // 171 to 245 for prefill, two.
-template <expertd_weight_code CODE, int OPERANDS, int BT, typename Finish>
-int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish, cudaStream_t stream) {
+template <expertd_weight_code CODE, int OPERANDS, int BT, typename Epilogue>
+int launch(const quantised_product &p, uint32_t tile_count, const Epilogue &epilogue, cudaStream_t stream) {
     constexpr int BITS = CODE == EXPERTD_CODE_E2M1 || CODE == EXPERTD_CODE_INT4 ? 4 : 8;
-    auto *kernel = quantised_matmul<CODE, OPERANDS, BT, Finish>;
+    auto *kernel = quantised_matmul<CODE, OPERANDS, BT, Epilogue>;
     constexpr int bytes = sizeof(shared<BITS, OPERANDS, BT>);
     static_assert(sizeof(sums_of_block<OPERANDS, BT>) <= bytes, "the sums take the stages' place");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -441,38 +441,38 @@ int launch(const quantised_product &p, uint32_t tile_count, const Finish &finish
     if (tile_count == 0 || p.n == 0) {
         return cudaSuccess;
     }
-    LAUNCH(kernel, dim3(tile_count, p.tiles / WARPS), dim3(THREADS), bytes, stream, p, finish);
+    LAUNCH(kernel, dim3(tile_count, p.tiles / WARPS), dim3(THREADS), bytes, stream, p, epilogue);
     return cudaGetLastError();
 }
 
-template <expertd_weight_code CODE, int OPERANDS, typename Finish>
-int launch_rows(const quantised_product &p, const expertd_device_rows &rows, const Finish &finish, cudaStream_t stream) {
+template <expertd_weight_code CODE, int OPERANDS, typename Epilogue>
+int launch_rows(const quantised_product &p, const expertd_device_rows &rows, const Epilogue &epilogue, cudaStream_t stream) {
     switch (rows.variant) {
     case EXPERTD_DEVICE_MMA_16:
-        return launch<CODE, OPERANDS, 16>(p, rows.tile_count, finish, stream);
+        return launch<CODE, OPERANDS, 16>(p, rows.tile_count, epilogue, stream);
     case EXPERTD_DEVICE_MMA_64:
-        return launch<CODE, OPERANDS, 64>(p, rows.tile_count, finish, stream);
+        return launch<CODE, OPERANDS, 64>(p, rows.tile_count, epilogue, stream);
     default:
         return cudaErrorInvalidValue;
     }
 }
 
 // By the weights' code, of those named.
-template <int OPERANDS, expertd_weight_code... CODES, typename Finish>
-int launch_code(const quantised_product &p, const expertd_device_rows &rows, const Finish &finish, cudaStream_t stream) {
+template <int OPERANDS, expertd_weight_code... CODES, typename Epilogue>
+int launch_code(const quantised_product &p, const expertd_device_rows &rows, const Epilogue &epilogue, cudaStream_t stream) {
     int result = cudaErrorInvalidValue;
-    (void)((p.code == CODES && (result = launch_rows<CODES, OPERANDS>(p, rows, finish, stream), true)) || ...);
+    (void)((p.code == CODES && (result = launch_rows<CODES, OPERANDS>(p, rows, epilogue, stream), true)) || ...);
     return result;
 }
 
 template <expertd_weight_code... CODES> int quantised_gate_up(const expertd_device_gate_up &a, cudaStream_t stream) {
-    const auto finish = finish_of<uint16_t>(a);
+    const auto epilogue = epilogue_of<uint16_t>(a);
     quantised_product p;
     if (!quantised_product_of(a.rows, a.up, a.gate, &p)) {
         return cudaErrorInvalidValue;
     }
-    return a.gate.data ? launch_code<2, CODES...>(p, a.rows, finish, stream)
-                       : launch_code<1, CODES...>(p, a.rows, finish_single<uint16_t>{finish, {}, 0}, stream);
+    return a.gate.data ? launch_code<2, CODES...>(p, a.rows, epilogue, stream)
+                       : launch_code<1, CODES...>(p, a.rows, epilogue_single<uint16_t>{epilogue, {}, 0}, stream);
 }
 
 template <expertd_weight_code... CODES> int quantised_down(const expertd_device_down &a, cudaStream_t stream) {
@@ -480,7 +480,7 @@ template <expertd_weight_code... CODES> int quantised_down(const expertd_device_
     if (!quantised_product_of(a.rows, a.down, {}, &p)) {
         return cudaErrorInvalidValue;
     }
-    return launch_code<1, CODES...>(p, a.rows, finish_single<uint16_t>{{}, finish_of<uint16_t>(a), 1}, stream);
+    return launch_code<1, CODES...>(p, a.rows, epilogue_single<uint16_t>{{}, epilogue_of<uint16_t>(a), 1}, stream);
 }
 
 } // namespace

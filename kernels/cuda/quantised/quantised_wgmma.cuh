@@ -186,8 +186,8 @@ __device__ __forceinline__ void read_codes(const typename Kind::memory &s, const
 }
 
 // less_zero, of codes of 4 bits without a conversion: zero points are 0 to 16, and 128's last place is 1.
-template <expertd_weight_code CODE> __device__ __forceinline__ uint32_t less_zero_of(const uint8_t *zero) {
-    return CODE == EXPERTD_CODE_INT4 ? 0xc300c300u + (zero ? *zero : 8) * ONE_OF_EACH : less_zero(zero_of(CODE, zero));
+template <expertd_weight_code CODE> __device__ __forceinline__ uint32_t zero_point_of(const uint8_t *zero) {
+    return CODE == EXPERTD_CODE_INT4 ? 0xc300c300u + (zero ? *zero : 8) * ONE_OF_EACH : zero_point(zero_of(CODE, zero));
 }
 
 template <typename Kind>
@@ -197,8 +197,8 @@ __device__ __forceinline__ void read_zeros(const typename Kind::memory &s, const
         const bool has = q.operands[0].zeros != nullptr;
         const uint8_t *first = s.zeros[stage][place.tile] + part * 16 + place.column;
         const uint8_t *second = first + place.TILE_OF_SECOND * ZERO_BYTES + place.COLUMN_OF_SECOND;
-        less[0] = less_zero_of<Kind::CODE>(has ? first : nullptr);
-        less[1] = less_zero_of<Kind::CODE>(has ? second : nullptr);
+        less[0] = zero_point_of<Kind::CODE>(has ? first : nullptr);
+        less[1] = zero_point_of<Kind::CODE>(has ? second : nullptr);
     }
 }
 
@@ -370,9 +370,9 @@ __device__ __forceinline__ void multiply_stages(typename Kind::memory &s, const 
 // ---- finishing
 
 // A warpgroup's sums, some rows at a time, by all of its threads: a warp's lanes store a row's columns side by side.
-template <typename Kind, typename Finish>
-__device__ __forceinline__ void finish_columns(const float (&all)[Kind::ROWS / 2], float (*sums)[PITCH], const work &w, int n,
-                                               const Finish &finish) {
+template <typename Kind, typename Epilogue>
+__device__ __forceinline__ void epilogue_columns(const float (&all)[Kind::ROWS / 2], float (*sums)[PITCH], const work &w, int n,
+                                                 const Epilogue &epilogue) {
     constexpr int WIDTH = 64 / Kind::OPERANDS;
     const int group = threadIdx.x / GROUP - 1, thread = threadIdx.x % GROUP, lane = thread % 32;
     const int x = thread / 32 * 16 + lane / 4, y = lane % 4 * 2;
@@ -395,7 +395,7 @@ __device__ __forceinline__ void finish_columns(const float (&all)[Kind::ROWS / 2
             const int from = Kind::OPERANDS == 2 ? inside / 8 * 16 + inside % 8 : inside;
             if (column < n) {
                 const float both[2] = {sums[row][from], sums[row][from + (Kind::OPERANDS == 2 ? 8 : 0)]};
-                finish(both, w.group, w.row + first + row, column, n);
+                epilogue(both, w.group, w.row + first + row, column, n);
             }
         }
         ptx::sync_some(1 + group, GROUP);
@@ -413,9 +413,9 @@ __device__ __forceinline__ void fill_table(typename Kind::memory &s, const quant
     ptx::sync_some(1 + warpgroup, GROUP);
 }
 
-template <typename Kind, typename Finish>
+template <typename Kind, typename Epilogue>
 __device__ __forceinline__ void multiply_all(typename Kind::memory &s, const quantised_product &q, const product &p,
-                                             const Finish &finish) {
+                                             const Epilogue &epilogue) {
     const lane_place<Kind> place;
     ring<STAGES> at;
     work w;
@@ -430,14 +430,14 @@ __device__ __forceinline__ void multiply_all(typename Kind::memory &s, const qua
         } else {
             multiply_stages<Kind>(s, q, at, place, all);
         }
-        finish_columns<Kind>(all, s.sums[threadIdx.x / GROUP - 1], w, p.n, finish);
+        epilogue_columns<Kind>(all, s.sums[threadIdx.x / GROUP - 1], w, p.n, epilogue);
     }
 }
 
-template <typename Kind, typename Finish>
+template <typename Kind, typename Epilogue>
 __global__ void __launch_bounds__(3 * GROUP, 1)
     quantised_wgmma(const __grid_constant__ quantised_product q, const __grid_constant__ product p,
-                    const __grid_constant__ Finish finish) {
+                    const __grid_constant__ Epilogue epilogue) {
     auto &s = stages_memory<typename Kind::memory>();
     if (threadIdx.x == 0) {
         stages_begin(s.full, s.empty, GROUP + TILES, 2 * GROUP / 32); // each loader's copies, and who announces a tile's codes
@@ -448,7 +448,7 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
         load<Kind>(s, q, p);
     } else {
         ptx::registers_increase<232>();
-        multiply_all<Kind>(s, q, p, finish);
+        multiply_all<Kind>(s, q, p, epilogue);
     }
 }
 
@@ -457,10 +457,10 @@ __global__ void __launch_bounds__(3 * GROUP, 1)
 // Grid: a block a multiprocessor. Shared memory: eight stages of 21 or 25 KiB with tiles of 128 rows, 17 KiB of sums on their way
 // and 4 of tables: one block. Registers: 384 threads begin with 168, the loaders give 128 back each, so that 64 sums, 64
 // partial ones and 16 of fragments fit the others' 232.
-template <typename Kind, typename Finish>
-int launch(const quantised_product &q, const product &p, long work, int multiprocessors, const Finish &finish,
+template <typename Kind, typename Epilogue>
+int launch(const quantised_product &q, const product &p, long work, int multiprocessors, const Epilogue &epilogue,
            cudaStream_t stream) {
-    auto *kernel = quantised_wgmma<Kind, Finish>;
+    auto *kernel = quantised_wgmma<Kind, Epilogue>;
     constexpr int bytes = sizeof(typename Kind::memory);
     static_assert(bytes <= SHARED_BYTES_MAX, "shared memory of one block");
     cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -468,7 +468,7 @@ int launch(const quantised_product &q, const product &p, long work, int multipro
         return error;
     }
     const int blocks = work < multiprocessors ? (int)work : multiprocessors;
-    LAUNCH(kernel, dim3(blocks), dim3(3 * GROUP), bytes, stream, q, p, finish);
+    LAUNCH(kernel, dim3(blocks), dim3(3 * GROUP), bytes, stream, q, p, epilogue);
     return cudaGetLastError();
 }
 
@@ -479,8 +479,8 @@ struct call {
     cudaStream_t stream;
 };
 
-template <expertd_weight_code CODE, int OPERANDS, int ROWS, typename Finish>
-int launch_parts(const call &c, const quantised_product &q, const Finish &finish) {
+template <expertd_weight_code CODE, int OPERANDS, int ROWS, typename Epilogue>
+int launch_parts(const call &c, const quantised_product &q, const Epilogue &epilogue) {
     const product p = product_of(c.rows, c.first);
     const long work = work_of(c.rows, c.first, TILES * 16 / OPERANDS);
     if (work == 0) {
@@ -492,14 +492,14 @@ int launch_parts(const call &c, const quantised_product &q, const Finish &finish
     switch (device_codes_parts(&c.first.quantised.format)) {
     case 4:
         if constexpr (CODE == EXPERTD_CODE_E2M1) {
-            return launch<kind<CODE, OPERANDS, 4, ROWS>>(q, p, work, c.multiprocessors, finish, c.stream);
+            return launch<kind<CODE, OPERANDS, 4, ROWS>>(q, p, work, c.multiprocessors, epilogue, c.stream);
         }
         return cudaErrorInvalidValue;
     case 2:
-        return launch<kind<CODE, OPERANDS, 2, ROWS>>(q, p, work, c.multiprocessors, finish, c.stream);
+        return launch<kind<CODE, OPERANDS, 2, ROWS>>(q, p, work, c.multiprocessors, epilogue, c.stream);
     case 1:
         if constexpr (CODE != EXPERTD_CODE_E2M1) {
-            return launch<kind<CODE, OPERANDS, 1, ROWS>>(q, p, work, c.multiprocessors, finish, c.stream);
+            return launch<kind<CODE, OPERANDS, 1, ROWS>>(q, p, work, c.multiprocessors, epilogue, c.stream);
         }
         return cudaErrorInvalidValue;
     default:
@@ -507,40 +507,41 @@ int launch_parts(const call &c, const quantised_product &q, const Finish &finish
     }
 }
 
-template <expertd_weight_code CODE, int OPERANDS, typename Finish>
-int launch_rows(const call &c, const quantised_product &q, const Finish &finish) {
+template <expertd_weight_code CODE, int OPERANDS, typename Epilogue>
+int launch_rows(const call &c, const quantised_product &q, const Epilogue &epilogue) {
     switch (c.rows.variant) {
     case EXPERTD_DEVICE_WGMMA_64:
-        return launch_parts<CODE, OPERANDS, 64>(c, q, finish);
+        return launch_parts<CODE, OPERANDS, 64>(c, q, epilogue);
     case EXPERTD_DEVICE_WGMMA_128:
-        return launch_parts<CODE, OPERANDS, 128>(c, q, finish);
+        return launch_parts<CODE, OPERANDS, 128>(c, q, epilogue);
     default:
         return cudaErrorInvalidValue;
     }
 }
 
 // By the weights' code, of those named.
-template <int OPERANDS, expertd_weight_code... CODES, typename Finish> int launch_code(const call &c, const Finish &finish) {
+template <int OPERANDS, expertd_weight_code... CODES, typename Epilogue> int launch_code(const call &c, const Epilogue &epilogue) {
     quantised_product q;
     if (!quantised_product_of(c.rows, c.first, c.second, &q) || q.order || q.k % BK != 0) {
         return cudaErrorInvalidValue;
     }
     int result = cudaErrorInvalidValue;
-    (void)((q.code == CODES && (result = launch_rows<CODES, OPERANDS>(c, q, finish), true)) || ...);
+    (void)((q.code == CODES && (result = launch_rows<CODES, OPERANDS>(c, q, epilogue), true)) || ...);
     return result;
 }
 
 template <expertd_weight_code... CODES>
 int quantised_gate_up(const expertd_device_gate_up &a, int multiprocessors, cudaStream_t stream) {
-    const auto finish = finish_of<uint16_t>(a);
+    const auto epilogue = epilogue_of<uint16_t>(a);
     const call c = {a.rows, a.up, a.gate, multiprocessors, stream};
-    return a.gate.data ? launch_code<2, CODES...>(c, finish) : launch_code<1, CODES...>(c, finish_single<uint16_t>{finish, {}, 0});
+    return a.gate.data ? launch_code<2, CODES...>(c, epilogue)
+                       : launch_code<1, CODES...>(c, epilogue_single<uint16_t>{epilogue, {}, 0});
 }
 
 template <expertd_weight_code... CODES> int quantised_down(const expertd_device_down &a, int multiprocessors, cudaStream_t stream) {
     const expertd_device_matrix none = {};
     const call c = {a.rows, a.down, none, multiprocessors, stream};
-    return launch_code<1, CODES...>(c, finish_single<uint16_t>{{}, finish_of<uint16_t>(a), 1});
+    return launch_code<1, CODES...>(c, epilogue_single<uint16_t>{{}, epilogue_of<uint16_t>(a), 1});
 }
 
 } // namespace

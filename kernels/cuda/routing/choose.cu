@@ -175,8 +175,8 @@ __device__ void choose_ids(const struct expertd_routing &r, const token &t) {
         keep_groups(r, t);
     }
     for (unsigned i = threadIdx.x; i < r.num_experts; i += LANES) {
-        const bool kept = !grouped || t.group_ranks[i / length] == 0;
-        t.ranks[i] = kept ? rank_of(t.selecting[i]) : r.masked_groups_are_zero ? rank_of(0.0f) : 0;
+        const bool cached = !grouped || t.group_ranks[i / length] == 0;
+        t.ranks[i] = cached ? rank_of(t.selecting[i]) : r.masked_groups_are_zero ? rank_of(0.0f) : 0;
     }
     take_greatest(t.ranks, r.num_experts, r.top_k, t.ids);
 }

@@ -12,11 +12,11 @@ __device__ __forceinline__ size_t element_bytes(enum expertd_dtype dtype) {
     return dtype == EXPERTD_DTYPE_F32 ? 4 : dtype == EXPERTD_DTYPE_F16 || dtype == EXPERTD_DTYPE_BF16 ? 2 : 1;
 }
 
-__device__ __forceinline__ float scale_of(const expertd_device_take_in &a, size_t row, size_t column) {
+__device__ __forceinline__ float scale_of(const expertd_device_convert_input &a, size_t row, size_t column) {
     return a.scales[a.scale_columns == 0 ? 0 : a.scale_columns == 1 ? row : row * a.scale_columns + column / SCALE_COLUMNS];
 }
 
-__global__ void __launch_bounds__(THREADS) take_in(const __grid_constant__ expertd_device_take_in a) {
+__global__ void __launch_bounds__(THREADS) convert_input(const __grid_constant__ expertd_device_convert_input a) {
     const size_t column = (size_t)blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
     if (column >= a.width) {
         return;
@@ -35,14 +35,14 @@ __global__ void __launch_bounds__(THREADS) take_in(const __grid_constant__ exper
 
 int cuda_has_code(void) {
     cudaFuncAttributes unused;
-    return cudaFuncGetAttributes(&unused, (const void *)take_in);
+    return cudaFuncGetAttributes(&unused, (const void *)convert_input);
 }
 
 // Grid: 256 columns of a row a block. No shared memory, some 20 registers: eight blocks fill a multiprocessor.
-int cuda_take_in(const struct expertd_device_take_in *a, struct CUstream_st *stream) {
+int cuda_convert_input(const struct expertd_device_convert_input *a, struct CUstream_st *stream) {
     if (a->rows == 0) {
         return cudaSuccess;
     }
-    LAUNCH(take_in, dim3(a->rows, (a->width + THREADS - 1) / THREADS), dim3(THREADS), 0, stream, *a);
+    LAUNCH(convert_input, dim3(a->rows, (a->width + THREADS - 1) / THREADS), dim3(THREADS), 0, stream, *a);
     return cudaGetLastError();
 }

@@ -163,7 +163,7 @@ static size_t gather_pieces(struct forward *f) {
 static void add_spent(struct layer_timings *to, const struct layer_timings *from) {
     to->exchange += from->exchange;
     to->combine += from->combine;
-    to->parts.take_in += from->parts.take_in;
+    to->parts.input += from->parts.input;
     to->parts.router += from->parts.router;
     to->parts.plan += from->parts.plan;
     to->parts.gate_up += from->parts.gate_up;
@@ -174,7 +174,7 @@ static void add_spent(struct layer_timings *to, const struct layer_timings *from
 static struct report_shares shares_of(const struct layer_timings *spent, double all_ns) {
     const struct layer_parts *parts = &spent->parts;
     return (struct report_shares){
-        .hidden = (double)parts->take_in / all_ns,
+        .hidden = (double)parts->input / all_ns,
         .router = (double)parts->router / all_ns,
         .plan = (double)parts->plan / all_ns,
         .dispatch = (double)spent->exchange / all_ns,

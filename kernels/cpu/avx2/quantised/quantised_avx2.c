@@ -135,8 +135,8 @@ static void quantised_widen(const struct expertd_quantised_format *format, const
     }
 }
 
-#define QUANTISED_UNFLUSHED
-#define quantised_unflushed avx2_quantised_unflushed
+#define QUANTISED_IEEE
+#define quantised_ieee avx2_quantised_ieee
 #define PANEL_TARGET(name) avx2_##name
 #include "kernels/cpu/common/quantised_body.h"
 #endif

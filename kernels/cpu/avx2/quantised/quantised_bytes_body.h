@@ -1,6 +1,6 @@
 // The kernels of one way of decoding codes of 8 bits, written once. The including file defines:
 //   BYTES_DECODER            the name of the result
-//   BYTES_FOLD, BYTES_UNFOLD struct unflushed_decoder's
+//   BYTES_FOLD, BYTES_UNFOLD struct ieee_decoder's
 //   BYTES_TURN_ROWS          rows from which on panels take turns: see below
 //   struct tables, tables_load()
 //   zeros_load(zeros)        the zero points of 8 columns as its lines want them; zeros is NULL where the format has none
@@ -26,7 +26,7 @@ enum {
     LINE_K = 4,
     LINE_BYTES = 32, // of 8 columns
     ROW_BYTES = VECS * LINE_BYTES,
-    TURN_LINES = 16, // of a panel's turn
+    TRANSPOSE_LINES = 16, // of a panel's turn
 };
 
 // An element, 8 times over.
@@ -34,8 +34,8 @@ typedef float bytes_factor[LANES] __attribute__((aligned(32)));
 
 // What is multiplied of a panel at a time: some lines of a scale.
 struct turn {
-    const float *x[FEW_ROWS];    // rows' elements, or
-    const bytes_factor *factors; // [k][rows]
+    const float *x[SMALL_M_ROWS]; // rows' elements, or
+    const bytes_factor *factors;  // [k][rows]
     const uint8_t *codes, *zeros;
     const float *scale;
     size_t lines;
@@ -56,8 +56,8 @@ PANEL_INLINE __m256 bytes_fma(__m256 sum, __m256 value, const bytes_factor *fact
 }
 
 // A line of `group` vectors of columns, from j on. One alone would be 4 fmas in a row that each wait for the last.
-PANEL_INLINE void bytes_few_rows(const uint8_t *codes, size_t rows, size_t group, const struct tables *t, const __m256i *zero,
-                                 const float *const *x, size_t k, __m256 sums[][VECS], size_t j) {
+PANEL_INLINE void bytes_small_m_rows(const uint8_t *codes, size_t rows, size_t group, const struct tables *t, const __m256i *zero,
+                                     const float *const *x, size_t k, __m256 sums[][VECS], size_t j) {
     struct line lines[VECS];
     PANEL_UNROLL for (size_t v = 0; v < group; v++) {
         lines[v] = line_open(codes + v * LINE_BYTES, t, zero[v]);
@@ -88,7 +88,7 @@ PANEL_INLINE void bytes_more_rows(const uint8_t *codes, size_t rows, const struc
     }
 }
 
-PANEL_INLINE void bytes_store(const struct few_args *a, const struct turn *turn, size_t rows, size_t vecs, size_t column,
+PANEL_INLINE void bytes_store(const struct small_m_args *a, const struct turn *turn, size_t rows, size_t vecs, size_t column,
                               __m256 sums[][VECS]) {
     PANEL_UNROLL for (size_t j = 0; j < vecs; j++) {
         __m256 scale = _mm256_load_ps(turn->scale + column + j * LANES);
@@ -106,10 +106,10 @@ PANEL_INLINE void bytes_store(const struct few_args *a, const struct turn *turn,
 }
 
 // The turn along `vecs` vectors of columns: partials from +0, then sum = fma(partial, scale, sum).
-PANEL_INLINE void bytes_columns(const struct few_args *a, struct turn *turn, size_t rows, size_t vecs, size_t column,
+PANEL_INLINE void bytes_columns(const struct small_m_args *a, struct turn *turn, size_t rows, size_t vecs, size_t column,
                                 const struct tables *t) {
     const size_t group = rows >= BYTES_TURN_ROWS ? 1 : rows == 1 ? 4 : 2;
-    __m256 sums[FEW_ROWS][VECS];
+    __m256 sums[SMALL_M_ROWS][VECS];
     __m256i zero[VECS];
     const bytes_factor *factors = turn->factors;
     const uint8_t *codes = turn->codes + column * (LINE_BYTES / LANES);
@@ -126,7 +126,7 @@ PANEL_INLINE void bytes_columns(const struct few_args *a, struct turn *turn, siz
         }
         PANEL_UNROLL for (size_t j = 0; j < vecs; j += group) {
             if (rows < BYTES_TURN_ROWS) {
-                bytes_few_rows(codes + j * LINE_BYTES, rows, group, t, zero + j, turn->x, i * LINE_K, sums, j);
+                bytes_small_m_rows(codes + j * LINE_BYTES, rows, group, t, zero + j, turn->x, i * LINE_K, sums, j);
             } else {
                 bytes_more_rows(codes + j * LINE_BYTES, rows, t, zero[j], factors, sums, j);
             }
@@ -137,14 +137,14 @@ PANEL_INLINE void bytes_columns(const struct few_args *a, struct turn *turn, siz
     bytes_store(a, turn, rows, vecs, column, sums);
 }
 
-PANEL_INLINE void bytes_fetch(uintptr_t at, size_t bytes) {
+PANEL_INLINE void bytes_prefetch(uintptr_t at, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) {
         _mm_prefetch((const char *)(at + i), _MM_HINT_T0);
     }
 }
 
 // Rows' elements from k on, for `lines` lines.
-PANEL_INLINE void bytes_factors(const struct few_args *a, size_t rows, size_t k, size_t lines, bytes_factor *factors) {
+PANEL_INLINE void bytes_factors(const struct small_m_args *a, size_t rows, size_t k, size_t lines, bytes_factor *factors) {
     for (size_t i = 0; i < lines * LINE_K; i++) {
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             _mm256_store_ps(factors[i * rows + r], _mm256_broadcast_ss(a->x[r] + k + i));
@@ -155,12 +155,13 @@ PANEL_INLINE void bytes_factors(const struct few_args *a, size_t rows, size_t k,
 // Lines [line, line + lines) of a scale, the panels in turns. A panel alone fetches its codes ahead; in turns, what is multiplied
 // next: the next panel's, or the first one's next lines. Scales are read before all codes that stand before them have been fetched,
 // so a panel's next ones are fetched apart.
-PANEL_INLINE void bytes_turns(const struct few_args *a, size_t s, size_t line, size_t lines, size_t rows, const struct tables *t) {
+PANEL_INLINE void bytes_turns(const struct small_m_args *a, size_t s, size_t line, size_t lines, size_t rows,
+                              const struct tables *t) {
     const size_t vecs = rows == 1 ? VECS : rows == 2 ? 4 : 2;
     bool last = s + 1 == a->scales;
     size_t scale_lines = (last ? a->last_k : a->scale_k) / LINE_K, at = s * a->stride + line * ROW_BYTES;
     size_t scale_bytes = a->stride - (a->scale_k + LINE_K - 1) / LINE_K * ROW_BYTES; // and zero points'
-    bytes_factor factors[TURN_LINES * LINE_K * FEW_ROWS];
+    bytes_factor factors[TRANSPOSE_LINES * LINE_K * SMALL_M_ROWS];
     if (rows >= BYTES_TURN_ROWS) {
         bytes_factors(a, rows, s * a->scale_k + line * LINE_K, lines, factors);
     }
@@ -186,15 +187,16 @@ PANEL_INLINE void bytes_turns(const struct few_args *a, size_t s, size_t line, s
             bytes_columns(a, &turn, rows, vecs, column, t);
         }
         if (turn.ends) {
-            bytes_fetch((uintptr_t)codes + lines * ROW_BYTES + a->scales * a->stride, scale_bytes);
+            bytes_prefetch((uintptr_t)codes + lines * ROW_BYTES + a->scales * a->stride, scale_bytes);
         }
     }
 }
 
-PANEL_INLINE void bytes_multiply(const struct few_args *a, size_t rows) {
+PANEL_INLINE void bytes_multiply(const struct small_m_args *a, size_t rows) {
     const struct tables t = tables_load();
     for (size_t s = 0; s < a->scales; s++) {
-        size_t lines = (s + 1 == a->scales ? a->last_k : a->scale_k) / LINE_K, most = rows < BYTES_TURN_ROWS ? lines : TURN_LINES;
+        size_t lines = (s + 1 == a->scales ? a->last_k : a->scale_k) / LINE_K,
+               most = rows < BYTES_TURN_ROWS ? lines : TRANSPOSE_LINES;
         for (size_t line = 0; line < lines; line += most) {
             bytes_turns(a, s, line, lines - line < most ? lines - line : most, rows, &t);
         }
@@ -235,7 +237,7 @@ static void widen_slice(const uint8_t *codes, const uint8_t *zeros, size_t lines
 }
 
 #define BYTES_FUNCTION(rows)                                                                                                       \
-    static void multiply_##rows(const struct few_args *args) {                                                                     \
+    static void multiply_##rows(const struct small_m_args *args) {                                                                 \
         bytes_multiply(args, rows);                                                                                                \
     }
 
@@ -244,10 +246,10 @@ BYTES_FUNCTION(2)
 BYTES_FUNCTION(3)
 BYTES_FUNCTION(4)
 
-const struct unflushed_decoder BYTES_DECODER = {.line_k = LINE_K,
-                                                .fold = BYTES_FOLD,
-                                                .unfold = BYTES_UNFOLD,
-                                                .turn_rows = BYTES_TURN_ROWS,
-                                                .widen = widen,
-                                                .widen_slice = widen_slice,
-                                                .multiply = {multiply_1, multiply_2, multiply_3, multiply_4}};
+const struct ieee_decoder BYTES_DECODER = {.line_k = LINE_K,
+                                           .fold = BYTES_FOLD,
+                                           .unfold = BYTES_UNFOLD,
+                                           .transpose_rows = BYTES_TURN_ROWS,
+                                           .widen = widen,
+                                           .widen_slice = widen_slice,
+                                           .multiply = {multiply_1, multiply_2, multiply_3, multiply_4}};

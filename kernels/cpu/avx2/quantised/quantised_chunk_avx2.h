@@ -27,8 +27,8 @@ static inline void widen_16(const uint16_t *x, __m256 fold, __m256i *least, __m2
     _mm256_storeu_ps(wide + LANES, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 16)), fold));
 }
 
-// Times `fold`, and +0 up to two whole vectors. False where an element but 0 is below 2^UNFLUSHED_EXPONENT_MIN, or one is not below
-// 2^UNFLUSHED_EXPONENT_END.
+// Times `fold`, and +0 up to two whole vectors. False where an element but 0 is below 2^IEEE_EXPONENT_MIN, or one is not below
+// 2^IEEE_EXPONENT_END.
 static inline bool widen_row(const uint16_t *x, size_t depth, float fold, float *wide) {
     __m256i least = _mm256_set1_epi16(-1), most = _mm256_setzero_si256();
     __m256 factor = _mm256_set1_ps(fold);
@@ -41,8 +41,8 @@ static inline bool widen_row(const uint16_t *x, size_t depth, float fold, float 
         memcpy(tail, x + whole, (depth - whole) * sizeof *tail);
         widen_16(tail, factor, &least, &most, wide + whole);
     }
-    const __m256i bound = _mm256_set1_epi16(((127 + UNFLUSHED_EXPONENT_MIN) << 7) - 1);
-    const __m256i end = _mm256_set1_epi16(((127 + UNFLUSHED_EXPONENT_END) << 7) - 1);
+    const __m256i bound = _mm256_set1_epi16(((127 + IEEE_EXPONENT_MIN) << 7) - 1);
+    const __m256i end = _mm256_set1_epi16(((127 + IEEE_EXPONENT_END) << 7) - 1);
     __m256i taken = _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_max_epu16(least, bound), least),
                                      _mm256_cmpeq_epi16(_mm256_min_epu16(most, end), most));
     return _mm256_movemask_epi8(taken) == -1;

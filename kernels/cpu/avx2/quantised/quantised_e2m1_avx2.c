@@ -4,12 +4,12 @@
 #if defined(__x86_64__)
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
 
-#define UNFLUSHED_DECODER unflushed_e2m1
-#define UNFLUSHED_LINE_K 8
-#define UNFLUSHED_FOLD 1.0f
-#define WHOLE_OFFSET 12
-#define WHOLE_CODES                                                                                                                \
-    { .max = 12, .unit = 0.5f, .offset = WHOLE_OFFSET }
+#define IEEE_DECODER ieee_e2m1
+#define IEEE_LINE_K 8
+#define IEEE_FOLD 1.0f
+#define INTEGER_OFFSET 12
+#define INTEGER_CODES                                                                                                              \
+    { .max = 12, .unit = 0.5f, .offset = INTEGER_OFFSET }
 #include <immintrin.h>
 
 struct tables {
@@ -65,11 +65,11 @@ PANEL_INLINE __m256 pair_even(__m256i pair, const struct tables *t, __m256i zero
     return _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
 }
 
-PANEL_INLINE __m256i whole_nibbles(__m256i nibbles, const struct tables *t) {
+PANEL_INLINE __m256i integer_nibbles(__m256i nibbles, const struct tables *t) {
     return _mm256_shuffle_epi8(t->whole, nibbles);
 }
 
-PANEL_INLINE __m256i whole_less(const uint8_t *zeros, int32_t sum) {
+PANEL_INLINE __m256i integer_less(const uint8_t *zeros, int32_t sum) {
     (void)zeros, (void)sum;
     return _mm256_setzero_si256();
 }

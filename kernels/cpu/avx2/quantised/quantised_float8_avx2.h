@@ -15,10 +15,10 @@
 enum {
     FLOAT8_SHIFT = 8 - FLOAT8_EXPONENT_BITS, // a code's magnitude lies so many bits too high in the upper byte of a bf16
     FLOAT8_BIAS = 127 - ((1 << (FLOAT8_EXPONENT_BITS - 1)) - 1),
-    FLOAT8_UNFOLD = FLOAT8_BIAS - UNFLUSHED_FOLD_EXPONENT,
+    FLOAT8_UNFOLD = FLOAT8_BIAS - IEEE_FOLD_EXPONENT,
 };
 
-#define BYTES_FOLD UNFLUSHED_FOLD_GREATEST
+#define BYTES_FOLD IEEE_FOLD_GREATEST
 #define BYTES_TURN_ROWS 4 // three rows: .72 to .81 of a panel after the other
 #define BYTES_UNFOLD (1.0f * (1ll << FLOAT8_UNFOLD))
 

@@ -7,12 +7,12 @@
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
 #include "kernels/cpu/backends.h"
 
-#define UNFLUSHED_DECODER unflushed_int4
-#define UNFLUSHED_LINE_K 8
-#define UNFLUSHED_FOLD 0x1p-24f
-#define WHOLE_OFFSET 8
-#define WHOLE_CODES                                                                                                                \
-    { .max = EXPERTD_INT4_ZERO_MAX, .unit = 1.0f, .offset = WHOLE_OFFSET }
+#define IEEE_DECODER ieee_int4
+#define IEEE_LINE_K 8
+#define IEEE_FOLD 0x1p-24f
+#define INTEGER_OFFSET 8
+#define INTEGER_CODES                                                                                                              \
+    { .max = EXPERTD_INT4_ZERO_MAX, .unit = 1.0f, .offset = INTEGER_OFFSET }
 
 struct tables {
     __m256i nibble;
@@ -58,17 +58,17 @@ PANEL_INLINE __m256 pair_even(__m256i pair, const struct tables *t, __m256i zero
     return _mm256_cvtepi32_ps(_mm256_slli_epi32(pair, 16));
 }
 
-PANEL_INLINE __m256i whole_nibbles(__m256i nibbles, const struct tables *t) {
+PANEL_INLINE __m256i integer_nibbles(__m256i nibbles, const struct tables *t) {
     (void)t;
     return nibbles;
 }
 
-PANEL_INLINE __m256i whole_less(const uint8_t *zeros, int32_t sum) {
+PANEL_INLINE __m256i integer_less(const uint8_t *zeros, int32_t sum) {
     if (!zeros) {
         return _mm256_setzero_si256();
     }
     __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)zeros));
-    return _mm256_mullo_epi32(_mm256_sub_epi32(words, _mm256_set1_epi32(WHOLE_OFFSET)), _mm256_set1_epi32(sum));
+    return _mm256_mullo_epi32(_mm256_sub_epi32(words, _mm256_set1_epi32(INTEGER_OFFSET)), _mm256_set1_epi32(sum));
 }
 
 #include "kernels/cpu/avx2/quantised/quantised_ieee_body.h"

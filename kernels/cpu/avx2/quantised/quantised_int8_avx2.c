@@ -7,9 +7,9 @@
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
 #include "kernels/cpu/backends.h"
 
-#define UNFLUSHED_DECODER unflushed_int8
-#define UNFLUSHED_LINE_K 4
-#define UNFLUSHED_FOLD 0x1p-24f
+#define IEEE_DECODER ieee_int8
+#define IEEE_LINE_K 4
+#define IEEE_FOLD 0x1p-24f
 
 struct tables {
     __m256i none;

@@ -6,7 +6,7 @@
 #include "kernels/cpu/avx2/quantised/quantised_ieee.h"
 #include "kernels/cpu/backends.h"
 
-#define BYTES_DECODER unflushed_int8_less_zero
+#define BYTES_DECODER ieee_int8_zero_point
 #define BYTES_FOLD 0x1p-16f
 #define BYTES_UNFOLD 1.0f
 #define BYTES_TURN_ROWS 3

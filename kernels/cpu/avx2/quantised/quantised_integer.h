@@ -26,45 +26,45 @@
 #include <stdint.h>
 
 enum {
-    WHOLE_ROWS = 2, // at most: for more, fmas that share their codes are as fast
-    WHOLE_DIGITS = 3,
-    WHOLE_BLOCK_K = 32,                // what 16-bit sums have room for: see quantised_integer_body.h
-    WHOLE_SCALE_K = 4 * WHOLE_BLOCK_K, // of a scale at most
-    WHOLE_LINE_K = 8,
-    WHOLE_LINES = 2, // are whole together or not at all
-    WHOLE_BLOCK_LINES = WHOLE_BLOCK_K / WHOLE_LINE_K,
+    INTEGER_ROWS = 2, // at most: for more, fmas that share their codes are as fast
+    INTEGER_DIGITS = 3,
+    INTEGER_BLOCK_K = 32,                  // what 16-bit sums have room for: see quantised_integer_body.h
+    INTEGER_SCALE_K = 4 * INTEGER_BLOCK_K, // of a scale at most
+    INTEGER_LINE_K = 8,
+    INTEGER_LINES = 2, // are whole together or not at all
+    INTEGER_BLOCK_LINES = INTEGER_BLOCK_K / INTEGER_LINE_K,
 };
 
 // 8 k of a row as the lines of codes have them: [0] those whose codes are the lower nibbles of a column's bytes (k 0, 4, 1, 5), [1]
 // the upper ones' (k 2, 6, 3, 7). Each digit's 4 bytes are a word to be broadcast; the last word is not used.
-struct whole_line {
-    int8_t digits[2][WHOLE_DIGITS + 1][4];
+struct integer_line {
+    int8_t digits[2][INTEGER_DIGITS + 1][4];
 };
 
-// A scale's k, or WHOLE_BLOCK_K of them.
-struct whole_block {
-    uint16_t lines;                    // the first ones, whose sum is whole; the rest of the scale goes by fmas
-    uint16_t digits;                   // that X has: 2 or 3
-    int32_t sum;                       // of those lines' X
-    float unit;                        // what the sum of products is worth
-    float limit;                       // which partial sums before and after those lines must stay below
-    int16_t less[WHOLE_DIGITS + 1][2]; // -offset * the sum of each digit: of even k and of odd k
+// A scale's k, or INTEGER_BLOCK_K of them.
+struct integer_block {
+    uint16_t lines;                      // the first ones, whose sum is whole; the rest of the scale goes by fmas
+    uint16_t digits;                     // that X has: 2 or 3
+    int32_t sum;                         // of those lines' X
+    float unit;                          // what the sum of products is worth
+    float limit;                         // which partial sums before and after those lines must stay below
+    int16_t less[INTEGER_DIGITS + 1][2]; // -offset * the sum of each digit: of even k and of odd k
 };
 
 // What codes are: multiples of `unit`, of at most `max` of it in magnitude; max 0: not whole numbers of a few bits. `offset` is
 // what the bytes that are multiplied have too much; 0: less->sum makes up for it, see quantised_integer_body.h.
-struct whole_codes {
+struct integer_codes {
     uint32_t max;
     float unit;
     int8_t offset;
 };
 
-static inline size_t whole_blocks(size_t scale_k) {
-    return (scale_k + WHOLE_BLOCK_K - 1) / WHOLE_BLOCK_K;
+static inline size_t integer_blocks(size_t scale_k) {
+    return (scale_k + INTEGER_BLOCK_K - 1) / INTEGER_BLOCK_K;
 }
 
-// One scale of a row. x: `lines` lines of f32, at most WHOLE_SCALE_K k. The first lines of each block become whole numbers, up to
+// One scale of a row. x: `lines` lines of f32, at most INTEGER_SCALE_K k. The first lines of each block become whole numbers, up to
 // a block that has others too; `blocks` after that one are left alone.
-void whole_find(const float *x, size_t lines, struct whole_codes codes, struct whole_block *blocks, struct whole_line *out);
+void integer_find(const float *x, size_t lines, struct integer_codes codes, struct integer_block *blocks, struct integer_line *out);
 
 #endif

@@ -57,7 +57,7 @@ static inline float sum_of(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
 }
 
-static inline int32_t sum_of_whole(__m256i v) {
+static inline int32_t sum_of_integer(__m256i v) {
     __m128i half = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
@@ -70,12 +70,12 @@ struct progress {
 };
 
 // The first lines of a block that are whole, their unit, and the limit of partial sums.
-static size_t whole_lines(const float *x, size_t lines, uint32_t code_max, const struct progress *before, float *unit,
-                          float *limit) {
+static size_t integer_lines(const float *x, size_t lines, uint32_t code_max, const struct progress *before, float *unit,
+                            float *limit) {
     struct spread s = {_mm256_set1_ps(UNIT_GREATEST), _mm256_setzero_ps()};
-    for (size_t i = 0; i + WHOLE_LINES <= lines; i += WHOLE_LINES) {
-        for (size_t j = i; j < i + WHOLE_LINES; j++) {
-            spread_add(&s, x + j * WHOLE_LINE_K);
+    for (size_t i = 0; i + INTEGER_LINES <= lines; i += INTEGER_LINES) {
+        for (size_t j = i; j < i + INTEGER_LINES; j++) {
+            spread_add(&s, x + j * INTEGER_LINE_K);
         }
         float least = least_of(s.least), most = sum_of(s.sum) * (float)code_max;
         float room = 0x1p24f * (least < before->least ? least : before->least) - 0.5f * most;
@@ -85,44 +85,45 @@ static size_t whole_lines(const float *x, size_t lines, uint32_t code_max, const
         *unit = least;
         *limit = before->first ? INFINITY : LIMIT_ROUNDED * room;
     }
-    return lines / WHOLE_LINES * WHOLE_LINES;
+    return lines / INTEGER_LINES * INTEGER_LINES;
 }
 
 // The digits of 8 X, each a byte of its 32 bits, to a line's order.
 static inline __m256i line_of_digits(__m256i words) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const __m256i turned = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    return _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(words, order), turned);
+    const __m256i transposed = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    return _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(words, order), transposed);
 }
 
-static void find_block(const float *x, size_t lines, struct whole_codes codes, struct progress *progress, struct whole_block *block,
-                       struct whole_line *out) {
+static void find_block(const float *x, size_t lines, struct integer_codes codes, struct progress *progress,
+                       struct integer_block *block, struct integer_line *out) {
     const __m256i biases = _mm256_set1_epi32(DIGIT_BIASES), offset = _mm256_set1_epi8(codes.offset);
     float unit = 1, limit = INFINITY;
-    block->lines = (uint16_t)whole_lines(x, lines, codes.max, progress, &unit, &limit);
+    block->lines = (uint16_t)integer_lines(x, lines, codes.max, progress, &unit, &limit);
     const __m256 factor = _mm256_set1_ps(1 / unit);
     __m256i sum = _mm256_setzero_si256(), digits = sum, less = sum;
     for (size_t i = 0; i < block->lines; i++) {
-        __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i * WHOLE_LINE_K), factor));
+        __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i * INTEGER_LINE_K), factor));
         __m256i words = _mm256_xor_si256(_mm256_add_epi32(whole, biases), biases), line = line_of_digits(words);
         sum = _mm256_add_epi32(sum, whole);
         digits = _mm256_or_si256(digits, words);
         less = _mm256_sub_epi16(less, _mm256_maddubs_epi16(offset, line));
         _mm256_storeu_si256((__m256i *)&out[i], line);
     }
-    block->sum = sum_of_whole(sum);
-    block->digits = _mm256_testz_si256(digits, _mm256_set1_epi32(0xff0000)) ? 2 : WHOLE_DIGITS;
+    block->sum = sum_of_integer(sum);
+    block->digits = _mm256_testz_si256(digits, _mm256_set1_epi32(0xff0000)) ? 2 : INTEGER_DIGITS;
     block->unit = unit * codes.unit;
     block->limit = limit * codes.unit;
     _mm_storeu_si128((__m128i *)block->less, _mm_add_epi16(_mm256_castsi256_si128(less), _mm256_extracti128_si256(less, 1)));
     *progress = (struct progress){false, unit < progress->least ? unit : progress->least};
 }
 
-void whole_find(const float *x, size_t lines, struct whole_codes codes, struct whole_block *blocks, struct whole_line *out) {
+void integer_find(const float *x, size_t lines, struct integer_codes codes, struct integer_block *blocks,
+                  struct integer_line *out) {
     struct progress progress = {true, UNIT_GREATEST};
-    for (size_t line = 0; line < lines; line += WHOLE_BLOCK_LINES, blocks++) {
-        size_t here = lines - line < WHOLE_BLOCK_LINES ? lines - line : WHOLE_BLOCK_LINES;
-        find_block(x + line * WHOLE_LINE_K, here, codes, &progress, blocks, out + line);
+    for (size_t line = 0; line < lines; line += INTEGER_BLOCK_LINES, blocks++) {
+        size_t here = lines - line < INTEGER_BLOCK_LINES ? lines - line : INTEGER_BLOCK_LINES;
+        find_block(x + line * INTEGER_LINE_K, here, codes, &progress, blocks, out + line);
         if (blocks->lines < here) {
             return;
         }

@@ -23,44 +23,45 @@ static inline __m256 vec_broadcast(const float *p) {
 #include "kernels/cpu/avx2/fma_avx2.h"
 
 enum {
-    MANY_K = 256,     // of a block
-    MANY_FEW_K = 128, // of few rows: 1.01 to 1.03 of their speed by 256
-    MANY_FEW_ROWS = 24,
-    MANY_RUN = 8,                   // k of the inner loop
-    MANY_X = MANY_K + ROW_UNIT + 4, // floats of a widened row: neighbours differ in where they lie in a line, or loads of
-                                    // two would want one bank of L1 (.93 of the peak, .96 so)
-    MANY_ROWS = 120,                // more are cut: rows, sums and codes would leave L2
-    MANY_SLICE = MANY_K * SLICE,    // floats
-    PANEL_ROWS = 24,                // of one panel, whose scratch is on the stack
-    PANEL_ROW = MANY_X + 2 * EXPERTD_KERNEL_PANEL, // floats there
+    LARGE_M_K = 256,     // of a block
+    LARGE_M_FEW_K = 128, // of few rows: 1.01 to 1.03 of their speed by 256
+    LARGE_M_FEW_ROWS = 24,
+    LARGE_M_RUN = 8,                      // k of the inner loop
+    LARGE_M_X = LARGE_M_K + ROW_UNIT + 4, // floats of a widened row: neighbours differ in where they lie in a line, or loads of
+                                          // two would want one bank of L1 (.93 of the peak, .96 so)
+    LARGE_M_ROWS = 120,                   // more are cut: rows, sums and codes would leave L2
+    LARGE_M_SLICE = LARGE_M_K * SLICE,    // floats
+    PANEL_ROWS = 24,                      // of one panel, whose scratch is on the stack
+    PANEL_ROW = LARGE_M_X + 2 * EXPERTD_KERNEL_PANEL, // floats there
 };
-_Static_assert(MANY_SLICE + MANY_ROWS * (MANY_X + KERNEL_SUMS) <= KERNEL_SCRATCH_BYTES / sizeof(float), "scratch");
-_Static_assert(MANY_ROWS / 2 * (MANY_X + 2 * KERNEL_SUMS) <= MANY_ROWS * (MANY_X + KERNEL_SUMS), "scratch, with partial sums");
+_Static_assert(LARGE_M_SLICE + LARGE_M_ROWS * (LARGE_M_X + KERNEL_SUMS) <= KERNEL_SCRATCH_BYTES / sizeof(float), "scratch");
+_Static_assert(LARGE_M_ROWS / 2 * (LARGE_M_X + 2 * KERNEL_SUMS) <= LARGE_M_ROWS * (LARGE_M_X + KERNEL_SUMS),
+               "scratch, with partial sums");
 
 // Rows against panels.
-struct many {
+struct large_m {
     struct panel_args args; // of the rows at hand; panel is the one at hand, columns those of all panels
     const struct expertd_quantised_format *format;
-    const struct unflushed_decoder *decoder;
-    const void *const *panels, *const *next; // struct panel_group_args's
+    const struct ieee_decoder *decoder;
+    const void *const *panels, *const *next; // struct macrokernel_args's
     size_t count;
     size_t block;   // k of one, at most
-    float *slice;   // [MANY_K][SLICE]
-    float *x;       // [rows][MANY_X]
+    float *slice;   // [LARGE_M_K][SLICE]
+    float *x;       // [rows][LARGE_M_X]
     float *sums;    // [slices of all panels][rows][SLICE]
     float *carried; // the same: partial sums of a scale that is longer than a block
-    panel_row scales[MANY_K / 16];
+    panel_row scales[LARGE_M_K / 16];
 };
 
 // A tile of rows against a slice of a panel, over a block of K.
 struct tile {
-    const float *x;             // MANY_X apart
+    const float *x;             // LARGE_M_X apart
     const float *weights;       // [k][SLICE]
     const float *scale;         // of the block's first scale, EXPERTD_KERNEL_PANEL apart
     float *sums, *carried;      // SLICE apart
     size_t scales, depth, last; // k of each scale but the last, and of the last, whole lines
     bool starts, ends;          // struct chunk's
-    struct group_ahead ahead;
+    struct macrokernel_prefetch ahead;
 };
 
 typedef __m256 tile_sums[PANEL_TILE][SLICE_VECS];
@@ -85,26 +86,26 @@ PANEL_INLINE void tile_step(tile_sums sums, size_t rows, const float *x, const f
     __m256 low = load_in_order(weights), high = load_in_order(weights + LANES);
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         if (by_products) {
-            products_in_order(x + r * MANY_X, low, high, &sums[r][0], &sums[r][1]);
+            products_in_order(x + r * LARGE_M_X, low, high, &sums[r][0], &sums[r][1]);
             continue;
         }
-        __m256 factor = broadcast_in_order(x + r * MANY_X);
+        __m256 factor = broadcast_in_order(x + r * LARGE_M_X);
         sums[r][0] = fma_in_order(factor, low, sums[r][0]);
         sums[r][1] = fma_in_order(factor, high, sums[r][1]);
     }
 }
 
-PANEL_INLINE void tile_fetch(struct group_ahead *ahead) {
+PANEL_INLINE void tile_prefetch(struct macrokernel_prefetch *ahead) {
     _mm_prefetch((const char *)ahead->at, _MM_HINT_T0);
     ahead->at += ahead->step;
 }
 
-// MANY_RUN k, of each pair the odd one first.
+// LARGE_M_RUN k, of each pair the odd one first.
 PANEL_INLINE void tile_run(tile_sums sums, size_t rows, const float *x, const float *weights, bool by_products,
-                           struct group_ahead *ahead) {
-    PANEL_UNROLL for (size_t i = 0; i < MANY_RUN; i += 2) {
+                           struct macrokernel_prefetch *ahead) {
+    PANEL_UNROLL for (size_t i = 0; i < LARGE_M_RUN; i += 2) {
         if (i % 4 == 0) {
-            tile_fetch(ahead);
+            tile_prefetch(ahead);
         }
         tile_step(sums, rows, x + i + 1, weights + (i + 1) * SLICE, by_products && i == 0);
         tile_step(sums, rows, x + i, weights + i * SLICE, false);
@@ -131,20 +132,20 @@ PANEL_INLINE void tile_end(tile_sums sums, size_t rows, bool ends, const float *
 
 // `rows` is a constant in each copy, so that the sums are registers.
 PANEL_INLINE void tile_rows(struct tile *t, size_t rows) {
-    struct group_ahead ahead = t->ahead;
+    struct macrokernel_prefetch ahead = t->ahead;
     const float *x = t->x, *weights = t->weights, *scale = t->scale;
     float *const to = t->sums, *const carried = t->carried;
     const bool starts = t->starts, ends = t->ends;
     for (size_t left = t->scales; left > 0; left--, scale += EXPERTD_KERNEL_PANEL) {
         tile_sums sums;
         size_t depth = left == 1 ? t->last : t->depth;
-        const float *end = x + depth, *runs_end = x + depth / MANY_RUN * MANY_RUN;
+        const float *end = x + depth, *runs_end = x + depth / LARGE_M_RUN * LARGE_M_RUN;
         tile_begin(sums, rows, starts, carried);
         if (x < runs_end) {
             tile_run(sums, rows, x, weights, true, &ahead);
-            x += MANY_RUN, weights += MANY_RUN * SLICE;
+            x += LARGE_M_RUN, weights += LARGE_M_RUN * SLICE;
         }
-        for (; x < runs_end; x += MANY_RUN, weights += MANY_RUN * SLICE) {
+        for (; x < runs_end; x += LARGE_M_RUN, weights += LARGE_M_RUN * SLICE) {
             tile_run(sums, rows, x, weights, false, &ahead);
         }
         for (; x < end; x += 2, weights += 2 * SLICE) {
@@ -174,7 +175,7 @@ static __attribute__((noinline)) void tile_multiply(struct tile *t, size_t rows)
     }
 }
 
-static void widen_columns(const struct many *m, const struct chunk *c, size_t column) {
+static void widen_columns(const struct large_m *m, const struct chunk *c, size_t column) {
     const size_t line_k = m->decoder->line_k, at = column / QUANTISED_COLUMNS * QUANTISED_LINE;
     float *to = m->slice;
     for (size_t s = 0; s < c->scales; s++) {
@@ -186,7 +187,7 @@ static void widen_columns(const struct many *m, const struct chunk *c, size_t co
 }
 
 // A slice's share of the rows' next block: they come from everywhere, and would be waited for where they are widened.
-static void fetch_rows(const struct many *m, const struct chunk *c, size_t slice) {
+static void prefetch_rows(const struct large_m *m, const struct chunk *c, size_t slice) {
     size_t begin = c->k + c->depth, left = m->args.k - begin, depth = left < m->block ? left : m->block;
     for (size_t r = slice; r < m->args.rows; r += m->count * (EXPERTD_KERNEL_PANEL / SLICE)) {
         const char *x = (const char *)((const uint16_t *)m->args.x[r] + begin);
@@ -197,21 +198,21 @@ static void fetch_rows(const struct many *m, const struct chunk *c, size_t slice
 }
 
 // All rows against a slice of the panel.
-static void many_slice(struct many *m, const struct chunk *c, size_t slice, struct tile *t) {
+static void large_m_slice(struct large_m *m, const struct chunk *c, size_t slice, struct tile *t) {
     const size_t rows = m->args.rows, column = slice % (EXPERTD_KERNEL_PANEL / SLICE) * SLICE;
-    fetch_rows(m, c, slice);
+    prefetch_rows(m, c, slice);
     widen_columns(m, c, column);
     t->scale = m->scales[0] + column;
     for (size_t row = 0, count; row < rows; row += count) {
         count = panel_tile_rows(rows, row);
-        t->x = m->x + row * MANY_X;
+        t->x = m->x + row * LARGE_M_X;
         t->sums = m->sums + (slice * rows + row) * SLICE;
         t->carried = m->carried + (slice * rows + row) * SLICE;
         tile_multiply(t, count);
     }
 }
 
-static void many_panel(struct many *m, const struct chunk *c, size_t panel) {
+static void large_m_panel(struct large_m *m, const struct chunk *c, size_t panel) {
     const size_t slices = EXPERTD_KERNEL_PANEL / SLICE, tiles = div_up(m->args.rows, PANEL_TILE);
     if (c->ends) {
         struct scale_places at = scale_places(c);
@@ -224,24 +225,24 @@ static void many_panel(struct many *m, const struct chunk *c, size_t panel) {
         .last = last_depth(c, m->decoder->line_k),
         .starts = c->starts,
         .ends = c->ends,
-        .ahead = group_ahead_over(chunk_next_codes(c, m->panels, m->count, panel, m->next), chunk_bytes(c),
-                                  tiles * slices * (c->depth / 4)),
+        .ahead = macrokernel_prefetch_over(chunk_next_codes(c, m->panels, m->count, panel, m->next), chunk_bytes(c),
+                                           tiles * slices * (c->depth / 4)),
     };
     for (size_t i = 0; i < slices; i++) {
-        many_slice(m, c, panel * slices + i, &t);
+        large_m_slice(m, c, panel * slices + i, &t);
     }
 }
 
-static bool widen_rows(const struct many *m, const struct chunk *c) {
+static bool widen_rows(const struct large_m *m, const struct chunk *c) {
     for (size_t r = 0; r < m->args.rows; r++) {
-        if (!widen_row((const uint16_t *)m->args.x[r] + c->k, c->depth, m->decoder->fold, m->x + r * MANY_X)) {
+        if (!widen_row((const uint16_t *)m->args.x[r] + c->k, c->depth, m->decoder->fold, m->x + r * LARGE_M_X)) {
             return false;
         }
     }
     return true;
 }
 
-static void write_sums(const struct many *m) {
+static void write_sums(const struct large_m *m) {
     for (size_t column = 0; column < m->args.columns; column += SLICE) {
         size_t columns = m->args.columns - column < SLICE ? m->args.columns - column : SLICE;
         for (size_t r = 0; r < m->args.rows; r++) {
@@ -252,7 +253,7 @@ static void write_sums(const struct many *m) {
 }
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
-static __attribute__((noinline)) bool many_rows(struct many *m) {
+static __attribute__((noinline)) bool large_m_rows(struct large_m *m) {
     struct chunk c = {.args = &m->args, .format = m->format, .layout = quantised_layout(m->format, m->args.k)};
     memset(m->sums, 0, m->args.rows * m->count * EXPERTD_KERNEL_PANEL * sizeof *m->sums);
     while (chunk_next(&c, m->block)) {
@@ -261,7 +262,7 @@ static __attribute__((noinline)) bool many_rows(struct many *m) {
         }
         for (size_t p = 0; p < m->count; p++) {
             m->args.panel = m->panels[p];
-            many_panel(m, &c, p);
+            large_m_panel(m, &c, p);
         }
     }
     write_sums(m);
@@ -270,16 +271,16 @@ static __attribute__((noinline)) bool many_rows(struct many *m) {
 
 // Is a scale longer than a block may be?
 static bool carries(const struct expertd_quantised_format *format, size_t k) {
-    return quantised_layout(format, k).scale_k > MANY_FEW_K;
+    return quantised_layout(format, k).scale_k > LARGE_M_FEW_K;
 }
 
 // The rows of `all`, at most `most` at a time; m lacks what depends on how many those are.
-static bool many_parts(struct many *m, const struct panel_args *all, size_t most, float *scratch) {
+static bool large_m_parts(struct large_m *m, const struct panel_args *all, size_t most, float *scratch) {
     float_mode before = float_mode_set_ieee();
     size_t parts = div_up(all->rows, most);
     bool done = true;
     m->slice = scratch;
-    m->sums = scratch + MANY_SLICE;
+    m->sums = scratch + LARGE_M_SLICE;
     for (size_t p = 0; p < m->count; p++) {
         done = done && !quantised_has_special(m->panels[p]);
     }
@@ -291,31 +292,28 @@ static bool many_parts(struct many *m, const struct panel_args *all, size_t most
         m->args.out = all->out + row * all->out_stride;
         m->carried = m->sums + m->args.rows * m->count * EXPERTD_KERNEL_PANEL;
         m->x = carries(m->format, all->k) ? m->carried + (m->carried - m->sums) : m->carried;
-        m->block = m->args.rows <= MANY_FEW_ROWS ? MANY_FEW_K : MANY_K;
-        done = many_rows(m);
+        m->block = m->args.rows <= LARGE_M_FEW_ROWS ? LARGE_M_FEW_K : LARGE_M_K;
+        done = large_m_rows(m);
     }
     float_mode_restore(before);
     return done;
 }
 
-bool avx2_quantised_many_group(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+bool avx2_quantised_large_m_macrokernel(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
     struct panel_args args = {.x = group->x,
                               .rows = group->rows,
                               .k = group->k,
                               .out = group->sums,
                               .out_stride = KERNEL_SUMS,
                               .columns = group->count * EXPERTD_KERNEL_PANEL};
-    struct many m = {.format = format,
-                     .decoder = unflushed_decoder_of(format),
-                     .panels = group->panels,
-                     .next = group->next,
-                     .count = group->count};
-    return many_parts(&m, &args, carries(format, group->k) ? MANY_ROWS / 2 : MANY_ROWS, group->scratch);
+    struct large_m m = {
+        .format = format, .decoder = ieee_decoder_of(format), .panels = group->panels, .next = group->next, .count = group->count};
+    return large_m_parts(&m, &args, carries(format, group->k) ? LARGE_M_ROWS / 2 : LARGE_M_ROWS, group->scratch);
 }
 
-bool avx2_quantised_many(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    float scratch[MANY_SLICE + PANEL_ROWS * PANEL_ROW] __attribute__((aligned(64)));
-    struct many m = {.format = format, .decoder = unflushed_decoder_of(format), .panels = &args->panel, .count = 1};
-    return many_parts(&m, args, PANEL_ROWS, scratch);
+bool avx2_quantised_large_m(const struct panel_args *args, const struct expertd_quantised_format *format) {
+    float scratch[LARGE_M_SLICE + PANEL_ROWS * PANEL_ROW] __attribute__((aligned(64)));
+    struct large_m m = {.format = format, .decoder = ieee_decoder_of(format), .panels = &args->panel, .count = 1};
+    return large_m_parts(&m, args, PANEL_ROWS, scratch);
 }
 #endif

@@ -1,5 +1,5 @@
-// A panel of quantised weights against more than FEW_ROWS rows of bf16, up to WIDE_ROWS, that no flush touches: codes are widened
-// into L1, chunk by chunk, and multiplied by tiles of 6 rows.
+// A panel of quantised weights against more than SMALL_M_ROWS rows of bf16, up to WIDE_ROWS, that no flush touches: codes are
+// widened into L1, chunk by chunk, and multiplied by tiles of 6 rows.
 #if defined(__x86_64__)
 #include <string.h>
 
@@ -28,18 +28,18 @@ struct work {
     panel_row sums[WIDE_ROWS];
 };
 
-const struct unflushed_decoder *unflushed_decoder_of(const struct expertd_quantised_format *format) {
+const struct ieee_decoder *ieee_decoder_of(const struct expertd_quantised_format *format) {
     switch (format->code) {
     case EXPERTD_CODE_E4M3:
-        return &unflushed_e4m3;
+        return &ieee_e4m3;
     case EXPERTD_CODE_E5M2:
-        return &unflushed_e5m2;
+        return &ieee_e5m2;
     case EXPERTD_CODE_E2M1:
-        return &unflushed_e2m1;
+        return &ieee_e2m1;
     case EXPERTD_CODE_INT4:
-        return &unflushed_int4;
+        return &ieee_int4;
     default:
-        return format->zero_points ? &unflushed_int8_less_zero : &unflushed_int8;
+        return format->zero_points ? &ieee_int8_zero_point : &ieee_int8;
     }
 }
 
@@ -112,20 +112,20 @@ PANEL_INLINE void wide_pass(const struct chunk *c, size_t rows, const float *con
 }
 
 // A pass's share of the next chunk, which would be waited for where it is widened.
-PANEL_INLINE void wide_fetch(struct work *work) {
+PANEL_INLINE void wide_prefetch(struct work *work) {
     for (size_t i = 0; i < work->share; i++, work->ahead += 64) {
         _mm_prefetch((const char *)work->ahead, _MM_HINT_T0);
     }
 }
 
-PANEL_INLINE void wide_rows(const struct chunk *c, size_t rows, const struct unflushed_decoder *decoder, const float **x,
+PANEL_INLINE void wide_rows(const struct chunk *c, size_t rows, const struct ieee_decoder *decoder, const float **x,
                             struct work *work, size_t row) {
     size_t depth = c->layout.scale_k;
     for (size_t s = 0; s < c->scales; s++) {
         const panel_row *weights = (const panel_row *)work->weights + s * c->layout.scale_k;
         depth = s + 1 == c->scales ? last_depth(c, decoder->line_k) : depth;
         for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += PASS) {
-            wide_fetch(work);
+            wide_prefetch(work);
             wide_pass(c, rows, x, weights, depth, decoder->unfold, work->scales[s], column, work->partials + row, work->sums + row);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
@@ -134,8 +134,8 @@ PANEL_INLINE void wide_rows(const struct chunk *c, size_t rows, const struct unf
     }
 }
 
-static void wide_tile(const struct chunk *c, size_t rows, const struct unflushed_decoder *decoder, const float **x,
-                      struct work *work, size_t row) {
+static void wide_tile(const struct chunk *c, size_t rows, const struct ieee_decoder *decoder, const float **x, struct work *work,
+                      size_t row) {
     switch (rows) {
     case 3:
         wide_rows(c, 3, decoder, x, work, row);
@@ -152,15 +152,15 @@ static void wide_tile(const struct chunk *c, size_t rows, const struct unflushed
     }
 }
 
-static void widen_weights(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
+static void widen_weights(const struct chunk *c, const struct ieee_decoder *decoder, struct work *work) {
     for (size_t s = 0; s < c->scales; s++) {
         size_t depth = s + 1 == c->scales ? last_depth(c, decoder->line_k) : c->layout.scale_k;
         decoder->widen(chunk_codes(c, s), chunk_zeros(c, s), depth / decoder->line_k, work->weights + s * c->layout.scale_k);
     }
 }
 
-// Tiles of more than FEW_ROWS rows have 3 at least.
-static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *decoder, struct work *work) {
+// Tiles of more than SMALL_M_ROWS rows have 3 at least.
+static bool wide_chunk(const struct chunk *c, const struct ieee_decoder *decoder, struct work *work) {
     const float *x[PANEL_TILE];
     size_t bytes = chunk_bytes(c), shares = div_up(c->args->rows, PANEL_TILE) * c->scales * (EXPERTD_KERNEL_PANEL / PASS);
     INVARIANT(shares > 0); // a chunk has a scale
@@ -180,7 +180,7 @@ static bool wide_chunk(const struct chunk *c, const struct unflushed_decoder *de
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 static __attribute__((noinline)) bool multiply_panel(const struct panel_args *args, const struct expertd_quantised_format *format,
                                                      struct work *work) {
-    const struct unflushed_decoder *decoder = unflushed_decoder_of(format);
+    const struct ieee_decoder *decoder = ieee_decoder_of(format);
     if (quantised_has_special(args->panel)) {
         return false;
     }
@@ -198,12 +198,12 @@ static __attribute__((noinline)) bool multiply_panel(const struct panel_args *ar
     return true;
 }
 
-bool avx2_quantised_unflushed(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    if (args->rows <= FEW_ROWS) {
-        return avx2_quantised_few(args, format);
+bool avx2_quantised_ieee(const struct panel_args *args, const struct expertd_quantised_format *format) {
+    if (args->rows <= SMALL_M_ROWS) {
+        return avx2_quantised_small_m(args, format);
     }
     if (args->rows > WIDE_ROWS) {
-        return avx2_quantised_many(args, format);
+        return avx2_quantised_large_m(args, format);
     }
     struct work work;
     float_mode before = float_mode_set_ieee();

@@ -13,9 +13,9 @@ void avx512_quantised_bf16(const struct panel_args *args, const struct expertd_q
     choose(avx512vbmi_quantised_bf16, avx2_quantised_bf16)(args, format);
 }
 
-void avx512_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+void avx512_quantised_macrokernel_bf16(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
     bool vbmi = __builtin_cpu_supports("avx512vbmi");
-    (vbmi ? avx512vbmi_quantised_group_bf16 : avx2_quantised_group_bf16)(group, format);
+    (vbmi ? avx512vbmi_quantised_macrokernel_bf16 : avx2_quantised_macrokernel_bf16)(group, format);
 }
 
 void avx512_quantised_f32(const struct panel_args *args, const struct expertd_quantised_format *format) {
@@ -26,9 +26,9 @@ void avx512bf16_quantised_bf16(const struct panel_args *args, const struct exper
     choose(avx512bf16vbmi_quantised_bf16, avx2_quantised_bf16)(args, format);
 }
 
-void avx512bf16_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+void avx512bf16_quantised_macrokernel_bf16(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
     bool vbmi = __builtin_cpu_supports("avx512vbmi");
-    (vbmi ? avx512bf16vbmi_quantised_group_bf16 : avx2_quantised_group_bf16)(group, format);
+    (vbmi ? avx512bf16vbmi_quantised_macrokernel_bf16 : avx2_quantised_macrokernel_bf16)(group, format);
 }
 
 void avx512bf16_quantised_f32(const struct panel_args *args, const struct expertd_quantised_format *format) {
@@ -41,47 +41,47 @@ static bool makes_digits(void) {
 }
 
 // Where whole numbers are the faster: see MEASUREMENTS.md.
-static size_t whole_rows(const struct expertd_quantised_format *format, size_t k) {
-    return makes_digits() ? avx512vnni_whole_rows(format, k) : 0;
+static size_t integer_rows(const struct expertd_quantised_format *format, size_t k) {
+    return makes_digits() ? avx512vnni_integer_rows(format, k) : 0;
 }
 
 size_t avx512vnni_quantised_span(const struct expertd_quantised_format *format, size_t k) {
-    const size_t rows = whole_rows(format, k);
-    return rows ? rows : avx512vbmi_many_rows(k);
+    const size_t rows = integer_rows(format, k);
+    return rows ? rows : avx512vbmi_large_m_rows(k);
 }
 
-enum { WHOLE_ROWS_MIN = 12 }; // by tiles: fewer are as fast by fmas, or faster
+enum { INTEGER_ROWS_MIN = 12 }; // by tiles: fewer are as fast by fmas, or faster
 
 size_t amx_quantised_span(const struct expertd_quantised_format *format, size_t k) {
-    const size_t rows = makes_digits() ? amx_whole_rows(format, k) : 0;
+    const size_t rows = makes_digits() ? amx_integer_rows(format, k) : 0;
     return rows ? rows : avx512vnni_quantised_span(format, k);
 }
 
-void avx512vnni_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
-    if (whole_rows(format, group->k) == 0) {
-        avx512_quantised_group_bf16(group, format);
-    } else if (!avx512vnni_quantised_whole(group, format)) { // scratch stays what it was made, for a call with the same rows
-        group_panel_by_panel(group, format, avx512_quantised_bf16);
+void avx512vnni_quantised_macrokernel_bf16(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
+    if (integer_rows(format, group->k) == 0) {
+        avx512_quantised_macrokernel_bf16(group, format);
+    } else if (!avx512vnni_quantised_integer(group, format)) { // scratch stays what it was made, for a call with the same rows
+        macrokernel_panel_by_panel(group, format, avx512_quantised_bf16);
     }
 }
 
 // Behind what tiles have left in scratch, where there is room for that.
-static void by_fmas(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
-    struct panel_group_args behind = *group;
-    if (group->scratch_more < WHOLE_KEPT_BYTES) {
-        group_panel_by_panel(group, format, avx512_quantised_bf16);
+static void by_fmas(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
+    struct macrokernel_args behind = *group;
+    if (group->scratch_more < INTEGER_CACHED_BYTES) {
+        macrokernel_panel_by_panel(group, format, avx512_quantised_bf16);
         return;
     }
-    behind.scratch = (char *)group->scratch + WHOLE_KEPT_BYTES;
-    behind.scratch_more -= WHOLE_KEPT_BYTES;
-    behind.rows_kept = false;
-    avx512_quantised_group_bf16(&behind, format);
+    behind.scratch = (char *)group->scratch + INTEGER_CACHED_BYTES;
+    behind.scratch_more -= INTEGER_CACHED_BYTES;
+    behind.rows_cached = false;
+    avx512_quantised_macrokernel_bf16(&behind, format);
 }
 
-void amx_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
-    if (!makes_digits() || amx_whole_rows(format, group->k) == 0 || group->rows < WHOLE_ROWS_MIN) {
-        avx512vnni_quantised_group_bf16(group, format);
-    } else if (!amx_quantised_whole(group, format)) {
+void amx_quantised_macrokernel_bf16(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
+    if (!makes_digits() || amx_integer_rows(format, group->k) == 0 || group->rows < INTEGER_ROWS_MIN) {
+        avx512vnni_quantised_macrokernel_bf16(group, format);
+    } else if (!amx_quantised_integer(group, format)) {
         by_fmas(group, format);
     }
 }

@@ -57,7 +57,7 @@ static inline bool vec_any_tiny(vec a) {
 }
 
 // How lines of codes are widened: a constant of each copy.
-enum decode { DECODE_NIBBLE, DECODE_NIBBLE_LESS_ZERO, DECODE_FLOAT8, DECODE_INT8, DECODE_INT8_LESS_ZERO, DECODE_COUNT };
+enum decode { DECODE_NIBBLE, DECODE_NIBBLE_ZERO_POINT, DECODE_FLOAT8, DECODE_INT8, DECODE_INT8_ZERO_POINT, DECODE_COUNT };
 
 static enum decode decode_of(const struct expertd_quantised_format *format) {
     switch (format->code) {
@@ -65,9 +65,9 @@ static enum decode decode_of(const struct expertd_quantised_format *format) {
     case EXPERTD_CODE_E5M2:
         return DECODE_FLOAT8;
     case EXPERTD_CODE_INT8:
-        return format->zero_points ? DECODE_INT8_LESS_ZERO : DECODE_INT8;
+        return format->zero_points ? DECODE_INT8_ZERO_POINT : DECODE_INT8;
     default:
-        return format->zero_points ? DECODE_NIBBLE_LESS_ZERO : DECODE_NIBBLE;
+        return format->zero_points ? DECODE_NIBBLE_ZERO_POINT : DECODE_NIBBLE;
     }
 }
 
@@ -93,8 +93,8 @@ struct tables {
 
 PANEL_INLINE struct tables tables_load(const struct expertd_quantised_format *format, enum decode decode) {
     struct tables t = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
-    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_LESS_ZERO) {
-        t.b = _mm512_loadu_si512(decode == DECODE_NIBBLE_LESS_ZERO   ? UINT4_BF16
+    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_ZERO_POINT) {
+        t.b = _mm512_loadu_si512(decode == DECODE_NIBBLE_ZERO_POINT  ? UINT4_BF16
                                  : format->code == EXPERTD_CODE_E2M1 ? E2M1_BF16
                                                                      : INT4_BF16);
         t.a = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(t.b)), 16);
@@ -112,7 +112,7 @@ PANEL_INLINE struct tables tables_load(const struct expertd_quantised_format *fo
 // The zero points of 16 columns.
 PANEL_INLINE vec zeros_load(enum decode decode, const uint8_t *zeros) {
     __m128i bytes = _mm_loadu_si128((const __m128i *)zeros);
-    return _mm512_cvtepi32_ps(decode == DECODE_INT8_LESS_ZERO ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
+    return _mm512_cvtepi32_ps(decode == DECODE_INT8_ZERO_POINT ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
 }
 
 // A line of codes, as far as it is widened once for all its k.
@@ -140,7 +140,7 @@ PANEL_INLINE __m512i line_pairs(enum decode decode, const struct line *line, siz
 }
 
 PANEL_INLINE vec line_even(enum decode decode, const struct line *line, const struct tables *t, size_t pair) {
-    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_LESS_ZERO) {
+    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_ZERO_POINT) {
         __m512i index = pair ? _mm512_srli_epi32(line->a, (unsigned)(4 * pair)) : line->a;
         vec value = _mm512_castsi512_ps(_mm512_permutexvar_epi32(index, t->a));
         return decode == DECODE_NIBBLE ? value : _mm512_sub_ps(value, line->zero);
@@ -154,7 +154,7 @@ PANEL_INLINE vec line_even(enum decode decode, const struct line *line, const st
 }
 
 PANEL_INLINE vec line_odd(enum decode decode, const struct line *line, const struct tables *t, size_t pair) {
-    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_LESS_ZERO) {
+    if (decode == DECODE_NIBBLE || decode == DECODE_NIBBLE_ZERO_POINT) {
         __m512i index = pair ? _mm512_srli_epi32(line->a, (unsigned)(4 * pair)) : line->a;
         vec value = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, index, t->b));
         return decode == DECODE_NIBBLE ? value : _mm512_sub_ps(value, line->zero);
@@ -170,7 +170,7 @@ PANEL_INLINE vec line_odd(enum decode decode, const struct line *line, const str
 PANEL_INLINE void widen(enum decode decode, const struct expertd_quantised_format *format, const uint8_t *codes,
                         const uint8_t *zeros, size_t depth, float (*wide)[EXPERTD_KERNEL_PANEL]) {
     enum { LINES = EXPERTD_KERNEL_PANEL / QUANTISED_COLUMNS };
-    const size_t line_k = decode <= DECODE_NIBBLE_LESS_ZERO ? 8 : 4;
+    const size_t line_k = decode <= DECODE_NIBBLE_ZERO_POINT ? 8 : 4;
     struct tables t = tables_load(format, decode);
     vec zero[LINES];
     PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
@@ -194,8 +194,8 @@ static void quantised_widen(const struct expertd_quantised_format *format, const
     case DECODE_NIBBLE:
         widen(DECODE_NIBBLE, format, codes, zeros, depth, wide);
         break;
-    case DECODE_NIBBLE_LESS_ZERO:
-        widen(DECODE_NIBBLE_LESS_ZERO, format, codes, zeros, depth, wide);
+    case DECODE_NIBBLE_ZERO_POINT:
+        widen(DECODE_NIBBLE_ZERO_POINT, format, codes, zeros, depth, wide);
         break;
     case DECODE_FLOAT8:
         widen(DECODE_FLOAT8, format, codes, zeros, depth, wide);
@@ -204,18 +204,18 @@ static void quantised_widen(const struct expertd_quantised_format *format, const
         widen(DECODE_INT8, format, codes, zeros, depth, wide);
         break;
     default:
-        widen(DECODE_INT8_LESS_ZERO, format, codes, zeros, depth, wide);
+        widen(DECODE_INT8_ZERO_POINT, format, codes, zeros, depth, wide);
         break;
     }
 }
 
 // Rows of bf16 that no flush touches.
-static bool few_unflushed(const struct panel_args *args, const struct expertd_quantised_format *format) {
-    return args->rows <= KERNEL_QUANTISED_ROWS && avx512vbmi_quantised_few(args, format);
+static bool small_m_ieee(const struct panel_args *args, const struct expertd_quantised_format *format) {
+    return args->rows <= KERNEL_QUANTISED_ROWS && avx512vbmi_quantised_small_m(args, format);
 }
 
-#define QUANTISED_UNFLUSHED
-#define quantised_unflushed few_unflushed
+#define QUANTISED_IEEE
+#define quantised_ieee small_m_ieee
 #define PANEL_TARGET(name) avx512vbmi_##name
 #include "kernels/cpu/common/quantised_body.h"
 #endif

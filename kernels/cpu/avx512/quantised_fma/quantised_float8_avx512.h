@@ -1,4 +1,4 @@
-// Floats of 8 bits by AVX-512 with VBMI: the including file defines FEW_DECODER and FLOAT8_EXPONENT_BITS. Private to
+// Floats of 8 bits by AVX-512 with VBMI: the including file defines SMALL_M_DECODER and FLOAT8_EXPONENT_BITS. Private to
 // cpu/quantised_*.
 //
 // A normal code, shifted to where an f32 has its exponent's lowest bits and its mantissa, is its value times a power of two once
@@ -16,7 +16,7 @@
 #include "kernels/cpu/backends.h"
 
 enum {
-    FEW_LINE_K = 4,
+    SMALL_M_LINE_K = 4,
     FLOAT8_SHIFT = 8 - FLOAT8_EXPONENT_BITS,          // a code's magnitude lies so many bits too high in the upper byte of a bf16
     FLOAT8_FOLD = FLOAT8_EXPONENT_BITS == 4 ? 8 : 16, // codes are divided by 2^FLOAT8_FOLD
     FLOAT8_BIAS = 127 - ((1 << (FLOAT8_EXPONENT_BITS - 1)) - 1) - FLOAT8_FOLD, // is then a multiple of 2^FLOAT8_EXPONENT_BITS
@@ -89,7 +89,7 @@ PANEL_INLINE __m512 plain_value(const struct line *line, size_t k) {
 }
 
 #define FOLD (1.0f * (1 << FLOAT8_FOLD))
-#define FEW_FOLD                                                                                                                   \
+#define SMALL_M_FOLD                                                                                                               \
     { FOLD, FOLD, FOLD, FOLD, FOLD, FOLD, FOLD, FOLD }
-#define FEW_HAS_PLAIN
+#define SMALL_M_HAS_PLAIN
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"

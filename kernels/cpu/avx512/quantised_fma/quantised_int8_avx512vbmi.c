@@ -8,10 +8,10 @@
 #include "kernels/cpu/avx512/quantised/code_order_avx512.h"
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
 
-enum { FEW_LINE_K = 4 };
+enum { SMALL_M_LINE_K = 4 };
 
 struct tables {
-    __m512i order[FEW_LINE_K];
+    __m512i order[SMALL_M_LINE_K];
 };
 
 struct zero {
@@ -43,8 +43,8 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
     return _mm512_cvtepi32_ps(_mm512_shuffle_epi8(line->codes, t->order[k]));
 }
 
-#define FEW_FOLD                                                                                                                   \
+#define SMALL_M_FOLD                                                                                                               \
     { 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f }
-#define FEW_DECODER few_int8
+#define SMALL_M_DECODER small_m_int8
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
 #endif

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
 
-enum { FEW_LINE_K = 8 };
+enum { SMALL_M_LINE_K = 8 };
 
 static const float E2M1_F32[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
 static const float INT4_F32[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
@@ -48,8 +48,8 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
     return _mm512_castsi512_ps(_mm512_permutexvar_epi32(index, t->values));
 }
 
-#define FEW_FOLD                                                                                                                   \
+#define SMALL_M_FOLD                                                                                                               \
     { 1, 1, 1, 1, 1, 1, 1, 1 }
-#define FEW_DECODER few_nibble
+#define SMALL_M_DECODER small_m_nibble
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
 #endif

@@ -9,7 +9,7 @@
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512.h"
 #include "kernels/cpu/backends.h"
 
-enum { FEW_LINE_K = 8, PAIRS = FEW_LINE_K / 2 };
+enum { SMALL_M_LINE_K = 8, PAIRS = SMALL_M_LINE_K / 2 };
 
 struct tables {
     __m512i magic;
@@ -49,8 +49,8 @@ static inline __attribute__((always_inline)) __m512 line_value(const struct line
     return _mm512_sub_ps(_mm512_castsi512_ps(bits), zero->of[k / 2]);
 }
 
-#define FEW_FOLD                                                                                                                   \
+#define SMALL_M_FOLD                                                                                                               \
     { 1, 1, 0x1p-4f, 0x1p-4f, 0x1p-8f, 0x1p-8f, 0x1p-12f, 0x1p-12f }
-#define FEW_DECODER few_nibble_less_zero
+#define SMALL_M_DECODER small_m_nibble_zero_point
 #include "kernels/cpu/avx512/quantised_fma/quantised_small_m_avx512_body.h"
 #endif

@@ -17,7 +17,7 @@ enum {
     PANEL_K = 512, // of rows that are widened on the stack, for one panel
 };
 
-// The rows' f32, as few_args.x, and the memory it lies in.
+// The rows' f32, as small_m_args.x, and the memory it lies in.
 struct found {
     bool all;     // of K; else a part at a time
     bool taken;   // where all: no element was one that cannot be
@@ -26,40 +26,40 @@ struct found {
 };
 
 // Rows against panels.
-struct few_work {
+struct small_m_work {
     struct panel_args args; // of the first panel
     const void *const *panels;
     size_t count;
     const struct expertd_quantised_format *format;
-    const struct few_decoder *decoder;
+    const struct small_m_decoder *decoder;
     bool apart; // by ARITHMETIC_CPU_AMX
     struct found *found;
     float *sums, *partials; // rows of KERNEL_SUMS floats
 };
 
-const struct few_decoder *few_decoder_of(const struct expertd_quantised_format *format) {
+const struct small_m_decoder *small_m_decoder_of(const struct expertd_quantised_format *format) {
     switch (format->code) {
     case EXPERTD_CODE_E4M3:
-        return &few_e4m3;
+        return &small_m_e4m3;
     case EXPERTD_CODE_E5M2:
-        return &few_e5m2;
+        return &small_m_e5m2;
     case EXPERTD_CODE_INT8:
-        return format->zero_points ? &few_int8_less_zero : &few_int8;
+        return format->zero_points ? &small_m_int8_zero_point : &small_m_int8;
     default:
-        return format->zero_points ? &few_nibble_less_zero : &few_nibble;
+        return format->zero_points ? &small_m_nibble_zero_point : &small_m_nibble;
     }
 }
 
 // The rows' part of a chunk. False where an element cannot be taken.
-static bool find(const struct few_work *work, const struct chunk *c) {
-    return few_rows_widen(work->args.x, work->args.rows, c->k, c->depth, work->decoder, work->found->x);
+static bool find(const struct small_m_work *work, const struct chunk *c) {
+    return small_m_rows_widen(work->args.x, work->args.rows, c->k, c->depth, work->decoder, work->found->x);
 }
 
-static void multiply_chunk(const struct few_work *work, const struct chunk *c, size_t panel) {
-    const struct few_decoder *decoder = work->decoder;
+static void multiply_chunk(const struct small_m_work *work, const struct chunk *c, size_t panel) {
+    const struct small_m_decoder *decoder = work->decoder;
     const uint8_t *at = work->panels[panel];
     const size_t last = chunk_depth(c, c->scales - 1);
-    const struct few_args few = {
+    const struct small_m_args small_m = {
         .format = c->format,
         .panel = at,
         .line = c->k / decoder->line_k,
@@ -78,15 +78,15 @@ static void multiply_chunk(const struct few_work *work, const struct chunk *c, s
         .partials = work->partials + panel * EXPERTD_KERNEL_PANEL,
         .sums = work->sums + panel * EXPERTD_KERNEL_PANEL,
     };
-    (work->apart ? decoder->multiply_apart : decoder->multiply)[work->args.rows - 1](&few);
+    (work->apart ? decoder->multiply_apart : decoder->multiply)[work->args.rows - 1](&small_m);
 }
 
-static struct chunk chunk_of(const struct few_work *work) {
+static struct chunk chunk_of(const struct small_m_work *work) {
     return (struct chunk){.args = &work->args, .format = work->format, .layout = quantised_layout(work->format, work->args.k)};
 }
 
 // In `bytes` bytes, the structure's among them.
-static void find_all(const struct few_work *work, size_t bytes) {
+static void find_all(const struct small_m_work *work, size_t bytes) {
     struct found *f = work->found;
     struct chunk c = chunk_of(work);
     const size_t room = (bytes - sizeof *f) / sizeof *f->x / work->args.rows / ROOM_UNIT * ROOM_UNIT;
@@ -96,7 +96,7 @@ static void find_all(const struct few_work *work, size_t bytes) {
 }
 
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
-static __attribute__((noinline)) bool multiply_panels(const struct few_work *work) {
+static __attribute__((noinline)) bool multiply_panels(const struct small_m_work *work) {
     struct chunk c = chunk_of(work);
     for (size_t p = 0; p < work->count; p++) {
         if (quantised_has_special(work->panels[p])) {
@@ -117,10 +117,10 @@ static __attribute__((noinline)) bool multiply_panels(const struct few_work *wor
     return true;
 }
 
-// rows_kept: found is as a call for the same rows left it. False where an element or a panel cannot be taken.
-static bool multiply(const struct few_work *work, size_t found_bytes, bool rows_kept) {
+// rows_cached: found is as a call for the same rows left it. False where an element or a panel cannot be taken.
+static bool multiply(const struct small_m_work *work, size_t found_bytes, bool rows_cached) {
     float_mode before = float_mode_set_ieee();
-    if (!rows_kept) {
+    if (!rows_cached) {
         find_all(work, found_bytes);
     }
     bool done = work->found->taken && multiply_panels(work);
@@ -128,18 +128,18 @@ static bool multiply(const struct few_work *work, size_t found_bytes, bool rows_
     return done;
 }
 
-bool avx512vbmi_quantised_few(const struct panel_args *args, const struct expertd_quantised_format *format) {
+bool avx512vbmi_quantised_small_m(const struct panel_args *args, const struct expertd_quantised_format *format) {
     enum { ROWS = KERNEL_QUANTISED_ROWS };
     float sums[ROWS * KERNEL_SUMS] __attribute__((aligned(64))), partials[ROWS * KERNEL_SUMS] __attribute__((aligned(64)));
     char found[sizeof(struct found) + ROWS * PANEL_K * sizeof(float)] __attribute__((aligned(64)));
-    struct few_work work = {.args = *args,
-                            .panels = &args->panel,
-                            .count = 1,
-                            .format = format,
-                            .decoder = few_decoder_of(format),
-                            .found = (struct found *)found,
-                            .sums = sums,
-                            .partials = partials};
+    struct small_m_work work = {.args = *args,
+                                .panels = &args->panel,
+                                .count = 1,
+                                .format = format,
+                                .decoder = small_m_decoder_of(format),
+                                .found = (struct found *)found,
+                                .sums = sums,
+                                .partials = partials};
     bool done = multiply(&work, sizeof found, false);
     for (size_t r = 0; done && r < args->rows; r++) {
         memcpy(args->out + r * args->out_stride, sums + r * KERNEL_SUMS, args->columns * sizeof *args->out);
@@ -147,32 +147,32 @@ bool avx512vbmi_quantised_few(const struct panel_args *args, const struct expert
     return done;
 }
 
-static bool multiply_group(const struct panel_group_args *group, const struct expertd_quantised_format *format, bool apart) {
+static bool multiply_group(const struct macrokernel_args *group, const struct expertd_quantised_format *format, bool apart) {
     float partials[KERNEL_QUANTISED_ROWS * KERNEL_SUMS] __attribute__((aligned(64)));
-    const struct few_work work = {.args = {.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k},
-                                  .panels = group->panels,
-                                  .count = group->count,
-                                  .format = format,
-                                  .decoder = few_decoder_of(format),
-                                  .apart = apart,
-                                  .found = group->scratch,
-                                  .sums = group->sums,
-                                  .partials = partials};
-    return multiply(&work, KERNEL_SCRATCH_BYTES + group->scratch_more, group->rows_kept);
+    const struct small_m_work work = {.args = {.x = group->x, .rows = group->rows, .panel = group->panels[0], .k = group->k},
+                                      .panels = group->panels,
+                                      .count = group->count,
+                                      .format = format,
+                                      .decoder = small_m_decoder_of(format),
+                                      .apart = apart,
+                                      .found = group->scratch,
+                                      .sums = group->sums,
+                                      .partials = partials};
+    return multiply(&work, KERNEL_SCRATCH_BYTES + group->scratch_more, group->rows_cached);
 }
 
-static bool multiply_few(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+static bool multiply_small_m(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
     return multiply_group(group, format, false);
 }
 
-bool avx512vbmi_quantised_few_apart(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+bool avx512vbmi_quantised_small_m_apart(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
     return multiply_group(group, format, true);
 }
 
-void avx512vbmi_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
-    const bool few = group->rows <= KERNEL_QUANTISED_ROWS;
-    if (!(few ? multiply_few : avx512vbmi_quantised_many)(group, format)) {
-        group_panel_by_panel(group, format, avx512vbmi_quantised_bf16);
+void avx512vbmi_quantised_macrokernel_bf16(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
+    const bool small_m = group->rows <= KERNEL_QUANTISED_ROWS;
+    if (!(small_m ? multiply_small_m : avx512vbmi_quantised_large_m)(group, format)) {
+        macrokernel_panel_by_panel(group, format, avx512vbmi_quantised_bf16);
     }
 }
 #endif

@@ -19,17 +19,17 @@ enum {
     VNNI_DIGITS = 3,
 };
 
-enum whole_class { WHOLE_TWO, WHOLE_THREE, WHOLE_NOT, WHOLE_CLASSES };
+enum integer_class { INTEGER_TWO, INTEGER_THREE, INTEGER_NOT, INTEGER_CLASSES };
 
 // What codes less their zero points are: multiples of `unit`, of at most `max` of it in magnitude, which is 16 at most. They are
 // multiplied with `max` added, by which none is below 0.
-struct whole_kind {
+struct integer_kind {
     int32_t max;
     float unit;
 };
 
 // Of a row's scale.
-struct whole_place {
+struct integer_place {
     uint32_t row;
     float unit;    // what 1 of the sum of X times codes is worth
     int32_t limit; // three digits: a sum of such a magnitude may have been rounded on its way
@@ -37,25 +37,25 @@ struct whole_place {
 };
 
 // Places of a scale's rows: two digits from 0 on, three digits down from the last.
-struct whole_rows {
+struct integer_rows {
     size_t rows, scale_k;
-    uint8_t (*count)[WHOLE_CLASSES + 1]; // [scales]; one more makes a word of them
-    struct whole_place *places;          // [scales][rows]
+    uint8_t (*count)[INTEGER_CLASSES + 1]; // [scales]; one more makes a word of them
+    struct integer_place *places;          // [scales][rows]
     int8_t *digits;     // [scales][VNNI_DIGITS][rows][scale_k], by place: k 0 4 1 5, 2 6 3 7 of each 8, as codes lie in their words
     uint8_t *not_whole; // [scales][rows]: which rows
 };
 
 // Bytes of so many scales but for the digits, and of those.
-static inline size_t whole_rows_bytes(const struct whole_rows *rows, size_t scales) {
-    return scales * (WHOLE_CLASSES + 1 + rows->rows * (sizeof(struct whole_place) + 1));
+static inline size_t integer_rows_bytes(const struct integer_rows *rows, size_t scales) {
+    return scales * (INTEGER_CLASSES + 1 + rows->rows * (sizeof(struct integer_place) + 1));
 }
-static inline size_t whole_digits_bytes(const struct whole_rows *rows, size_t scales) {
+static inline size_t integer_digits_bytes(const struct integer_rows *rows, size_t scales) {
     return scales * VNNI_DIGITS * rows->rows * rows->scale_k;
 }
 
 // Row number `row`'s k, a multiple of scale_k; counts are those of the rows before. False where an element that is neither 0 nor of
 // a magnitude in [2^-100, 2^100) might meet the flush of bf16 sums, or leave the range of f32: such a row is for kernels that
 // flush. Any floating-point mode.
-bool whole_rows_add(const struct whole_rows *rows, size_t row, const uint16_t *x, size_t k, struct whole_kind kind);
+bool integer_rows_add(const struct integer_rows *rows, size_t row, const uint16_t *x, size_t k, struct integer_kind kind);
 
 #endif

@@ -69,14 +69,15 @@ PANEL_INLINE bool has_two_digits(const struct scale *s) {
 }
 
 // Words of k by digits: 0 4 1 5, 2 6 3 7 of each 8, `bytes` of each X.
-#define WHOLE_WORD(bytes, d, k) (bytes) * (k) + (d), (bytes) * ((k) + 4) + (d), (bytes) * ((k) + 1) + (d), (bytes) * ((k) + 5) + (d)
-#define WHOLE_8(bytes, d, k) WHOLE_WORD(bytes, d, k), WHOLE_WORD(bytes, d, (k) + 2)
-#define WHOLE_16(bytes, d, k) WHOLE_8(bytes, d, k), WHOLE_8(bytes, d, (k) + 8)
+#define INTEGER_WORD(bytes, d, k)                                                                                                  \
+    (bytes) * (k) + (d), (bytes) * ((k) + 4) + (d), (bytes) * ((k) + 1) + (d), (bytes) * ((k) + 5) + (d)
+#define INTEGER_8(bytes, d, k) INTEGER_WORD(bytes, d, k), INTEGER_WORD(bytes, d, (k) + 2)
+#define INTEGER_16(bytes, d, k) INTEGER_8(bytes, d, k), INTEGER_8(bytes, d, (k) + 8)
 
 // X = significand << (exponent - unit), which is exact: bits that are shifted out to the right are 0. Of an element that is 0 all
 // are. Returns the sum of X.
 PANEL_INLINE int32_t two_store(const struct scale *s, size_t vecs, int8_t *to, size_t plane) {
-    static const uint8_t ORDER[64] = {WHOLE_16(2, 0, 0), WHOLE_16(2, 0, 16), WHOLE_16(2, 1, 0), WHOLE_16(2, 1, 16)};
+    static const uint8_t ORDER[64] = {INTEGER_16(2, 0, 0), INTEGER_16(2, 0, 16), INTEGER_16(2, 1, 0), INTEGER_16(2, 1, 16)};
     const __m512i right = _mm512_sub_epi16(_mm512_set1_epi16((short)(s->unit + TWO_SPREAD)), s->exponent);
     const __m512i whole = _mm512_srlv_epi16(_mm512_slli_epi16(significands(s->x), TWO_SPREAD), right);
     const __m512i sign = _mm512_srai_epi16(s->x, 15), x = _mm512_sub_epi16(_mm512_xor_si512(whole, sign), sign);
@@ -101,7 +102,7 @@ PANEL_INLINE __m512 widened(__m256i x) {
 // Stores three digits. Returns the sum of the X's magnitudes, which is anything from 2^24 on where it is not so small; *sum: that
 // of X where it is.
 PANEL_INLINE float three_store(const struct scale *s, size_t vecs, int8_t *to, size_t plane, int32_t *sum) {
-    static const uint8_t ORDER[64] = {WHOLE_16(4, 0, 0), WHOLE_16(4, 1, 0), WHOLE_16(4, 2, 0), WHOLE_16(4, 3, 0)};
+    static const uint8_t ORDER[64] = {INTEGER_16(4, 0, 0), INTEGER_16(4, 1, 0), INTEGER_16(4, 2, 0), INTEGER_16(4, 3, 0)};
     const __m512 factor = _mm512_set1_ps(expertd_f32_from_bits((127 + LAST_BIT_BIAS - s->unit) << 23));
     const __m256i halves[VECS_MAX] = {_mm512_castsi512_si256(s->x), _mm512_extracti64x4_epi64(s->x, 1)};
     const __m512i biases = _mm512_set1_epi32(DIGIT_BIASES);
@@ -128,44 +129,46 @@ PANEL_INLINE bool in_range(const struct scale *s) {
                                         _mm512_set1_epi16(EXPONENT_END - EXPONENT_MIN)) == 0;
 }
 
-PANEL_INLINE struct whole_place place_of(size_t row, const struct scale *s, struct whole_kind kind, int32_t limit, int32_t sum) {
+PANEL_INLINE struct integer_place place_of(size_t row, const struct scale *s, struct integer_kind kind, int32_t limit,
+                                           int32_t sum) {
     const float unit = expertd_f32_from_bits((s->unit + 127 - LAST_BIT_BIAS) << 23) * kind.unit;
-    return (struct whole_place){(uint32_t)row, unit, limit, -kind.max * sum};
+    return (struct integer_place){(uint32_t)row, unit, limit, -kind.max * sum};
 }
 
 // Where a scale's rows go.
 struct scale_rows {
     uint8_t *count, *not_whole;
-    struct whole_place *places;
+    struct integer_place *places;
     int8_t *digits;
 };
 
 // False where the row cannot be taken. Three digits are stored before it is known whether they are whole.
 PANEL_INLINE bool add_scale(const struct scale_rows *to, size_t rows, size_t row, const uint16_t *x, size_t vecs,
-                            struct whole_kind kind) {
+                            struct integer_kind kind) {
     const struct scale s = scale_load(x, vecs);
     const size_t scale_k = vecs * VEC_K, plane = rows * scale_k;
     if (has_two_digits(&s)) {
-        const size_t at = to->count[WHOLE_TWO]++;
+        const size_t at = to->count[INTEGER_TWO]++;
         const int32_t sum = two_store(&s, vecs, to->digits + at * scale_k, plane);
         to->places[at] = place_of(row, &s, kind, INT32_MAX, sum);
         return true;
     }
     if (unit_is_taken(&s)) {
-        const size_t at = rows - 1 - to->count[WHOLE_THREE];
+        const size_t at = rows - 1 - to->count[INTEGER_THREE];
         int32_t sum;
         const float most = three_store(&s, vecs, to->digits + at * scale_k, plane, &sum) * (float)kind.max;
         if (most < LIKELY) {
-            to->count[WHOLE_THREE]++;
+            to->count[INTEGER_THREE]++;
             to->places[at] = place_of(row, &s, kind, most < 0x1p24f ? INT32_MAX : (int32_t)(0x1p25f - most), sum);
             return true;
         }
     }
-    to->not_whole[to->count[WHOLE_NOT]++] = (uint8_t)row;
+    to->not_whole[to->count[INTEGER_NOT]++] = (uint8_t)row;
     return in_range(&s);
 }
 
-PANEL_INLINE bool add(const struct whole_rows *to, size_t row, const uint16_t *x, size_t k, size_t vecs, struct whole_kind kind) {
+PANEL_INLINE bool add(const struct integer_rows *to, size_t row, const uint16_t *x, size_t k, size_t vecs,
+                      struct integer_kind kind) {
     const size_t rows = to->rows, scale_k = vecs * VEC_K;
     struct scale_rows scale = {to->count[0], to->not_whole, to->places, to->digits};
     bool taken = true;
@@ -179,7 +182,7 @@ PANEL_INLINE bool add(const struct whole_rows *to, size_t row, const uint16_t *x
     return taken;
 }
 
-bool whole_rows_add(const struct whole_rows *rows, size_t row, const uint16_t *x, size_t k, struct whole_kind kind) {
+bool integer_rows_add(const struct integer_rows *rows, size_t row, const uint16_t *x, size_t k, struct integer_kind kind) {
     return rows->scale_k == VNNI_SCALE_K ? add(rows, row, x, k, VECS_MAX, kind) : add(rows, row, x, k, 1, kind);
 }
 #endif

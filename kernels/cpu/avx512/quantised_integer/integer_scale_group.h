@@ -12,37 +12,38 @@ enum {
     VNNI_WORDS = 2, // of 4 digits that a line of codes takes: its lower nibbles', its upper ones'
 };
 
-// How codes become bytes that are multiplied, in units of struct whole_kind, and f32: a constant in each copy.
-enum whole_decode { WHOLE_E2M1, WHOLE_INT4, WHOLE_INT4_LESS_ZERO, WHOLE_DECODES };
+// How codes become bytes that are multiplied, in units of struct integer_kind, and f32: a constant in each copy.
+enum integer_decode { INTEGER_E2M1, INTEGER_INT4, INTEGER_INT4_ZERO_POINT, INTEGER_DECODES };
 
-// Rows are those of struct whole_rows, from the scale on.
-struct whole_scale {
-    enum whole_decode decode;
-    bool apart;                        // fmas sum even and odd k apart, as ARITHMETIC_CPU_AMX does: a scale is one of its steps
-    size_t lines;                      // of codes along K: 2 or 4
-    const uint8_t *codes;              // of the first
-    const float *factors, *zeros;      // [EXPERTD_KERNEL_PANEL]: scales, zero points; 64-byte aligned
-    size_t rows;                       //
-    const uint8_t *count, *not_whole;  //
-    const struct whole_place *places;  //
-    const int8_t *digits;              //
-    const void *const *x;              // [rows]
-    size_t k;                          // of x, that the scale begins at
-    float (*to)[EXPERTD_KERNEL_PANEL]; // [rows], 64-byte aligned: sum = fma(partial, scale, sum)
+// Rows are those of struct integer_rows, from the scale on.
+struct integer_scale {
+    enum integer_decode decode;
+    bool apart;                         // fmas sum even and odd k apart, as ARITHMETIC_CPU_AMX does: a scale is one of its steps
+    size_t lines;                       // of codes along K: 2 or 4
+    const uint8_t *codes;               // of the first
+    const float *factors, *zeros;       // [EXPERTD_KERNEL_PANEL]: scales, zero points; 64-byte aligned
+    size_t rows;                        //
+    const uint8_t *count, *not_whole;   //
+    const struct integer_place *places; //
+    const int8_t *digits;               //
+    const void *const *x;               // [rows]
+    size_t k;                           // of x, that the scale begins at
+    float (*to)[EXPERTD_KERNEL_PANEL];  // [rows], 64-byte aligned: sum = fma(partial, scale, sum)
 };
-typedef void whole_scale_kernel(const struct whole_scale *scale);
+typedef void integer_scale_kernel(const struct integer_scale *scale);
 
 // Those that are whole, and those that are not.
-whole_scale_kernel whole_scale_words, whole_scale_fmas;
+integer_scale_kernel integer_scale_words, integer_scale_fmas;
 
 // A copy for each way of decoding and each number of lines.
-#define WHOLE_COPIES(kernel)                                                                                                       \
-    kernel(WHOLE_E2M1, 2) kernel(WHOLE_E2M1, 4) kernel(WHOLE_INT4, 2) kernel(WHOLE_INT4, 4) kernel(WHOLE_INT4_LESS_ZERO, 2)        \
-        kernel(WHOLE_INT4_LESS_ZERO, 4)
-#define WHOLE_TABLE(name)                                                                                                          \
+#define INTEGER_COPIES(kernel)                                                                                                     \
+    kernel(INTEGER_E2M1, 2) kernel(INTEGER_E2M1, 4) kernel(INTEGER_INT4, 2) kernel(INTEGER_INT4, 4)                                \
+        kernel(INTEGER_INT4_ZERO_POINT, 2) kernel(INTEGER_INT4_ZERO_POINT, 4)
+#define INTEGER_TABLE(name)                                                                                                        \
     {                                                                                                                              \
-        [WHOLE_E2M1] = {name##_WHOLE_E2M1_2, name##_WHOLE_E2M1_4}, [WHOLE_INT4] = {name##_WHOLE_INT4_2, name##_WHOLE_INT4_4},      \
-        [WHOLE_INT4_LESS_ZERO] = {name##_WHOLE_INT4_LESS_ZERO_2, name##_WHOLE_INT4_LESS_ZERO_4},                                   \
+        [INTEGER_E2M1] = {name##_INTEGER_E2M1_2, name##_INTEGER_E2M1_4},                                                           \
+        [INTEGER_INT4] = {name##_INTEGER_INT4_2, name##_INTEGER_INT4_4},                                                           \
+        [INTEGER_INT4_ZERO_POINT] = {name##_INTEGER_INT4_ZERO_POINT_2, name##_INTEGER_INT4_ZERO_POINT_4},                          \
     }
 
 #endif

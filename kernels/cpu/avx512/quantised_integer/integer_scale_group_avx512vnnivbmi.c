@@ -17,8 +17,8 @@ enum {
     FMA_ROWS = 4, // of those that are not whole
 };
 
-// The codes of VECS vectors of columns as bytes, with struct whole_kind's max added: those of the lower nibbles of each line, then
-// of the upper ones.
+// The codes of VECS vectors of columns as bytes, with struct integer_kind's max added: those of the lower nibbles of each line,
+// then of the upper ones.
 struct codes {
     __m512i bytes[VECS][VNNI_WORDS * VNNI_SCALE_LINES];
 };
@@ -29,7 +29,7 @@ PANEL_INLINE __m512i bytes_above_0(const float *zeros) {
     return _mm512_mullo_epi32(above, _mm512_set1_epi32(0x01010101));
 }
 
-PANEL_INLINE struct codes load_codes(enum whole_decode decode, const struct whole_scale *s, size_t lines, size_t column) {
+PANEL_INLINE struct codes load_codes(enum integer_decode decode, const struct integer_scale *s, size_t lines, size_t column) {
     const uint8_t *codes = s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS);
     const __m512i nibble = _mm512_set1_epi8(15);
     // 2 c + 12 of the code in the lowest 4 of VPERMB's 6 bits
@@ -37,15 +37,15 @@ PANEL_INLINE struct codes load_codes(enum whole_decode decode, const struct whol
     struct codes c;
     PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
         const __m512i above =
-            decode == WHOLE_INT4_LESS_ZERO ? bytes_above_0(s->zeros + column + v * LANES) : _mm512_setzero_si512();
+            decode == INTEGER_INT4_ZERO_POINT ? bytes_above_0(s->zeros + column + v * LANES) : _mm512_setzero_si512();
         PANEL_UNROLL for (size_t i = 0; i < lines; i++) {
             const uint8_t *line = codes + (i * VNNI_LINES + v) * QUANTISED_LINE;
             const __m512i low = _mm512_loadu_si512(line), high = _mm512_srli_epi16(low, 4);
-            fetch_line(line, FETCH_CODES_INTEL);
+            prefetch_line(line, PREFETCH_CODES_INTEL);
             PANEL_UNROLL for (size_t w = 0; w < VNNI_WORDS; w++) {
                 const __m512i words = w ? high : low;
-                __m512i bytes = decode == WHOLE_E2M1 ? _mm512_permutexvar_epi8(words, table) : _mm512_and_si512(words, nibble);
-                c.bytes[v][VNNI_WORDS * i + w] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_add_epi8(bytes, above) : bytes;
+                __m512i bytes = decode == INTEGER_E2M1 ? _mm512_permutexvar_epi8(words, table) : _mm512_and_si512(words, nibble);
+                c.bytes[v][VNNI_WORDS * i + w] = decode == INTEGER_INT4_ZERO_POINT ? _mm512_add_epi8(bytes, above) : bytes;
             }
         }
     }
@@ -59,7 +59,7 @@ PANEL_INLINE __m512i digits_word(const int8_t *digits) {
 }
 
 // sum = fma(partial, scale, sum)
-PANEL_INLINE void close_sum(const struct whole_scale *s, size_t column, __m512 partial, size_t row) {
+PANEL_INLINE void close_sum(const struct integer_scale *s, size_t column, __m512 partial, size_t row) {
     float *sum = s->to[row] + column;
     _mm512_store_ps(sum, _mm512_fmadd_ps(partial, _mm512_load_ps(s->factors + column), _mm512_load_ps(sum)));
 }
@@ -69,11 +69,11 @@ struct code_values {
     __m512i even, odd;
 };
 
-PANEL_INLINE struct code_values code_values(enum whole_decode decode) {
+PANEL_INLINE struct code_values code_values(enum integer_decode decode) {
     static const float E2M1[LANES] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
     static const float UINT4[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     static const float INT4[LANES] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-    const __m512i even = _mm512_loadu_si512(decode == WHOLE_E2M1 ? E2M1 : decode == WHOLE_INT4 ? INT4 : UINT4);
+    const __m512i even = _mm512_loadu_si512(decode == INTEGER_E2M1 ? E2M1 : decode == INTEGER_INT4 ? INT4 : UINT4);
     return (struct code_values){even, _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(_mm512_srli_epi32(even, 16)))};
 }
 
@@ -86,7 +86,7 @@ PANEL_INLINE __m512 code_value(__m512i index, const struct code_values *values, 
 // The k of rows that are not whole.
 typedef float wide_rows[FMA_ROWS][VNNI_SCALE_K] __attribute__((aligned(64)));
 
-PANEL_INLINE void widen_rows(const struct whole_scale *s, const uint8_t *order, size_t rows, size_t lines, wide_rows wide) {
+PANEL_INLINE void widen_rows(const struct integer_scale *s, const uint8_t *order, size_t rows, size_t lines, wide_rows wide) {
     for (size_t r = 0; r < rows; r++) {
         const uint16_t *x = (const uint16_t *)s->x[order[r]] + s->k;
         PANEL_UNROLL for (size_t i = 0; i < lines * VNNI_LINE_K; i += LANES) {
@@ -97,13 +97,13 @@ PANEL_INLINE void widen_rows(const struct whole_scale *s, const uint8_t *order, 
 }
 
 // Pairs of k, the odd one first; or odd and even ones apart.
-PANEL_INLINE void fmas_columns(enum whole_decode decode, bool apart, size_t rows, size_t lines, const struct whole_scale *s,
+PANEL_INLINE void fmas_columns(enum integer_decode decode, bool apart, size_t rows, size_t lines, const struct integer_scale *s,
                                const uint8_t *order, wide_rows x, size_t column) {
     const uint8_t *codes = s->codes + column * (QUANTISED_LINE / QUANTISED_COLUMNS);
     const struct code_values values = code_values(decode);
     __m512 partials[2][FMA_ROWS][VECS], zero[VECS]; // the second: of odd k that are summed apart
     PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
-        zero[v] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_load_ps(s->zeros + column + v * LANES) : _mm512_setzero_ps();
+        zero[v] = decode == INTEGER_INT4_ZERO_POINT ? _mm512_load_ps(s->zeros + column + v * LANES) : _mm512_setzero_ps();
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             partials[0][r][v] = partials[1][r][v] = _mm512_setzero_ps();
         }
@@ -119,7 +119,7 @@ PANEL_INLINE void fmas_columns(enum whole_decode decode, bool apart, size_t rows
             PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
                 line[v] = k > 0 && odd ? _mm512_srli_epi32(line[v], 4) : line[v];
                 w[v] = code_value(line[v], &values, odd);
-                w[v] = decode == WHOLE_INT4_LESS_ZERO ? _mm512_sub_ps(w[v], zero[v]) : w[v];
+                w[v] = decode == INTEGER_INT4_ZERO_POINT ? _mm512_sub_ps(w[v], zero[v]) : w[v];
             }
             PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
                 const __m512 factor = _mm512_set1_ps(x[r][i * VNNI_LINE_K + (k ^ 1)]);
@@ -139,10 +139,10 @@ PANEL_INLINE void fmas_columns(enum whole_decode decode, bool apart, size_t rows
 }
 
 // Up to FMA_ROWS rows along VECS vectors of columns.
-typedef void whole_columns_kernel(const struct whole_scale *s, const uint8_t *order, size_t rows, size_t column);
+typedef void integer_columns_kernel(const struct integer_scale *s, const uint8_t *order, size_t rows, size_t column);
 
-PANEL_INLINE void fmas_rows(enum whole_decode decode, bool apart, size_t lines, const struct whole_scale *s, const uint8_t *order,
-                            size_t rows, size_t column) {
+PANEL_INLINE void fmas_rows(enum integer_decode decode, bool apart, size_t lines, const struct integer_scale *s,
+                            const uint8_t *order, size_t rows, size_t column) {
     wide_rows x;
     widen_rows(s, order, rows, lines, x);
     switch (rows) {
@@ -161,9 +161,9 @@ PANEL_INLINE void fmas_rows(enum whole_decode decode, bool apart, size_t lines, 
     }
 }
 
-static void fmas_all(const struct whole_scale *s, whole_columns_kernel *fmas) {
+static void fmas_all(const struct integer_scale *s, integer_columns_kernel *fmas) {
     const uint8_t *order = s->not_whole;
-    for (size_t left = s->count[WHOLE_NOT], rows; left > 0; left -= rows, order += rows) {
+    for (size_t left = s->count[INTEGER_NOT], rows; left > 0; left -= rows, order += rows) {
         rows = left < FMA_ROWS ? left : FMA_ROWS;
         for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += VECS * LANES) {
             fmas(s, order, rows, column);
@@ -181,11 +181,11 @@ PANEL_INLINE bool over_limit(const __m512i *sum, int32_t limit) {
 
 // `rows` rows from a place on, along VECS vectors of columns. False where a sum of three digits may have been rounded: nothing is
 // closed then.
-PANEL_INLINE bool multiply_places(size_t rows, size_t digits, const struct whole_scale *s, size_t place, size_t lines,
+PANEL_INLINE bool multiply_places(size_t rows, size_t digits, const struct integer_scale *s, size_t place, size_t lines,
                                   size_t column, const struct codes *codes) {
     const size_t words = VNNI_WORDS * lines, plane = s->rows * words * 4;
     const int8_t *x = s->digits + place * words * 4;
-    const struct whole_place *at = s->places + place;
+    const struct integer_place *at = s->places + place;
     __m512i sum[TWO_ROWS][VNNI_DIGITS][VECS];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         PANEL_UNROLL for (size_t v = 0; v < VECS; v++) {
@@ -223,17 +223,17 @@ PANEL_INLINE bool multiply_places(size_t rows, size_t digits, const struct whole
     return true;
 }
 
-PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const struct whole_scale *s, size_t column,
-                                whole_columns_kernel *fmas) {
+PANEL_INLINE void words_columns(enum integer_decode decode, size_t lines, const struct integer_scale *s, size_t column,
+                                integer_columns_kernel *fmas) {
     const struct codes codes = load_codes(decode, s, lines, column);
-    size_t place = 0, two = s->count[WHOLE_TWO];
+    size_t place = 0, two = s->count[INTEGER_TWO];
     for (; place + TWO_ROWS <= two; place += TWO_ROWS) {
         multiply_places(TWO_ROWS, 2, s, place, lines, column, &codes);
     }
     if (place < two) {
         multiply_places(1, 2, s, place, lines, column, &codes);
     }
-    for (place = s->rows - s->count[WHOLE_THREE]; place < s->rows; place++) {
+    for (place = s->rows - s->count[INTEGER_THREE]; place < s->rows; place++) {
         if (!multiply_places(1, VNNI_DIGITS, s, place, lines, column, &codes)) {
             const uint8_t row = (uint8_t)s->places[place].row;
             fmas(s, &row, 1, column);
@@ -243,7 +243,7 @@ PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const st
 
 // Not inlined: fmas would take the registers of those that are whole.
 #define WORDS_AND_FMAS(decode, lines)                                                                                              \
-    static __attribute__((noinline)) void columns_##decode##_##lines(const struct whole_scale *s, const uint8_t *order,            \
+    static __attribute__((noinline)) void columns_##decode##_##lines(const struct integer_scale *s, const uint8_t *order,          \
                                                                      size_t rows, size_t column) {                                 \
         if (s->apart) {                                                                                                            \
             fmas_rows(decode, true, lines, s, order, rows, column);                                                                \
@@ -251,23 +251,23 @@ PANEL_INLINE void words_columns(enum whole_decode decode, size_t lines, const st
             fmas_rows(decode, false, lines, s, order, rows, column);                                                               \
         }                                                                                                                          \
     }                                                                                                                              \
-    static void words_##decode##_##lines(const struct whole_scale *s) {                                                            \
+    static void words_##decode##_##lines(const struct integer_scale *s) {                                                          \
         for (size_t column = 0; column < EXPERTD_KERNEL_PANEL; column += VECS * LANES) {                                           \
             words_columns(decode, lines, s, column, columns_##decode##_##lines);                                                   \
         }                                                                                                                          \
     }                                                                                                                              \
-    static void fmas_##decode##_##lines(const struct whole_scale *s) {                                                             \
+    static void fmas_##decode##_##lines(const struct integer_scale *s) {                                                           \
         fmas_all(s, columns_##decode##_##lines);                                                                                   \
     }
-WHOLE_COPIES(WORDS_AND_FMAS)
+INTEGER_COPIES(WORDS_AND_FMAS)
 
-void whole_scale_words(const struct whole_scale *s) {
-    static whole_scale_kernel *const KERNELS[WHOLE_DECODES][2] = WHOLE_TABLE(words);
+void integer_scale_words(const struct integer_scale *s) {
+    static integer_scale_kernel *const KERNELS[INTEGER_DECODES][2] = INTEGER_TABLE(words);
     KERNELS[s->decode][s->lines == VNNI_SCALE_LINES](s);
 }
 
-void whole_scale_fmas(const struct whole_scale *s) {
-    static whole_scale_kernel *const KERNELS[WHOLE_DECODES][2] = WHOLE_TABLE(fmas);
+void integer_scale_fmas(const struct integer_scale *s) {
+    static integer_scale_kernel *const KERNELS[INTEGER_DECODES][2] = INTEGER_TABLE(fmas);
     KERNELS[s->decode][s->lines == VNNI_SCALE_LINES](s);
 }
 #endif

@@ -18,40 +18,40 @@
 
 enum { LANES = 16, ALIGNMENT = 64 };
 
-static enum whole_decode decode_of(const struct expertd_quantised_format *format) {
-    return format->code == EXPERTD_CODE_E2M1 ? WHOLE_E2M1 : format->zero_points ? WHOLE_INT4_LESS_ZERO : WHOLE_INT4;
+static enum integer_decode decode_of(const struct expertd_quantised_format *format) {
+    return format->code == EXPERTD_CODE_E2M1 ? INTEGER_E2M1 : format->zero_points ? INTEGER_INT4_ZERO_POINT : INTEGER_INT4;
 }
 
-static struct whole_kind kind_of(enum whole_decode decode) {
+static struct integer_kind kind_of(enum integer_decode decode) {
     switch (decode) {
-    case WHOLE_E2M1:
-        return (struct whole_kind){12, 0.5f};
-    case WHOLE_INT4:
-        return (struct whole_kind){EXPERTD_INT4_ZERO_MAX / 2, 1.0f};
+    case INTEGER_E2M1:
+        return (struct integer_kind){12, 0.5f};
+    case INTEGER_INT4:
+        return (struct integer_kind){EXPERTD_INT4_ZERO_MAX / 2, 1.0f};
     default:
-        return (struct whole_kind){EXPERTD_INT4_ZERO_MAX, 1.0f};
+        return (struct integer_kind){EXPERTD_INT4_ZERO_MAX, 1.0f};
     }
 }
 
 // In a call's scratch.
-struct kept {
-    struct whole_rows rows;
+struct cached {
+    struct integer_rows rows;
     size_t scales; // of a block
     bool taken;    // every row could be
 };
 
 struct call {
-    const struct panel_group_args *group;
+    const struct macrokernel_args *group;
     const struct expertd_quantised_format *format;
     struct quantised_layout layout;
-    bool apart; // struct whole_scale's
-    struct kept *kept;
+    bool apart; // struct integer_scale's
+    struct cached *cached;
     panel_row *sums; // [rows] of the panel at hand
 };
 
 _Static_assert(KERNEL_CALL_ROWS <= UINT8_MAX, "rows are told apart by a byte");
-_Static_assert(sizeof(struct kept) + 3 * ALIGNMENT +
-                       KERNEL_CALL_ROWS * (sizeof(panel_row) + sizeof(struct whole_place) + 1 + VNNI_DIGITS * VNNI_SCALE_K) <=
+_Static_assert(sizeof(struct cached) + 3 * ALIGNMENT +
+                       KERNEL_CALL_ROWS * (sizeof(panel_row) + sizeof(struct integer_place) + 1 + VNNI_DIGITS * VNNI_SCALE_K) <=
                    KERNEL_SCRATCH_BYTES,
                "a block has a scale at least");
 
@@ -61,34 +61,34 @@ static char *align_up(char *at) {
 
 // Where things lie. As many scales as there is room for are a block.
 static void place(struct call *c) {
-    const struct panel_group_args *group = c->group;
-    c->kept = group->scratch;
-    c->sums = (panel_row *)align_up((char *)(c->kept + 1));
+    const struct macrokernel_args *group = c->group;
+    c->cached = group->scratch;
+    c->sums = (panel_row *)align_up((char *)(c->cached + 1));
     char *at = (char *)(c->sums + group->rows), *end = (char *)group->scratch + KERNEL_SCRATCH_BYTES + group->scratch_more;
-    if (group->rows_kept) {
+    if (group->rows_cached) {
         return;
     }
-    struct whole_rows *rows = &c->kept->rows;
-    *rows = (struct whole_rows){.rows = group->rows, .scale_k = c->layout.scale_k};
-    const size_t scale_bytes = whole_rows_bytes(rows, 1) + whole_digits_bytes(rows, 1);
+    struct integer_rows *rows = &c->cached->rows;
+    *rows = (struct integer_rows){.rows = group->rows, .scale_k = c->layout.scale_k};
+    const size_t scale_bytes = integer_rows_bytes(rows, 1) + integer_digits_bytes(rows, 1);
     const size_t room = ((size_t)(end - at) - ALIGNMENT) / scale_bytes;
-    c->kept->scales = room < c->layout.scales ? room : c->layout.scales;
-    rows->places = (struct whole_place *)at;
-    rows->count = (uint8_t(*)[WHOLE_CLASSES + 1])(rows->places + c->kept->scales * rows->rows);
-    rows->not_whole = (uint8_t *)(rows->count + c->kept->scales);
-    rows->digits = (int8_t *)align_up((char *)(rows->not_whole + c->kept->scales * rows->rows));
+    c->cached->scales = room < c->layout.scales ? room : c->layout.scales;
+    rows->places = (struct integer_place *)at;
+    rows->count = (uint8_t(*)[INTEGER_CLASSES + 1])(rows->places + c->cached->scales * rows->rows);
+    rows->not_whole = (uint8_t *)(rows->count + c->cached->scales);
+    rows->digits = (int8_t *)align_up((char *)(rows->not_whole + c->cached->scales * rows->rows));
 }
 
 // Of the scales from `first` on.
 static void make_rows(const struct call *c, size_t first, size_t scales) {
-    const struct panel_group_args *group = c->group;
-    const struct whole_kind kind = kind_of(decode_of(c->format));
+    const struct macrokernel_args *group = c->group;
+    const struct integer_kind kind = kind_of(decode_of(c->format));
     const size_t scale_k = c->layout.scale_k;
-    struct kept *kept = c->kept;
-    kept->taken = true;
-    memset(kept->rows.count, 0, scales * sizeof *kept->rows.count);
-    for (size_t r = 0; r < group->rows && kept->taken; r++) {
-        kept->taken = whole_rows_add(&kept->rows, r, (const uint16_t *)group->x[r] + first * scale_k, scales * scale_k, kind);
+    struct cached *cached = c->cached;
+    cached->taken = true;
+    memset(cached->rows.count, 0, scales * sizeof *cached->rows.count);
+    for (size_t r = 0; r < group->rows && cached->taken; r++) {
+        cached->taken = integer_rows_add(&cached->rows, r, (const uint16_t *)group->x[r] + first * scale_k, scales * scale_k, kind);
     }
 }
 
@@ -96,7 +96,7 @@ static void load_factors(const struct call *c, const uint8_t *stored, __m512 glo
     const size_t bytes = quantised_scale_bytes(c->format);
     panel_scales_to(c->format, stored, global, factors);
     for (size_t at = 0; at < bytes; at += QUANTISED_LINE) {
-        fetch_line(stored + at, FETCH_CODES_INTEL);
+        prefetch_line(stored + at, PREFETCH_CODES_INTEL);
     }
     for (size_t v = 0; c->format->zero_points && v < EXPERTD_KERNEL_PANEL; v += LANES) {
         const __m128i points = _mm_loadu_si128((const __m128i *)(stored + bytes + v));
@@ -106,28 +106,28 @@ static void load_factors(const struct call *c, const uint8_t *stored, __m512 glo
 
 // Scales [first, first + scales), ascending.
 static void multiply_panel(const struct call *c, const uint8_t *panel, size_t first, size_t scales) {
-    const struct whole_rows *rows = &c->kept->rows;
+    const struct integer_rows *rows = &c->cached->rows;
     const __m512 global = panel_global(c->format, panel);
     panel_row factors, zeros;
-    struct whole_scale s = {.decode = decode_of(c->format),
-                            .apart = c->apart,
-                            .lines = c->layout.scale_k / VNNI_LINE_K,
-                            .codes = panel + quantised_codes_at(&c->layout, first),
-                            .factors = factors,
-                            .zeros = zeros,
-                            .rows = rows->rows,
-                            .not_whole = rows->not_whole,
-                            .places = rows->places,
-                            .digits = rows->digits,
-                            .x = c->group->x,
-                            .k = first * rows->scale_k,
-                            .to = c->sums};
+    struct integer_scale s = {.decode = decode_of(c->format),
+                              .apart = c->apart,
+                              .lines = c->layout.scale_k / VNNI_LINE_K,
+                              .codes = panel + quantised_codes_at(&c->layout, first),
+                              .factors = factors,
+                              .zeros = zeros,
+                              .rows = rows->rows,
+                              .not_whole = rows->not_whole,
+                              .places = rows->places,
+                              .digits = rows->digits,
+                              .x = c->group->x,
+                              .k = first * rows->scale_k,
+                              .to = c->sums};
     for (size_t i = 0; i < scales; i++) {
         s.count = rows->count[i];
         load_factors(c, s.codes + c->layout.codes, global, factors, zeros);
-        whole_scale_words(&s);
-        if (s.count[WHOLE_NOT]) {
-            whole_scale_fmas(&s);
+        integer_scale_words(&s);
+        if (s.count[INTEGER_NOT]) {
+            integer_scale_fmas(&s);
         }
         s.codes += c->layout.stride;
         s.not_whole += rows->rows;
@@ -140,18 +140,18 @@ static void multiply_panel(const struct call *c, const uint8_t *panel, size_t fi
 // Not inlined: no fma may move across a change of the floating-point mode in the caller.
 static __attribute__((noinline)) bool multiply(struct call *c) {
     place(c);
-    const size_t block = c->kept->scales, all = c->layout.scales;
+    const size_t block = c->cached->scales, all = c->layout.scales;
     for (size_t first = 0, scales; first < all; first += scales) {
         scales = all - first < block ? all - first : block;
-        if (!c->group->rows_kept || block < all) {
+        if (!c->group->rows_cached || block < all) {
             make_rows(c, first, scales);
         }
-        for (size_t p = 0; c->kept->taken && p < c->group->count; p++) {
+        for (size_t p = 0; c->cached->taken && p < c->group->count; p++) {
             panel_sums_load(c->group, p, first == 0, c->sums);
             multiply_panel(c, c->group->panels[p], first, scales);
             panel_sums_store(c->group, p, c->sums);
         }
-        if (!c->kept->taken) {
+        if (!c->cached->taken) {
             return false;
         }
     }
@@ -163,17 +163,18 @@ static bool takes(const struct expertd_quantised_format *format, const struct qu
            k % layout->scale_k == 0;
 }
 
-size_t avx512vnni_whole_rows(const struct expertd_quantised_format *format, size_t k) {
+size_t avx512vnni_integer_rows(const struct expertd_quantised_format *format, size_t k) {
     const struct quantised_layout layout = quantised_layout(format, k);
-    const struct whole_rows one = {.rows = 1, .scale_k = layout.scale_k};
+    const struct integer_rows one = {.rows = 1, .scale_k = layout.scale_k};
     if (!takes(format, &layout, k)) {
         return 0;
     }
-    const size_t row_bytes = whole_rows_bytes(&one, layout.scales) + whole_digits_bytes(&one, layout.scales) + sizeof(panel_row);
-    return (KERNEL_DIGITS_KEPT - sizeof(struct kept) - 2 * ALIGNMENT) / row_bytes;
+    const size_t row_bytes =
+        integer_rows_bytes(&one, layout.scales) + integer_digits_bytes(&one, layout.scales) + sizeof(panel_row);
+    return (KERNEL_DIGITS_CACHED - sizeof(struct cached) - 2 * ALIGNMENT) / row_bytes;
 }
 
-static bool multiply_group(const struct panel_group_args *group, const struct expertd_quantised_format *format, bool apart) {
+static bool multiply_group(const struct macrokernel_args *group, const struct expertd_quantised_format *format, bool apart) {
     struct call c = {.group = group, .format = format, .layout = quantised_layout(format, group->k), .apart = apart};
     if (!takes(format, &c.layout, group->k)) {
         return false;
@@ -184,12 +185,12 @@ static bool multiply_group(const struct panel_group_args *group, const struct ex
     return done;
 }
 
-bool avx512vnni_quantised_whole(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+bool avx512vnni_quantised_integer(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
     return multiply_group(group, format, false);
 }
 
 // Sums that are exact are so in any order.
-bool avx512vnni_quantised_whole_apart(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
+bool avx512vnni_quantised_integer_apart(const struct macrokernel_args *group, const struct expertd_quantised_format *format) {
     return multiply_group(group, format, true);
 }
 #endif

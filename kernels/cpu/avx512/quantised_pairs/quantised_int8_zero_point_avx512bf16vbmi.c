@@ -5,6 +5,6 @@
 
 enum { PAIRS_WORKING = 7 };
 
-#define PAIRS_DECODER pairs_int8_less_zero
+#define PAIRS_DECODER pairs_int8_zero_point
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs_body.h"
 #endif

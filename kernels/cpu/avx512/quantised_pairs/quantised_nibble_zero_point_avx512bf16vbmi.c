@@ -5,6 +5,6 @@
 
 enum { PAIRS_WORKING = 6 };
 
-#define PAIRS_DECODER pairs_nibble_less_zero
+#define PAIRS_DECODER pairs_nibble_zero_point
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs_body.h"
 #endif

@@ -9,10 +9,10 @@
 #include "kernels/cpu/common/quantised_chunk.h"
 
 enum {
-    PAIRS_FEW = 4,   // rows that a panel is read for once, from its start to its end
-    PAIRS_TILE = 12, // rows at once of more, at most
+    PAIRS_SMALL_M = 4, // rows that a panel is read for once, from its start to its end
+    PAIRS_TILE = 12,   // rows at once of more, at most
     // Words from a pair of k of a tile's rows to the next pair: of more rows than the fewer, the more.
-    PAIRS_X_FEW = 8,
+    PAIRS_X_SMALL_M = 8,
     PAIRS_X = 16,
 };
 
@@ -28,7 +28,7 @@ struct pairs_scales {
 };
 
 // Against a few rows.
-struct pairs_few {
+struct pairs_small_m {
     struct pairs_scales scales;
     const uint16_t *const *x; // [rows], each from the first scale's first k on
     panel_row *sums;          // [rows]: sum = fma(partial, scale, sum), scales ascending
@@ -38,7 +38,7 @@ struct pairs_few {
 struct pairs_tile {
     struct pairs_scales scales;
     bool starts, ends;                 // a scale: else from the partials that are there; else they are left there
-    const uint32_t *x;                 // [pairs][PAIRS_X_FEW or PAIRS_X]
+    const uint32_t *x;                 // [pairs][PAIRS_X_SMALL_M or PAIRS_X]
     const panel_row *factors;          // [scales], widened; NULL: each is widened where it ends, from behind its codes
     size_t stored_bytes;               // a column's so long there, 0 where there is one for the panel
     bool powers;                       // pairs_powers: of scales the exponents
@@ -52,19 +52,19 @@ struct pairs_tile {
 enum pairs_pace { PAIRS_ONE_A_CYCLE, PAIRS_TWO_A_CYCLE, PAIRS_PACES };
 
 static inline enum pairs_pace pairs_pace(void) {
-    return fetch_as_zen4() ? PAIRS_ONE_A_CYCLE : PAIRS_TWO_A_CYCLE;
+    return prefetch_as_zen4() ? PAIRS_ONE_A_CYCLE : PAIRS_TWO_A_CYCLE;
 }
 
 struct pairs_decoder {
     size_t line_k;
-    void (*few[PAIRS_PACES][PAIRS_FEW])(const struct pairs_few *args); // by rows - 1
-    void (*tile[PAIRS_PACES][PAIRS_TILE])(struct pairs_tile *args);    // by rows - 1, from PAIRS_FEW + 1 rows on
+    void (*small_m[PAIRS_PACES][PAIRS_SMALL_M])(const struct pairs_small_m *args); // by rows - 1
+    void (*tile[PAIRS_PACES][PAIRS_TILE])(struct pairs_tile *args);                // by rows - 1, from PAIRS_SMALL_M + 1 rows on
     // wide[i] = the pair i of `depth` k; writes on to the end of the last line, an odd tail's second half is whatever it holds
     void (*widen)(const struct expertd_quantised_format *format, const uint8_t *codes, const uint8_t *zeros, size_t depth,
                   pairs_row *wide);
 };
 
-extern const struct pairs_decoder pairs_nibble, pairs_nibble_less_zero, pairs_float8, pairs_int8, pairs_int8_less_zero;
+extern const struct pairs_decoder pairs_nibble, pairs_nibble_zero_point, pairs_float8, pairs_int8, pairs_int8_zero_point;
 // Of what `widen` wrote, for rows so many that to decode once for all is faster. Tiles alone.
 extern const struct pairs_decoder pairs_widened;
 
@@ -75,21 +75,21 @@ const struct pairs_decoder *pairs_decoder_of(const struct expertd_quantised_form
 
 // Scales that are powers of two need no multiplication, of which the products leave no room: sum += scalef(partial, exponent).
 // That is fma(partial, scale, sum) where scalef is exact: where it raises neither overflow nor underflow, as MXCSR says after
-// pairs_many. On Zen 4 its ports are the adder's; to decode 8 bits takes those too. On Zen 5 it takes half a product's place, and
-// eight rows of MXFP4 are .96 as fast so.
+// pairs_large_m. On Zen 4 its ports are the adder's; to decode 8 bits takes those too. On Zen 5 it takes half a product's place,
+// and eight rows of MXFP4 are .96 as fast so.
 static inline bool pairs_powers(const struct expertd_quantised_format *format, enum pairs_pace pace) {
     return pace == PAIRS_ONE_A_CYCLE && format->scale == EXPERTD_DTYPE_F8_E8M0 && code_has_4_bits(format->code) &&
            !format->scale_of_panel;
 }
 
-// More than PAIRS_FEW rows against panels; K is of whole lines of codes. Sums are added to those of group, whose scratch is of
+// More than PAIRS_SMALL_M rows against panels; K is of whole lines of codes. Sums are added to those of group, whose scratch is of
 // scratch_bytes.
-void pairs_many(const struct panel_group_args *group, const struct expertd_quantised_format *format, size_t scratch_bytes,
-                enum pairs_pace pace, bool powers);
+void pairs_large_m(const struct macrokernel_args *group, const struct expertd_quantised_format *format, size_t scratch_bytes,
+                   enum pairs_pace pace, bool powers);
 enum { PAIRS_PART = 40 };                // rows of a call with a single panel at most
 enum { PAIRS_PART_SCRATCH = 128 << 10 }; // bytes of its scratch
 
 // Any number of rows: quantised_group_bf16 as if the CPU had that pace.
-void pairs_group(const struct panel_group_args *group, const struct expertd_quantised_format *format, enum pairs_pace pace);
+void pairs_macrokernel(const struct macrokernel_args *group, const struct expertd_quantised_format *format, enum pairs_pace pace);
 
 #endif

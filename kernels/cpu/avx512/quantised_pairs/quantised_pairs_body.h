@@ -21,14 +21,14 @@ enum {
 };
 
 // Two Zen 5 threads, four rows of MXFP4, 2, 4, 8, 16 KiB ahead: .82, .89, .91, .87 of the roof; one row the same.
-#define FETCH_AHEAD ((struct fetch_distance){8192, 0, 0})
+#define PREFETCH_AHEAD ((struct prefetch_distance){8192, 0, 0})
 
 // Constants in each copy, so that none is in a register.
-struct few_shape {
+struct small_m_shape {
     size_t rows;
     size_t side;    // blocks of 16 columns side by side
     size_t working; // registers that decoding and multiplying take beside sums
-    struct fetch_distance ahead;
+    struct prefetch_distance ahead;
 };
 
 // A pair of k of `side` blocks of 16 columns from the `first` on. An element comes with each instruction, or is broadcast once for
@@ -47,10 +47,10 @@ PANEL_INLINE void pairs_rows(size_t rows, size_t first, size_t side, const __m51
 }
 
 // `lines` lines of each of the blocks of 16 columns against all rows.
-PANEL_INLINE void pairs_lines(struct few_shape shape, const struct tables *t, const uint8_t *zeros, const uint8_t *codes,
+PANEL_INLINE void pairs_lines(struct small_m_shape shape, const struct tables *t, const uint8_t *zeros, const uint8_t *codes,
                               size_t lines, const uint16_t *const *rows_x, __m512 partials[][LINES]) {
     const size_t rows = shape.rows, side = shape.side;
-    const uint16_t *x[PAIRS_FEW];
+    const uint16_t *x[PAIRS_SMALL_M];
     __m512i zero[LINES];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
         x[r] = rows_x[r];
@@ -61,7 +61,7 @@ PANEL_INLINE void pairs_lines(struct few_shape shape, const struct tables *t, co
     size_t k = 0;
     for (const uint8_t *end = codes + lines * LINES_BYTES; codes != end; codes += LINES_BYTES, k += PAIRS_LINE_K) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            fetch_line(codes + j * QUANTISED_LINE, shape.ahead);
+            prefetch_line(codes + j * QUANTISED_LINE, shape.ahead);
         }
         PANEL_UNROLL for (size_t first = 0; first < LINES; first += side) {
             struct line line[LINES];
@@ -81,24 +81,24 @@ PANEL_INLINE void pairs_lines(struct few_shape shape, const struct tables *t, co
 
 // Sums that stay in registers over all scales, first those of the first columns. The rest goes through memory, where a store costs
 // Zen 4 as much as 1.5 products, Zen 5 as two.
-PANEL_INLINE bool few_keeps(struct few_shape few, size_t row, size_t j) {
-    return j * few.rows + row < PAIRS_VECTORS - few.working - few.rows * LINES;
+PANEL_INLINE bool small_m_keeps(struct small_m_shape small_m, size_t row, size_t j) {
+    return j * small_m.rows + row < PAIRS_VECTORS - small_m.working - small_m.rows * LINES;
 }
 
-PANEL_INLINE void few_load(struct few_shape shape, const panel_row *from, __m512 sums[][LINES]) {
+PANEL_INLINE void small_m_load(struct small_m_shape shape, const panel_row *from, __m512 sums[][LINES]) {
     PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            if (few_keeps(shape, r, j)) {
+            if (small_m_keeps(shape, r, j)) {
                 sums[r][j] = _mm512_load_ps(&from[r][j * LANES]);
             }
         }
     }
 }
 
-PANEL_INLINE void few_store(struct few_shape shape, __m512 sums[][LINES], panel_row *to) {
+PANEL_INLINE void small_m_store(struct small_m_shape shape, __m512 sums[][LINES], panel_row *to) {
     PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
         PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
-            if (few_keeps(shape, r, j)) {
+            if (small_m_keeps(shape, r, j)) {
                 _mm512_store_ps(&to[r][j * LANES], sums[r][j]);
             }
         }
@@ -106,12 +106,12 @@ PANEL_INLINE void few_store(struct few_shape shape, __m512 sums[][LINES], panel_
 }
 
 // sum = fma(partial, scale, sum)
-PANEL_INLINE void few_close(struct few_shape shape, __m512 partials[][LINES], const __m512 *factors, __m512 sums[][LINES],
-                            panel_row *to) {
+PANEL_INLINE void small_m_close(struct small_m_shape shape, __m512 partials[][LINES], const __m512 *factors, __m512 sums[][LINES],
+                                panel_row *to) {
     PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
         PANEL_UNROLL for (size_t r = 0; r < shape.rows; r++) {
             float *sum = &to[r][j * LANES];
-            if (few_keeps(shape, r, j)) {
+            if (small_m_keeps(shape, r, j)) {
                 sums[r][j] = _mm512_fmadd_ps(partials[r][j], factors[j], sums[r][j]);
             } else {
                 _mm512_store_ps(sum, _mm512_fmadd_ps(partials[r][j], factors[j], _mm512_load_ps(sum)));
@@ -120,25 +120,25 @@ PANEL_INLINE void few_close(struct few_shape shape, __m512 partials[][LINES], co
     }
 }
 
-PANEL_INLINE void few_rows(const struct pairs_few *few, struct few_shape shape) {
-    const struct pairs_scales *a = &few->scales;
+PANEL_INLINE void small_m_rows(const struct pairs_small_m *small_m, struct small_m_shape shape) {
+    const struct pairs_scales *a = &small_m->scales;
     const struct tables t = tables_load(a->format);
     const __m512 global = panel_global(a->format, a->panel);
     const size_t scales = a->scales, stride = a->stride, scale_k = a->scale_k, scale_bytes = quantised_scale_bytes(a->format);
     const size_t rows = shape.rows;
     const uint8_t *codes = a->codes;
-    const uint16_t *x[PAIRS_FEW];
-    __m512 sums[PAIRS_FEW][LINES];
+    const uint16_t *x[PAIRS_SMALL_M];
+    __m512 sums[PAIRS_SMALL_M][LINES];
     PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
-        x[r] = few->x[r];
+        x[r] = small_m->x[r];
     }
-    few_load(shape, (const panel_row *)few->sums, sums);
+    small_m_load(shape, (const panel_row *)small_m->sums, sums);
     for (size_t s = 0; s < scales; s++, codes += stride) {
         const size_t lines = (s + 1 == scales ? a->last_k : scale_k) / PAIRS_LINE_K;
         const uint8_t *stored = codes + lines * LINES_BYTES; // zero points follow
-        __m512 partials[PAIRS_FEW][LINES], factors[LINES];
+        __m512 partials[PAIRS_SMALL_M][LINES], factors[LINES];
         for (size_t at = 0; at < scale_bytes; at += QUANTISED_LINE) {
-            fetch_line(stored + at, shape.ahead);
+            prefetch_line(stored + at, shape.ahead);
         }
         PANEL_UNROLL for (size_t r = 0; r < rows; r++) {
             PANEL_UNROLL for (size_t j = 0; j < LINES; j++) {
@@ -150,33 +150,34 @@ PANEL_INLINE void few_rows(const struct pairs_few *few, struct few_shape shape) 
             x[r] += lines * PAIRS_LINE_K;
         }
         panel_scales(a->format, stored, global, factors);
-        few_close(shape, partials, factors, sums, few->sums);
+        small_m_close(shape, partials, factors, sums, small_m->sums);
     }
-    few_store(shape, sums, few->sums);
+    small_m_store(shape, sums, small_m->sums);
 }
 
 // More than two rows of 4 bits take two blocks of columns at a time, which leaves registers to sums. Where two products start in a
 // cycle, those would be too few partial sums under way.
-#define FEW_ONE(rows)                                                                                                              \
-    ((struct few_shape){rows, (rows) > 2 && PAIRS_LINE_K == 8 ? LINES / 2 : LINES, PAIRS_LINE_K == 8 ? 6 : 12, FETCH_CODES_ZEN4})
-#define FEW_TWO(rows, ahead) ((struct few_shape){rows, LINES, PAIRS_LINE_K == 8 ? 6 : (rows) == 4 ? 11 : 12, ahead})
+#define SMALL_M_ONE(rows)                                                                                                          \
+    ((struct small_m_shape){rows, (rows) > 2 && PAIRS_LINE_K == 8 ? LINES / 2 : LINES, PAIRS_LINE_K == 8 ? 6 : 12,                 \
+                            PREFETCH_CODES_ZEN4})
+#define SMALL_M_TWO(rows, ahead) ((struct small_m_shape){rows, LINES, PAIRS_LINE_K == 8 ? 6 : (rows) == 4 ? 11 : 12, ahead})
 
-#define FEW_FUNCTIONS(rows)                                                                                                        \
-    static void few_one_##rows(const struct pairs_few *few) {                                                                      \
-        few_rows(few, FEW_ONE(rows));                                                                                              \
+#define SMALL_M_FUNCTIONS(rows)                                                                                                    \
+    static void small_m_one_##rows(const struct pairs_small_m *small_m) {                                                          \
+        small_m_rows(small_m, SMALL_M_ONE(rows));                                                                                  \
     }                                                                                                                              \
-    static void few_two_##rows(const struct pairs_few *few) {                                                                      \
-        if ((rows) == 1 && fetch_as_intel()) {                                                                                     \
-            few_rows(few, FEW_TWO(rows, FETCH_CODES_INTEL));                                                                       \
+    static void small_m_two_##rows(const struct pairs_small_m *small_m) {                                                          \
+        if ((rows) == 1 && prefetch_as_intel()) {                                                                                  \
+            small_m_rows(small_m, SMALL_M_TWO(rows, PREFETCH_CODES_INTEL));                                                        \
         } else {                                                                                                                   \
-            few_rows(few, FEW_TWO(rows, FETCH_AHEAD));                                                                             \
+            small_m_rows(small_m, SMALL_M_TWO(rows, PREFETCH_AHEAD));                                                              \
         }                                                                                                                          \
     }
 
-FEW_FUNCTIONS(1)
-FEW_FUNCTIONS(2)
-FEW_FUNCTIONS(3)
-FEW_FUNCTIONS(4)
+SMALL_M_FUNCTIONS(1)
+SMALL_M_FUNCTIONS(2)
+SMALL_M_FUNCTIONS(3)
+SMALL_M_FUNCTIONS(4)
 
 enum { PAIRS_POWERS = PAIRS_LINE_K == 8 };
 #include "kernels/cpu/avx512/quantised_pairs/quantised_pairs_tile_body.h"
@@ -200,8 +201,8 @@ static void widen(const struct expertd_quantised_format *format, const uint8_t *
 
 const struct pairs_decoder PAIRS_DECODER = {
     .line_k = PAIRS_LINE_K,
-    .few = {[PAIRS_ONE_A_CYCLE] = {few_one_1, few_one_2, few_one_3, few_one_4},
-            [PAIRS_TWO_A_CYCLE] = {few_two_1, few_two_2, few_two_3, few_two_4}},
+    .small_m = {[PAIRS_ONE_A_CYCLE] = {small_m_one_1, small_m_one_2, small_m_one_3, small_m_one_4},
+                [PAIRS_TWO_A_CYCLE] = {small_m_two_1, small_m_two_2, small_m_two_3, small_m_two_4}},
     .tile = PAIRS_TILES,
     .widen = widen,
 };

@@ -39,7 +39,7 @@ struct tile_shape {
 // A scale of 16 columns from `column` on, or its exponent. Many rows find it widened.
 PANEL_INLINE __m512 tile_factor(const struct pairs_tile *tile, size_t rows, size_t scale, const uint8_t *stored, size_t column,
                                 bool exponent) {
-    if (rows > PAIRS_X_FEW || tile->factors) {
+    if (rows > PAIRS_X_SMALL_M || tile->factors) {
         return _mm512_load_ps(&tile->factors[scale][column]);
     }
     stored += column * tile->stored_bytes;
@@ -81,7 +81,7 @@ PANEL_INLINE void tile_close(struct tile_shape shape, bool powers, const __m512 
 PANEL_INLINE void tile_columns(struct pairs_tile *tile, struct tile_shape shape, size_t column, const struct tables *t) {
     const struct pairs_scales *s = &tile->scales;
     const size_t rows = shape.rows, vecs = shape.vecs, count = rows * vecs;
-    const size_t x_stride = rows <= PAIRS_X_FEW ? PAIRS_X_FEW : PAIRS_X, step = tile->ahead_step * vecs;
+    const size_t x_stride = rows <= PAIRS_X_SMALL_M ? PAIRS_X_SMALL_M : PAIRS_X, step = tile->ahead_step * vecs;
     const size_t place = column / LANES * QUANTISED_LINE;
     const bool starts = tile->starts, ends = tile->ends, powers = PAIRS_POWERS && shape.pace == PAIRS_ONE_A_CYCLE && tile->powers;
     const uint32_t *x = tile->x;
@@ -110,8 +110,8 @@ PANEL_INLINE void tile_columns(struct pairs_tile *tile, struct tile_shape shape,
             struct line line[TILE_VECS];
             PANEL_UNROLL for (size_t v = 0; v < vecs; v++) {
                 line[v] = line_open(codes + v * QUANTISED_LINE, t, zero[v]);
-                fetch_into((const void *)(ahead + v * tile->ahead_step), true);
-                fetch_into((const void *)(ahead + v * tile->ahead_step - TILE_AGAIN), true);
+                prefetch_into((const void *)(ahead + v * tile->ahead_step), true);
+                prefetch_into((const void *)(ahead + v * tile->ahead_step - TILE_AGAIN), true);
             }
             ahead += step;
             PANEL_UNROLL for (size_t pair = 0; pair < PAIRS_LINE_K / 2; pair++, x += x_stride) {

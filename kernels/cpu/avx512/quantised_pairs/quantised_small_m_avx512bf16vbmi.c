@@ -23,9 +23,9 @@ const struct pairs_decoder *pairs_decoder_of(const struct expertd_quantised_form
     case EXPERTD_CODE_E5M2:
         return &pairs_float8;
     case EXPERTD_CODE_INT8:
-        return format->zero_points ? &pairs_int8_less_zero : &pairs_int8;
+        return format->zero_points ? &pairs_int8_zero_point : &pairs_int8;
     default:
-        return format->zero_points ? &pairs_nibble_less_zero : &pairs_nibble;
+        return format->zero_points ? &pairs_nibble_zero_point : &pairs_nibble;
     }
 }
 
@@ -86,14 +86,14 @@ static size_t whole_k(const struct expertd_quantised_format *format, size_t k) {
 }
 
 // All of a panel's whole lines at once.
-static void few_rows(const struct call *call, panel_row *sums) {
+static void small_m_rows(const struct call *call, panel_row *sums) {
     const struct quantised_layout layout = quantised_layout(call->format, call->args->k);
     const size_t scales = layout.scale_k ? (call->whole_k + layout.scale_k - 1) / layout.scale_k : 0;
     const struct panel_args *args = call->args;
     if (scales == 0) {
         return;
     }
-    struct pairs_few few = {
+    struct pairs_small_m small_m = {
         .scales = {.format = call->format,
                    .panel = args->panel,
                    .codes = (const uint8_t *)args->panel + quantised_codes_at(&layout, 0),
@@ -104,7 +104,7 @@ static void few_rows(const struct call *call, panel_row *sums) {
         .x = (const uint16_t *const *)args->x,
         .sums = sums,
     };
-    call->decoder->few[call->pace][args->rows - 1](&few);
+    call->decoder->small_m[call->pace][args->rows - 1](&small_m);
 }
 
 static void write_sums(const struct panel_args *args, size_t row, size_t rows, const float *sums, size_t stride) {
@@ -113,32 +113,32 @@ static void write_sums(const struct panel_args *args, size_t row, size_t rows, c
     }
 }
 
-static void multiply_few(const struct panel_args *args, const struct expertd_quantised_format *format, enum pairs_pace pace) {
-    panel_row sums[PAIRS_FEW];
+static void multiply_small_m(const struct panel_args *args, const struct expertd_quantised_format *format, enum pairs_pace pace) {
+    panel_row sums[PAIRS_SMALL_M];
     struct call call = {args, format, pairs_decoder_of(format), pace, whole_k(format, args->k), sums[0], EXPERTD_KERNEL_PANEL};
     memset(sums, 0, args->rows * sizeof *sums);
-    few_rows(&call, sums);
+    small_m_rows(&call, sums);
     tail_rows(&call);
     write_sums(args, 0, args->rows, sums[0], EXPERTD_KERNEL_PANEL);
 }
 
-static void clear_sums(const struct panel_group_args *group) {
+static void clear_sums(const struct macrokernel_args *group) {
     for (size_t r = 0; r < group->rows; r++) {
         memset(group->sums + r * KERNEL_SUMS, 0, group->count * EXPERTD_KERNEL_PANEL * sizeof *group->sums);
     }
 }
 
-static void multiply_many(const struct panel_group_args *group, const struct expertd_quantised_format *format, size_t scratch_bytes,
-                          enum pairs_pace pace) {
-    struct panel_group_args whole = *group;
+static void multiply_large_m(const struct macrokernel_args *group, const struct expertd_quantised_format *format,
+                             size_t scratch_bytes, enum pairs_pace pace) {
+    struct macrokernel_args whole = *group;
     const bool powers = pairs_powers(format, pace);
     whole.k = whole_k(format, group->k);
     clear_sums(group);
     float_range_watch();
-    pairs_many(&whole, format, scratch_bytes, pace, powers);
+    pairs_large_m(&whole, format, scratch_bytes, pace, powers);
     if (powers && float_range_left()) {
         clear_sums(group);
-        pairs_many(&whole, format, scratch_bytes, pace, false);
+        pairs_large_m(&whole, format, scratch_bytes, pace, false);
     }
     for (size_t p = 0; p < group->count; p++) {
         struct panel_args args = {.x = group->x, .rows = group->rows, .panel = group->panels[p], .k = group->k};
@@ -154,44 +154,45 @@ static void multiply_parts(const struct panel_args *args, const struct expertd_q
     size_t parts = (args->rows + PAIRS_PART - 1) / PAIRS_PART;
     for (size_t row = 0, rows; row < args->rows; row += rows, parts--) {
         rows = (args->rows - row + parts - 1) / parts;
-        multiply_many(&(struct panel_group_args){.x = args->x + row,
-                                                 .rows = rows,
-                                                 .panels = &args->panel,
-                                                 .count = 1,
-                                                 .k = args->k,
-                                                 .sums = sums[0],
-                                                 .scratch = scratch},
-                      format, sizeof scratch, pace);
+        multiply_large_m(&(struct macrokernel_args){.x = args->x + row,
+                                                    .rows = rows,
+                                                    .panels = &args->panel,
+                                                    .count = 1,
+                                                    .k = args->k,
+                                                    .sums = sums[0],
+                                                    .scratch = scratch},
+                         format, sizeof scratch, pace);
         write_sums(args, row, rows, sums[0], KERNEL_SUMS);
     }
 }
 
 void avx512bf16vbmi_quantised_bf16(const struct panel_args *args, const struct expertd_quantised_format *format) {
     float_mode before = float_mode_set_ieee();
-    (args->rows <= PAIRS_FEW ? multiply_few : multiply_parts)(args, format, pairs_pace());
+    (args->rows <= PAIRS_SMALL_M ? multiply_small_m : multiply_parts)(args, format, pairs_pace());
     float_mode_restore(before);
 }
 
-void pairs_group(const struct panel_group_args *group, const struct expertd_quantised_format *format, enum pairs_pace pace) {
+void pairs_macrokernel(const struct macrokernel_args *group, const struct expertd_quantised_format *format, enum pairs_pace pace) {
     float_mode before = float_mode_set_ieee();
-    if (group->rows > PAIRS_FEW) {
-        multiply_many(group, format, KERNEL_SCRATCH_BYTES + group->scratch_more, pace);
+    if (group->rows > PAIRS_SMALL_M) {
+        multiply_large_m(group, format, KERNEL_SCRATCH_BYTES + group->scratch_more, pace);
     }
-    for (size_t p = 0; group->rows <= PAIRS_FEW && p < group->count; p++) {
-        fetch_rows_share(&(struct rows_ahead){group->next_x, group->next_rows, 0, group->k * sizeof(uint16_t)}, p, group->count);
-        multiply_few(&(struct panel_args){.x = group->x,
-                                          .rows = group->rows,
-                                          .panel = group->panels[p],
-                                          .k = group->k,
-                                          .out = group->sums + p * EXPERTD_KERNEL_PANEL,
-                                          .out_stride = KERNEL_SUMS,
-                                          .columns = EXPERTD_KERNEL_PANEL},
-                     format, pace);
+    for (size_t p = 0; group->rows <= PAIRS_SMALL_M && p < group->count; p++) {
+        prefetch_rows_share(&(struct rows_ahead){group->next_x, group->next_rows, 0, group->k * sizeof(uint16_t)}, p, group->count);
+        multiply_small_m(&(struct panel_args){.x = group->x,
+                                              .rows = group->rows,
+                                              .panel = group->panels[p],
+                                              .k = group->k,
+                                              .out = group->sums + p * EXPERTD_KERNEL_PANEL,
+                                              .out_stride = KERNEL_SUMS,
+                                              .columns = EXPERTD_KERNEL_PANEL},
+                         format, pace);
     }
     float_mode_restore(before);
 }
 
-void avx512bf16vbmi_quantised_group_bf16(const struct panel_group_args *group, const struct expertd_quantised_format *format) {
-    pairs_group(group, format, pairs_pace());
+void avx512bf16vbmi_quantised_macrokernel_bf16(const struct macrokernel_args *group,
+                                               const struct expertd_quantised_format *format) {
+    pairs_macrokernel(group, format, pairs_pace());
 }
 #endif

@@ -12,12 +12,12 @@ enum {
     SLICE_ROW_BYTES = SLICE_ROW_LINE,              // of a row where they come from
 };
 
-PANEL_INLINE void slice_lay(const char *from, char *to) {
+PANEL_INLINE void slice_pack_rows(const char *from, char *to) {
     _mm512_store_si512(to, _mm512_loadu_si512(from));
 }
 
 // `bytes` of them, fewer than a line; 0 follow.
-PANEL_INLINE void slice_lay_part(const char *from, size_t bytes, char *to) {
+PANEL_INLINE void slice_pack_rows_part(const char *from, size_t bytes, char *to) {
     _mm512_store_si512(to, _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, from));
 }
 

@@ -13,8 +13,8 @@ enum {
     SLICE_FAR = 12288,
     SLICE_AGAIN = 6144,
     SLICE_NEAR = 2048,
-    SLICE_LAID = 1 << 30,   // bytes of a row that are laid in one go: all
-    SLICE_FETCHES_ROWS = 0, // the rows that come next are fetched between tiles
+    SLICE_PACKED_ROWS = 1 << 30, // bytes of a row that are laid in one go: all
+    SLICE_FETCHES_ROWS = 0,      // the rows that come next are fetched between tiles
 };
 
 #if defined(__clang__)
@@ -58,9 +58,9 @@ PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
     while (slice < end) {
         const char *line_end = end - slice < SLICE_ROW_WORDS * SLICE_LINE ? end : slice + SLICE_ROW_WORDS * SLICE_LINE;
         for (; slice < line_end; slice += SLICE_LINE, x += WORD_BYTES, far += step, again += step) {
-            fetch_into((const void *)((uintptr_t)slice + SLICE_NEAR), false);
-            fetch_into((const void *)far, true);
-            fetch_into((const void *)again, true);
+            prefetch_into((const void *)((uintptr_t)slice + SLICE_NEAR), false);
+            prefetch_into((const void *)far, true);
+            prefetch_into((const void *)again, true);
             const __m512i w = _mm512_load_si512(slice);
             SLICE_UNROLL for (size_t r = 0; r < rows; r++) {
                 slice_multiply(&sums[r], w, x + r * SLICE_LINE);

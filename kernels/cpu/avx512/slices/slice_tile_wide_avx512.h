@@ -14,8 +14,9 @@ enum {
     SLICE_TILE = 14, // rows at once: sums in 28 of 32 registers
     SLICE_WORD = SLICE_VECS * SLICE_LINE,
     SLICE_TURN = 1024, // words that a tile takes before the next one does: 128 KiB, which stay in L2 with as much that comes next
-    SLICE_LAID = SLICE_LINE, // bytes of a row that are laid in one go: more would lie so far apart that they share sets of L1
-    SLICE_FETCHES_ROWS = 1,  // the rows that come next, line by line: in bursts they are dropped
+    SLICE_PACKED_ROWS =
+        SLICE_LINE,         // bytes of a row that are laid in one go: more would lie so far apart that they share sets of L1
+    SLICE_FETCHES_ROWS = 1, // the rows that come next, line by line: in bursts they are dropped
 };
 
 #if defined(__clang__)
@@ -64,14 +65,14 @@ PANEL_INLINE void slice_begin_fetches(struct slice_pass *pass, size_t rows, stru
 }
 
 // The lines that are due with a word.
-PANEL_INLINE void slice_fetch(struct slice_ahead *ahead, const char *slice) {
+PANEL_INLINE void slice_prefetch(struct slice_ahead *ahead, const char *slice) {
     ahead->until += ahead->step;
     for (; ahead->at < ahead->until; ahead->at += SLICE_LINE) {
-        fetch_into((const void *)ahead->at, ahead->far);
+        prefetch_into((const void *)ahead->at, ahead->far);
     }
     if (ahead->near) {
-        fetch_into((const void *)((uintptr_t)slice + ahead->near), false);
-        fetch_into((const void *)((uintptr_t)slice + ahead->near + SLICE_LINE), false);
+        prefetch_into((const void *)((uintptr_t)slice + ahead->near), false);
+        prefetch_into((const void *)((uintptr_t)slice + ahead->near + SLICE_LINE), false);
     }
 }
 
@@ -98,11 +99,11 @@ PANEL_INLINE void slice_rows(struct slice_pass *pass, size_t rows) {
     while (slice < end) {
         const char *line_end = end - slice < SLICE_ROW_WORDS * SLICE_WORD ? end : slice + SLICE_ROW_WORDS * SLICE_WORD;
         if (ahead.at >= ahead.end) {
-            slice_fetch_on(&ahead);
+            slice_prefetch_on(&ahead);
         }
-        fetch_rows_on(pass->rows);
+        prefetch_rows_on(pass->rows);
         for (; slice < line_end; slice += SLICE_WORD, x += WORD_BYTES) {
-            slice_fetch(&ahead, slice);
+            slice_prefetch(&ahead, slice);
             const __m512i w0 = _mm512_load_si512(slice), w1 = _mm512_load_si512(slice + SLICE_LINE);
             SLICE_UNROLL for (size_t r = 0; r < rows; r++) {
                 const __m512i b = slice_broadcast(x + r * SLICE_LINE);

@@ -11,8 +11,8 @@ enum { SLICES_TOGETHER = 2 };
 #include "kernels/cpu/avx512/slices/slice_tile_narrow_avx512.h"
 #include "kernels/cpu/common/slices_body.h"
 
-void avx512bf16_slices_bf16(const struct panel_group_args *args) {
-    slices_group(args);
+void avx512bf16_slices_bf16(const struct macrokernel_args *args) {
+    slices_macrokernel(args);
 }
 
 void avx512bf16_slices_panel_bf16(const struct panel_args *args) {

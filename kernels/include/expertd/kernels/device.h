@@ -115,7 +115,7 @@ struct expertd_device_rows {
 };
 
 // Rows as callers send them to rows in D: each element widened to fp32, times its scale where there are any, rounded once.
-struct expertd_device_take_in {
+struct expertd_device_convert_input {
     enum expertd_dtype from, to; // F32, F16, BF16, F8_E4M3, F8_E5M2; F32 or BF16. Of one dtype: bits are moved
     uint32_t rows, width;
     const void *data;       // [rows, width] dense, 16-byte aligned
@@ -316,8 +316,8 @@ struct expertd_device_table {
     enum expertd_device_code (*finished)(struct expertd_device *device, int *out, struct expertd_device_error *error);
     enum expertd_device_code (*finished_behind)(struct expertd_device *device, int *out, struct expertd_device_error *error);
 
-    enum expertd_device_code (*take_in)(struct expertd_device *device, const struct expertd_device_take_in *args,
-                                        struct expertd_device_error *error);
+    enum expertd_device_code (*convert_input)(struct expertd_device *device, const struct expertd_device_convert_input *args,
+                                              struct expertd_device_error *error);
     enum expertd_device_code (*logits)(struct expertd_device *device, const struct expertd_device_logits *args,
                                        struct expertd_device_error *error);
     enum expertd_device_code (*choose)(struct expertd_device *device, const struct expertd_device_choose *args,

@@ -15,8 +15,8 @@ extern "C" {
 struct expertd_gate_up_args {
     struct expertd_grouped_matmul_args product; // rhs: up. out: [m, n] in the dtype of rhs, out_stride elements apart; rows outside
                                                 // the local groups are set to 0. What comes after out_stride is left zero
-    const struct expertd_packed_weights *gate; // of up's k, n, dtype and bytes; NULL where not gated. Codes of another format than
-                                               // up's are right too, but taken panel by panel, which is slower
+    const struct expertd_packed_weights *gate;  // of up's k, n, dtype and bytes; NULL where not gated. Codes of another format than
+                                                // up's are right too, but taken panel by panel, which is slower
     const struct expertd_activation *activation;
     void *const *gate_bias; // [num_actual_groups] to [n] fp32, each there where its group has rows; or NULL: none
     void *const *up_bias;   // the same

@@ -138,25 +138,25 @@ static void backend_with_another_arithmetic_fails_its_check(void **state) {
 // always or only where they are so small that a unit whose flush is another takes the block again (NEON's once began anew then).
 static const struct kernel_backend *whole;
 
-static void call_from_zero(panel_group_kernel *group, const struct panel_group_args *args) {
-    struct panel_group_args call = *args;
+static void call_from_zero(macrokernel *group, const struct macrokernel_args *args) {
+    struct macrokernel_args call = *args;
     call.goes_on = false;
     group(&call);
 }
 
-static void forgetful_f32(const struct panel_group_args *args) {
+static void forgetful_f32(const struct macrokernel_args *args) {
     call_from_zero(whole->f32.group, args);
 }
 
-static void forgetful_i8(const struct panel_group_args *args) {
+static void forgetful_i8(const struct macrokernel_args *args) {
     call_from_zero(whole->i8.group, args);
 }
 
-static void forgetful_where_small(const struct panel_group_args *args) {
+static void forgetful_where_small(const struct macrokernel_args *args) {
     size_t count = args->rows * KERNEL_SUMS;
     float *right = test_alloc(count * sizeof *right);
     memcpy(right, args->sums, count * sizeof *right);
-    struct panel_group_args call = *args;
+    struct macrokernel_args call = *args;
     call.sums = right;
     whole->bf16.group(&call);
     call_from_zero(whole->bf16.group, args);
@@ -167,38 +167,38 @@ static void forgetful_where_small(const struct panel_group_args *args) {
 }
 
 // Sums of plain weights that miss their last k.
-static void short_along_f32(const struct along_args *args) {
-    struct along_args call = *args;
+static void short_along_f32(const struct k_major_args *args) {
+    struct k_major_args call = *args;
     call.k--;
-    whole->f32.along(&call);
+    whole->f32.k_major(&call);
 }
 
-static void short_along_bf16(const struct along_args *args) {
-    struct along_args call = *args;
+static void short_along_bf16(const struct k_major_args *args) {
+    struct k_major_args call = *args;
     call.k--;
-    whole->bf16.along(&call);
+    whole->bf16.k_major(&call);
 }
 
 static void expect_mistakes_along_found(const struct kernel_backend *backend) {
     struct kernel_backend broken = *backend;
     whole = backend;
-    if (backend->f32.along && backend->bf16.along) {
-        broken.bf16.along = short_along_bf16;
+    if (backend->f32.k_major && backend->bf16.k_major) {
+        broken.bf16.k_major = short_along_bf16;
         assert_string_equal(backend_self_check(&broken), "bf16 sum");
-        broken = *backend, broken.f32.along = short_along_f32;
+        broken = *backend, broken.f32.k_major = short_along_f32;
         assert_string_equal(backend_self_check(&broken), "f32 sum");
     }
 }
 
 // One bit of the last panel's last sum.
-static void nearly_right(const struct panel_group_args *args, const struct expertd_quantised_format *format) {
-    whole->bf16.quantised_group(args, format);
+static void nearly_right(const struct macrokernel_args *args, const struct expertd_quantised_format *format) {
+    whole->bf16.quantised_macrokernel_of(args, format);
     float *sum = args->sums + (args->rows - 1) * KERNEL_SUMS + args->count * EXPERTD_KERNEL_PANEL - 1;
     *sum = expertd_f32_from_bits(expertd_f32_bits(*sum) ^ 1);
 }
 
-static void wrong_where_kept(const struct panel_group_args *args, const struct expertd_quantised_format *format) {
-    (args->rows_kept ? nearly_right : whole->bf16.quantised_group)(args, format);
+static void wrong_where_kept(const struct macrokernel_args *args, const struct expertd_quantised_format *format) {
+    (args->rows_cached ? nearly_right : whole->bf16.quantised_macrokernel_of)(args, format);
 }
 
 // One bit, but only where all rows are plain: kernels have ways of their own for those.
@@ -231,10 +231,10 @@ static void expect_mistakes_of_groups_found(const struct kernel_backend *backend
         assert_string_equal(backend_self_check(&broken), "int8 sum");
     }
     broken = *backend;
-    if (backend->bf16.quantised_group) {
-        broken.bf16.quantised_group = nearly_right;
+    if (backend->bf16.quantised_macrokernel_of) {
+        broken.bf16.quantised_macrokernel_of = nearly_right;
         assert_string_equal(backend_self_check(&broken), "quantised sum");
-        broken.bf16.quantised_group = wrong_where_kept;
+        broken.bf16.quantised_macrokernel_of = wrong_where_kept;
         assert_string_equal(backend_self_check(&broken), "quantised sum");
     }
     broken = *backend, broken.bf16.quantised = wrong_where_plain;
@@ -243,12 +243,12 @@ static void expect_mistakes_of_groups_found(const struct kernel_backend *backend
 
 // One bit of what is packed or decoded, and of quantised weights against rows of f32.
 static void wrong_pack_along(const struct pack_args *args) {
-    whole->pack_along(args);
+    whole->pack_k_major(args);
     ((uint8_t *)args->panels)[args->lines - 1] ^= 1;
 }
 
 static void wrong_pack_across(const struct pack_args *args) {
-    whole->pack_across(args);
+    whole->pack_n_major(args);
     ((uint8_t *)args->panels)[args->lines - 1] ^= 1;
 }
 
@@ -269,8 +269,8 @@ static void wrong_f32_rows(const struct panel_args *args, const struct expertd_q
 }
 
 // Of weights that lie as F16 alone.
-static void wrong_where_f16(const struct across_args *args) {
-    whole->f32.across(args);
+static void wrong_where_f16(const struct n_major_args *args) {
+    whole->f32.n_major(args);
     if (args->dtype == EXPERTD_DTYPE_F16) {
         args->sums[0] = expertd_f32_from_bits(expertd_f32_bits(args->sums[0]) ^ 1);
     }
@@ -279,9 +279,9 @@ static void wrong_where_f16(const struct across_args *args) {
 static void expect_mistakes_of_packing_found(const struct kernel_backend *backend) {
     struct kernel_backend broken = *backend;
     whole = backend;
-    broken.pack_along = wrong_pack_along;
+    broken.pack_k_major = wrong_pack_along;
     assert_string_equal(backend_self_check(&broken), "packing");
-    broken = *backend, broken.pack_across = wrong_pack_across;
+    broken = *backend, broken.pack_n_major = wrong_pack_across;
     assert_string_equal(backend_self_check(&broken), "packing");
     broken = *backend, broken.decode = wrong_decode;
     assert_string_equal(backend_self_check(&broken), "packing");
@@ -290,8 +290,8 @@ static void expect_mistakes_of_packing_found(const struct kernel_backend *backen
     broken = *backend, broken.f32.quantised = wrong_f32_rows;
     assert_string_equal(backend_self_check(&broken), "quantised sum");
     broken = *backend;
-    if (backend->f32.across) {
-        broken.f32.across = wrong_where_f16;
+    if (backend->f32.n_major) {
+        broken.f32.n_major = wrong_where_f16;
         assert_string_equal(backend_self_check(&broken), "f32 sum");
     }
 }

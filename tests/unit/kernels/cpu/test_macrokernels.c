@@ -62,20 +62,20 @@ static float want_sum(const struct group_case *c, const struct group_data *d, si
 }
 
 static void check_case(const struct group_case *c) {
-    panel_group_kernel *group = c->dtype == EXPERTD_DTYPE_F32 ? c->backend->f32.group : c->backend->bf16.group;
+    macrokernel *group = c->dtype == EXPERTD_DTYPE_F32 ? c->backend->f32.group : c->backend->bf16.group;
     struct group_data d;
     if (!(c->dtype == EXPERTD_DTYPE_F32 ? FIRST_WITH(c->backend, f32.group, 0) : FIRST_WITH(c->backend, bf16.group, 0))) {
         return;
     }
     data_init(c, &d);
-    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_PANELS_MAX];
     for (size_t r = 0; r < c->rows; r++) {
         x[r] = d.x + r * d.stride * d.element;
     }
     for (size_t p = 0; p < c->panels; p++) {
         panels[p] = (char *)d.packed + p * expertd_packed_group_bytes(c->dtype, c->k, EXPERTD_KERNEL_PANEL);
     }
-    struct panel_group_args args = {
+    struct macrokernel_args args = {
         .x = x,
         .rows = c->rows,
         .panels = panels,
@@ -104,7 +104,7 @@ static void check_case(const struct group_case *c) {
         group(&args);
         args.count = c->panels;
         poison_f32(d.sums, c->rows * KERNEL_SUMS);
-        args.rows_kept = true;
+        args.rows_cached = true;
     }
     group(&args);
     for (size_t r = 0; r < c->rows; r++) {
@@ -139,7 +139,7 @@ static void check_backend(const struct kernel_backend *backend) {
                                    EXPERTD_DTYPE_BF16,
                                    ROWS[r],
                                    DEPTHS[d],
-                                   1 + (r + d) % KERNEL_GROUP,
+                                   1 + (r + d) % KERNEL_PANELS_MAX,
                                    (enum values)((r + 2 * d) % VALUES_COUNT),
                                    MORE[(r / 2 + d) % COUNT_OF(MORE)]};
             check_case(&c);
@@ -165,8 +165,8 @@ static void most_rows_fit_the_scratch(const struct kernel_backend *backend) {
         if (i > 0 && !takes_case()) {
             continue;
         }
-        struct group_case c = {backend,      EXPERTD_DTYPE_BF16, KERNEL_CALL_ROWS, CALLS[i].k,
-                               KERNEL_GROUP, VALUES_PLAIN,       CALLS[i].more};
+        struct group_case c = {backend,           EXPERTD_DTYPE_BF16, KERNEL_CALL_ROWS, CALLS[i].k,
+                               KERNEL_PANELS_MAX, VALUES_PLAIN,       CALLS[i].more};
         check_case(&c);
         c.dtype = EXPERTD_DTYPE_F32;
         check_case(&c);

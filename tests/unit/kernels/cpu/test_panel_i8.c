@@ -77,7 +77,7 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
     struct expertd_weight_source source = {o->w + first * (s->transposed ? s->n : 1), EXPERTD_DTYPE_I8, s->transposed ? 1 : s->k,
                                            s->transposed ? s->n : 1};
     expertd_pack_weights(&source, k, s->n, EXPERTD_DTYPE_I8, EXPERTD_PACKED_PANELS, o->packed);
-    const void *x[ROWS_MAX], *panels[KERNEL_GROUP];
+    const void *x[ROWS_MAX], *panels[KERNEL_PANELS_MAX];
     for (size_t r = 0; r < s->rows; r++) {
         x[r] = o->rows[r] + first;
     }
@@ -86,7 +86,7 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
     }
     struct guarded scratch = guarded_take(KERNEL_SCRATCH_BYTES, 1); // not a byte more is written
     const bool again = !goes_on && k % 3 == 1;                      // after a call for the same rows
-    struct panel_group_args args = {.x = x,
+    struct macrokernel_args args = {.x = x,
                                     .rows = s->rows,
                                     .panels = panels,
                                     .count = (s->n + EXPERTD_KERNEL_PANEL - 1) / EXPERTD_KERNEL_PANEL,
@@ -97,7 +97,7 @@ static void multiply_groups(struct operands *o, const struct kernel_backend *bac
                                     .goes_on = goes_on};
     memset(args.scratch, POISON & 0xff, KERNEL_SCRATCH_BYTES);
     for (int call = 0; call <= again; call++) {
-        args.rows_kept = call > 0;
+        args.rows_cached = call > 0;
         backend->i8.group(&args);
     }
     guarded_free(&scratch);

@@ -46,13 +46,13 @@ static void what_is_strewn_gathered_or_empty_is_not_fetched(void **state) {
 
 // The walk ends behind the last line of the last stretch, and as far as its steps' bytes, which are rounded up, lead.
 static void check_walk(const struct memory_ahead *memory, size_t fetches) {
-    struct group_ahead ahead = group_ahead_of(memory, fetches, true);
+    struct macrokernel_prefetch ahead = macrokernel_prefetch_of(memory, fetches, true);
     const uintptr_t from = (uintptr_t)memory->from;
     const size_t lines = ahead.length / ALIGN;
     assert_true(ahead.length >= memory->bytes);
     assert_true(ahead.length < memory->bytes + 2 * ALIGN);
     for (size_t i = 0; i < fetches; i++) {
-        group_fetch(&ahead);
+        macro_prefetch(&ahead);
     }
     size_t begun = 0; // stretches
     while (ahead.end > from + begun * memory->stride + ahead.length) {

@@ -18,8 +18,8 @@ struct slices_case {
 };
 
 struct slices_data {
-    struct guarded x[KERNEL_CALL_ROWS], packed[KERNEL_GROUP], scratch, sums;
-    const void *rows[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    struct guarded x[KERNEL_CALL_ROWS], packed[KERNEL_PANELS_MAX], scratch, sums;
+    const void *rows[KERNEL_CALL_ROWS], *panels[KERNEL_PANELS_MAX];
     char *w;
     size_t element, more;
 };
@@ -95,7 +95,7 @@ static const struct slices_kernels *kernels_of(const struct slices_case *c) {
 static void check_group(const struct slices_case *c, size_t more) {
     struct slices_data d;
     data_init(c, more, &d);
-    struct panel_group_args args = {.x = d.rows,
+    struct macrokernel_args args = {.x = d.rows,
                                     .rows = c->rows,
                                     .panels = d.panels,
                                     .count = c->panels,
@@ -109,7 +109,7 @@ static void check_group(const struct slices_case *c, size_t more) {
     kernels_of(c)->group(&args);
     check_sums(c, &d);
     poison_f32(d.sums.data, c->rows * KERNEL_SUMS);
-    args.rows_kept = true;
+    args.rows_cached = true;
     kernels_of(c)->group(&args);
     check_sums(c, &d);
     data_deinit(c, &d);
@@ -156,7 +156,7 @@ static void check_layout(const struct kernel_backend *backend, enum expertd_pack
                                     dtype,
                                     rows,
                                     DEPTHS[d],
-                                    1 + (rows + d) % KERNEL_GROUP,
+                                    1 + (rows + d) % KERNEL_PANELS_MAX,
                                     (enum values)((rows + 2 * d) % VALUES_COUNT)};
             check_group(&c, 0);
             if (d % 3 == rows % 3) {
@@ -190,7 +190,7 @@ static void check_scratch_of(const struct kernel_backend *backend, enum expertd_
         check_group(&(struct slices_case){backend, layout, bf16, FIT, K_BF16, 2, VALUES_PLAIN}, 0);
         check_group(&(struct slices_case){backend, layout, bf16, FIT + 1, K_BF16, 3, VALUES_PLAIN}, 0);
         check_group(&(struct slices_case){backend, layout, bf16, FIT + 1, K_BF16, 2, VALUES_PLAIN}, MORE);
-        check_group(&(struct slices_case){backend, layout, bf16, MOST, K_BF16, KERNEL_GROUP, VALUES_PLAIN}, 0);
+        check_group(&(struct slices_case){backend, layout, bf16, MOST, K_BF16, KERNEL_PANELS_MAX, VALUES_PLAIN}, 0);
     }
     // Rows that are widened as they are laid take twice as much, in lines of 8 words.
     enum { FIT_WIDENED = KERNEL_SCRATCH_BYTES / ((K_BF16 / 2 + 7) / 8 * 64) };
@@ -205,7 +205,8 @@ static void check_scratch_of(const struct kernel_backend *backend, enum expertd_
     }
     if (is_first(backend, layout, EXPERTD_DTYPE_F32)) {
         check_group(&(struct slices_case){backend, layout, EXPERTD_DTYPE_F32, 29, TURNS, 1, VALUES_PLAIN}, 0);
-        check_group(&(struct slices_case){backend, layout, EXPERTD_DTYPE_F32, MOST, K_BF16 / 2, KERNEL_GROUP, VALUES_PLAIN}, 0);
+        check_group(&(struct slices_case){backend, layout, EXPERTD_DTYPE_F32, MOST, K_BF16 / 2, KERNEL_PANELS_MAX, VALUES_PLAIN},
+                    0);
     }
 }
 

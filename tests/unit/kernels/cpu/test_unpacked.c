@@ -12,16 +12,16 @@ enum {
     COLUMNS_MAX = 150,
     GAP = 5,
     ALONG_ROUNDS = 400,
-    ALONG_ROWS = 14,   // tiles of 12 and of less
+    K_MAJOR_ROWS = 14, // tiles of 12 and of less
     ALONG_K_MAX = 560, // two blocks of int8
     ALONG_COLUMNS_MAX = 50,
 };
 
 struct problem {
     enum expertd_dtype x_dtype, dtype;
-    bool along;
+    bool k_major;
     size_t rows, k, columns, stride, sums_stride; // strides in elements
-    struct guarded x[ALONG_ROWS], weights, sums;
+    struct guarded x[K_MAJOR_ROWS], weights, sums;
     float *want; // [rows, columns]
 };
 
@@ -36,7 +36,7 @@ static float get(enum expertd_dtype dtype, const void *data, size_t at) {
 }
 
 static float weight(const struct problem *p, size_t k, size_t column) {
-    return get(p->dtype, p->weights.data, p->along ? column * p->stride + k : k * p->stride + column);
+    return get(p->dtype, p->weights.data, p->k_major ? column * p->stride + k : k * p->stride + column);
 }
 
 // Pairs of bf16, the odd k first, an odd tail beside +0; of int8 an int32 that wraps; else one fma per k.
@@ -45,7 +45,7 @@ static float sum_of(const struct problem *p, size_t row, size_t column, size_t k
     if (p->x_dtype == EXPERTD_DTYPE_I8) {
         uint32_t wrapped = 0;
         for (size_t k = 0; k < k_end; k++) {
-            size_t at = p->along ? column * p->stride + k : k * p->stride + column;
+            size_t at = p->k_major ? column * p->stride + k : k * p->stride + column;
             wrapped += (uint32_t)(((const int8_t *)p->x[row].data)[k] * ((const int8_t *)p->weights.data)[at]);
         }
         return expertd_f32_from_bits(wrapped);
@@ -81,19 +81,19 @@ static void fill(struct random *random, enum expertd_dtype dtype, void *data, si
     }
 }
 
-static struct problem problem_at_random(struct random *random, enum expertd_dtype x_dtype, bool along) {
+static struct problem problem_at_random(struct random *random, enum expertd_dtype x_dtype, bool k_major) {
     static const enum expertd_dtype DTYPES[] = {EXPERTD_DTYPE_F32, EXPERTD_DTYPE_F16, EXPERTD_DTYPE_BF16};
     int at_end = (int)random_below(random, 2);
     struct problem p = {.x_dtype = x_dtype,
                         .dtype = x_dtype == EXPERTD_DTYPE_F32 ? DTYPES[random_below(random, 3)] : x_dtype,
-                        .along = along,
-                        .rows = 1 + random_below(random, along ? ALONG_ROWS : ACROSS_ROWS),
-                        .k = along ? 1 + random_below(random, ALONG_K_MAX) : random_below(random, K_MAX + 1),
-                        .columns = 1 + random_below(random, along ? ALONG_COLUMNS_MAX : COLUMNS_MAX)};
-    p.stride = (along ? p.k : p.columns) + random_below(random, GAP);
+                        .k_major = k_major,
+                        .rows = 1 + random_below(random, k_major ? K_MAJOR_ROWS : N_MAJOR_ROWS),
+                        .k = k_major ? 1 + random_below(random, ALONG_K_MAX) : random_below(random, K_MAX + 1),
+                        .columns = 1 + random_below(random, k_major ? ALONG_COLUMNS_MAX : COLUMNS_MAX)};
+    p.stride = (k_major ? p.k : p.columns) + random_below(random, GAP);
     p.sums_stride = p.columns + random_below(random, GAP);
-    size_t lines = along ? p.columns : p.k;
-    size_t weights = lines ? (lines - 1) * p.stride + (along ? p.k : p.columns) : 0;
+    size_t lines = k_major ? p.columns : p.k;
+    size_t weights = lines ? (lines - 1) * p.stride + (k_major ? p.k : p.columns) : 0;
     p.weights = guarded_take(weights * expertd_dtype_size(p.dtype), at_end);
     fill(random, p.dtype, p.weights.data, weights);
     p.sums = guarded_take(((p.rows - 1) * p.sums_stride + p.columns) * sizeof(float), at_end);
@@ -119,55 +119,55 @@ static void problem_free(struct problem *p) {
 
 static void run_along(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
                       size_t end) {
-    struct along_args args = {.x = x,
-                              .rows = p->rows,
-                              .dtype = p->dtype,
-                              .weights = (const char *)p->weights.data + first * expertd_dtype_size(p->dtype),
-                              .stride = p->stride * expertd_dtype_size(p->dtype),
-                              .k = end - first,
-                              .columns = p->columns,
-                              .sums = p->sums.data,
-                              .sums_stride = p->sums_stride,
-                              .goes_on = first > 0};
-    backend_kernels(backend, p->x_dtype)->along(&args);
+    struct k_major_args args = {.x = x,
+                                .rows = p->rows,
+                                .dtype = p->dtype,
+                                .weights = (const char *)p->weights.data + first * expertd_dtype_size(p->dtype),
+                                .stride = p->stride * expertd_dtype_size(p->dtype),
+                                .k = end - first,
+                                .columns = p->columns,
+                                .sums = p->sums.data,
+                                .sums_stride = p->sums_stride,
+                                .goes_on = first > 0};
+    backend_kernels(backend, p->x_dtype)->k_major(&args);
 }
 
 static void run_across(const struct kernel_backend *backend, const struct problem *p, const void *const *x, size_t first,
                        size_t end, size_t shares) {
-    struct across_args args = {.x = x,
-                               .rows = p->rows,
-                               .dtype = p->dtype,
-                               .weights = (const char *)p->weights.data + first * p->stride * expertd_dtype_size(p->dtype),
-                               .stride = p->stride * expertd_dtype_size(p->dtype),
-                               .k = end - first,
-                               .columns = p->columns,
-                               .sums = p->sums.data,
-                               .sums_stride = p->sums_stride,
-                               .ahead = 16,
-                               .share = shares - 1,
-                               .shares = shares,
-                               .goes_on = first > 0};
-    backend_kernels(backend, p->x_dtype)->across(&args);
+    struct n_major_args args = {.x = x,
+                                .rows = p->rows,
+                                .dtype = p->dtype,
+                                .weights = (const char *)p->weights.data + first * p->stride * expertd_dtype_size(p->dtype),
+                                .stride = p->stride * expertd_dtype_size(p->dtype),
+                                .k = end - first,
+                                .columns = p->columns,
+                                .sums = p->sums.data,
+                                .sums_stride = p->sums_stride,
+                                .ahead = 16,
+                                .share = shares - 1,
+                                .shares = shares,
+                                .goes_on = first > 0};
+    backend_kernels(backend, p->x_dtype)->n_major(&args);
 }
 
 // k [first, end) of it.
 static void run(const struct kernel_backend *backend, const struct problem *p, size_t first, size_t end, size_t shares) {
-    const void *x[ALONG_ROWS];
+    const void *x[K_MAJOR_ROWS];
     for (size_t r = 0; r < p->rows; r++) {
         x[r] = (const char *)p->x[r].data + first * expertd_dtype_size(p->x_dtype);
     }
-    if (p->along) {
+    if (p->k_major) {
         run_along(backend, p, x, first, end);
     } else {
         run_across(backend, p, x, first, end, shares);
     }
 }
 
-static void check_one(const struct kernel_backend *backend, struct random *random, enum expertd_dtype x_dtype, bool along) {
-    struct problem p = problem_at_random(random, x_dtype, along);
+static void check_one(const struct kernel_backend *backend, struct random *random, enum expertd_dtype x_dtype, bool k_major) {
+    struct problem p = problem_at_random(random, x_dtype, k_major);
     size_t shares = 1 + random_below(random, 8), sums = (p.rows - 1) * p.sums_stride + p.columns;
     for (int parts = 1; parts <= 2; parts++) {
-        size_t middle = parts == 2 ? random_below(random, (uint32_t)(p.along ? p.k : p.k + 1)) / 2 * 2 : 0;
+        size_t middle = parts == 2 ? random_below(random, (uint32_t)(p.k_major ? p.k : p.k + 1)) / 2 * 2 : 0;
         memset(p.sums.data, 0x7f, sums * sizeof(float));
         if (middle) {
             run(backend, &p, 0, middle, shares);
@@ -191,13 +191,13 @@ static void check_one(const struct kernel_backend *backend, struct random *rando
 static void sums_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {1618};
     for (size_t i = 0; i < share_of(CASES_OF(ROUNDS)); i++) {
-        if (backend->f32.across && FIRST_WITH(backend, f32.across, 0)) {
+        if (backend->f32.n_major && FIRST_WITH(backend, f32.n_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_F32, false);
         }
-        if (backend->bf16.across && FIRST_WITH(backend, bf16.across, 0)) {
+        if (backend->bf16.n_major && FIRST_WITH(backend, bf16.n_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_BF16, false);
         }
-        if (backend->i8.across && FIRST_WITH(backend, i8.across, 0)) {
+        if (backend->i8.n_major && FIRST_WITH(backend, i8.n_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_I8, false);
         }
     }
@@ -206,13 +206,13 @@ static void sums_are_the_contracts(const struct kernel_backend *backend) {
 static void sums_along_are_the_contracts(const struct kernel_backend *backend) {
     struct random random = {2718};
     for (size_t i = 0; i < share_of(CASES_OF(ALONG_ROUNDS)); i++) {
-        if (backend->f32.along && FIRST_WITH(backend, f32.along, 0)) {
+        if (backend->f32.k_major && FIRST_WITH(backend, f32.k_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_F32, true);
         }
-        if (backend->bf16.along && FIRST_WITH(backend, bf16.along, 0)) {
+        if (backend->bf16.k_major && FIRST_WITH(backend, bf16.k_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_BF16, true);
         }
-        if (backend->i8.along && FIRST_WITH(backend, i8.along, 0)) {
+        if (backend->i8.k_major && FIRST_WITH(backend, i8.k_major, 0)) {
             check_one(backend, &random, EXPERTD_DTYPE_I8, true);
         }
     }
@@ -234,7 +234,7 @@ static void only_the_contracts_arithmetic_has_bf16(void **state) {
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = kernel_backend_at(i, &usable)); i++) {
-        assert_true(backend->arithmetic == ARITHMETIC_CPU || (!backend->bf16.across && !backend->bf16.along));
+        assert_true(backend->arithmetic == ARITHMETIC_CPU || (!backend->bf16.n_major && !backend->bf16.k_major));
     }
 }
 

@@ -51,7 +51,7 @@ static void check(enum expertd_dtype from, enum expertd_dtype to, size_t rows, s
         scales[i] = random_f32(&random, VALUES_PLAIN);
     }
     const float *scales_there = on_device(scales, rows * blocks * sizeof *scales);
-    struct expertd_device_take_in args = {
+    struct expertd_device_convert_input args = {
         .from = from,
         .to = to,
         .rows = (uint32_t)rows,
@@ -64,7 +64,7 @@ static void check(enum expertd_dtype from, enum expertd_dtype to, size_t rows, s
         .out = on_device(out, rows * stride),
         .stride = stride,
     };
-    device_must(pieces.table->take_in(pieces.device, &args, &error), &error);
+    device_must(pieces.table->convert_input(pieces.device, &args, &error), &error);
     back(args.out);
     float *of_row = test_alloc(width * sizeof *of_row);
     char *want = test_alloc(width * expertd_dtype_size(to));
@@ -108,9 +108,9 @@ static void scales_multiply_what_they_are_of(void **state) {
 static void no_rows_are_no_launch(void **state) {
     (void)state;
     struct expertd_device_error error;
-    struct expertd_device_take_in none = {.from = EXPERTD_DTYPE_F32, .to = EXPERTD_DTYPE_BF16, .width = 8};
+    struct expertd_device_convert_input none = {.from = EXPERTD_DTYPE_F32, .to = EXPERTD_DTYPE_BF16, .width = 8};
     uint64_t launches = pieces.table->calls("cudaLaunchKernel");
-    device_must(pieces.table->take_in(pieces.device, &none, &error), &error);
+    device_must(pieces.table->convert_input(pieces.device, &none, &error), &error);
     assert_int_equal(pieces.table->calls("cudaLaunchKernel"), launches);
 }
 

@@ -400,8 +400,8 @@ static void errors_name_the_argument_and_leave_the_output(void **state) {
     expect_error(&bad, "num_actual_groups");
     bad = good, bad.out_stride = 1;
     expect_error(&bad, "out");
-    const struct expertd_matmul_schedule few_rows = {EXPERTD_SCHEDULE_CALL_ROWS_MIN - 1, 1, 1};
-    bad = good, bad.schedule = &few_rows;
+    const struct expertd_matmul_schedule small_m_rows = {EXPERTD_SCHEDULE_CALL_ROWS_MIN - 1, 1, 1};
+    bad = good, bad.schedule = &small_m_rows;
     expect_error(&bad, "schedule");
     sizes[1] = -1;
     expect_error(&good, "group_sizes");

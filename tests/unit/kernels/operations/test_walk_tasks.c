@@ -121,8 +121,7 @@ static void spans_of_a_task_are_of_its_group(void **state) {
 static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
     (void)state;
     enum { GROUPS = 32, PANELS = 12, THREADS = 2 };
-    const struct element_kernels with_slices = {.slices[EXPERTD_PACKED_SLICES].group =
-                                                    (panel_group_kernel *)(uintptr_t)1}; // never called
+    const struct element_kernels with_slices = {.slices[EXPERTD_PACKED_SLICES].group = (macrokernel *)(uintptr_t)1}; // never called
     struct panel_kernels kernels = {.of = &with_slices, .layout = EXPERTD_PACKED_SLICES};
     struct expertd_matmul_schedule schedule = expertd_schedule_heuristic();
     int32_t sizes[GROUPS];
@@ -149,7 +148,7 @@ static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
     assert_true(product.end - product.panel < PANELS);
     assert_true(tasks.num_spans - tasks.whole >= THREADS); // for threads to end together
     const size_t whole = tasks.whole;
-    struct element_kernels of_panels = {.group = (panel_group_kernel *)(uintptr_t)1, .keeps = {1 << 20, 2}};
+    struct element_kernels of_panels = {.group = (macrokernel *)(uintptr_t)1, .caches = {1 << 20, 2}};
     kernels = (struct panel_kernels){.of = &of_panels, .layout = EXPERTD_PACKED_PANELS};
     walk_tasks_make(&shape, spans, &tasks);
     assert_int_equal(tasks.whole, whole);
@@ -162,7 +161,7 @@ static void rows_that_are_kept_take_all_panels_but_for_the_last(void **state) {
 static void a_span_that_is_longer_than_the_rest_is_cut(void **state) {
     (void)state;
     enum { GROUPS = 8, PANELS = 224, THREADS = 2, ROWS = 60 };
-    const struct element_kernels of = {.group = (panel_group_kernel *)(uintptr_t)1, .keeps = {1 << 20, 2}}; // never called
+    const struct element_kernels of = {.group = (macrokernel *)(uintptr_t)1, .caches = {1 << 20, 2}}; // never called
     const struct panel_kernels kernels = {.of = &of};
     const struct expertd_matmul_schedule schedule = expertd_schedule_heuristic();
     int32_t sizes[GROUPS] = {ROWS, 1, 1, 1, 1, 1, 1, 1};
@@ -189,8 +188,8 @@ static void a_span_that_is_longer_than_the_rest_is_cut(void **state) {
 
 static void spans_are_half_as_long_where_rows_are_kept_widened(void **state) {
     (void)state;
-    enum { ROW_BYTES = 8192, KEPT = KERNEL_ROWS_KEPT / ROW_BYTES, PANELS = 64 };
-    struct element_kernels slices = {.slices[EXPERTD_PACKED_SLICES].group = (panel_group_kernel *)(uintptr_t)1}; // never called
+    enum { ROW_BYTES = 8192, KEPT = KERNEL_ROWS_CACHED / ROW_BYTES, PANELS = 64 };
+    struct element_kernels slices = {.slices[EXPERTD_PACKED_SLICES].group = (macrokernel *)(uintptr_t)1}; // never called
     const struct panel_kernels kernels = {.of = &slices, .layout = EXPERTD_PACKED_SLICES};
     const struct expertd_matmul_schedule schedule = expertd_schedule_heuristic();
     const int32_t rows = 2 * KEPT;
@@ -225,8 +224,8 @@ static void spans_of_codes_are_as_many_rows_as_the_format_keeps(void **state) {
     static const struct expertd_quantised_format
         KEPT = {EXPERTD_CODE_E2M1, EXPERTD_DTYPE_F8_E8M0, EXPERTD_GLOBAL_NONE, false, false, 32},
         OTHER = {EXPERTD_CODE_E4M3, EXPERTD_DTYPE_F32, EXPERTD_GLOBAL_NONE, false, true, 128};
-    const struct element_kernels codes = {.quantised_group = (quantised_group_kernel *)(uintptr_t)1, // never called
-                                          .quantised_kept = KERNEL_CALL_ROWS,
+    const struct element_kernels codes = {.quantised_macrokernel_of = (quantised_macrokernel *)(uintptr_t)1, // never called
+                                          .quantised_cached = KERNEL_CALL_ROWS,
                                           .quantised_span = keeps_of_e2m1};
     struct panel_kernels kernels = {.of = &codes, .format = &KEPT};
     const struct expertd_matmul_schedule schedule = expertd_schedule_heuristic();

@@ -10,7 +10,7 @@
 #include "kernels/cpu/common/float_mode.h"
 
 // A call has many rows, but few that differ, so that the twin need not be asked for all.
-enum { DISTINCT = 13, MANY_N = KERNEL_GROUP * EXPERTD_KERNEL_PANEL, SCRATCH_MORE = 300 << 10 };
+enum { DISTINCT = 13, MANY_N = KERNEL_PANELS_MAX * EXPERTD_KERNEL_PANEL, SCRATCH_MORE = 300 << 10 };
 
 struct many {
     const struct quantised_case *quantised;
@@ -44,7 +44,7 @@ static size_t distinct_of(size_t row) {
 
 #if defined(__x86_64__)
 static bool is_pairs(const struct kernel_backend *backend) {
-    return backend->bf16.quantised_group == avx512bf16_quantised_group_bf16 && __builtin_cpu_supports("avx512vbmi");
+    return backend->bf16.quantised_macrokernel_of == avx512bf16_quantised_macrokernel_bf16 && __builtin_cpu_supports("avx512vbmi");
 }
 #endif
 
@@ -62,12 +62,12 @@ static void assert_sums(const struct many *many, size_t rows, const char *backen
 }
 
 // As CPUs of either pace multiply.
-static void check_paces(const struct many *many, const struct kernel_backend *backend, const struct panel_group_args *args) {
+static void check_paces(const struct many *many, const struct kernel_backend *backend, const struct macrokernel_args *args) {
 #if defined(__x86_64__)
     for (enum pairs_pace pace = 0; is_pairs(backend) && pace < PAIRS_PACES; pace++) {
         poison_f32(many->sums, args->rows * KERNEL_SUMS);
         poison_f32(many->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
-        pairs_group(args, &many->quantised->format, pace);
+        pairs_macrokernel(args, &many->quantised->format, pace);
         assert_sums(many, args->rows, pace == PAIRS_ONE_A_CYCLE ? "one a cycle" : "two a cycle");
     }
 #else
@@ -76,8 +76,8 @@ static void check_paces(const struct many *many, const struct kernel_backend *ba
 }
 
 // With more scratch, then again for the same rows, while others are said to come next.
-static void check_kept(const struct many *many, const struct kernel_backend *backend, struct panel_group_args args) {
-    size_t kept = backend->bf16.quantised_kept ? backend->bf16.quantised_kept : KERNEL_QUANTISED_ROWS;
+static void check_kept(const struct many *many, const struct kernel_backend *backend, struct macrokernel_args args) {
+    size_t kept = backend->bf16.quantised_cached ? backend->bf16.quantised_cached : KERNEL_QUANTISED_ROWS;
     args.scratch = many->pages.data;
     args.scratch_more = SCRATCH_MORE;
     args.next_x = args.x;
@@ -85,24 +85,24 @@ static void check_kept(const struct many *many, const struct kernel_backend *bac
     poison_f32(args.scratch, (SCRATCH_MORE + KERNEL_SCRATCH_BYTES) / sizeof(float));
     for (int call = 0; call < 2; call++) {
         poison_f32(many->sums, args.rows * KERNEL_SUMS);
-        args.rows_kept = call > 0 && args.rows <= kept;
-        backend->bf16.quantised_group(&args, &many->quantised->format);
+        args.rows_cached = call > 0 && args.rows <= kept;
+        backend->bf16.quantised_macrokernel_of(&args, &many->quantised->format);
         assert_sums(many, args.rows, call ? "rows kept" : "more scratch");
     }
 }
 
 static void check_backend(const struct many *many, const struct kernel_backend *backend, size_t rows, bool next) {
     const struct quantised_case *q = many->quantised;
-    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_PANELS_MAX];
     size_t count = (q->n + EXPERTD_KERNEL_PANEL - 1) / EXPERTD_KERNEL_PANEL;
     point_to_rows(many, rows, x);
     quantised_panels(q, 0, count, panels);
     poison_f32(many->sums, rows * KERNEL_SUMS);
     poison_f32(many->scratch, KERNEL_SCRATCH_BYTES / sizeof(float));
-    struct panel_group_args args = {
+    struct macrokernel_args args = {
         .x = x, .rows = rows, .panels = panels, .count = count, .k = q->k, .sums = many->sums, .scratch = many->scratch};
     args.next = next ? panels : NULL;
-    backend->bf16.quantised_group(&args, &q->format);
+    backend->bf16.quantised_macrokernel_of(&args, &q->format);
     assert_sums(many, rows, backend->name);
     check_paces(many, backend, &args);
     check_kept(many, backend, args);
@@ -111,7 +111,7 @@ static void check_backend(const struct many *many, const struct kernel_backend *
 // The panel kernel, whose columns are a panel's.
 static void check_panels(const struct many *many, const struct kernel_backend *backend, size_t rows) {
     const struct quantised_case *q = many->quantised;
-    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_PANELS_MAX];
     size_t count = (q->n + EXPERTD_KERNEL_PANEL - 1) / EXPERTD_KERNEL_PANEL;
     point_to_rows(many, rows, x);
     quantised_panels(q, 0, count, panels);
@@ -145,7 +145,7 @@ static void check_backends(struct many *many, size_t rows, bool scalar) {
             continue;
         }
         ask_twin(many, backend->arithmetic);
-        if (backend->bf16.quantised_group && FIRST_WITH(backend, bf16.quantised_group, true)) {
+        if (backend->bf16.quantised_macrokernel_of && FIRST_WITH(backend, bf16.quantised_macrokernel_of, true)) {
             check_backend(many, backend, rows, rows % 2);
         }
         if (FIRST_WITH(backend, bf16.quantised, true)) {
@@ -169,7 +169,7 @@ static void any_number_of_rows_and_any_depth_give_the_twins_bits(void **state) {
             }
             struct quantised_case q;
             struct many many;
-            size_t panels = 1 + (f + d) % KERNEL_GROUP;
+            size_t panels = 1 + (f + d) % KERNEL_PANELS_MAX;
             quantised_case_init(&q, &FORMATS[f], DEPTHS[d], panels * EXPERTD_KERNEL_PANEL - (d % 3 ? 3 * d : 0), values, &random);
             many_init(&many, &q, d % 3 == 2 ? values : VALUES_PLAIN, &random);
             for (size_t i = 0; i < 3; i++) { // a third of them are few
@@ -267,15 +267,15 @@ static void scales_next_to_the_end_of_f32_give_the_twins_bits(void **state) {
 // Without multiplications. True where all scaled sums were exact, as far as MXCSR says; they are then the twin's bits.
 static bool powers_are_exact(const struct many *many, size_t rows) {
     const struct quantised_case *q = many->quantised;
-    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_GROUP];
+    const void *x[KERNEL_CALL_ROWS], *panels[KERNEL_PANELS_MAX];
     size_t count = (q->n + EXPERTD_KERNEL_PANEL - 1) / EXPERTD_KERNEL_PANEL;
     point_to_rows(many, rows, x);
     quantised_panels(q, 0, count, panels);
     memset(many->sums, 0, rows * KERNEL_SUMS * sizeof *many->sums);
-    struct panel_group_args args = {
+    struct macrokernel_args args = {
         .x = x, .rows = rows, .panels = panels, .count = count, .k = q->k, .sums = many->sums, .scratch = many->scratch};
     float_mode before = float_mode_set_ieee();
-    pairs_many(&args, &q->format, KERNEL_SCRATCH_BYTES, PAIRS_ONE_A_CYCLE, true);
+    pairs_large_m(&args, &q->format, KERNEL_SCRATCH_BYTES, PAIRS_ONE_A_CYCLE, true);
     bool exact = !float_range_left();
     float_mode_restore(before);
     if (exact) {

@@ -4,7 +4,7 @@
 
 #include "expertd/kernels/grouped_matmul.h"
 
-enum { GROUP_ROWS = KERNEL_QUANTISED_ROWS, MOST_ROWS = 17, GROUP_N = KERNEL_GROUP * EXPERTD_KERNEL_PANEL };
+enum { GROUP_ROWS = KERNEL_QUANTISED_ROWS, MOST_ROWS = 17, GROUP_N = KERNEL_PANELS_MAX * EXPERTD_KERNEL_PANEL };
 
 struct group_call {
     const struct quantised_case *quantised;
@@ -37,21 +37,21 @@ static void fill_rows(struct group_call *call, enum values values, struct random
 // Panels [first, first + count).
 static void check_call(struct group_call *call, const struct kernel_backend *backend, size_t first, size_t count, bool kept) {
     const struct quantised_case *q = call->quantised;
-    const void *rows[MOST_ROWS], *panels[KERNEL_GROUP];
+    const void *rows[MOST_ROWS], *panels[KERNEL_PANELS_MAX];
     for (size_t r = 0; r < call->rows; r++) {
         rows[r] = call->x + r * q->k;
     }
     quantised_panels(q, first, count, panels);
     poison_f32(call->sums, call->rows * KERNEL_SUMS);
-    struct panel_group_args args = {.x = rows,
+    struct macrokernel_args args = {.x = rows,
                                     .rows = call->rows,
                                     .panels = panels,
                                     .count = count,
                                     .k = q->k,
                                     .sums = call->sums,
                                     .scratch = call->scratch,
-                                    .rows_kept = kept};
-    backend->bf16.quantised_group(&args, &q->format);
+                                    .rows_cached = kept};
+    backend->bf16.quantised_macrokernel_of(&args, &q->format);
     size_t columns = q->n - first * EXPERTD_KERNEL_PANEL < count * EXPERTD_KERNEL_PANEL ? q->n - first * EXPERTD_KERNEL_PANEL
                                                                                         : count * EXPERTD_KERNEL_PANEL;
     for (size_t r = 0; r < call->rows; r++) {
@@ -66,7 +66,7 @@ static void check_backends(struct group_call *call) {
     bool usable;
     const struct kernel_backend *backend;
     for (size_t i = 0; (backend = wanted_backend_at(i, &usable)); i++) {
-        if (usable && backend->bf16.quantised_group) {
+        if (usable && backend->bf16.quantised_macrokernel_of) {
             check_call(call, backend, 0, call->panels, false);
             check_call(call, backend, call->panels > 1, call->panels - (call->panels > 1), true);
             check_call(call, backend, call->panels - 1, 1, true);
@@ -86,7 +86,8 @@ static void panels_in_turns_give_the_twins_bits(void **state) {
             }
             struct quantised_case q;
             struct group_call call;
-            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], 1 + (f + d) % KERNEL_GROUP * EXPERTD_KERNEL_PANEL + d, values, &random);
+            quantised_case_init(&q, &FORMATS[f], DEPTHS[d], 1 + (f + d) % KERNEL_PANELS_MAX * EXPERTD_KERNEL_PANEL + d, values,
+                                &random);
             call_init(&call, &q, 1 + (f + d) % GROUP_ROWS);
             fill_rows(&call, values, &random);
             quantised_wants_clear(&call.wants);
