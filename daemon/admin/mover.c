@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "daemon/process/log.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expert/model/memory.h"
 #include "shard/placement_steps.h"
 

@@ -11,7 +11,7 @@
 #include "daemon/listen/tcp_listener.h"
 #include "daemon/listen/unix_listener.h"
 #include "daemon/process/own_process.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 
 enum { REFUSALS = REFUSED_COUNT + 2 };
 

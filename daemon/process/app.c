@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expertd/kernels/kernel_select.h"
 
 enum {

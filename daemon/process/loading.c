@@ -10,7 +10,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
 #include "daemon/process/schedules.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expert/model/memory.h"
 #include "expertd/kernels/kernel_select.h"
 

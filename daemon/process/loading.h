@@ -14,7 +14,7 @@
 #include "daemon/serve/serve.h"
 #include "expert/device/device_weights.h"
 #include "expert/layer/layer.h"
-#include "expert/layer/node_teams.h"
+#include "expert/host/node_teams.h"
 #include "expertd/kernels/devices.h"
 
 struct loaded {

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
-#include "expert/layer/layer_tuning.h"
+#include "expert/engine/layer_tuning.h"
 
 enum { CLASS_SPAN_MS = 200, EXTEND_S = 30 };
 

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "daemon/http/metrics.h"
 #include "daemon/process/log.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expert/layer/layer_piece.h"
 
 struct worker {
@@ -170,12 +170,12 @@ static void take_in(struct worker *worker, struct batch *batch) {
             layer_request_piece(&item_of(piece->entry)->request, piece->first, piece->tokens, layer->params.hidden_size);
         batch->tokens += piece->tokens;
     }
-    batch->pass = layer_take_in(worker->options.engine, layer, batch->requests, batch->count);
+    batch->pass = layer_pass_input(worker->options.engine, layer, batch->requests, batch->count);
 }
 
 static FALLIBLE finish(struct worker *worker, const struct batch *batch, struct layer_timings *timings) {
     memset(worker->expert_load, 0, worker->options.model->max_experts * sizeof *worker->expert_load);
-    TRY(layer_finish(batch->pass, worker->expert_load, timings));
+    TRY(layer_pass_finish(batch->pass, worker->expert_load, timings));
     count_batch(worker, batch->pieces[0].entry->layer, batch, timings);
     return OK;
 }
@@ -216,7 +216,7 @@ static void answer(struct worker *worker, const struct batch *batch, err_t e, co
 static void run_batch(struct worker *worker, const struct batch *batch, struct batch *next) {
     struct layer_timings timings = {0};
     int64_t begun_ns = clock_now_ns();
-    layer_start(batch->pass);
+    layer_pass_compute(batch->pass);
     next->count = 0;
     if (engine_overlaps(worker->options.engine)) {
         next_large_batch(worker, next);

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "daemon/serve/serve_internal.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expertd/kernels/devices.h"
 #include "expertd/kernels/kernel_select.h"
 

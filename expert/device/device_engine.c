@@ -4,10 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "expert/device/device_message.h"
+#include "expert/device/device_moves.h"
+#include "expert/device/device_stages.h"
+#include "expert/device/device_state.h"
 #include "expert/device/device_weights.h"
+#include "shard/exchange.h"
 
-static FALLIBLE reserve(struct device_engine *d, uint32_t device) {
+// A GPU takes milliseconds for a batch; a simulated one computes it inside the call.
+#define EXCHANGE_TIMEOUT_NS ((int64_t)10 * NS_PER_S)
+#define JOIN_TIMEOUT_NS ((int64_t)60 * NS_PER_S) // NCCL's bootstrap takes seconds, more on a machine with many GPUs
+
+static FALLIBLE reserve_scratch(struct device_engine *d, uint32_t device) {
     struct device_scratch *s = &d->scratch[device];
     struct device_scratch_needs needs = device_scratch_needs_of(d->engine->model, &d->engine->limits);
     device_scratch_lay_out(&needs, device == 0, s);
@@ -16,7 +25,7 @@ static FALLIBLE reserve(struct device_engine *d, uint32_t device) {
     return OK;
 }
 
-// Tiles over all tokens in order, as one group; a batch uses the first ones, and the last of them is cut by its number of rows.
+// Tiles over all tokens in order, as one group. A batch uses the first ones; its number of rows cuts the last.
 static FALLIBLE write_token_tiles(const struct device_engine *d) {
     int32_t tokens = (int32_t)d->engine->limits.max_tokens;
     struct expertd_device_tile *tiles = device_message_most(d->engine->message, d->engine->model, &d->engine->limits).tiles;
@@ -49,7 +58,7 @@ static FALLIBLE learn_variants(const struct device_engine *d) {
     return OK;
 }
 
-// The weights are in the host's memory: they go to the devices beside that.
+// The weights stay in the host's memory and are copied to the devices.
 static FALLIBLE take_loaded(struct device_engine *d) {
     struct device_weights_options options = {
         .devices = d->devices, .max_batch_tokens = d->engine->limits.max_tokens, .max_top_k = d->engine->limits.max_top_k};
@@ -58,7 +67,7 @@ static FALLIBLE take_loaded(struct device_engine *d) {
     return device_weights_take_loaded(d->weights, d->engine->model);
 }
 
-static FALLIBLE make(struct device_engine *d) {
+static FALLIBLE reserve_on_devices(struct device_engine *d) {
     struct engine *engine = d->engine;
     TRY(learn_variants(d));
     if (!d->weights) {
@@ -67,36 +76,75 @@ static FALLIBLE make(struct device_engine *d) {
     EXPERTD_DEVICES_CALL(d->devices, 0, pin, engine->arena.base, engine->pinned_bytes);
     d->pinned = true;
     for (uint32_t i = 0; i < d->devices->count; i++) {
-        TRY(reserve(d, i));
+        TRY(reserve_scratch(d, i));
     }
     return write_token_tiles(d);
 }
 
-FALLIBLE device_engine_create(struct engine *engine, struct expertd_devices *devices, struct device_weights *weights,
-                              struct device_engine **out) {
-    *out = NULL;
+// ---- sizes
+
+static size_t message_bytes(const struct engine *engine) {
+    return device_message_most(NULL, engine->model, &engine->limits).bytes;
+}
+
+static void lay_out_pinned(struct scratch_layout *layout, const struct engine *engine, struct batch_input *in) {
+    size_t tokens = engine->limits.max_tokens;
+    in->staging = scratch_piece(layout, device_landing_bytes(engine->model, tokens));
+    in->outputs = scratch_piece(layout, tokens * engine->model->max_hidden_size * sizeof(float));
+}
+
+static void lay_out_input(struct scratch_layout *layout, const struct engine *engine, const struct layer_sizes *sizes,
+                          struct batch_input *in) {
+    (void)layout, (void)engine, (void)sizes, (void)in; // the rows are on the device
+}
+
+static void lay_out(struct scratch_layout *layout, struct engine *engine, const struct layer_sizes *sizes) {
+    (void)layout, (void)engine, (void)sizes; // the scratch is on the devices
+}
+
+static uint64_t other_bytes(const struct engine_options *options, const struct layer_sizes *sizes) {
+    (void)options, (void)sizes;
+    return 0;
+}
+
+static uint64_t untouched(const struct engine *engine) {
+    (void)engine;
+    return 0;
+}
+
+// ---- life
+
+static FALLIBLE open(struct engine *engine, const struct engine_options *options) {
     struct device_engine *d = calloc(1, sizeof *d);
     if (!d) {
         FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine of devices");
     }
+    engine->device = d;
     d->engine = engine;
-    d->devices = devices;
-    d->weights = weights;
+    d->devices = options->devices;
+    d->weights = options->weights;
     d->variants = calloc(engine->model->num_layers, sizeof *d->variants);
     d->first_tile = calloc(engine->model->ranks + 1, sizeof *d->first_tile);
     d->variant = calloc(engine->model->ranks, sizeof *d->variant);
-    err_t e = d->variants && d->first_tile && d->variant
-                  ? make(d)
-                  : err_record(EXPERTD_ERR_NOMEM, NULL, "no memory for the engine of devices");
-    if (err_is(e)) {
-        device_engine_destroy(d);
-        return e;
+    if (!d->variants || !d->first_tile || !d->variant) {
+        FAIL(EXPERTD_ERR_NOMEM, "no memory for the engine of devices");
     }
-    *out = d;
     return OK;
 }
 
-void device_engine_destroy(struct device_engine *d) {
+static FALLIBLE reserve(struct engine *engine, const struct engine_options *options, const struct layer_sizes *sizes) {
+    struct exchange_options exchange = layer_exchange_options(engine->model, &engine->limits, sizes);
+    struct exchange_over_nccl over = {
+        .devices = options->devices,
+        .timeout_ns = options->exchange_timeout_ns ? options->exchange_timeout_ns : EXCHANGE_TIMEOUT_NS,
+        .join_timeout_ns = JOIN_TIMEOUT_NS,
+    };
+    TRY(reserve_on_devices(engine->device));
+    return exchange_create_nccl(&exchange, &over, &engine->exchange);
+}
+
+static void close(struct engine *engine) {
+    struct device_engine *d = engine->device;
     if (!d) {
         return;
     }
@@ -104,7 +152,7 @@ void device_engine_destroy(struct device_engine *d) {
         expertd_devices_release(d->devices, i, d->scratch[i].memory);
     }
     if (d->pinned) {
-        expertd_devices_unpin(d->devices, d->engine->arena.base);
+        expertd_devices_unpin(d->devices, engine->arena.base);
     }
     if (d->owns_weights) {
         device_weights_destroy(d->weights);
@@ -115,19 +163,53 @@ void device_engine_destroy(struct device_engine *d) {
     free(d);
 }
 
-struct device_weights *device_engine_weights(const struct device_engine *d) {
-    return d->weights;
-}
+// ---- weights on devices
 
-uint64_t device_engine_bytes(const struct device_engine *d) {
+static uint64_t device_bytes(const struct engine *engine) {
+    const struct device_engine *d = engine->device;
+    struct layer_sizes sizes = layer_sizes_of(engine->model);
+    struct exchange_options exchange = layer_exchange_options(engine->model, &engine->limits, &sizes);
+    struct exchange_over_nccl over = {.devices = engine->devices};
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < d->devices->count; i++) {
-        bytes += d->scratch[i].bytes + d->weights->bytes[i];
+        bytes += d->scratch[i].bytes + d->weights->bytes[i] + exchange_nccl_bytes(&exchange, &over, i);
     }
     return bytes;
 }
 
-const char *device_engine_variants(const struct device_engine *d, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]) {
-    static_assert((int)ENGINE_VARIANTS_TEXT_MAX >= (int)DEVICE_VARIANTS_TEXT_MAX, "it is written by device_variants_text");
-    return device_variants_text(&d->variants[layer].experts, text);
+static_assert((int)ENGINE_VARIANTS_TEXT_MAX >= (int)DEVICE_VARIANTS_TEXT_MAX, "device_variants_text writes it");
+
+static const char *variants(const struct engine *engine, size_t layer, char text[ENGINE_VARIANTS_TEXT_MAX]) {
+    return device_variants_text(&engine->device->variants[layer].experts, text);
 }
+
+static void move_room(const struct engine *engine, size_t layer, uint32_t *room) {
+    device_moves_room(engine->device->weights, layer, engine->model->ranks, room);
+}
+
+static FALLIBLE move_prepare(struct engine *engine, size_t layer, const struct shards *from, struct shards *to) {
+    return device_moves_prepare(engine->device->weights, layer, from, to);
+}
+
+static void move_finish(struct engine *engine, size_t layer, const struct shards *in_force) {
+    device_moves_finish(engine->device->weights, layer, in_force);
+}
+
+const struct engine_backend device_backend = {
+    .stages = &device_stages,
+    .inputs = BATCH_INPUTS,
+    .message_bytes = message_bytes,
+    .lay_out_pinned = lay_out_pinned,
+    .lay_out_input = lay_out_input,
+    .lay_out = lay_out,
+    .other_bytes = other_bytes,
+    .open = open,
+    .reserve = reserve,
+    .close = close,
+    .untouched = untouched,
+    .device_bytes = device_bytes,
+    .variants = variants,
+    .move_room = move_room,
+    .move_prepare = move_prepare,
+    .move_finish = move_finish,
+};

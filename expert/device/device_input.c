@@ -1,24 +1,25 @@
-// A batch's rows on their way to the first device: as they were sent, in as few copies as can be, and there to D. What lies in the
-// memory that the engine was lent leaves from where it is; the rest is copied into pinned memory first.
+// Rows are sent in as few copies as possible. Rows in lent memory (engine_options.lent) are read by the device where they are; all
+// others are copied into pinned memory first.
+#include "expert/device/device_input.h"
+
 #include <string.h>
 
-#include "expert/device/device_engine.h"
-#include "expert/device/device_stages.h"
-#include "expert/layer/layer_batch.h"
+#include "expert/device/device_state.h"
 
-// DIRECT_MIN: below it the host has copied a row about as soon as it has told a GPU to fetch it, and small ones leave together.
+// DIRECT_MIN: below it a copy on the host takes no longer than the command for a GPU to read the row, and small rows share one
+// copy.
 enum { DIRECT_MIN = 32 << 10, LANDING_ALIGN = 16, CHUNK = 256 << 10 };
 
 static size_t aligned(size_t bytes) {
     return (bytes + LANDING_ALIGN - 1) / LANDING_ALIGN * LANDING_ALIGN;
 }
 
-// Where a request's rows and scales land, in `raw` and, where they are staged, at the same place of `staging`.
+// The offsets of a request's rows and scales in `raw`, and in `staging` where they are staged.
 struct landing {
     const struct layer_request *request;
     size_t token; // its first in the batch
     size_t rows_at, rows_bytes, scales_at, scales_bytes;
-    bool in_d; // as the device's rows are: they land in `hidden` instead
+    bool in_d; // they have the dtype and stride of the device's rows, and are copied to `hidden` instead
 };
 
 struct intake {
@@ -49,9 +50,9 @@ static bool next_landing(struct intake *in, struct landing *out) {
     return true;
 }
 
-// ---- on the way
+// ---- copies to the device
 
-// Copies that continue each other leave as one.
+// Copies that continue each other are joined.
 struct upload {
     char *to;
     const char *from;
@@ -94,8 +95,8 @@ static bool is_lent(const struct engine_lent *lent, const void *data, size_t byt
     return at >= first && at - first < lent->bytes && bytes <= lent->bytes - (at - first);
 }
 
-// Of a batch that was given up a kernel may stand in the device's stream, and write where these rows go after they are there.
-FALLIBLE device_take_in(struct batch *b, uint64_t *direct) {
+// exchange_alive: a kernel of a batch that was given up may still be in the device's stream, and would overwrite these rows.
+err_t device_input(struct batch *b, uint64_t *rows_direct) {
     TRY(exchange_alive(b->engine->exchange));
     const struct device_scratch *s = &b->engine->device->scratch[0];
     struct upload pending = {0};
@@ -103,13 +104,13 @@ FALLIBLE device_take_in(struct batch *b, uint64_t *direct) {
     for (struct intake in = {.b = b}; next_landing(&in, &l);) {
         const char *rows = l.request->hidden.data;
         if (l.rows_bytes >= DIRECT_MIN && is_lent(&b->engine->lent, rows, l.rows_bytes)) {
-            *direct += l.request->tokens;
+            *rows_direct += l.request->tokens;
         } else {
             stage(b, l.rows_at, rows, l.rows_bytes);
             rows = b->in->staging + l.rows_at;
         }
         char *to = l.in_d ? s->hidden[b->slot] + l.token * b->in->hidden_stride : s->raw[b->slot] + l.rows_at;
-        bool staged = rows == b->in->staging + l.rows_at; // what pads it there may go with it, so that the next one continues it
+        bool staged = rows == b->in->staging + l.rows_at; // its padding may be copied too, so that the next copy continues it
         TRY(append(b, &pending, &(struct upload){to, rows, staged && !l.in_d ? aligned(l.rows_bytes) : l.rows_bytes}));
         if (l.scales_bytes > 0) {
             stage(b, l.scales_at, l.request->hidden_scale.data, l.scales_bytes);
@@ -120,7 +121,7 @@ FALLIBLE device_take_in(struct batch *b, uint64_t *direct) {
     return send(b, &pending);
 }
 
-// ---- there
+// ---- conversion on the device
 
 static struct expertd_device_convert_input conversion_of(const struct batch *b, const struct landing *l) {
     const struct device_scratch *s = &b->engine->device->scratch[0];
@@ -138,7 +139,7 @@ static struct expertd_device_convert_input conversion_of(const struct batch *b, 
     };
 }
 
-// Does `more` go on where `before` ends? Their tokens do.
+// True where `more` begins in memory where `before` ends; their tokens follow each other.
 static bool continues(const struct expertd_device_convert_input *before, const struct expertd_device_convert_input *more) {
     size_t bytes = (size_t)before->rows * before->width * expertd_dtype_size(before->from);
     return before->from == more->from && !before->scales && !more->scales &&
@@ -152,7 +153,7 @@ static FALLIBLE convert(const struct batch *b, const struct expertd_device_conve
     return OK;
 }
 
-FALLIBLE device_await_rows(struct batch *b) {
+FALLIBLE device_input_convert(struct batch *b) {
     TRY(exchange_ready(b->engine->exchange));
     struct expertd_device_error error;
     const struct expertd_devices *devices = b->engine->devices;
@@ -174,8 +175,8 @@ FALLIBLE device_await_rows(struct batch *b) {
     return convert(b, &pending);
 }
 
-void device_abandon_rows(struct batch *b) {
+void device_input_abandon(struct batch *b) {
     struct expertd_device_error error;
     const struct expertd_devices *devices = b->engine->devices;
-    (void)devices->table->await_ahead(devices->all[0], &error); // what failed is told already
+    (void)devices->table->await_ahead(devices->all[0], &error); // the error was reported before
 }

@@ -2,7 +2,8 @@
 
 #include <assert.h>
 
-#include "expert/device/device_engine.h"
+#include "expert/layer/layer_sizes.h"
+#include "kernels/device/device_plan.h"
 
 static void *piece(void *memory, struct device_message *m, size_t bytes) {
     void *at = memory ? (char *)memory + m->bytes : NULL;
@@ -11,7 +12,8 @@ static void *piece(void *memory, struct device_message *m, size_t bytes) {
 }
 
 struct device_message device_message_in(void *memory, const struct device_message_counts *counts) {
-    static_assert(_Alignof(struct expertd_device_tile) == sizeof(uint32_t), "all of it is words, and nothing needs to be aligned");
+    static_assert(_Alignof(struct expertd_device_tile) == sizeof(uint32_t),
+                  "every array consists of 4-byte words, so none needs padding");
     struct device_message m = {0};
     m.ids = piece(memory, &m, counts->choices * sizeof *m.ids);
     m.weights = piece(memory, &m, counts->choices * sizeof *m.weights);
@@ -24,14 +26,23 @@ struct device_message device_message_in(void *memory, const struct device_messag
     return m;
 }
 
+// The last tile of a group may hold one row; a group without rows has no tile. At least the tiles over all tokens as one group.
+size_t device_message_tiles(const struct layer_limits *limits, const struct model *model) {
+    size_t groups = (size_t)model->max_experts * model->ranks,
+           tokens = device_tiles_over(limits->max_tokens, DEVICE_TILE_ROWS_LEAST);
+    size_t most = device_tiles_over(limits->max_choices, DEVICE_TILE_ROWS_LEAST) +
+                  (groups < limits->max_choices ? groups : limits->max_choices);
+    return most > tokens ? most : tokens;
+}
+
 struct device_message device_message_most(void *memory, const struct model *model, const struct layer_limits *limits) {
-    struct device_scratch_needs needs = device_scratch_needs_of(model, limits);
+    struct layer_sizes sizes = layer_sizes_of(model);
     struct device_message_counts most = {
         .choices = limits->max_choices,
         .tokens = limits->max_tokens,
         .shared = limits->max_tokens,
-        .weighed = needs.weighs_inputs ? limits->max_choices : 0,
-        .tiles = device_engine_tiles(limits, model),
+        .weighed = sizes.weights_on_input ? limits->max_choices : 0,
+        .tiles = device_message_tiles(limits, model),
     };
     return device_message_in(memory, &most);
 }

@@ -1,18 +1,10 @@
 #include "expert/device/device_scratch.h"
 
-#include "expert/device/device_engine.h"
 #include "expert/device/device_message.h"
+#include "expert/layer/layer_sizes.h"
+#include "shard/exchange.h"
 
 enum { PIECE_ALIGN = 256, ROW_ALIGN = 64 };
-
-// A group's last tile may hold one row, but groups without rows have none; and all tokens in order, as one group.
-size_t device_engine_tiles(const struct layer_limits *limits, const struct model *model) {
-    size_t groups = (size_t)model->max_experts * model->ranks,
-           tokens = device_scratch_tiles_over(limits->max_tokens, DEVICE_TILE_ROWS_LEAST);
-    size_t most = device_scratch_tiles_over(limits->max_choices, DEVICE_TILE_ROWS_LEAST) +
-                  (groups < limits->max_choices ? groups : limits->max_choices);
-    return most > tokens ? most : tokens;
-}
 
 size_t device_scratch_row_bytes(const struct model *model, size_t width) {
     return (width * expertd_dtype_size(model->compute_dtype) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
@@ -31,7 +23,7 @@ struct device_scratch_needs device_scratch_needs_of(const struct model *model, c
     return needs;
 }
 
-// F32's four bytes an element are the most: an F8 row with a scale for 128 elements has fewer, once both begin on a boundary.
+// F32 is the largest, at four bytes an element: an F8 row and its scales, one for 128 elements, take less even with both aligned.
 size_t device_landing_bytes(const struct model *model, size_t tokens) {
     size_t row = (model->max_hidden_size * sizeof(float) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
     return tokens * (row + ROW_ALIGN);
@@ -51,7 +43,7 @@ void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first
     s->bytes = 0;
     s->inner = piece(s, choices * device_scratch_row_bytes(model, model->max_intermediate_size));
     if (!first) {
-        s->tiles = piece(s, device_engine_tiles(limits, model) * sizeof *s->tiles);
+        s->tiles = piece(s, device_message_tiles(limits, model) * sizeof *s->tiles);
         return;
     }
     s->message = piece(s, device_message_most(NULL, model, limits).bytes);
@@ -62,8 +54,8 @@ void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first
     }
     s->expanded = piece(s, needs->weighs_inputs ? choices * row : 0);
     for (int v = 0; v < EXPERTD_DEVICE_VARIANTS; v++) {
-        s->token_tiles[v] = piece(s, device_scratch_tiles_over(tokens, device_variant_rows((enum expertd_device_variant)v)) *
-                                         sizeof **s->token_tiles);
+        s->token_tiles[v] =
+            piece(s, device_tiles_over(tokens, device_variant_rows((enum expertd_device_variant)v)) * sizeof **s->token_tiles);
     }
     s->logits = piece(s, tokens * needs->max_outputs * sizeof *s->logits);
     s->shared_scale = piece(s, tokens * sizeof *s->shared_scale);
@@ -73,7 +65,15 @@ void device_scratch_lay_out(const struct device_scratch_needs *needs, bool first
     }
 }
 
-size_t device_engine_scratch_bytes(const struct model *model, const struct layer_limits *limits, uint32_t device) {
+size_t device_batch_bytes(const struct model *model, const struct layer_limits *limits, struct expertd_devices *devices,
+                          uint32_t device) {
+    struct layer_sizes sizes = layer_sizes_of(model);
+    struct exchange_options exchange = layer_exchange_options(model, limits, &sizes);
+    struct exchange_over_nccl over = {.devices = devices};
+    return device_scratch_bytes(model, limits, device) + exchange_nccl_bytes(&exchange, &over, device);
+}
+
+size_t device_scratch_bytes(const struct model *model, const struct layer_limits *limits, uint32_t device) {
     struct device_scratch_needs needs = device_scratch_needs_of(model, limits);
     struct device_scratch counted = {0};
     device_scratch_lay_out(&needs, device == 0, &counted);

@@ -2,12 +2,13 @@
 
 #include <string.h>
 
-#include "expert/device/device_engine.h"
+#include "expert/device/device_input.h"
 #include "expert/device/device_message.h"
+#include "expert/device/device_state.h"
 #include "expert/device/device_weights.h"
 #include "kernels/device/device_plan.h"
 
-// ---- what the stages share
+// ---- shared by the stages
 
 static const struct device_layer *layer_of(const struct batch *b) {
     return &b->engine->device->weights->layers[b->layer - b->engine->model->layers];
@@ -34,18 +35,18 @@ static struct expertd_device_rows rows_in_order(const struct batch *b, const voi
                                         .stride = b->in->hidden_stride,
                                         .variant = variant,
                                         .tiles = b->engine->device->scratch[0].token_tiles[variant],
-                                        .tile_count = (uint32_t)device_scratch_tiles_over(count, device_variant_rows(variant)),
+                                        .tile_count = (uint32_t)device_tiles_over(count, device_variant_rows(variant)),
                                         .rows = (uint32_t)count};
 }
 
-// Of logits and gates: fmas whatever the dtype, and their bits are the same in any tile. A sum is one chain of fmas, so that a tile
-// takes its time however small it is: small ones while all of them run at once.
+// The variant for logits and gates: fmas for every dtype, with equal bits in every tile. A sum is one chain of fmas, so a small
+// tile takes as long as a large one: small tiles while all of them run at once.
 static enum expertd_device_variant fma_for(size_t rows, size_t columns) {
     const size_t tile = device_variant_rows(EXPERTD_DEVICE_FMA_16), AT_ONCE = 512; // four on each of 128 multiprocessors
     return (rows + tile - 1) / tile * ((columns + tile - 1) / tile) <= AT_ONCE ? EXPERTD_DEVICE_FMA_16 : EXPERTD_DEVICE_FMA_64;
 }
 
-// The batch's message in its memory on the host, and on the first device.
+// The batch's message in `memory`: the host's, or the first device's.
 static struct device_message message_in(const struct batch *b, void *memory) {
     struct device_message_counts counts = {
         .choices = b->tokens * b->top_k,
@@ -56,17 +57,17 @@ static struct device_message message_in(const struct batch *b, void *memory) {
     return device_message_in(memory, &counts);
 }
 
-static struct device_message message_here(const struct batch *b) {
+static struct device_message host_message(const struct batch *b) {
     return message_in(b, b->engine->message);
 }
 
-static struct device_message message_there(const struct batch *b) {
+static struct device_message device_copy(const struct batch *b) {
     return message_in(b, b->engine->device->scratch[0].message);
 }
 
 // ---- route
 
-// Choices of a router that hashes tokens, to the device, which weighs them.
+// A router that hashes tokens: the host looks the experts up, the device computes their weights.
 static FALLIBLE look_up(const struct batch *b, const struct layer_request *requests, const struct router_args *args, int32_t *ids) {
     struct router_args each = *args;
     size_t end = args->tokens * b->top_k;
@@ -78,9 +79,9 @@ static FALLIBLE look_up(const struct batch *b, const struct layer_request *reque
     return upload(b->engine->device, 0, ids, args->ids, end * sizeof *ids);
 }
 
-// What the device has chosen for to->tokens. That of the whole batch comes as one: weights are right behind ids.
+// The device's choices for to->tokens. Those of a whole batch come in one copy, since the weights follow the ids.
 static FALLIBLE download_choices(const struct batch *b, const struct expertd_device_choose *from, const struct router_args *to) {
-    const struct expertd_devices *devices = b->engine->device->devices;
+    const struct expertd_devices *devices = b->engine->devices;
     size_t ids = to->tokens * b->top_k * sizeof *to->ids, weights = to->tokens * b->top_k * sizeof *to->weights;
     if (to->tokens == b->tokens) {
         EXPERTD_DEVICES_CALL(devices, 0, copy, EXPERTD_DEVICE_DOWNLOAD, to->ids, from->ids, ids + weights);
@@ -91,11 +92,12 @@ static FALLIBLE download_choices(const struct batch *b, const struct expertd_dev
     return OK;
 }
 
-FALLIBLE device_route(struct batch *b, const struct layer_request *requests, const struct router_args *args) {
+// The layer's own router on the device, over args->tokens tokens of consecutive requests.
+static FALLIBLE route_on_device(struct batch *b, const struct layer_request *requests, const struct router_args *args) {
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct device_layer *layer = layer_of(b);
-    struct device_message there = message_there(b);
+    struct device_message there = device_copy(b);
     size_t first = (size_t)(args->ids - b->ids), token = first / b->top_k;
     struct expertd_device_logits logits = {
         .rows = rows_in_order(b, s->hidden[b->slot] + token * b->in->hidden_stride, args->tokens,
@@ -122,13 +124,47 @@ FALLIBLE device_route(struct batch *b, const struct layer_request *requests, con
     return download_choices(b, &choose, args);
 }
 
-FALLIBLE device_routed(struct batch *b) {
-    return exchange_wait(b->engine->exchange);
+// The device's router does not read rows that only the host has.
+static bool is_routed_on_device(const struct batch *b, const struct layer_request *request) {
+    return request->source == ROUTING_OWN && !b->layer->params.needs_router_input;
+}
+
+// Consecutive requests from `first` on that the device routes in one go; 0 where the host routes the first one.
+static size_t routed_on_device(const struct batch *b, size_t first) {
+    size_t count = 0;
+    while (first + count < b->count && is_routed_on_device(b, &b->requests[first + count])) {
+        count++;
+    }
+    return count;
+}
+
+static FALLIBLE route(struct batch *b) {
+    size_t first = 0, r = 0;
+    TRY(device_input_convert(b));
+    while (r < b->count) {
+        size_t count = routed_on_device(b, r);
+        if (count == 0) {
+            TRY(batch_route_on_host(b, &b->requests[r], first));
+            count = 1;
+        } else {
+            struct router_args args = batch_router_args(b, first, batch_tokens(&b->requests[r], count));
+            TRY(route_on_device(b, &b->requests[r], &args));
+        }
+        first += batch_tokens(&b->requests[r], count);
+        r += count;
+    }
+    return exchange_wait(b->engine->exchange); // the plan reads the device's choices
+}
+
+// Layers with latent experts are refused where a model is loaded for devices.
+static FALLIBLE project(struct batch *b) {
+    (void)b;
+    FAIL(EXPERTD_ERR_INTERNAL, "latent experts on a device");
 }
 
 // ---- dispatch
 
-// The rows of each rank's experts, cut into tiles for the variant that suits them; a rank's rows are numbered from 0.
+// Cuts the rows of each rank's experts into tiles of the variant that computes them. Each rank numbers its rows from 0.
 static void cut_tiles(const struct batch *b, struct expertd_device_tile *tiles) {
     struct device_engine *d = b->engine->device;
     uint32_t count = 0, ranks = b->shards->placement->ranks;
@@ -140,7 +176,7 @@ static void cut_tiles(const struct batch *b, struct expertd_device_tile *tiles) 
             device_cut_tiles(plan.group_sizes, plan.num_actual_groups, 0, device_variant_rows(d->variant[rank]), tiles + count);
         const uint32_t *slots = b->shards->device_slots + b->shards->placement->rank_first[rank];
         for (uint32_t i = d->first_tile[rank]; i < count; i++) {
-            tiles[i].group = slots[tiles[i].group]; // where the device has that expert
+            tiles[i].group = slots[tiles[i].group]; // the device's slot of that expert
         }
     }
     d->first_tile[ranks] = count;
@@ -150,7 +186,7 @@ static uint32_t device_of(const struct batch *b, uint32_t rank) {
     return expertd_device_of_rank(b->engine->devices, b->shards->placement->ranks, rank);
 }
 
-// The first tile of the ranks from that device's on, which follow each other.
+// The first tile of the device's ranks; ranks of one device are consecutive.
 static uint32_t first_tile_of(const struct batch *b, uint32_t device) {
     uint32_t rank = 0;
     while (rank < b->shards->placement->ranks && device_of(b, rank) < device) {
@@ -159,7 +195,7 @@ static uint32_t first_tile_of(const struct batch *b, uint32_t device) {
     return b->engine->device->first_tile[rank];
 }
 
-// What the batch's arrays say, in the order in which they leave.
+// The batch's arrays, in the order of the message.
 static void write_message(const struct batch *b, const struct device_message *m) {
     const struct plan *plan = &b->engine->plan;
     memcpy(m->choice_row, plan->choice_row, b->tokens * b->top_k * sizeof *m->choice_row);
@@ -172,15 +208,15 @@ static void write_message(const struct batch *b, const struct device_message *m)
     cut_tiles(b, m->tiles);
 }
 
-// To the first device, with its own tiles alone. Choices that it has made itself are there.
+// To the first device, with its own tiles only. Choices that the device made itself are not sent back.
 static FALLIBLE upload_message(const struct batch *b, const struct device_message *here, const struct device_message *there) {
-    const void *from = b->chosen_here ? (const void *)here->ids : here->choice_row;
-    void *to = b->chosen_here ? (void *)there->ids : there->choice_row;
+    const void *from = b->routed_on_host ? (const void *)here->ids : here->choice_row;
+    void *to = b->routed_on_host ? (void *)there->ids : there->choice_row;
     const struct expertd_device_tile *end = here->tiles + first_tile_of(b, 1);
     return upload(b->engine->device, 0, to, from, (size_t)((const char *)end - (const char *)from));
 }
 
-// Each other device's tiles, which keep their numbers there.
+// The tiles of every other device, at the same indices.
 static FALLIBLE upload_tiles(const struct batch *b, const struct expertd_device_tile *tiles) {
     const struct device_engine *d = b->engine->device;
     for (uint32_t device = 1; device < d->devices->count; device++) {
@@ -190,7 +226,7 @@ static FALLIBLE upload_tiles(const struct batch *b, const struct expertd_device_
     return OK;
 }
 
-// Weights on the input: an expert sees round_D(w * x), a row for each choice.
+// Weights on the input: an expert reads round_D(w * x), one row per choice.
 static FALLIBLE weigh_inputs(const struct batch *b, const struct device_message *there) {
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
@@ -211,9 +247,9 @@ static FALLIBLE weigh_inputs(const struct batch *b, const struct device_message 
     return OK;
 }
 
-FALLIBLE device_dispatch(struct batch *b, struct exchange_batch *out) {
+static FALLIBLE dispatch(struct batch *b, struct exchange_batch *out) {
     const struct device_scratch *s = &b->engine->device->scratch[0];
-    struct device_message here = message_here(b), there = message_there(b);
+    struct device_message here = host_message(b), there = device_copy(b);
     write_message(b, &here);
     TRY(upload_message(b, &here, &there));
     TRY(upload_tiles(b, here.tiles));
@@ -224,7 +260,7 @@ FALLIBLE device_dispatch(struct batch *b, struct exchange_batch *out) {
 
 // ---- experts
 
-// One network over rows that are cut into tiles.
+// One feed-forward network over rows that are cut into tiles.
 struct network {
     uint32_t device;
     const struct device_experts *weights;
@@ -266,7 +302,7 @@ static FALLIBLE run_network(const struct batch *b, const struct network *n) {
 }
 
 static const struct expertd_device_tile *tiles_on(const struct batch *b, uint32_t device) {
-    return device > 0 ? b->engine->device->scratch[device].tiles : message_there(b).tiles;
+    return device > 0 ? b->engine->device->scratch[device].tiles : device_copy(b).tiles;
 }
 
 static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
@@ -297,20 +333,17 @@ static FALLIBLE rank_experts(const struct batch *b, uint32_t rank) {
     return run_network(b, &network);
 }
 
-FALLIBLE device_experts(struct batch *b) {
+static FALLIBLE experts(struct batch *b) {
     for (uint32_t rank = 0; rank < b->shards->placement->ranks; rank++) {
         TRY_IN(rank_experts(b, rank), "rank %u", rank);
     }
     return OK;
 }
 
-FALLIBLE device_shared_experts(struct batch *b) {
+static FALLIBLE shared_experts(struct batch *b) {
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct layer_params *p = &b->layer->params;
-    if (b->shared_count == 0) {
-        return OK;
-    }
     int32_t count = (int32_t)b->shared_count;
     struct network network = {
         .weights = &layer_of(b)->shared,
@@ -321,7 +354,7 @@ FALLIBLE device_shared_experts(struct batch *b) {
         .results = s->shared,
         .row_scale = p->shared == SHARED_SIGMOID ? s->shared_scale : NULL,
     };
-    network.rows.index = message_there(b).shared_tokens;
+    network.rows.index = device_copy(b).shared_tokens;
     if (network.row_scale) {
         struct expertd_device_logits gate = {.rows =
                                                  rows_in_order(b, s->hidden[b->slot], b->shared_count, fma_for(b->shared_count, 1)),
@@ -340,9 +373,9 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
     const struct device_engine *d = b->engine->device;
     const struct device_scratch *s = &d->scratch[0];
     const struct layer_params *p = &b->layer->params;
-    struct device_message there = message_there(b);
+    struct device_message there = device_copy(b);
     size_t stride = b->in->hidden_stride, choice = token * b->top_k;
-    struct expertd_device_combine combine = {
+    struct expertd_device_combine sum = {
         .width = p->hidden_size,
         .tokens = (uint32_t)request->tokens,
         .choices = (uint32_t)b->top_k,
@@ -361,7 +394,7 @@ static FALLIBLE combine_request(const struct batch *b, const struct layer_reques
         .output_dtype = request->output_dtype,
         .out = s->out[b->slot] + out_at,
     };
-    EXPERTD_DEVICES_CALL(d->devices, 0, combine, &combine);
+    EXPERTD_DEVICES_CALL(d->devices, 0, combine, &sum);
     return OK;
 }
 
@@ -369,24 +402,24 @@ static size_t output_bytes(const struct batch *b, const struct layer_request *re
     return request->tokens * b->layer->params.hidden_size * expertd_dtype_size(request->output_dtype);
 }
 
-// So that the next one is aligned; never more than F32 takes.
-static size_t output_room(const struct batch *b, const struct layer_request *request) {
+// Padded, so that the next output is aligned; never more than F32 takes.
+static size_t padded_output_bytes(const struct batch *b, const struct layer_request *request) {
     return (output_bytes(b, request) + sizeof(float) - 1) / sizeof(float) * sizeof(float);
 }
 
-FALLIBLE device_combine(struct batch *b) {
+static FALLIBLE combine(struct batch *b) {
     struct device_engine *d = b->engine->device;
     size_t token = 0, bytes = 0;
     for (size_t r = 0; r < b->count; r++) {
         TRY(combine_request(b, &b->requests[r], token, bytes));
         token += b->requests[r].tokens;
-        bytes += output_room(b, &b->requests[r]);
+        bytes += padded_output_bytes(b, &b->requests[r]);
     }
     EXPERTD_DEVICES_CALL(d->devices, 0, download_behind, b->in->outputs, d->scratch[0].out[b->slot], bytes);
     return OK;
 }
 
-FALLIBLE device_answer(struct batch *b) {
+static FALLIBLE answer(struct batch *b) {
     size_t at = 0;
     TRY(exchange_wait(b->engine->exchange));
     TRY(expertd_devices_wait_behind(b->engine->devices, 0));
@@ -395,7 +428,20 @@ FALLIBLE device_answer(struct batch *b) {
         if (written > 0) {
             memcpy(b->requests[r].output, b->in->outputs + at, written);
         }
-        at += output_room(b, &b->requests[r]);
+        at += padded_output_bytes(b, &b->requests[r]);
     }
     return OK;
 }
+
+const struct layer_stages device_stages = {
+    .overlaps = true,
+    .input = device_input,
+    .route = route,
+    .project = project,
+    .dispatch = dispatch,
+    .experts = experts,
+    .shared_experts = shared_experts,
+    .combine = combine,
+    .answer = answer,
+    .abandon = device_input_abandon,
+};

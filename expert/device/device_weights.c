@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "expert/device/device_engine.h"
+#include "expert/device/device_scratch.h"
 #include "expert/model/memory.h"
 #include "expertd/kernels/quantised.h"
 #include "shard/exchange.h"
@@ -125,7 +125,7 @@ static FALLIBLE check_fits(const struct device_weights *w, const struct model *m
     struct expertd_device_facts facts;
     TRY(expertd_devices_check(devices, device, devices->table->describe(devices->all[device], &facts, &error), &error));
     struct layer_limits limits = layer_limits_for(model, w->options.max_batch_tokens, w->options.max_top_k);
-    size_t batches = engine_bytes_on_device(model, &limits, devices, device), nccl = exchange_nccl_margin(devices, device);
+    size_t batches = device_batch_bytes(model, &limits, devices, device), nccl = exchange_nccl_margin(devices, device);
     if (weights + batches + nccl <= facts.memory_available) {
         return OK;
     }

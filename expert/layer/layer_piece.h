@@ -3,7 +3,7 @@
 #ifndef EXPERTD_EXPERT_LAYER_LAYER_PIECE_H
 #define EXPERTD_EXPERT_LAYER_LAYER_PIECE_H
 
-#include "expert/layer/layer.h"
+#include "expert/layer/layer_request.h"
 
 // Rows [first, first + tokens) of a checked request of a layer of that hidden size; its views and its output point into the
 // whole's.

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "expert/layer/layer.h"
+#include "expert/layer/layer_request.h"
 #include "expert/model/model.h"
 
 // Hidden rows as the router reads them, and room for what it makes of them.

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
 #include "expert/synthetic/synthetic.h"
 #include "tests/bench/kernels/device/device_rig.h"

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/mapped.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
 #include "expertd/kernels/grouped_matmul.h"
 #include "expertd/kernels/kernel_select.h"

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "daemon/admin/mover.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
 #include "expert/model/memory.h"
 

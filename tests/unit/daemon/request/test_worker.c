@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "daemon/request/worker.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 
 enum { TOKENS = 5, TOP_K = 2, BATCH_TOKENS = 16, HIDDEN_MAX = 1024 };
 

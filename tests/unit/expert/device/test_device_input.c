@@ -149,10 +149,10 @@ static void check_where_rows_leave_from(struct served *s, enum expertd_dtype dty
     struct layer_timings timings;
     answer_of(s, layer, dtype, large, whole);
     ask_for_one_row(s, layer, dtype, large, &request);
-    struct layer_pass *pass = layer_take_in(s->engine, layer, &request, 1);
+    struct layer_pass *pass = layer_pass_input(s->engine, layer, &request, 1);
     memset(large->rows + SEEN * row_bytes, 0, row_bytes);
-    layer_start(pass);
-    must(layer_finish(pass, NULL, &timings));
+    layer_pass_compute(pass);
+    must(layer_pass_finish(pass, NULL, &timings));
     assert_int_equal(timings.rows_direct, direct ? MANY : 0);
     const float *last = large->out + SEEN * (size_t)layer->params.hidden_size;
     bool all_zero = true;
@@ -230,10 +230,10 @@ static void rows_of_a_batch_that_was_given_up_are_nobody_elses(void **state) {
     s.devices->table->plant_failure("hang", 0);
     assert_int_equal(layer_forward(s.engine, layer, &first, 1, NULL, NULL).code, EXPERTD_ERR_SHARD_LOST);
     assert_int_equal(layer_forward(s.engine, layer, &later, 1, NULL, NULL).code, EXPERTD_ERR_SHARD_LOST); // in the other slot
-    struct layer_pass *pass = layer_take_in(s.engine, layer, &later, 1);
+    struct layer_pass *pass = layer_pass_input(s.engine, layer, &later, 1);
     s.devices->table->plant_failure(NULL, 0);
-    layer_start(pass);
-    err_t e = layer_finish(pass, NULL, NULL);
+    layer_pass_compute(pass);
+    err_t e = layer_pass_finish(pass, NULL, NULL);
     assert_true(err_is(e) ? e.code == EXPERTD_ERR_SHARD_LOST : memcmp((const char *)out, (const char *)right, sizeof right) == 0);
     must(layer_forward(s.engine, layer, &later, 1, NULL, NULL));
     assert_memory_equal(out, right, sizeof right);

@@ -2,7 +2,7 @@
 // failures one at a time. The module is loaded as expertd loads it.
 #include "tests/unit/expert/layer/served_layer.h"
 
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "kernels/device/device_plan.h"
 
 static const char *const CASES[] = {"mixtral",       "mixtral_one_token",
@@ -261,20 +261,20 @@ static void a_batch_is_taken_in_while_another_is_computed(void **state) {
     for (int round = 0; round < 6; round++) {
         struct layer_request first[CALLERS], second[CALLERS];
         ask(&s, layer, device_out, first);
-        struct layer_pass *one = layer_take_in(s.engine, layer, first, CALLERS);
+        struct layer_pass *one = layer_pass_input(s.engine, layer, first, CALLERS);
         s.devices->table->plant_failure(round == 1 ? "ncclTransfer" : round == 2 ? "ncclStuck" : NULL, 0);
-        layer_start(one);
+        layer_pass_compute(one);
         uint64_t copies = s.devices->table->calls("cudaMemcpyAsync");
         if (round == 3) {
             s.devices->table->plant_failure("cudaMemcpyAsync", 0);
         }
         ask(&s, layer, second_out, second);
-        struct layer_pass *two = layer_take_in(s.engine, layer, second, CALLERS);
+        struct layer_pass *two = layer_pass_input(s.engine, layer, second, CALLERS);
         assert_int_equal(s.devices->table->calls("cudaMemcpyAsync"), copies + 1);
         bool fails = round == 1 || round == 2;
-        assert_int_equal(layer_finish(one, NULL, NULL).code, fails ? EXPERTD_ERR_SHARD_LOST : EXPERTD_ERR_OK);
-        layer_start(two);
-        assert_int_equal(layer_finish(two, NULL, NULL).code, round == 3 ? EXPERTD_ERR_SHARD_LOST : EXPERTD_ERR_OK);
+        assert_int_equal(layer_pass_finish(one, NULL, NULL).code, fails ? EXPERTD_ERR_SHARD_LOST : EXPERTD_ERR_OK);
+        layer_pass_compute(two);
+        assert_int_equal(layer_pass_finish(two, NULL, NULL).code, round == 3 ? EXPERTD_ERR_SHARD_LOST : EXPERTD_ERR_OK);
         assert_true(fails || memcmp((const char *)device_out, (const char *)cpu_out, sizeof cpu_out) == 0);
         assert_true(round == 3 || memcmp((const char *)second_out, (const char *)cpu_out, sizeof cpu_out) == 0);
     }

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/safetensors.h"
-#include "expert/layer/engine.h"
+#include "expert/engine/engine.h"
 #include "expert/layer/layer.h"
 #include "expertd/kernels/devices.h"
 #include "expertd/kernels/kernel_select.h"

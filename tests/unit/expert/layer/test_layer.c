@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "expert/layer/engine.h"
-#include "tests/unit/expert/layer/fake_nodes.h"
+#include "expert/engine/engine.h"
+#include "tests/unit/expert/host/fake_nodes.h"
 #include "tests/unit/shard/random_placement.h"
 
 #include <cmocka.h>
 
 #include "base/safetensors.h"
 #include "expert/layer/layer.h"
-#include "expert/layer/node_teams.h"
+#include "expert/host/node_teams.h"
 
 static const char *const CASES[] = {"mixtral",     "mixtral_one_token", "qwen2_moe", "qwen3_moe_sharded", "qwen3_5_moe", "olmoe",
                                     "deepseek_v3", "gpt_oss",           "llama4"};

@@ -1,7 +1,7 @@
 // The feed-forward networks of a layer's experts over rows that are grouped by expert: gate and up, activation, down, all through
 // the grouped matmul. Knows nothing of routing or shards. One batch at a time per scratch; runs on the team it is given.
-#ifndef EXPERTD_EXPERT_LAYER_FFN_H
-#define EXPERTD_EXPERT_LAYER_FFN_H
+#ifndef EXPERTD_EXPERT_HOST_FFN_H
+#define EXPERTD_EXPERT_HOST_FFN_H
 
 #include <stdbool.h>
 #include <stddef.h>

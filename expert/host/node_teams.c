@@ -1,4 +1,4 @@
-#include "expert/layer/node_teams.h"
+#include "expert/host/node_teams.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "expert/layer/ffn.h"
+#include "expert/host/ffn.h"
 
 #include <string.h>
 

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "expert/layer/node_teams.h"
-#include "tests/unit/expert/layer/fake_nodes.h"
+#include "expert/host/node_teams.h"
+#include "tests/unit/expert/host/fake_nodes.h"
 
 enum { NODES = 3 };
 static struct topology topology;

@@ -1,6 +1,6 @@
 // Schedules for the products of a model's layers, found on their own weights: what `--tuning tune` does at start.
-#ifndef EXPERTD_EXPERT_LAYER_LAYER_TUNING_H
-#define EXPERTD_EXPERT_LAYER_LAYER_TUNING_H
+#ifndef EXPERTD_EXPERT_ENGINE_LAYER_TUNING_H
+#define EXPERTD_EXPERT_ENGINE_LAYER_TUNING_H
 
 #include "expert/model/model.h"
 #include "expertd/kernels/tuning.h"

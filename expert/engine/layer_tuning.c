@@ -1,4 +1,4 @@
-#include "expert/layer/layer_tuning.h"
+#include "expert/engine/layer_tuning.h"
 
 #include <string.h>
 

@@ -1,9 +1,18 @@
-// Does a request fit a layer: everything that can be said before any arithmetic.
+#include "expert/layer/layer_request.h"
+
 #include <inttypes.h>
 #include <string.h>
 
-#include "expert/layer/layer.h"
 #include "expert/model/token_table.h"
+
+struct layer_limits layer_limits_for(const struct model *model, uint32_t max_tokens, uint32_t max_top_k) {
+    uint32_t top_k = model->max_top_k ? model->max_top_k : 1;
+    return (struct layer_limits){
+        .max_tokens = max_tokens,
+        .max_top_k = max_top_k > top_k ? max_top_k : top_k,
+        .max_choices = (size_t)max_tokens * top_k,
+    };
+}
 
 static FALLIBLE check_bytes(const struct expertd_tensor_view *view, const char *field) {
     uint64_t bytes;

@@ -1,7 +1,7 @@
 // One team per memory node, each with a leader thread of its own, pinned to the node's CPUs: ranks of different nodes compute at
 // the same time, those of one node one after another. The owner, one thread, starts a run and waits for it.
-#ifndef EXPERTD_EXPERT_LAYER_NODE_TEAMS_H
-#define EXPERTD_EXPERT_LAYER_NODE_TEAMS_H
+#ifndef EXPERTD_EXPERT_HOST_NODE_TEAMS_H
+#define EXPERTD_EXPERT_HOST_NODE_TEAMS_H
 
 #include <stdint.h>
 

@@ -1,0 +1,28 @@
+// The state of an engine on devices: scratch, weights, and the kernel variants that may compute each layer's products. Private to
+// expert/; used by the engine's thread.
+#ifndef EXPERTD_EXPERT_DEVICE_DEVICE_STATE_H
+#define EXPERTD_EXPERT_DEVICE_DEVICE_STATE_H
+
+#include "expert/device/device_scratch.h"
+#include "expertd/kernels/devices.h"
+
+struct device_weights;
+
+// The kernel variants that may compute a layer's products.
+struct layer_variants {
+    struct expertd_device_variants experts, shared;
+};
+
+struct device_engine {
+    struct engine *engine;
+    struct expertd_devices *devices;
+    struct device_weights *weights;
+    bool owns_weights;
+    struct device_scratch scratch[EXPERTD_DEVICES_MAX];
+    bool pinned;
+    struct layer_variants *variants;      // [model->num_layers]
+    uint32_t *first_tile;                 // [ranks + 1] index of each rank's first tile in the batch
+    enum expertd_device_variant *variant; // [ranks] the variant that the rank's tiles are cut for
+};
+
+#endif
