@@ -1,5 +1,5 @@
 // The parts of the asynchronous client, client/c/calls.h: what a slot and a connection hold, and which operations they start.
-// Private to client/grpc/.
+// Private to client/c/grpc/.
 #ifndef EXPERTD_CLIENT_C_GRPC_CALLS_H
 #define EXPERTD_CLIENT_C_GRPC_CALLS_H
 

@@ -5,7 +5,8 @@
 #include <sys/stat.h>
 
 #include "base/regular_file.h"
-#include "client/expertctl/bench/report/bench_report.h"
+#include "client/expertctl/bench/report/bench_print.h"
+#include "client/expertctl/bench/report/bench_saved.h"
 #include "client/expertctl/bench/run/bench_region.h"
 #include "client/expertctl/bench/run/bench_run.h"
 #include "client/expertctl/commands.h"

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "client/c/calls.h"
-#include "client/expertctl/bench/load/bench_values.h"
+#include "client/expertctl/print/bench_values.h"
 
 enum { DEFAULT_DURATION_S = 10, DEFAULT_WARMUP_S = 1, DEFAULT_STEP_S = 3, DEFAULT_INFLIGHT = 4096, DEFAULT_POOL = 256 };
 static const double DEFAULT_LAG_SHARE = 0.1, DEFAULT_TOLERANCE = 0.05, DEFAULT_START_RATE = 100;

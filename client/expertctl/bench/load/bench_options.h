@@ -9,7 +9,7 @@
 #include "client/expertctl/bench/load/bench_routing.h"
 #include "client/expertctl/bench/load/bench_schedule.h"
 #include "client/expertctl/bench/load/bench_tokens.h"
-#include "client/expertctl/bench/run/bench_search.h"
+#include "client/expertctl/bench/outcome/bench_search.h"
 
 enum { BENCH_PROCESSES_MAX = 64, BENCH_POOL_MAX = 65536 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "client/expertctl/bench/load/bench_values.h"
+#include "client/expertctl/print/bench_values.h"
 
 enum { STREAM_OF_ROUTES = 2 << 20, DRAWS_MAX = 64 };
 static const double EXPONENT_MAX = 10;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "client/expertctl/bench/load/bench_values.h"
+#include "client/expertctl/print/bench_values.h"
 
 static const double TOKENS_MAX = 1 << 30, SIGMA_MAX = 5;
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "client/expertctl/bench/load/bench_values.h"
+#include "client/expertctl/print/bench_values.h"
 
 enum { LINE_MAX_BYTES = 256, CALLS_FIRST = 1024, NUMBERS_OF_A_LINE = 3 };
 static const double SECONDS_MAX = 86400;

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "client/expertctl/bench/report/bench_verdict.h"
+#include "client/expertctl/bench/outcome/bench_verdict.h"
 
 enum kind { MORE_IS_BETTER, LATENCY, SHARE, COUNT };
 

@@ -1,4 +1,5 @@
-// Saved reports: read, checked to be of the same load, compared (bench_report.h).
+#include "client/expertctl/bench/report/bench_saved.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>

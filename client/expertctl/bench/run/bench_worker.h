@@ -7,7 +7,7 @@
 
 #include "client/expertctl/bench/load/bench_pool.h"
 #include "client/expertctl/bench/load/bench_trace.h"
-#include "client/expertctl/bench/report/bench_result.h"
+#include "client/expertctl/bench/outcome/bench_result.h"
 
 // What is to be done, the same in every process; all borrowed.
 struct bench_plan {

@@ -14,9 +14,9 @@
 #include "client/expertctl/bench/load/bench_routing.h"
 #include "client/expertctl/bench/load/bench_schedule.h"
 #include "client/expertctl/bench/load/bench_tokens.h"
-#include "client/expertctl/bench/load/bench_values.h"
-#include "client/expertctl/bench/report/bench_verdict.h"
-#include "client/expertctl/bench/run/bench_search.h"
+#include "client/expertctl/print/bench_values.h"
+#include "client/expertctl/bench/outcome/bench_verdict.h"
+#include "client/expertctl/bench/outcome/bench_search.h"
 
 enum { DRAWS = 20000 };
 

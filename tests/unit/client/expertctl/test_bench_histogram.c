@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "client/expertctl/bench/load/bench_random.h"
-#include "client/expertctl/bench/report/bench_histogram.h"
+#include "client/expertctl/bench/outcome/bench_histogram.h"
 
 enum { VALUES = 10000 };
 

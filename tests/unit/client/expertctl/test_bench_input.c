@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "client/expertctl/bench/load/bench_trace.h"
-#include "client/expertctl/bench/load/bench_values.h"
+#include "client/expertctl/print/bench_values.h"
 #include "client/expertctl/bench/run/bench_region.h"
 #include "client/expertctl/options.h"
 

@@ -1,4 +1,4 @@
-#include "client/expertctl/bench/report/bench_report.h"
+#include "client/expertctl/bench/report/bench_print.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,10 +1,10 @@
-#include "client/expertctl/bench/run/bench_search.h"
+#include "client/expertctl/bench/outcome/bench_search.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "client/expertctl/bench/load/bench_values.h"
+#include "client/expertctl/print/bench_values.h"
 
 static const double GOODPUT_SHARE = 0.95;
 // A short step of a Poisson load holds more or fewer calls than its rate says; so many standard deviations are no failure.

@@ -1,4 +1,4 @@
-#include "client/expertctl/bench/report/bench_result.h"
+#include "client/expertctl/bench/outcome/bench_result.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "client/expertctl/bench/report/bench_verdict.h"
+#include "client/expertctl/bench/outcome/bench_verdict.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "client/expertctl/bench/load/bench_values.h"
+#include "client/expertctl/print/bench_values.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -1,12 +1,12 @@
 // What a load was answered with: one process' account, or several merged. Plain data of a fixed size, so that it may lie in shared
 // memory. Pure; one thread at a time.
-#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_RESULT_H
-#define EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_RESULT_H
+#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_RESULT_H
+#define EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_RESULT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/expertctl/bench/report/bench_histogram.h"
+#include "client/expertctl/bench/outcome/bench_histogram.h"
 
 enum { RESULT_FAILURES_MAX = 32, RESULT_REASON_MAX = 64, RESULT_MESSAGE_MAX = 192 };
 

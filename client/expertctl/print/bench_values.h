@@ -1,7 +1,7 @@
 // The numbers that expertctl bench's flags and traces take: durations, shares, lists. Pure. Errors are EXPERTD_ERR_USAGE and name
 // the text and the form expected; the caller adds the flag.
-#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_LOAD_BENCH_VALUES_H
-#define EXPERTD_CLIENT_EXPERTCTL_BENCH_LOAD_BENCH_VALUES_H
+#ifndef EXPERTD_CLIENT_EXPERTCTL_PRINT_BENCH_VALUES_H
+#define EXPERTD_CLIENT_EXPERTCTL_PRINT_BENCH_VALUES_H
 
 #include <stdint.h>
 

@@ -1,8 +1,8 @@
 // Counts of durations in log-linear classes, as HDR histograms have them: exact to 3 significant digits (half a class is below
 // 0.05 %) from 1 µs to 1 h, in memory that does not grow. Longer ones count as 1 h, and `max` still tells them. Plain data: it may
 // lie in shared memory and be copied. Pure; one thread at a time.
-#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_HISTOGRAM_H
-#define EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_HISTOGRAM_H
+#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_HISTOGRAM_H
+#define EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_HISTOGRAM_H
 
 #include <stdint.h>
 

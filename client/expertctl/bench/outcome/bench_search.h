@@ -1,14 +1,14 @@
 // Which rate to try next: doubles from a start until a rate fails, then halves the interval (geometrically) until its ends are
 // close. Pure: the runner measures each rate and says whether it held.
-#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_RUN_BENCH_SEARCH_H
-#define EXPERTD_CLIENT_EXPERTCTL_BENCH_RUN_BENCH_SEARCH_H
+#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_SEARCH_H
+#define EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_SEARCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
-#include "client/expertctl/bench/report/bench_result.h"
-#include "client/expertctl/bench/report/bench_verdict.h"
+#include "client/expertctl/bench/outcome/bench_result.h"
+#include "client/expertctl/bench/outcome/bench_verdict.h"
 
 enum { SEARCH_STEPS_MAX = 40 };
 

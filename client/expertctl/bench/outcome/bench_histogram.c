@@ -1,4 +1,4 @@
-#include "client/expertctl/bench/report/bench_histogram.h"
+#include "client/expertctl/bench/outcome/bench_histogram.h"
 
 #include <math.h>
 

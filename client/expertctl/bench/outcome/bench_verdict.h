@@ -1,8 +1,8 @@
 // Was it the daemon that was measured, and did it hold? INVALID where the client was the bottleneck. Pure.
-#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_VERDICT_H
-#define EXPERTD_CLIENT_EXPERTCTL_BENCH_REPORT_BENCH_VERDICT_H
+#ifndef EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_VERDICT_H
+#define EXPERTD_CLIENT_EXPERTCTL_BENCH_OUTCOME_BENCH_VERDICT_H
 
-#include "client/expertctl/bench/report/bench_result.h"
+#include "client/expertctl/bench/outcome/bench_result.h"
 
 enum { VERDICT_TEXT_MAX = 256 };
 
